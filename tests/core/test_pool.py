@@ -529,6 +529,15 @@ class TestStop:
         pool.settle(now_ns + 6 * NS, trial.outcome, {"requests": 1})
         assert pool.stopped is None
 
+    def test_the_one_request_may_wait_where_nobody_waited_at_the_stop(self):
+        pool = pool_of("60 requests/min")
+        pool.refuse(T0, ask(pool)[1], MONEY, 0.0)  # without a waiter no pump follows
+        now_ns = T0 + 600 * NS
+        pool.capacity.pause(now_ns + 5 * NS)
+        probe, _ = ask(pool, now_ns)
+        assert pump_at_wake(pool) == (now_ns + 5 * NS, [probe])
+        assert isinstance(probe.outcome, Reservation)
+
     def test_a_further_refusal_removes_the_one_request_that_waits(self):
         pool = pool_of("60 requests/min")
         early = [ask(pool)[1] for _ in range(2)]

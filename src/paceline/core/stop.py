@@ -17,13 +17,12 @@ class Stop:
         pause: What may go; its probe is the instant at which the request came that may go.
     """
 
-    __slots__ = ("_began_ns", "_empties_queue", "_longest_ns", "_reason", "pause")
+    __slots__ = ("_began_ns", "_longest_ns", "_reason", "pause")
 
     def __init__(self) -> None:
         self.pause: Pause[int] = Pause()
         self._reason = ""
         self._began_ns = self._longest_ns = 0
-        self._empties_queue = False
 
     @property
     def outcome(self) -> Stopped | None:
@@ -40,7 +39,7 @@ class Stop:
         self._longest_ns = min(2 * self._longest_ns or STOP_NS, STOP_MAX_NS)
         self.pause.end()  # the last probe has its answer: its time is over
         self.pause.begin(now_ns + min(round(stop_s * NS), self._longest_ns))
-        self._began_ns, self._reason, self._empties_queue = now_ns, reason, True
+        self._began_ns, self._reason = now_ns, reason
 
     def for_newcomer(self, now_ns: int) -> Stopped | None:
         """The outcome of a request that comes during the stop; ``None`` for the probe."""
@@ -50,9 +49,8 @@ class Stop:
         return None
 
     def for_waiters(self) -> Stopped | None:
-        """The outcome of all waiters when the stop has just begun; ``None`` later, when only a probe waits."""
-        empties, self._empties_queue = self._empties_queue, False
-        return self.outcome if empties else None
+        """The outcome of all waiters, which came before the stop; ``None`` when only a probe waits."""
+        return self.outcome if self.pause.phase is Phase.CLOSED else None
 
     def served(self, sent_ns: int) -> None:
         """End the stop, if an attempt was served that was sent after its beginning."""
@@ -63,4 +61,3 @@ class Stop:
         """End the stop."""
         self.pause.end()
         self._began_ns = self._longest_ns = 0
-        self._empties_queue = False
