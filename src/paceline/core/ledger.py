@@ -393,6 +393,7 @@ class Ledger:
         self.accounts.append(account)
         self.units.append(account.unit)
         self._counts_tokens = TOKENS in self.units
+        assert len(self.units) == len(self.accounts)
 
     def spread(self, now_ns: int, index: int) -> Spread:
         """Spread the quota at ``index`` evenly: the provider does not count it as a bucket.
@@ -416,6 +417,7 @@ class Ledger:
             return False
         reservation.open = False
         del self._open[reservation]
+        assert len(reservation.amounts) <= len(self.accounts)
         if self._alone:
             self._alone.discard(reservation)
         for i in self._released:

@@ -206,6 +206,8 @@ class Bucket(Meter):
         self.open_reach_ns = self._reach_of(quota.burst)
         self.full_wait_ns = min(FULL_WAIT_NS, math.floor(self.headroom_s * NS))
         self.widen()
+        assert 0 < self.ceiling <= 1
+        assert 0 <= self.reach_ns <= self.open_reach_ns
 
     def open_less(self) -> None:
         if self.opened < math.inf:
@@ -428,6 +430,7 @@ class Held(Bucket):
         if self.held.pop(mark, None) is not None:
             self.held_amount = self.held_amount - cost if self.held else 0.0
             self._released = super().charge(now_ns, cost)
+            assert self.held or not self.held_amount
         else:
             self._released = self.charged_early.pop(mark, mark)
 
@@ -704,6 +707,7 @@ class Window(Meter):
             self.stop_ns = self.start_ns + self.period_ns
         else:
             self.start_ns, self.stop_ns = (day * NS - self.ahead_ns for day in days[1:3])
+        assert self.start_ns < self.stop_ns
         self.used = 0.0
 
     def restart_in(self, now_ns: int, left_ns: int) -> None:

@@ -344,6 +344,7 @@ class Queue:
     def _one_less(self, lane: _Lane) -> None:
         """Count the removal of a waiter from ``lane``."""
         self.length -= 1
+        assert self.length >= 0
         if not self.length:
             self._forget_all()
             return

@@ -83,6 +83,7 @@ class Refill:
             self.sure = False
             self._begin()
         self._low_s, self._high_s = max(self._low_s, low_s), min(self._high_s, high_s)
+        assert self._low_s <= self._high_s
         self._least, self._most = min(self._least, lack / limit), max(self._most, lack / limit)
         self._count += 1
         agree = self._high_s <= (1 + 2 * PERIOD_MARGIN) * self._low_s and self._most >= 1.5 * self._least

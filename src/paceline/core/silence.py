@@ -75,6 +75,7 @@ class Silence:
                 f"no answer for {quiet_ns / NS:.1f} s, with {self._capacity.ledger.in_flight:,} requests in flight; sending one"
                 f" request every {PROBE_NS // NS} s until an answer comes"
             )
+        assert self.check_ns > now_ns
 
     def _silent_ns(self, now_ns: int) -> int:
         """When the pool is silent, or may be, if no answer comes before."""
