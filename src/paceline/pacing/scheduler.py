@@ -9,17 +9,15 @@ from __future__ import annotations
 import logging
 import math
 import os
-import sys
 import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from paceline.core.capacity import PENDING, Capacity, Learns, LocalCapacity
 from paceline.core.ledger import Ledger
@@ -32,12 +30,11 @@ from paceline.core.tracker import HEADROOM_MIN_S
 from paceline.pacing import lines
 from paceline.pacing.clock import Clock, Timer, tell_of_forks
 from paceline.pacing.limits import of_periods
+from paceline.pacing.owners import Owner, TaskOwner, ThreadOwner, in_a_loop, running_loop, task_owner, wake_all
 from paceline.pacing.status import QUEUE_SHOWN, report
 
 if TYPE_CHECKING:
     import asyncio
-
-    Futures: TypeAlias = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
 
 T = TypeVar("T")
 
@@ -78,47 +75,6 @@ class Waiting:
     ahead: int
     quota: str
     expected_wait_s: float | None
-
-
-class Owner(Protocol):
-    """The thread or task behind a waiter."""
-
-    def wake(self, others: Futures) -> None:
-        """Let it continue; a future of an event loop that does not run in this thread is added to ``others``."""
-
-
-class ThreadOwner:
-    """A thread that waits on an event."""
-
-    __slots__ = ("event",)
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-
-    def wake(self, others: Futures) -> None:  # noqa: ARG002
-        """See :meth:`Owner.wake`."""
-        self.event.set()
-
-
-class TaskOwner:
-    """A coroutine that waits on a future of its loop."""
-
-    __slots__ = ("future", "loop")
-
-    def __init__(self) -> None:
-        import asyncio
-
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[None] = self.loop.create_future()
-
-    def wake(self, others: Futures) -> None:
-        """See :meth:`Owner.wake`."""
-        import asyncio
-
-        if asyncio._get_running_loop() is self.loop:  # noqa: SLF001  (get_running_loop raises off a loop)
-            set_all([self.future])
-        else:
-            others.setdefault(self.loop, []).append(self.future)
 
 
 class Worker(Protocol):
@@ -221,7 +177,7 @@ class Scheduler:
         outcome = self._enter(waiter, ThreadOwner)
         if type(outcome) is not WaitUntil:
             return outcome
-        if _in_a_loop():
+        if in_a_loop():
             why = "waiting for a permit blocks this event loop; use `async with`, `await`, or an async client"
             try:
                 warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=5 + bool(self.further))
@@ -231,8 +187,8 @@ class Scheduler:
         return self._block(waiter)
 
     async def _wait_async(self, waiter: Waiter) -> Outcome:
-        owner = _task_owner()
-        if _running_loop()() is None:
+        owner = task_owner()
+        if running_loop()() is None:
             raise RuntimeError(
                 f"{self.pool.name}: no event loop of asyncio runs here, and paceline supports no other (trio, curio): run"
                 " the program with asyncio, or use the sync interface in a thread, e.g. `with limiter.acquire(...)` and a"
@@ -725,7 +681,8 @@ class Scheduler:
 
         The events come last: a listener may raise ``SystemExit``.
         """
-        self._wake_owners(done)
+        if closed := wake_all([waiter.owner for waiter in done]):
+            self._change(lambda now_ns: self._forget(now_ns, closed, done))
         while self._due:
             self._poke()
         while self._deferred_events:
@@ -746,17 +703,7 @@ class Scheduler:
             if self.pool.queue.length:  # a request has arrived since
                 self._arm()
 
-    def _wake_owners(self, done: list[Waiter]) -> None:
-        others: Futures = {}
-        for waiter in done:
-            waiter.owner.wake(others)
-        for loop, futures in others.items():
-            try:
-                loop.call_soon_threadsafe(set_all, futures)
-            except RuntimeError:  # the loop was closed with tasks still waiting
-                self._change(lambda now_ns, loop=loop: self._forget(now_ns, {loop}, done))  # type: ignore[misc]
-
-    def _forget(self, now_ns: int, loops: set[asyncio.AbstractEventLoop], done: Iterable[Waiter] = ()) -> None:
+    def _forget(self, now_ns: int, loops: Collection[asyncio.AbstractEventLoop], done: Iterable[Waiter] = ()) -> None:
         """Withdraw the waiters of closed loops, and give back their grants."""
         for waiter in [*done, *self.pool.queue]:
             if getattr(waiter.owner, "loop", None) in loops:
@@ -786,32 +733,6 @@ class Scheduler:
 _schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 tell_of_forks(_schedulers)
 _hinted = 0  # the process that has logged the hint at stores
-
-
-@cache
-def _task_owner() -> Callable[[], Owner]:
-    """:class:`TaskOwner`, with asyncio imported: not under the lock, because an import may wait for another thread."""
-    import_module("asyncio")
-    return TaskOwner
-
-
-@cache
-def _running_loop() -> Callable[[], object]:
-    """The function that returns the running event loop of asyncio, or ``None``: faster than :func:`_in_a_loop`."""
-    return cast("Callable[[], object]", import_module("asyncio")._get_running_loop)  # noqa: SLF001
-
-
-def _in_a_loop() -> bool:
-    """Whether this thread runs an event loop; asyncio is not imported for it."""
-    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
-    return running is not None and running() is not None
-
-
-def set_all(futures: list[asyncio.Future[None]]) -> None:
-    """Wake the tasks of one loop; called in its thread."""
-    for future in futures:
-        if not future.done():
-            future.set_result(None)
 
 
 def _lower(reading: Reading, ledger: Ledger, now_ns: int) -> Reading:
