@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from paceline.core.capacity import PENDING, Capacity, Learns, LocalCapacity
@@ -31,14 +29,12 @@ from paceline.pacing import lines
 from paceline.pacing.clock import Clock, Timer, tell_of_forks
 from paceline.pacing.limits import of_periods
 from paceline.pacing.owners import Owner, TaskOwner, ThreadOwner, in_a_loop, running_loop, task_owner, wake_all
-from paceline.pacing.status import QUEUE_SHOWN, report
+from paceline.pacing.status import QUEUE_SHOWN, Waiting, report, wait_until_s
 
 if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
-
-log = logging.getLogger("paceline")
 
 SAME_PAUSE_NS = NS // 10
 """Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""
@@ -54,27 +50,6 @@ READ_NS, READ_AHEAD_NS = NS // 20, NS
 
 PASSED_MIN = 256
 """How many reservations with further ones are kept before lost ones are searched for."""
-
-
-EXACT_MAX = 300
-"""With so many requests ahead, the log line of a wait has a lower bound of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Why a request waits.
-
-    Attributes:
-        ahead: The number of requests that go before it.
-        quota: What binds now: a quota in its notation, ``cool-down``, ``queue`` (only the requests ahead) or ``store``
-            (its answer is awaited).
-        expected_wait_s: The wait from now on if all estimates are exact, in seconds; ``None`` when that is unknown,
-            because a slot becomes free when another request ends.
-    """
-
-    ahead: int
-    quota: str
-    expected_wait_s: float | None
 
 
 class Worker(Protocol):
@@ -120,7 +95,7 @@ class Scheduler:
         self, pool: Pool, clock: Clock, further: Sequence[Scheduler] = (), worker: Worker | None = None
     ) -> None:
         self.pool = pool
-        self.lines = lines.Lines(pool, self.read)
+        self.lines = lines.Lines(pool, self.read, self.why)
         self.events: Callable[..., None] | None = None
         self.own_units: set[str] = set()
         self.periods: Mapping[str, Sequence[float]] = {}
@@ -137,7 +112,6 @@ class Scheduler:
         self._forked = False  # the quotas are those of the parent process, which spends them, too
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
-        self._unsaid: deque[tuple[Waiter, WaitUntil]] = deque(maxlen=lines.LINES_MAX)  # whose waits are to be logged
         self._unsent: dict[Reservation, None] = {}  # of granted waiters that have not continued, the oldest first
         self._held_ns = 0  # when the last search for late ones was
         self._read_ns = 0  # until when the headers that were read suffice
@@ -212,7 +186,8 @@ class Scheduler:
     def _enter(self, waiter: Waiter, owner: Callable[[], Owner] | None) -> Outcome:
         """Submit ``waiter`` with an ``owner`` of this type; without one, it is granted at once or not at all."""
         if self._forked:
-            self._hint_at_store()
+            self._forked = False
+            self.lines.hint_at_store()
         with self._lock:
             if self._busy:
                 raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
@@ -243,29 +218,10 @@ class Scheduler:
             done = self._work() if self._deferred else []
             self._arm()
         self._wake(done)
-        self._log_notices()
-        if waits and lines.LEVELS.get(logging.INFO) is not False and lines.log.isEnabledFor(logging.INFO):
-            self._unsaid.append((waiter, cast("WaitUntil", outcome)))
-            self._say_waits()
+        self.lines.notices()
+        if waits:
+            self.lines.waits(now_ns, waiter, cast("WaitUntil", outcome))
         return outcome
-
-    def _say_waits(self) -> None:
-        """Log the waits that are not logged yet, except those for which the answer of the store is awaited."""
-        while self._unsaid:
-            waiter, until = self._unsaid.pop()
-            why = partial(self._why_about, waiter, until)
-            if not self.lines.waits(self.now_ns(), waiter.name, waiter.lane.name, why):
-                self._unsaid.append((waiter, until))
-                return
-
-    def _why_about(self, waiter: Waiter, until: WaitUntil) -> lines.Why | None:
-        """As :meth:`why`; in a long queue, where that takes long, with the lower bound ``until``."""
-        ahead = self.pool.queue.length - 1
-        if ahead < EXACT_MAX:
-            why = self.why(waiter)
-            return (why.ahead, why.quota, why.expected_wait_s) if why else None
-        wait_s = wait_until_s(until.at_ns, self.now_ns())
-        return ahead, until.quota, wait_s if wait_s < math.inf else None
 
     def _block(self, waiter: Waiter) -> Outcome:
         """Block this thread until the outcome of ``waiter``."""
@@ -414,7 +370,7 @@ class Scheduler:
         """See :meth:`Pool.refuse`."""
         try:
             self._change(lambda now_ns: self.pool.refuse(now_ns, reservation, refusal, pause_s, stop_s))
-            self._log_notices()
+            self.lines.notices()
         finally:
             self._release(reservation)
 
@@ -440,15 +396,7 @@ class Scheduler:
                 self.pool.observe(now_ns, [_lower(reading, self.pool.ledger, now_ns) for reading in readings], of_now)
 
         self._change(learn)
-        self._log_notices()
-
-    def _log_notices(self) -> None:
-        learning = self.pool.capacity.learning
-        while learning is not None and learning.notices:
-            log.warning("%s: %s", self.pool.name, learning.notices.pop())
-        notices = self.pool.notices
-        while notices:
-            log.warning("%s: %s", self.pool.name, notices.popleft())
+        self.lines.notices()
 
     def pause(self, until_ns: int) -> None:
         """See :meth:`Capacity.pause <paceline.core.capacity.Capacity.pause>`."""
@@ -463,7 +411,7 @@ class Scheduler:
         reservation.begun = True
         if self.pool.silent_since_ns:
             self._change(self.pool.answered)
-            self._log_notices()
+            self.lines.notices()
 
     def resume(self) -> None:
         """See :meth:`Pool.resume`."""
@@ -574,18 +522,6 @@ class Scheduler:
                 stacklevel=3,
             )
 
-    def _hint_at_store(self) -> None:
-        """Log, once in a process, that this one and its parent each spend the whole quotas."""
-        global _hinted  # noqa: PLW0603
-        self._forked = False
-        if _hinted != os.getpid():
-            _hinted = os.getpid()
-            log.warning(
-                "%s: this process was forked from one that uses the same limiter, and each of them spends the whole quota;"
-                " to share it, give the limiter a store: Limiter(..., store='sqlite:/path/quotas.db')",
-                self.pool.name,
-            )
-
     # The critical section.
 
     def transact(self, step: Callable[[int], tuple[T, list[Waiter]]]) -> T:
@@ -598,8 +534,7 @@ class Scheduler:
                 self._busy = False
             done += self._work()
         self._wake(done)
-        if self._unsaid:
-            self._say_waits()
+        self.lines.say_waits(self._clock.now_ns())
         return found
 
     def _change(self, change: Callable[[int], None]) -> None:
@@ -674,7 +609,7 @@ class Scheduler:
         finally:
             self._wake(done)
         if self.pool.notices:
-            self._log_notices()
+            self.lines.notices()
 
     def _wake(self, done: list[Waiter]) -> None:
         """Wake the waiters of ``done``, inform the worker, and send deferred events; not under the lock.
@@ -723,7 +658,7 @@ class Scheduler:
         self._timer, self._timer_ns = None, FAR_NS
         self._deferred.clear()
         self._deferred_events.clear()
-        self._unsaid.clear()
+        self.lines.after_fork()
         self._due = self._poked = False
         self._at, self._passed, self._loops, self._unsent = {}, {}, set(), {}
         self._forked = self._worker is None and self.pool.counts.get("granted", 0) > 0
@@ -732,7 +667,6 @@ class Scheduler:
 
 _schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 tell_of_forks(_schedulers)
-_hinted = 0  # the process that has logged the hint at stores
 
 
 def _lower(reading: Reading, ledger: Ledger, now_ns: int) -> Reading:
@@ -740,8 +674,3 @@ def _lower(reading: Reading, ledger: Ledger, now_ns: int) -> Reading:
     levels = [m.level(now_ns) for m in ledger.meters if m.quota.unit == reading.unit]
     above = reading.remaining is None or reading.remaining >= min(levels, default=0.0)
     return replace(reading, remaining=None, reset_s=None) if above else reading
-
-
-def wait_until_s(at_ns: int, now_ns: int) -> float:
-    """Seconds from ``now_ns`` until ``at_ns``; infinite for an unknown instant."""
-    return math.inf if at_ns >= UNKNOWN_NS else max(at_ns - now_ns, 0) / NS
