@@ -17,16 +17,16 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from paceline.core.capacity import PENDING, Capacity, Learns, LocalCapacity
+from paceline.core.capacity import PENDING, Capacity, Learns
 from paceline.core.ledger import Ledger
-from paceline.core.meters import FAR_NS, UNKNOWN_NS, Exact
+from paceline.core.meters import FAR_NS, UNKNOWN_NS
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
 from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, StoreLost, WaitUntil
-from paceline.core.tracker import HEADROOM_MIN_S
 from paceline.pacing import lines
 from paceline.pacing.clock import Clock, Timer, tell_of_forks
+from paceline.pacing.lateness import Lateness
 from paceline.pacing.limits import of_periods
 from paceline.pacing.owners import Owner, TaskOwner, ThreadOwner, in_a_loop, running_loop, task_owner, wake_all
 from paceline.pacing.status import QUEUE_SHOWN, Waiting, report, wait_until_s
@@ -38,12 +38,6 @@ T = TypeVar("T")
 
 SAME_PAUSE_NS = NS // 10
 """Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""
-
-LATE_NS = round(HEADROOM_MIN_S * NS)
-"""How long after its grant a waiter may continue without consequences for the headroom and the level."""
-
-HOLD_NS = NS // 20
-"""The time between two searches for late waiters."""
 
 READ_NS, READ_AHEAD_NS = NS // 20, NS
 """The headers of twenty answers a second are read, which show a change soon enough, and of twenty that come at once."""
@@ -112,11 +106,8 @@ class Scheduler:
         self._forked = False  # the quotas are those of the parent process, which spends them, too
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
-        self._unsent: dict[Reservation, None] = {}  # of granted waiters that have not continued, the oldest first
-        self._held_ns = 0  # when the last search for late ones was
+        self._lateness = Lateness(pool)
         self._read_ns = 0  # until when the headers that were read suffice
-        exact = any(type(m) is Exact for m in pool.ledger.meters)
-        self._late_ns = 0 if exact else LATE_NS  # how late a granted waiter may continue
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
         self._passed: dict[Reservation, list[tuple[Scheduler, Reservation]]] = {}  # further reservations, until closed
         self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
@@ -196,8 +187,8 @@ class Scheduler:
                 now_ns = self._clock.now_ns()
                 if self._loops and self.pool.queue.length:
                     self._forget_closed(now_ns)
-                if self._unsent:
-                    self._hold_unsent(now_ns)
+                if self._lateness.unsent:
+                    self._lateness.hold(now_ns)
                 outcome = self.pool.try_grant(now_ns, waiter) if owner is None else self.pool.submit(now_ns, waiter)
                 waits = type(outcome) is WaitUntil and waiter.queued
                 if waits:
@@ -237,35 +228,13 @@ class Scheduler:
         """Let headroom and level adapt if the owner of a granted waiter continues late: a busy event loop, a loaded machine."""
         if isinstance(outcome, Reservation):
             late_ns = self._clock.now_ns() - outcome.granted_ns
-            if late_ns > self._late_ns:
-                self._change(lambda now_ns: self._late(now_ns, outcome, late_ns))
-            self._unsent.pop(outcome, None)
-
-    def _late(self, now_ns: int, outcome: Reservation, late_ns: int) -> None:
-        self._hold_unsent(now_ns)
-        if self._worker is None:
-            cast("LocalCapacity", self.pool.capacity).sent(now_ns, outcome)
-        learning = self.pool.capacity.learning
-        if learning is not None and late_ns > LATE_NS:
-            learning.sent_late(late_ns / NS)
-
-    def _hold_unsent(self, now_ns: int) -> None:
-        """Let no quota refill beyond what is granted and not sent, if the oldest of it is late.
-
-        Grants go on while the owners of granted waiters cannot continue, and their requests are then sent all at once.
-        """
-        if now_ns < self._held_ns + HOLD_NS:
-            return
-        self._held_ns = now_ns
-        unsent = list(self._unsent)  # a copy: other threads remove theirs
-        if unsent and now_ns >= unsent[0].granted_ns + LATE_NS:
-            for lost in [reservation for reservation in unsent if not reservation.open]:
-                self._unsent.pop(lost, None)
-            cast("LocalCapacity", self.pool.capacity).hold(now_ns, [each for each in unsent if each.open])
+            if late_ns > self._lateness.bound_ns:
+                self._change(lambda now_ns: self._lateness.sent(now_ns, outcome, late_ns))
+            self._lateness.ended(outcome)
 
     def _leave(self, waiter: Waiter) -> None:
         if isinstance(waiter.outcome, Reservation):
-            self._unsent.pop(waiter.outcome, None)
+            self._lateness.ended(waiter.outcome)
         self._change(lambda now_ns: self.pool.withdraw(now_ns, waiter))
 
     # Passing further schedulers. Slots come last: no request holds a slot while it waits for a quota, so a model with
@@ -301,8 +270,7 @@ class Scheduler:
             if not isinstance(granted, Reservation):
                 return granted
             paused_until_ns = self.pool.ledger.pause.until_ns
-            if self._worker is None:
-                self._unsent[granted] = None
+            self._lateness.granted(granted)
             try:
                 for scheduler in self.further:
                     there = Waiter({REQUESTS: 1, CONCURRENCY: 1}, waiter.lane, waiter.deadline_ns, waiter.name)
@@ -318,7 +286,7 @@ class Scheduler:
                 raise
             finally:
                 self._at.pop(waiter, None)
-                self._unsent.pop(granted, None)
+                self._lateness.ended(granted)
             if self.pool.ledger.pause.until_ns <= max(paused_until_ns + SAME_PAUSE_NS, self.now_ns()):
                 return granted
             self.cancel(granted)  # a pause has begun meanwhile: back to its place in its lane
@@ -562,13 +530,12 @@ class Scheduler:
             self._deferred.popleft()(now_ns)
         done = []
         if self.pool.queue.length:
-            if self._unsent:
-                self._hold_unsent(now_ns)
+            if self._lateness.unsent:
+                self._lateness.hold(now_ns)
             done = self.pool.pump(now_ns)
-            if self._worker is None:
-                for waiter in done:
-                    if isinstance(waiter.outcome, Reservation):
-                        self._unsent[waiter.outcome] = None
+            for waiter in done:
+                if isinstance(waiter.outcome, Reservation):
+                    self._lateness.granted(waiter.outcome)
         elif self._worker is None:
             return done
         self._arm()
@@ -660,7 +627,7 @@ class Scheduler:
         self._deferred_events.clear()
         self.lines.after_fork()
         self._due = self._poked = False
-        self._at, self._passed, self._loops, self._unsent = {}, {}, set(), {}
+        self._at, self._passed, self._loops, self._lateness = {}, {}, set(), Lateness(self.pool)
         self._forked = self._worker is None and self.pool.counts.get("granted", 0) > 0
         self.pool.drain()
 
