@@ -40,6 +40,7 @@ from paceline.core.tracker import HEADROOM_S
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.allowances import EVERYONE, Allowances, Charge
 from paceline.pacing.breaker import BreakerPolicy, Health
+from paceline.pacing.chain import ChainedScheduler
 from paceline.pacing.clock import Clock
 from paceline.pacing.limits import Limits, Resolved, in_days, periods
 from paceline.pacing.permit import Acquisition, Later, Permit, as_error, check_cost
@@ -398,17 +399,17 @@ class Pacer:
         for one in _provider_wide(resolved):
             if one.pool not in self._further:
                 pool, worker = self._pool(one, now_ns)
-                self._further[one.pool] = Scheduler(pool, self.clock, worker=worker)
+                self._further[one.pool] = Scheduler(pool, self.clock, worker)
             further.append(self._further[one.pool])
         pool, worker = self._pool(resolved, now_ns)
-        return Scheduler(pool, self.clock, further, worker)
+        return ChainedScheduler(pool, self.clock, further, worker) if further else Scheduler(pool, self.clock, worker)
 
     def _account(self, name: str, quotas: tuple[Quota, ...]) -> Scheduler:
         """The scheduler of an account: its limits are the user's own, and used to the last."""
         quotas = in_days(quotas)
         resolved = Resolved(name, quotas, (GIVEN,) * len(quotas))
         pool, worker = self._pool(resolved, self.clock.now_ns(), own=True)
-        return Scheduler(pool, self.clock, worker=worker)
+        return Scheduler(pool, self.clock, worker)
 
     def _pool(self, resolved: Resolved, now_ns: int, *, own: bool = False) -> tuple[Pool, Worker | None]:
         """A pool, and the worker that shares it; one with a quota that no provider counts is kept in this process.

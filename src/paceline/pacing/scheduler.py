@@ -12,8 +12,7 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -36,14 +35,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SAME_PAUSE_NS = NS // 10
-"""Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""
-
 READ_NS, READ_AHEAD_NS = NS // 20, NS
 """The headers of twenty answers a second are read, which show a change soon enough, and of twenty that come at once."""
-
-PASSED_MIN = 256
-"""How many reservations with further ones are kept before lost ones are searched for."""
 
 
 class Worker(Protocol):
@@ -75,25 +68,24 @@ class Scheduler:
     Args:
         pool: The pool.
         clock: The clock.
-        further: Schedulers that every request passes after this one (start spacing, the slots of the provider).
         worker: Makes the exchanges, for a capacity with a store.
 
     Attributes:
+        further: The schedulers that every request passes after this one; see :mod:`paceline.pacing.chain`.
         lines: Its log lines.
         events: Called with the fields of every :class:`~paceline.pacing.events.Event` of the pool, or ``None``.
         own_units: The user's own units of the pool's quotas, until the first request; see :meth:`warn_left_out`.
         periods: The periods of the pool's quotas, of each unit that has several.
     """
 
-    def __init__(
-        self, pool: Pool, clock: Clock, further: Sequence[Scheduler] = (), worker: Worker | None = None
-    ) -> None:
+    further: Sequence[Scheduler] = ()
+
+    def __init__(self, pool: Pool, clock: Clock, worker: Worker | None = None) -> None:
         self.pool = pool
         self.lines = lines.Lines(pool, self.read, self.why)
         self.events: Callable[..., None] | None = None
         self.own_units: set[str] = set()
         self.periods: Mapping[str, Sequence[float]] = {}
-        self.further = tuple(further)
         self._clock = clock
         self._worker = worker
         # A finalizer or a signal handler may run while this thread is in the critical section (`_busy`): its changes
@@ -108,9 +100,6 @@ class Scheduler:
         self._timer_ns = FAR_NS
         self._lateness = Lateness(pool)
         self._read_ns = 0  # until when the headers that were read suffice
-        self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
-        self._passed: dict[Reservation, list[tuple[Scheduler, Reservation]]] = {}  # further reservations, until closed
-        self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
         self._loops: set[asyncio.AbstractEventLoop] = set()  # those with waiters, and some that had
         _schedulers.add(self)
         if worker is not None:
@@ -124,34 +113,24 @@ class Scheduler:
 
     def wait(self, waiter: Waiter) -> Outcome:
         """Block this thread until ``waiter`` has its outcome."""
-        return self._pass(waiter, Scheduler._wait) if self.further else self._wait(waiter)
-
-    def wait_async(self, waiter: Waiter) -> Coroutine[Any, Any, Outcome]:
-        """Suspend this task until ``waiter`` has its outcome.
-
-        Raises:
-            RuntimeError: No event loop of asyncio runs here.
-        """
-        return self._pass_async(waiter) if self.further else self._wait_async(waiter)
-
-    def try_grant(self, waiter: Waiter) -> Outcome:
-        """Grant ``waiter`` now or not at all; where a store decides, block this thread until its reply."""
-        return self._pass(waiter, Scheduler._try_grant) if self.further else self._try_grant(waiter)
-
-    def _wait(self, waiter: Waiter) -> Outcome:
         outcome = self._enter(waiter, ThreadOwner)
         if type(outcome) is not WaitUntil:
             return outcome
         if in_a_loop():
             why = "waiting for a permit blocks this event loop; use `async with`, `await`, or an async client"
             try:
-                warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=5 + bool(self.further))
+                warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=6 if self.further else 4)
             except BaseException:  # warnings are errors here
                 self._leave(waiter)
                 raise
         return self._block(waiter)
 
-    async def _wait_async(self, waiter: Waiter) -> Outcome:
+    async def wait_async(self, waiter: Waiter) -> Outcome:
+        """Suspend this task until ``waiter`` has its outcome.
+
+        Raises:
+            RuntimeError: No event loop of asyncio runs here.
+        """
         owner = task_owner()
         if running_loop()() is None:
             raise RuntimeError(
@@ -170,7 +149,8 @@ class Scheduler:
         self._look_if_late(waiter.outcome)
         return waiter.outcome
 
-    def _try_grant(self, waiter: Waiter) -> Outcome:
+    def try_grant(self, waiter: Waiter) -> Outcome:
+        """Grant ``waiter`` now or not at all; where a store decides, block this thread until its reply."""
         outcome = self._enter(waiter, None)
         return self._block(waiter) if outcome is PENDING else outcome
 
@@ -237,74 +217,6 @@ class Scheduler:
             self._lateness.ended(waiter.outcome)
         self._change(lambda now_ns: self.pool.withdraw(now_ns, waiter))
 
-    # Passing further schedulers. Slots come last: no request holds a slot while it waits for a quota, so a model with
-    # little quota does not take the slots of another one, and no deadlock is possible. A request that waits at a
-    # further scheduler holds the charge of its own pool, which is given back if it leaves.
-
-    def _pass(self, waiter: Waiter, wait: Callable[[Scheduler, Waiter], Outcome]) -> Outcome:
-        with closing(self._steps(waiter)) as steps:
-            scheduler, there = next(steps)
-            while True:
-                try:
-                    scheduler, there = steps.send(wait(scheduler, there))
-                except StopIteration as end:
-                    return cast("Outcome", end.value)
-
-    async def _pass_async(self, waiter: Waiter) -> Outcome:
-        with closing(self._steps(waiter)) as steps:
-            scheduler, there = next(steps)
-            while True:
-                outcome = await scheduler._wait_async(there)  # noqa: SLF001  (of this class)
-                try:
-                    scheduler, there = steps.send(outcome)
-                except StopIteration as end:
-                    return cast("Outcome", end.value)
-
-    def _steps(self, waiter: Waiter) -> Generator[tuple[Scheduler, Waiter], Outcome, Outcome]:
-        """Yield where to wait next and with which waiter; each outcome is sent back. Returns the final outcome.
-
-        A request that leaves, because the generator is closed, gives back its grants.
-        """
-        while True:
-            granted = yield self, waiter
-            if not isinstance(granted, Reservation):
-                return granted
-            paused_until_ns = self.pool.ledger.pause.until_ns
-            self._lateness.granted(granted)
-            try:
-                for scheduler in self.further:
-                    there = Waiter({REQUESTS: 1, CONCURRENCY: 1}, waiter.lane, waiter.deadline_ns, waiter.name)
-                    self._at[waiter] = scheduler, there
-                    step = yield scheduler, there
-                    if not isinstance(step, Reservation):
-                        self.cancel(granted)
-                        return step
-                    granted.granted_ns = step.granted_ns  # it is sent now, not before
-                    self._remember(granted, scheduler, step)
-            except BaseException:
-                self.cancel(granted)
-                raise
-            finally:
-                self._at.pop(waiter, None)
-                self._lateness.ended(granted)
-            if self.pool.ledger.pause.until_ns <= max(paused_until_ns + SAME_PAUSE_NS, self.now_ns()):
-                return granted
-            self.cancel(granted)  # a pause has begun meanwhile: back to its place in its lane
-            waiter.returned = True
-
-    def _remember(self, reservation: Reservation, scheduler: Scheduler, further: Reservation) -> None:
-        """Keep ``further`` with ``reservation``; settle those of reservations that were closed as lost."""
-        if len(self._passed) > self._look_at:
-            for lost in [other for other in list(self._passed) if not other.open]:
-                self._release(lost)
-            self._look_at = 2 * len(self._passed) + PASSED_MIN
-        self._passed.setdefault(reservation, []).append((scheduler, further))
-
-    def _release(self, reservation: Reservation) -> None:
-        """Settle the further reservations of ``reservation``, which is closed."""
-        for scheduler, further in self._passed.pop(reservation, ()):
-            scheduler.settle(further, None)
-
     # Closing a reservation.
 
     def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
@@ -322,25 +234,17 @@ class Scheduler:
                 finally:
                     self._busy = False
                 done, waits = [] if quiet else self._work(), False
-        if self._passed:
-            self._release(reservation)
         if (done or self._deferred_events or self._due) and not waits:
             self._wake(done)
 
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""
-        try:
-            self._change(lambda now_ns: self.pool.cancel(now_ns, reservation))
-        finally:
-            self._release(reservation)
+        self._change(lambda now_ns: self.pool.cancel(now_ns, reservation))
 
     def refuse(self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0) -> None:
         """See :meth:`Pool.refuse`."""
-        try:
-            self._change(lambda now_ns: self.pool.refuse(now_ns, reservation, refusal, pause_s, stop_s))
-            self.lines.notices()
-        finally:
-            self._release(reservation)
+        self._change(lambda now_ns: self.pool.refuse(now_ns, reservation, refusal, pause_s, stop_s))
+        self.lines.notices()
 
     def reads_now(self) -> bool:
         """Whether the headers of an answer that comes now are to be read; those of a refusal always are."""
@@ -405,8 +309,6 @@ class Scheduler:
 
     def why(self, waiter: Waiter) -> Waiting | None:
         """Why ``waiter`` waits; ``None`` if it does not."""
-        if (further := self._at.get(waiter)) is not None:
-            return further[0].why(further[1])
 
         def read(now_ns: int) -> Waiting | None:
             if waiter.owner is None or waiter.outcome is not None:
@@ -445,7 +347,9 @@ class Scheduler:
         """Update the snapshot from the store, if one keeps the quotas; ``StoreLost`` if it has never answered."""
         if self._worker is None:
             return None
-        outcome = self._try_grant(Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0)))
+        outcome = Scheduler.try_grant(
+            self, Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0))
+        )
         if isinstance(outcome, Reservation):
             self.cancel(outcome)
 
@@ -627,7 +531,7 @@ class Scheduler:
         self._deferred_events.clear()
         self.lines.after_fork()
         self._due = self._poked = False
-        self._at, self._passed, self._loops, self._lateness = {}, {}, set(), Lateness(self.pool)
+        self._loops, self._lateness = set(), Lateness(self.pool)
         self._forked = self._worker is None and self.pool.counts.get("granted", 0) > 0
         self.pool.drain()
 

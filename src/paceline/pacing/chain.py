@@ -1,0 +1,144 @@
+"""Requests that pass further schedulers after that of their own pool: the slots of the provider, the spacing of starts.
+
+Slots come after quotas: no request holds a slot while it waits for a quota, so a model with little quota does not take the
+slots of another one, and no deadlock is possible. A request that waits at a further scheduler holds the charge of its own
+pool, which is given back if the request leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from typing import cast
+
+from paceline.core.pool import Pool
+from paceline.core.queue import Waiter
+from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost
+from paceline.core.results import Outcome, Refusal, Reservation
+from paceline.pacing.clock import Clock
+from paceline.pacing.scheduler import Scheduler, Worker
+from paceline.pacing.status import Waiting
+
+SAME_PAUSE_NS = NS // 10
+"""Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""
+
+PASSED_MIN = 256
+"""How many reservations with further ones are kept before lost ones are searched for."""
+
+
+class ChainedScheduler(Scheduler):
+    """A scheduler whose requests pass ``further`` ones after it, in this order.
+
+    A further scheduler passes none itself. Several pools share one.
+    """
+
+    def __init__(self, pool: Pool, clock: Clock, further: Sequence[Scheduler], worker: Worker | None = None) -> None:
+        super().__init__(pool, clock, worker)
+        self.further = tuple(further)
+        self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
+        self._passed: dict[Reservation, list[tuple[Scheduler, Reservation]]] = {}  # further reservations, until closed
+        self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
+
+    def wait(self, waiter: Waiter) -> Outcome:
+        """See :meth:`Scheduler.wait`."""
+        return self._pass(waiter, Scheduler.wait)
+
+    def try_grant(self, waiter: Waiter) -> Outcome:
+        """See :meth:`Scheduler.try_grant`."""
+        return self._pass(waiter, Scheduler.try_grant)
+
+    async def wait_async(self, waiter: Waiter) -> Outcome:
+        """See :meth:`Scheduler.wait_async`."""
+        with closing(self._steps(waiter)) as steps:
+            scheduler, there = next(steps)
+            while True:
+                outcome = await Scheduler.wait_async(scheduler, there)
+                try:
+                    scheduler, there = steps.send(outcome)
+                except StopIteration as end:
+                    return cast("Outcome", end.value)
+
+    def _pass(self, waiter: Waiter, wait: Callable[[Scheduler, Waiter], Outcome]) -> Outcome:
+        with closing(self._steps(waiter)) as steps:
+            scheduler, there = next(steps)
+            while True:
+                try:
+                    scheduler, there = steps.send(wait(scheduler, there))
+                except StopIteration as end:
+                    return cast("Outcome", end.value)
+
+    def _steps(self, waiter: Waiter) -> Generator[tuple[Scheduler, Waiter], Outcome, Outcome]:
+        """Yield where to wait next and with which waiter; each outcome is sent back. Returns the final outcome.
+
+        A request that leaves, because the generator is closed, gives back its grants.
+        """
+        while True:
+            granted = yield self, waiter  # in the own pool alone
+            if not isinstance(granted, Reservation):
+                return granted
+            paused_until_ns = self.pool.ledger.pause.until_ns
+            self._lateness.granted(granted)
+            try:
+                for scheduler in self.further:
+                    there = Waiter({REQUESTS: 1, CONCURRENCY: 1}, waiter.lane, waiter.deadline_ns, waiter.name)
+                    self._at[waiter] = scheduler, there
+                    step = yield scheduler, there
+                    if not isinstance(step, Reservation):
+                        self.cancel(granted)
+                        return step
+                    granted.granted_ns = step.granted_ns  # it is sent now, not before
+                    self._remember(granted, scheduler, step)
+            except BaseException:
+                self.cancel(granted)
+                raise
+            finally:
+                self._at.pop(waiter, None)
+                self._lateness.ended(granted)
+            if self.pool.ledger.pause.until_ns <= max(paused_until_ns + SAME_PAUSE_NS, self.now_ns()):
+                return granted
+            self.cancel(granted)  # a pause has begun meanwhile: back to its place in its lane
+            waiter.returned = True
+
+    def _remember(self, reservation: Reservation, scheduler: Scheduler, further: Reservation) -> None:
+        """Keep ``further`` with ``reservation``; settle those of reservations that were closed as lost."""
+        if len(self._passed) > self._look_at:
+            for lost in [other for other in list(self._passed) if not other.open]:
+                self._release(lost)
+            self._look_at = 2 * len(self._passed) + PASSED_MIN
+        self._passed.setdefault(reservation, []).append((scheduler, further))
+
+    def _release(self, reservation: Reservation) -> None:
+        """Settle the further reservations of ``reservation``, which is closed."""
+        for scheduler, further in self._passed.pop(reservation, ()):
+            scheduler.settle(further, None)
+
+    def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
+        """See :meth:`Scheduler.settle`."""
+        self._release(reservation)
+        super().settle(reservation, actual, waiter)
+
+    def cancel(self, reservation: Reservation) -> None:
+        """See :meth:`Scheduler.cancel`."""
+        try:
+            super().cancel(reservation)
+        finally:
+            self._release(reservation)
+
+    def refuse(self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0) -> None:
+        """See :meth:`Scheduler.refuse`."""
+        try:
+            super().refuse(reservation, refusal, pause_s, stop_s)
+        finally:
+            self._release(reservation)
+
+    def why(self, waiter: Waiter) -> Waiting | None:
+        """See :meth:`Scheduler.why`."""
+        if (at := self._at.get(waiter)) is None:
+            return super().why(waiter)
+        scheduler, there = at
+        return scheduler.why(there)
+
+    def after_fork(self) -> None:
+        """See :meth:`Scheduler.after_fork`."""
+        super().after_fork()
+        self._at, self._passed = {}, {}
