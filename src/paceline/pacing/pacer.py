@@ -11,6 +11,7 @@ import logging
 import math
 import random
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -35,7 +36,15 @@ from paceline.core.quota import (
     Quota,
     Rule,
 )
-from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
+from paceline.core.results import (
+    GIVEN,
+    NeverFits,
+    PacelineWarning,
+    QuotaError,
+    Reservation,
+    TooLargeError,
+    WaitUntil,
+)
 from paceline.core.tracker import HEADROOM_S
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.allowances import EVERYONE, Allowances, Charge
@@ -181,6 +190,7 @@ class Pacer:
         for spec in lanes:
             self.allowances.set(spec.name, spec.limits)
         self.allowances.set(EVERYONE, budget)
+        self._own_units: dict[str, set[str]] = {}  # the user's own, of quotas by name, until the first request
         self._unusual: dict[str, list[Quota]] = {}  # given, on units of few providers, until a client's first call
 
     def acquire(
@@ -211,8 +221,8 @@ class Pacer:
             TooLargeError: The tokens of the cost are above ``max_tokens_per_call``.
         """
         scheduler = self._named.get(pool) or self.scheduler(pool)
-        if scheduler.own_units:
-            scheduler.warn_left_out(cost)
+        if scheduler.pool.name in self._own_units:
+            self._warn_of_left_out(scheduler.pool.name, cost)
         if name is not None and (not isinstance(name, str) or len(name) > NAME_MAX):
             shown = str(name)[:NAME_MAX]
             raise QuotaError(f"name is {shown!r}: it must be a text of at most {NAME_MAX} characters, or None")
@@ -258,8 +268,8 @@ class Pacer:
             StoreError: The store of the quotas has never answered.
         """
         scheduler = self._named.get(pool) or self.scheduler(pool)
-        if scheduler.own_units:
-            scheduler.warn_left_out(cost)
+        if scheduler.pool.name in self._own_units:
+            self._warn_of_left_out(scheduler.pool.name, cost)
         waiter = self._waiter(scheduler, cost, None, None, None)
         outcome = scheduler.try_grant(waiter)
         if isinstance(outcome, Reservation):
@@ -372,7 +382,9 @@ class Pacer:
                 scheduler = self._open(resolved, self.clock.now_ns())
                 scheduler.events = self._notifier
                 if not resolved.learns:  # for a provider's model all units are derived
-                    scheduler.own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
+                    own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
+                    if own_units:
+                        self._own_units[resolved.pool] = own_units
                 scheduler.periods = periods(resolved.quotas)
                 quotas = zip(resolved.quotas, resolved.sources, strict=True)
                 unusual = [quota for quota, source in quotas if source == GIVEN and quota.unit not in KNOWN_UNITS]
@@ -382,6 +394,21 @@ class Pacer:
             if len(self._named) < 10 * POOLS_MAX:
                 self._named[name] = scheduler
             return scheduler
+
+    def _warn_of_left_out(self, pool: str, cost: Cost) -> None:
+        """Warn of each of the user's own units that ``cost``, that of the first request to ``pool``, leaves out.
+
+        Such a unit cannot be derived, so it costs 0, and a request that leaves it out never waits for its quota.
+        """
+        if not cost.get(REQUESTS, 1):  # no request is sent
+            return
+        for unit in sorted(self._own_units.pop(pool, set()).difference(cost)):
+            warnings.warn(
+                f"{pool}: the quota on {unit!r} is not charged, because the request names no amount of it: write"
+                f" limiter.acquire({pool!r}, {unit}=1), or {unit}=0 if it uses none",
+                PacelineWarning,
+                stacklevel=3,
+            )
 
     def _warn_of_unmetered(self, pool: str, units: set[str]) -> None:
         """Warn of each given quota of ``pool`` on a unit that clients' calls never have, at the first call."""

@@ -74,7 +74,6 @@ class Scheduler:
         further: The schedulers that every request passes after this one; see :mod:`paceline.pacing.chain`.
         lines: Its log lines.
         events: Called with the fields of every :class:`~paceline.pacing.events.Event` of the pool, or ``None``.
-        own_units: The user's own units of the pool's quotas, until the first request; see :meth:`warn_left_out`.
         periods: The periods of the pool's quotas, of each unit that has several.
     """
 
@@ -84,7 +83,6 @@ class Scheduler:
         self.pool = pool
         self.lines = lines.Lines(pool, self.read, self.why)
         self.events: Callable[..., None] | None = None
-        self.own_units: set[str] = set()
         self.periods: Mapping[str, Sequence[float]] = {}
         self._clock = clock
         self._worker = worker
@@ -360,7 +358,7 @@ class Scheduler:
             self.read(uncount)
         return outcome if isinstance(outcome, StoreLost) else None
 
-    # Events and warnings.
+    # Events.
 
     def notify(self, *event: Any) -> None:
         """Call :attr:`events`, and log; not before the critical section ends, if this thread is in it (a finalizer, a signal)."""
@@ -377,22 +375,6 @@ class Scheduler:
             self.lines.permit(self.now_ns(), kind, *fields)
         if self.events is not None:
             self.events(*event)
-
-    def warn_left_out(self, cost: Cost) -> None:
-        """Warn of each of :attr:`own_units` that ``cost``, that of the first request, leaves out.
-
-        Such a unit cannot be derived, so it costs 0, and a request that leaves it out never waits for its quota.
-        """
-        if not cost.get(REQUESTS, 1):  # no request is sent
-            return
-        units, self.own_units = self.own_units, set()
-        for unit in sorted(units.difference(cost)):
-            warnings.warn(
-                f"{self.pool.name}: the quota on {unit!r} is not charged, because the request names no amount of it: write"
-                f" limiter.acquire({self.pool.name!r}, {unit}=1), or {unit}=0 if it uses none",
-                PacelineWarning,
-                stacklevel=3,
-            )
 
     # The critical section.
 
