@@ -67,3 +67,7 @@ class Lateness:
             for lost in [reservation for reservation in unsent if not reservation.open]:
                 self.unsent.pop(lost, None)
             self._capacity.hold(now_ns, [each for each in unsent if each.open])
+
+    def after_fork(self) -> None:
+        """Forget the waiters of the parent process."""
+        self.unsent.clear()

@@ -1,37 +1,34 @@
-"""A pool that threads and event loops share: one lock, one timer, and one wake-up per grant.
+"""A pool that threads and event loops share: they wait for it, close what was granted to them, and read its state.
 
-Every method calls the pool under the lock, and after that wakes the waiters that the pool returns. The pool makes all
-decisions.
+The pool makes all decisions. Every method calls it in its critical section (:mod:`paceline.pacing.section`).
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import threading
 import warnings
 import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from functools import partial
+from typing import Any, Protocol, TypeVar, cast
 
 from paceline.core.capacity import PENDING, Capacity, Learns
 from paceline.core.ledger import Ledger
-from paceline.core.meters import FAR_NS, UNKNOWN_NS
+from paceline.core.meters import UNKNOWN_NS
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
 from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, StoreLost, WaitUntil
-from paceline.pacing import lines
-from paceline.pacing.clock import Clock, Timer, tell_of_forks
+from paceline.pacing.clock import Clock, tell_of_forks
+from paceline.pacing.exchanges import Exchanges
 from paceline.pacing.lateness import Lateness
 from paceline.pacing.limits import of_periods
-from paceline.pacing.owners import Owner, TaskOwner, ThreadOwner, in_a_loop, running_loop, task_owner, wake_all
+from paceline.pacing.lines import Lines, log
+from paceline.pacing.owners import ThreadOwner, in_a_loop, running_loop, task_owner
+from paceline.pacing.section import Section
 from paceline.pacing.status import QUEUE_SHOWN, Waiting, report, wait_until_s
-
-if TYPE_CHECKING:
-    import asyncio
 
 T = TypeVar("T")
 
@@ -81,24 +78,16 @@ class Scheduler:
 
     def __init__(self, pool: Pool, clock: Clock, worker: Worker | None = None) -> None:
         self.pool = pool
-        self.lines = lines.Lines(pool, self.read, self.why)
+        self.lines = Lines(pool, self.read, self.why)
         self.events: Callable[..., None] | None = None
         self.periods: Mapping[str, Sequence[float]] = {}
         self._clock = clock
-        self._worker = worker
-        # A finalizer or a signal handler may run while this thread is in the critical section (`_busy`): its changes
-        # and events are deferred.
-        self._lock = threading.RLock()
-        self._busy = False
-        self._deferred: deque[Callable[[int], None]] = deque()
-        self._deferred_events: deque[tuple[Any, ...]] = deque()
-        self._due = self._poked = False  # an exchange is due; the worker is informed
-        self._forked = False  # the quotas are those of the parent process, which spends them, too
-        self._timer: Timer | None = None
-        self._timer_ns = FAR_NS
-        self._lateness = Lateness(pool)
         self._read_ns = 0  # until when the headers that were read suffice
-        self._loops: set[asyncio.AbstractEventLoop] = set()  # those with waiters, and some that had
+        self._lateness = Lateness(pool)
+        self._exchanges: Exchanges | None = None
+        if worker is not None:
+            self._exchanges = Exchanges(pool.capacity, lambda: worker.running, lambda: worker.poke(self))
+        self._section = Section(pool, clock, self.lines, self._lateness, self._exchanges)
         _schedulers.add(self)
         if worker is not None:
             worker.add(self)
@@ -111,7 +100,7 @@ class Scheduler:
 
     def wait(self, waiter: Waiter) -> Outcome:
         """Block this thread until ``waiter`` has its outcome."""
-        outcome = self._enter(waiter, ThreadOwner)
+        outcome = self._section.enter(self.pool.submit, waiter, ThreadOwner)
         if type(outcome) is not WaitUntil:
             return outcome
         if in_a_loop():
@@ -136,7 +125,8 @@ class Scheduler:
                 " the program with asyncio, or use the sync interface in a thread, e.g. `with limiter.acquire(...)` and a"
                 " sync client in trio.to_thread.run_sync(...)"
             )
-        if type(outcome := self._enter(waiter, owner)) is not WaitUntil:
+        outcome = self._section.enter(self.pool.submit, waiter, owner)
+        if type(outcome) is not WaitUntil:
             return outcome
         try:
             await waiter.owner.future
@@ -149,48 +139,8 @@ class Scheduler:
 
     def try_grant(self, waiter: Waiter) -> Outcome:
         """Grant ``waiter`` now or not at all; where a store decides, block this thread until its reply."""
-        outcome = self._enter(waiter, None)
+        outcome = self._section.enter(self.pool.try_grant, waiter, ThreadOwner)
         return self._block(waiter) if outcome is PENDING else outcome
-
-    def _enter(self, waiter: Waiter, owner: Callable[[], Owner] | None) -> Outcome:
-        """Submit ``waiter`` with an ``owner`` of this type; without one, it is granted at once or not at all."""
-        if self._forked:
-            self._forked = False
-            self.lines.hint_at_store()
-        with self._lock:
-            if self._busy:
-                raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
-            self._busy = True
-            try:
-                now_ns = self._clock.now_ns()
-                if self._loops and self.pool.queue.length:
-                    self._forget_closed(now_ns)
-                if self._lateness.unsent:
-                    self._lateness.hold(now_ns)
-                outcome = self.pool.try_grant(now_ns, waiter) if owner is None else self.pool.submit(now_ns, waiter)
-                waits = type(outcome) is WaitUntil and waiter.queued
-                if waits:
-                    try:
-                        waiter.owner = (owner or ThreadOwner)()
-                    except BaseException:  # no event loop of asyncio runs here
-                        self.pool.withdraw(now_ns, waiter)
-                        raise
-                    if type(waiter.owner) is TaskOwner:
-                        if self.pool.queue.length == 1:  # no other loop has waiters
-                            self._loops.clear()
-                        self._loops.add(waiter.owner.loop)
-            finally:
-                self._busy = False
-            if not waits and not self._deferred and not self.pool.capacity.exchange_due:
-                return outcome
-            # A finalizer may have given back the very capacity that this waiter waits for.
-            done = self._work() if self._deferred else []
-            self._arm()
-        self._wake(done)
-        self.lines.notices()
-        if waits:
-            self.lines.waits(now_ns, waiter, cast("WaitUntil", outcome))
-        return outcome
 
     def _block(self, waiter: Waiter) -> Outcome:
         """Block this thread until the outcome of ``waiter``."""
@@ -207,41 +157,27 @@ class Scheduler:
         if isinstance(outcome, Reservation):
             late_ns = self._clock.now_ns() - outcome.granted_ns
             if late_ns > self._lateness.bound_ns:
-                self._change(lambda now_ns: self._lateness.sent(now_ns, outcome, late_ns))
+                self._section.change(self._lateness.sent, outcome, late_ns)
             self._lateness.ended(outcome)
 
     def _leave(self, waiter: Waiter) -> None:
         if isinstance(waiter.outcome, Reservation):
             self._lateness.ended(waiter.outcome)
-        self._change(lambda now_ns: self.pool.withdraw(now_ns, waiter))
+        self._section.change(self.pool.withdraw, waiter)
 
     # Closing a reservation.
 
     def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """See :meth:`Pool.settle`."""
-        with self._lock:  # like _change(), without a closure: this is the hot path
-            if self._busy:
-                self._deferred.append(lambda now_ns: self.pool.settle(now_ns, reservation, actual, waiter))
-                done, waits = [], True
-            else:
-                self._busy = True
-                try:
-                    pool = self.pool
-                    pool.settle(self._clock.now_ns(), reservation, actual, waiter)
-                    quiet = not pool.queue.length and not self._deferred and not pool.capacity.exchange_due
-                finally:
-                    self._busy = False
-                done, waits = [] if quiet else self._work(), False
-        if (done or self._deferred_events or self._due) and not waits:
-            self._wake(done)
+        self._section.change(self.pool.settle, reservation, actual, waiter, quiet=True)
 
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""
-        self._change(lambda now_ns: self.pool.cancel(now_ns, reservation))
+        self._section.change(self.pool.cancel, reservation)
 
     def refuse(self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0) -> None:
         """See :meth:`Pool.refuse`."""
-        self._change(lambda now_ns: self.pool.refuse(now_ns, reservation, refusal, pause_s, stop_s))
+        self._section.change(self.pool.refuse, reservation, refusal, pause_s, stop_s)
         self.lines.notices()
 
     def reads_now(self) -> bool:
@@ -265,27 +201,27 @@ class Scheduler:
                 of_now.notes = self.pool.capacity.learning.notes_of_now()
                 self.pool.observe(now_ns, [_lower(reading, self.pool.ledger, now_ns) for reading in readings], of_now)
 
-        self._change(learn)
+        self._section.change(learn)
         self.lines.notices()
 
     def pause(self, until_ns: int) -> None:
         """See :meth:`Capacity.pause <paceline.core.capacity.Capacity.pause>`."""
-        self._change(lambda now_ns: self.pool.capacity.pause(until_ns))  # noqa: ARG005
+        self._section.change(lambda now_ns: self.pool.capacity.pause(until_ns))  # noqa: ARG005
 
     def lift(self, until_ns: int) -> None:
         """See :meth:`Capacity.lift <paceline.core.capacity.Capacity.lift>`."""
-        self._change(lambda now_ns: self.pool.capacity.lift(now_ns, until_ns))
+        self._section.change(self.pool.capacity.lift, until_ns)
 
     def begun(self, reservation: Reservation) -> None:
         """The answer to ``reservation`` has begun."""
         reservation.begun = True
         if self.pool.silent_since_ns:
-            self._change(self.pool.answered)
+            self._section.change(self.pool.answered)
             self.lines.notices()
 
     def resume(self) -> None:
         """See :meth:`Pool.resume`."""
-        self._change(lambda now_ns: self.pool.resume())  # noqa: ARG005
+        self._section.change(lambda now_ns: self.pool.resume())  # noqa: ARG005
 
     # Reading.
 
@@ -321,29 +257,21 @@ class Scheduler:
         return self.read(lambda now_ns: report(self.pool, now_ns, shown))
 
     def read(self, read: Callable[[int], T]) -> T:
-        """The result of ``read(now_ns)`` under the lock; changes by finalizers are deferred meanwhile."""
-        with self._lock:
-            inside, self._busy = self._busy, True
-            try:
-                now_ns = self._clock.now_ns()
-                if self._loops and not inside:
-                    self._forget_closed(now_ns)
-                found = read(now_ns)
-            finally:
-                self._busy = inside
-            done = self._work() if self._deferred and not inside else []
-        if not inside:
-            self._wake(done)
-        return found
+        """The result of ``read(now_ns)``; the pool does not change meanwhile."""
+        return self._section.read(read)
+
+    def transact(self, step: Callable[[int], tuple[T, list[Waiter]]]) -> T:
+        """Change the pool from the worker's thread: ``step`` returns a result, and the waiters whose outcome it set."""
+        return self._section.transact(step)
 
     @property
     def idle(self) -> bool:
         """Whether no exchange is due, except one that has begun."""
-        return not (self._due or self._poked)
+        return self._exchanges is None or self._exchanges.idle
 
     def refresh(self) -> StoreLost | None:
         """Update the snapshot from the store, if one keeps the quotas; ``StoreLost`` if it has never answered."""
-        if self._worker is None:
+        if self._exchanges is None:
             return None
         outcome = Scheduler.try_grant(
             self, Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0))
@@ -361,160 +289,23 @@ class Scheduler:
     # Events.
 
     def notify(self, *event: Any) -> None:
-        """Call :attr:`events`, and log; not before the critical section ends, if this thread is in it (a finalizer, a signal)."""
-        with self._lock:
-            inside = self._busy
-            if inside:
-                self._deferred_events.append(event)
-        if not inside:
-            self._tell(event)
+        """Call :attr:`events`, and log, outside of the critical section."""
+        self._section.outside(partial(self._tell, event))
 
     def _tell(self, event: tuple[Any, ...]) -> None:
         kind, _, *fields, _, _, _, _ = event
-        if lines.log.isEnabledFor(logging.WARNING if kind == "refused" else logging.DEBUG):
+        if log.isEnabledFor(logging.WARNING if kind == "refused" else logging.DEBUG):
             self.lines.permit(self.now_ns(), kind, *fields)
         if self.events is not None:
             self.events(*event)
 
-    # The critical section.
-
-    def transact(self, step: Callable[[int], tuple[T, list[Waiter]]]) -> T:
-        """Change the pool from the worker's thread: ``step`` returns a result, and the waiters whose outcome it set."""
-        with self._lock:
-            self._poked, self._busy = False, True
-            try:
-                found, done = step(self._clock.now_ns())
-            finally:
-                self._busy = False
-            done += self._work()
-        self._wake(done)
-        self.lines.say_waits(self._clock.now_ns())
-        return found
-
-    def _change(self, change: Callable[[int], None]) -> None:
-        """Make ``change`` and the grants that it allows; deferred if this thread is in the critical section."""
-        with self._lock:
-            self._deferred.append(change)
-            done = [] if (inside := self._busy) else self._work()
-        if (done or self._deferred_events or self._due) and not inside:
-            self._wake(done)
-
-    def _work(self) -> list[Waiter]:
-        """Make the deferred changes and the grants that they allow, until none is left: the next call may come late."""
-        done: list[Waiter] = []
-        while True:
-            self._busy = True
-            try:
-                done += self._follow_up(self._clock.now_ns())
-            finally:
-                self._busy = False
-            if not self._deferred:
-                return done
-
-    def _follow_up(self, now_ns: int) -> list[Waiter]:
-        while self._deferred:
-            self._deferred.popleft()(now_ns)
-        done = []
-        if self.pool.queue.length:
-            if self._lateness.unsent:
-                self._lateness.hold(now_ns)
-            done = self.pool.pump(now_ns)
-            for waiter in done:
-                if isinstance(waiter.outcome, Reservation):
-                    self._lateness.granted(waiter.outcome)
-        elif self._worker is None:
-            return done
-        self._arm()
-        return done
-
-    def _arm(self) -> None:
-        """Set the timer for the next grant and for the next exchange."""
-        if self._worker is not None:
-            capacity = self.pool.capacity
-            capacity.exchange_due = False
-            at_ns = None if self._poked and self._worker.running else capacity.exchange_ns
-            if at_ns is not None:
-                if at_ns <= self._clock.now_ns():
-                    self._due = True
-                else:
-                    self._arm_at(at_ns)
-        if self.pool.wake_ns is not None:
-            self._arm_at(self.pool.wake_ns)
-
-    def _arm_at(self, wake_ns: int) -> None:
-        """Set the timer to ``wake_ns``, unless it is set to an earlier instant."""
-        if wake_ns < self._timer_ns:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_ns = wake_ns
-            self._timer = self._clock.call_at(wake_ns, self._on_timer)
-
-    def _on_timer(self) -> None:
-        done: list[Waiter] = []
-        try:
-            with self._lock:
-                self._timer_ns = FAR_NS
-                done = self._work()
-        except BaseException:  # raised into this thread: the waiters do not wait for a timer that is over
-            with self._lock:
-                self._arm_at(self._clock.now_ns() + NS)
-            raise
-        finally:
-            self._wake(done)
-        if self.pool.notices:
-            self.lines.notices()
-
-    def _wake(self, done: list[Waiter]) -> None:
-        """Wake the waiters of ``done``, inform the worker, and send deferred events; not under the lock.
-
-        The events come last: a listener may raise ``SystemExit``.
-        """
-        if closed := wake_all([waiter.owner for waiter in done]):
-            self._change(lambda now_ns: self._forget(now_ns, closed, done))
-        while self._due:
-            self._poke()
-        while self._deferred_events:
-            try:
-                event = self._deferred_events.popleft()
-            except IndexError:  # another thread has taken it
-                break
-            self._tell(event)
-
-    def _poke(self) -> None:
-        """Inform the worker that an exchange is due; not under the lock, because of the order of the locks."""
-        assert self._worker is not None
-        self._due, self._poked = False, True
-        if self._worker.poke(self):
-            return
-        with self._lock:  # the worker is closed, and no request waits
-            self._poked = False
-            if self.pool.queue.length:  # a request has arrived since
-                self._arm()
-
-    def _forget(self, now_ns: int, loops: Collection[asyncio.AbstractEventLoop], done: Iterable[Waiter] = ()) -> None:
-        """Withdraw the waiters of closed loops, and give back their grants."""
-        for waiter in [*done, *self.pool.queue]:
-            if getattr(waiter.owner, "loop", None) in loops:
-                self.pool.withdraw(now_ns, waiter)
-
-    def _forget_closed(self, now_ns: int) -> None:
-        """Withdraw the waiters of loops that were closed: they would count in every estimate until one is granted."""
-        closed = {loop for loop in self._loops if loop.is_closed()}
-        if closed:
-            self._loops -= closed
-            self._forget(now_ns, closed)
-            self._deferred.append(lambda _: None)  # the next waiters may be granted now
-
     def after_fork(self) -> None:
         """In a forked child, drop the state of the parent: its waiters, its requests in flight, its held lock."""
-        self._lock, self._busy = threading.RLock(), False
-        self._timer, self._timer_ns = None, FAR_NS
-        self._deferred.clear()
-        self._deferred_events.clear()
+        self._section.after_fork()
+        self._lateness.after_fork()
         self.lines.after_fork()
-        self._due = self._poked = False
-        self._loops, self._lateness = set(), Lateness(self.pool)
-        self._forked = self._worker is None and self.pool.counts.get("granted", 0) > 0
+        if self._exchanges is not None:
+            self._exchanges.after_fork()
         self.pool.drain()
 
 
