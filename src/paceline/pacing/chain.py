@@ -7,9 +7,8 @@ pool, which is given back if the request leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
-from typing import cast
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
@@ -18,6 +17,7 @@ from paceline.core.results import Outcome, Refusal, Reservation
 from paceline.pacing.clock import Clock
 from paceline.pacing.scheduler import Scheduler, Worker
 from paceline.pacing.status import Waiting
+from paceline.pacing.sync import run_sync
 
 SAME_PAUSE_NS = NS // 10
 """Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""
@@ -41,39 +41,20 @@ class ChainedScheduler(Scheduler):
 
     def wait(self, waiter: Waiter) -> Outcome:
         """See :meth:`Scheduler.wait`."""
-        return self._pass(waiter, Scheduler.wait)
+        return run_sync(self._pass(waiter, _wait))
+
+    def wait_async(self, waiter: Waiter) -> Coroutine[Any, Any, Outcome]:
+        """See :meth:`Scheduler.wait_async`."""
+        return self._pass(waiter, Scheduler.wait_async)
 
     def try_grant(self, waiter: Waiter) -> Outcome:
         """See :meth:`Scheduler.try_grant`."""
-        return self._pass(waiter, Scheduler.try_grant)
+        return run_sync(self._pass(waiter, _try_grant))
 
-    async def wait_async(self, waiter: Waiter) -> Outcome:
-        """See :meth:`Scheduler.wait_async`."""
-        with closing(self._steps(waiter)) as steps:
-            scheduler, there = next(steps)
-            while True:
-                outcome = await Scheduler.wait_async(scheduler, there)
-                try:
-                    scheduler, there = steps.send(outcome)
-                except StopIteration as end:
-                    return cast("Outcome", end.value)
-
-    def _pass(self, waiter: Waiter, wait: Callable[[Scheduler, Waiter], Outcome]) -> Outcome:
-        with closing(self._steps(waiter)) as steps:
-            scheduler, there = next(steps)
-            while True:
-                try:
-                    scheduler, there = steps.send(wait(scheduler, there))
-                except StopIteration as end:
-                    return cast("Outcome", end.value)
-
-    def _steps(self, waiter: Waiter) -> Generator[tuple[Scheduler, Waiter], Outcome, Outcome]:
-        """Yield where to wait next and with which waiter; each outcome is sent back. Returns the final outcome.
-
-        A request that leaves, because the generator is closed, gives back its grants.
-        """
+    async def _pass(self, waiter: Waiter, wait: Callable[[Scheduler, Waiter], Awaitable[Outcome]]) -> Outcome:
+        """Wait in the own pool, and then at each further scheduler; a request that leaves gives back its grants."""
         while True:
-            granted = yield self, waiter  # in the own pool alone
+            granted = await wait(self, waiter)
             if not isinstance(granted, Reservation):
                 return granted
             paused_until_ns = self.pool.ledger.pause.until_ns
@@ -82,7 +63,7 @@ class ChainedScheduler(Scheduler):
                 for scheduler in self.further:
                     there = Waiter({REQUESTS: 1, CONCURRENCY: 1}, waiter.lane, waiter.deadline_ns, waiter.name)
                     self._at[waiter] = scheduler, there
-                    step = yield scheduler, there
+                    step = await wait(scheduler, there)
                     if not isinstance(step, Reservation):
                         self.cancel(granted)
                         return step
@@ -108,7 +89,7 @@ class ChainedScheduler(Scheduler):
         self._passed.setdefault(reservation, []).append((scheduler, further))
 
     def _release(self, reservation: Reservation) -> None:
-        """Settle the further reservations of ``reservation``, which is closed."""
+        """Settle the further reservations of ``reservation``, which ends."""
         for scheduler, further in self._passed.pop(reservation, ()):
             scheduler.settle(further, None)
 
@@ -142,3 +123,11 @@ class ChainedScheduler(Scheduler):
         """See :meth:`Scheduler.after_fork`."""
         super().after_fork()
         self._at, self._passed = {}, {}
+
+
+async def _wait(scheduler: Scheduler, waiter: Waiter) -> Outcome:
+    return Scheduler.wait(scheduler, waiter)
+
+
+async def _try_grant(scheduler: Scheduler, waiter: Waiter) -> Outcome:
+    return Scheduler.try_grant(scheduler, waiter)

@@ -106,9 +106,9 @@ class Scheduler:
         if in_a_loop():
             why = "waiting for a permit blocks this event loop; use `async with`, `await`, or an async client"
             try:
-                warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=6 if self.further else 4)
+                warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=8 if self.further else 4)
             except BaseException:  # warnings are errors here
-                self._leave(waiter)
+                self._withdraw(waiter)
                 raise
         return self._block(waiter)
 
@@ -131,7 +131,7 @@ class Scheduler:
         try:
             await waiter.owner.future
         except BaseException:  # cancelled, before the grant or just after it
-            self._leave(waiter)
+            self._withdraw(waiter)
             raise
         assert waiter.outcome is not None
         self._look_if_late(waiter.outcome)
@@ -147,7 +147,7 @@ class Scheduler:
         try:
             waiter.owner.event.wait()
         except BaseException:  # KeyboardInterrupt: a grant is given back
-            self._leave(waiter)
+            self._withdraw(waiter)
             raise
         self._look_if_late(cast("Outcome", waiter.outcome))
         return cast("Outcome", waiter.outcome)
@@ -160,7 +160,8 @@ class Scheduler:
                 self._section.change(self._lateness.sent, outcome, late_ns)
             self._lateness.ended(outcome)
 
-    def _leave(self, waiter: Waiter) -> None:
+    def _withdraw(self, waiter: Waiter) -> None:
+        """Let the owner of ``waiter`` wait no longer; a grant is given back."""
         if isinstance(waiter.outcome, Reservation):
             self._lateness.ended(waiter.outcome)
         self._section.change(self.pool.withdraw, waiter)
