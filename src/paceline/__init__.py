@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from paceline.pacing.pacer import lane
     from paceline.pacing.permit import Acquisition, Later, Permit
     from paceline.pacing.retry import RetryPolicy
-    from paceline.pacing.scheduler import Waiting
+    from paceline.pacing.status import Waiting
     from paceline.planner.forecast import eta
     from paceline.providers.answers import refusal_of
     from paceline.providers.headers import HeaderLimits, limits_in
@@ -55,7 +55,7 @@ _HOMES = {
     "paceline.pacing.events": ("Event",),
     "paceline.pacing.group": ("Group",),
     "paceline.planner.forecast": ("eta",),
-    "paceline.pacing.scheduler": ("Waiting",),
+    "paceline.pacing.status": ("Waiting",),
     "paceline.http.instrument": ("instrument",),
     "paceline.pacing.pacer": ("lane",),
     "paceline.limiter.limiter": ("Limiter",),

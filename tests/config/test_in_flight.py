@@ -198,7 +198,7 @@ def test_a_permit_that_nobody_closed_gives_the_slot_back_in_the_end():
 
 
 def test_leaked_permits_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr("paceline.pacing.scheduler.PASSED_MIN", 4)
+    monkeypatch.setattr("paceline.pacing.chain.PASSED_MIN", 4)
     clock = ManualClock()
     limiter = Config(limits={"openai/a": Config().having({"limits": {"x": "9999 requests/s"}}, "").limits["x"]})
     limiter = Limiter(**limiter.having({"ttl_s": 1, "concurrency": {"openai": 2}}, "test").arguments(), clock=clock)

@@ -325,7 +325,7 @@ class TestWhoCannotWait:
             raise OSError(24, "Too many open files")
 
         def fail(coroutine):
-            monkeypatch.setattr(scheduler_module, "_task_owner", no_files)
+            monkeypatch.setattr(scheduler_module, "task_owner", no_files)
             with pytest.raises(OSError, match="Too many open files"):
                 coroutine.send(None)
 

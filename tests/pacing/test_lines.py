@@ -166,7 +166,7 @@ class TestWaits:
         assert [record.left_out for record in records] == [0, 0]
 
     def test_a_queue_too_long_to_be_summed_up(self, logged, monkeypatch):
-        monkeypatch.setattr(paceline.pacing.scheduler, "EXACT_MAX", 2)
+        monkeypatch.setattr(lines, "EXACT_MAX", 2)
         records, limiter = logged(logging.INFO), limiter_of({"jobs": "60 requests/min burst 1"})
         wait(limiter, *(("jobs", {}) for _ in range(6)))
         assert [record.expected_wait_s for record in records] == [1, 2, 3, 4, 5]

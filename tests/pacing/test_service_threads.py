@@ -97,16 +97,16 @@ class TestTheTimer:
     def test_a_pool_that_was_disturbed_in_its_timer_is_looked_at_again(self, clock, monkeypatch):
         limiter = paceline.Limiter({"jobs": "10 requests/s burst 1"}, headroom_s=0.0, clock=clock)
         limiter.acquire("jobs").wait().settle()
-        scheduler = next(iter(limiter.pacer.pools.in_use))
-        work = scheduler._work
+        section = next(iter(limiter.pacer.pools.in_use))._section
+        work = section._work
 
         def broken():
             if threading.current_thread().name != "paceline-timer":
                 return work()
-            monkeypatch.setattr(scheduler, "_work", work)
+            monkeypatch.setattr(section, "_work", work)
             raise MemoryError
 
-        monkeypatch.setattr(scheduler, "_work", broken)
+        monkeypatch.setattr(section, "_work", broken)
         limiter.acquire("jobs", timeout=BOUND_S).wait().settle()
 
 

@@ -10,7 +10,7 @@ from paceline.core.guesses import Guesses
 from paceline.core.meters import Bucket
 from paceline.core.queue import Queue
 from paceline.http import exchange
-from paceline.pacing import scheduler
+from paceline.pacing.section import Section
 from paceline.planner import store
 from paceline.shared.capacity import SharedCapacity
 from paceline.shared.ledger import SharedLedger
@@ -30,13 +30,13 @@ def plain_refunds() -> Iterator[None]:
 @contextmanager
 def lost_wake_up() -> Iterator[None]:
     """A timer that is set to an earlier instant is not moved."""
-    original = scheduler.Scheduler._arm_at
+    original = Section._arm_at
 
-    def arm_at(self: scheduler.Scheduler, wake_ns: int) -> None:
-        if self._timer is None or self._timer_ns == wake_ns or self.pool.queue.length < 2:
+    def arm_at(self: Section, wake_ns: int) -> None:
+        if self._timer is None or self._timer_ns == wake_ns or self._pool.queue.length < 2:
             original(self, wake_ns)
 
-    with patch.object(scheduler.Scheduler, "_arm_at", arm_at):
+    with patch.object(Section, "_arm_at", arm_at):
         yield
 
 

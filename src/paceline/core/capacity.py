@@ -48,7 +48,7 @@ class Capacity(Protocol):
         ledger: The quotas as known to this process; a pool reads it and does not charge it.
         behind: What a request waits for when neither a quota nor a cool-down binds: ``queue`` or ``store``.
         exchange_ns: When an exchange with the store is due; ``None``: not before the next event.
-        exchange_due: Whether ``exchange_ns`` became earlier since the scheduler last read it.
+        exchange_due: Whether ``exchange_ns`` became earlier since it was last read.
     """
 
     behind: str

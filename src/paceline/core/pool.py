@@ -1,6 +1,6 @@
 """One pool: a queue and a capacity. Its methods do not wait, and take no lock.
 
-The caller (:class:`~paceline.pacing.scheduler.Scheduler`) invokes a method under its lock, wakes the waiters that the
+The caller (:class:`~paceline.pacing.section.Section`) invokes a method under its lock, wakes the waiters that the
 method returns, and sets one timer for :attr:`Pool.wake_ns`.
 """
 

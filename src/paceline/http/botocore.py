@@ -19,10 +19,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from paceline.http.aiohttp import peek_stream, tap_stream
-from paceline.http.exchange import Exchanged, Tap, exchange, run_sync
+from paceline.http.exchange import Exchanged, Tap, exchange
 from paceline.http.urllib3 import peek_response, tap_response
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
+from paceline.pacing.sync import run_sync
 from paceline.providers.base import Provider
 from paceline.providers.verdict import Beginning
 

@@ -11,12 +11,12 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, Cost
 from paceline.core.results import (
@@ -53,7 +53,6 @@ from paceline.providers.verdict import Beginning, Decode, Judged, Verdict
 
 log = logging.getLogger("paceline.http")
 
-T = TypeVar("T")
 Settle = Callable[[Usage | None, Refusal | None], None]
 
 
@@ -696,14 +695,3 @@ def paced_above() -> Iterator[None]:
 def _is_paced_above() -> bool:
     above = _paced_above.get()
     return bool(above and above.pop())
-
-
-def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine over a binding for sync code."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    coroutine.close()
-    raise AssertionError("a coroutine over a binding for sync code suspended")

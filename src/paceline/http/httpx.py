@@ -9,9 +9,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from paceline.http.exchange import Exchanged, Tap, exchange, run_sync
+from paceline.http.exchange import Exchanged, Tap, exchange
 from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import Permit
+from paceline.pacing.sync import run_sync
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
 from paceline.providers.verdict import Beginning, Decode

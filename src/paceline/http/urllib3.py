@@ -20,9 +20,10 @@ from types import MethodType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from paceline.http.exchange import Exchanged, Tap, exchange, run_sync, sending
+from paceline.http.exchange import Exchanged, Tap, exchange, sending
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
+from paceline.pacing.sync import run_sync
 from paceline.providers.base import Provider
 from paceline.providers.verdict import Beginning, Decode
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from paceline.core.pool import WAITING_MAX
 from paceline.core.results import QueueFullError, QuotaError
-from paceline.pacing.scheduler import Owner, TaskOwner, ThreadOwner, set_all
-
-if TYPE_CHECKING:
-    from paceline.pacing.scheduler import Futures
+from paceline.pacing.owners import Owner, TaskOwner, ThreadOwner, wake_all
 
 
 class Buffer:
@@ -78,7 +75,7 @@ class Buffer:
 
     def _leave(self, place: Place) -> None:
         """Give ``place`` back, or stop waiting for it; then let others take what is free."""
-        others: Futures = {}
+        taken = []
         with self._lock:
             self._waiting.pop(place, None)
             self._taken.pop(place, None)
@@ -86,12 +83,9 @@ class Buffer:
             while self._filling and self._waiting:
                 following, owner = self._waiting.popitem(last=False)
                 self._take(following, owner)
-                owner.wake(others)
-        for loop, futures in others.items():
-            try:
-                loop.call_soon_threadsafe(set_all, futures)
-            except RuntimeError:  # the loop was closed with tasks still waiting
-                self._drop(loop)
+                taken.append(owner)
+        for loop in wake_all(taken):
+            self._drop(loop)
 
     def _drop(self, loop: object) -> None:
         """Give back the places of a closed loop."""

@@ -1,22 +1,28 @@
-"""The lines that a pool writes to the logger ``paceline.rate_limit``: waits, permits, refusals, retries.
+"""The lines that a pool writes to the log.
 
-Each is one line of text, with its values in fields of the record (``extra``), whose names do not change.
+Waits, permits, refusals and retries go to the logger ``paceline.rate_limit``. Each is one line of text, with its values in
+fields of the record (``extra``), whose names do not change. What a pool notices goes to the logger ``paceline``.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import os
+from collections import deque
 from collections.abc import Callable, Mapping
 from logging import DEBUG, INFO, WARNING
 from typing import Any, Final
 
 from paceline.core.ledger import total_tokens
 from paceline.core.pool import Pool
+from paceline.core.queue import Waiter
 from paceline.core.quota import NS
-from paceline.core.results import COOL_DOWN, QUEUE, STORE, STORE_LOST, RefusalKind
-from paceline.pacing.status import metrics
+from paceline.core.results import COOL_DOWN, QUEUE, STORE, STORE_LOST, RefusalKind, WaitUntil
+from paceline.pacing.status import Waiting, metrics, wait_until_s
 
 log = logging.getLogger("paceline.rate_limit")
+_notices = logging.getLogger("paceline")
 
 LEVELS: Final[dict[int, bool]] = getattr(log, "_cache", {})
 """What ``log.isEnabledFor`` has found so far, for paths on which even that call is too slow; logging empties it at every
@@ -28,13 +34,14 @@ NOTICED_S: Final = 1.0
 LINES_MAX: Final = 100
 """How many lines of one kind a pool writes in a second, except those of permits; the next one has the number left out."""
 
+EXACT_MAX: Final = 300
+"""With so many requests ahead, the line of a wait has a lower bound of it."""
+
 _NOT_QUOTAS: Final = {COOL_DOWN: "the cool-down", QUEUE: "the queue", STORE_LOST: "the store"}
 _REFUSED: Final = {RefusalKind.RATE: "rate_limit.429_error", RefusalKind.GROWTH: "rate_limit.429_error"}
 _EVENTS: Final = {"acquired": "rate_limit.acquire", "settled": "rate_limit.release", "cancelled": "rate_limit.release"}
 
-
-Why = tuple[int, str, float | None]
-"""Why a request waits: how many go before it, what binds, and the expected wait in seconds, if it is known."""
+_hinted = 0  # the process that has logged the hint at stores
 
 
 class Lines:
@@ -43,26 +50,45 @@ class Lines:
     Args:
         pool: The pool.
         read: Calls a function of the present with the pool locked, and returns its result. Nothing is logged inside.
+        why: Tells why a waiter waits; ``None`` if it waits no longer.
     """
 
-    __slots__ = ("_counts", "_noticed", "_pool", "_read")
+    __slots__ = ("_counts", "_noticed", "_pool", "_read", "_unsaid", "_why")
 
-    def __init__(self, pool: Pool, read: Callable[[Callable[[int], Any]], Any]) -> None:
-        self._pool, self._read = pool, read
-        self._counts: dict[
-            str, list[int]
-        ] = {}  # of each event: a second, its lines, and those left out before the next
+    def __init__(
+        self,
+        pool: Pool,
+        read: Callable[[Callable[[int], Any]], Any],
+        why: Callable[[Waiter], Waiting | None],
+    ) -> None:
+        self._pool, self._read, self._why = pool, read, why
+        # Of each event: a second, its lines, and those left out before the next.
+        self._counts: dict[str, list[int]] = {}
         self._noticed = True  # whether the last wait of the present second was one that is noticed
+        self._unsaid: deque[tuple[Waiter, WaitUntil]] = deque(maxlen=LINES_MAX)  # whose waits are to be logged
 
-    def waits(self, now_ns: int, name: str | None, lane: str, why: Callable[[], Why | None]) -> bool:
-        """A request begins to wait; ``why`` computes the reason, or ``None`` if it waits no longer.
+    def waits(self, now_ns: int, waiter: Waiter, until: WaitUntil) -> None:
+        """``waiter`` begins to wait; ``until`` is a lower bound."""
+        if LEVELS.get(INFO) is not False and log.isEnabledFor(INFO):
+            self._unsaid.append((waiter, until))
+            self.say_waits(now_ns)
 
-        Returns:
-            Whether the reason is known; it is not, and nothing is logged, while only the answer of the store is missing.
-        """
-        if not self._may("rate_limit.wait", now_ns, counts=self._noticed) or (reason := why()) is None:
+    def say_waits(self, now_ns: int) -> None:
+        """Log the waits that are not logged yet, except those for which the answer of the store is awaited."""
+        while self._unsaid:
+            waiter, until = self._unsaid.pop()
+            if not self._say_wait(now_ns, waiter, until):
+                self._unsaid.append((waiter, until))
+                return
+
+    def _say_wait(self, now_ns: int, waiter: Waiter, until: WaitUntil) -> bool:
+        """Log one wait; false, and nothing is logged, while only the answer of the store is missing."""
+        may = self._may("rate_limit.wait", now_ns, counts=self._noticed)
+        reason = self._reason(now_ns, waiter, until) if may else None
+        if reason is None:
             return True
-        ahead, quota, expected_s = reason
+        quota, expected_s = reason.quota, reason.expected_wait_s
+        name, lane = waiter.name, waiter.lane.name
         if quota == STORE:
             self._counts["rate_limit.wait"][1] -= 1
             return False
@@ -85,9 +111,17 @@ class Lines:
             quota=quota,
             used=used,
             limit=limit,
-            ahead=ahead,
+            ahead=reason.ahead,
         )
         return True
+
+    def _reason(self, now_ns: int, waiter: Waiter, until: WaitUntil) -> Waiting | None:
+        """Why ``waiter`` waits; in a long queue, where that takes long to compute, with the lower bound ``until``."""
+        ahead = self._pool.queue.length - 1
+        if ahead < EXACT_MAX:
+            return self._why(waiter)
+        wait_s = wait_until_s(until.at_ns, now_ns)
+        return Waiting(ahead, until.quota, wait_s if wait_s < math.inf else None)
 
     def permit(
         self,
@@ -144,6 +178,29 @@ class Lines:
                 delay_s=round(delay_s, 3),
                 reason=reason,
             )
+
+    def notices(self) -> None:
+        """Log what the pool has noticed: lessons about its quotas, silence."""
+        learning = self._pool.capacity.learning
+        while learning is not None and learning.notices:
+            _notices.warning("%s: %s", self._pool.name, learning.notices.pop())
+        while self._pool.notices:
+            _notices.warning("%s: %s", self._pool.name, self._pool.notices.popleft())
+
+    def hint_at_store(self) -> None:
+        """Log, once in a process, that this one and its parent each spend the whole quotas."""
+        global _hinted  # noqa: PLW0603
+        if _hinted != os.getpid():
+            _hinted = os.getpid()
+            _notices.warning(
+                "%s: this process was forked from one that uses the same limiter, and each of them spends the whole quota;"
+                " to share it, give the limiter a store: Limiter(..., store='sqlite:/path/quotas.db')",
+                self._pool.name,
+            )
+
+    def after_fork(self) -> None:
+        """Forget the waits of the parent process."""
+        self._unsaid.clear()
 
     def _left(self, now_ns: int) -> dict[str, float | None]:
         """What is left of the quotas per minute; of tokens, or of input tokens where the pool counts them apart."""

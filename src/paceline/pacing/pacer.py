@@ -210,8 +210,8 @@ class BaseLimiter:
         """
         pacer = self.pacer
         scheduler = pacer.pools.named.get(pool) or pacer.pools.scheduler(pool)
-        if scheduler.own_units:
-            scheduler.warn_left_out(cost)
+        if scheduler.pool.name in pacer.pools.own_units:
+            pacer.pools.warn_of_left_out(scheduler.pool.name, cost)
         if name is not None and (not isinstance(name, str) or len(name) > NAME_MAX):
             shown = str(name)[:NAME_MAX]
             raise QuotaError(f"name is {shown!r}: it must be a text of at most {NAME_MAX} characters, or None")
@@ -227,8 +227,8 @@ class BaseLimiter:
         """
         pacer = self.pacer
         scheduler = pacer.pools.named.get(pool) or pacer.pools.scheduler(pool)
-        if scheduler.own_units:
-            scheduler.warn_left_out(cost)
+        if scheduler.pool.name in pacer.pools.own_units:
+            pacer.pools.warn_of_left_out(scheduler.pool.name, cost)
         waiter = pacer.waiter(scheduler, cost, None, None, None)
         outcome = scheduler.try_grant(waiter)
         if isinstance(outcome, Reservation):

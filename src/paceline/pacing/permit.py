@@ -36,7 +36,8 @@ from paceline.core.results import (
     StoreLost,
 )
 from paceline.pacing.lines import LEVELS, log
-from paceline.pacing.scheduler import Scheduler, Waiting, wait_until_s
+from paceline.pacing.scheduler import Scheduler
+from paceline.pacing.status import Waiting, wait_until_s
 
 if TYPE_CHECKING:
     from paceline.providers.base import Usage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -11,9 +12,10 @@ from paceline.core.capacity import Capacity, LocalCapacity
 from paceline.core.ledger import Ledger
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue
-from paceline.core.quota import KNOWN_UNITS, OWN_RULES, REQUESTS, Quota, Rule
-from paceline.core.results import GIVEN, QuotaError
+from paceline.core.quota import KNOWN_UNITS, OWN_RULES, REQUESTS, Cost, Quota, Rule
+from paceline.core.results import GIVEN, PacelineWarning, QuotaError
 from paceline.core.tracker import HEADROOM_S
+from paceline.pacing.chain import ChainedScheduler
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.periods import in_days, periods
 from paceline.pacing.scheduler import Scheduler, Worker
@@ -35,6 +37,7 @@ class Pools:
 
     Attributes:
         named: The schedulers by the names in calls. Several names can have one pool.
+        own_units: By pool the user's own units of its quotas, until its first request.
         unusual: By pool the given quotas on units of few providers, until its first call of a client.
     """
 
@@ -44,6 +47,7 @@ class Pools:
         self.limits = limits
         self.worker = worker
         self.named: dict[str, Scheduler] = {}
+        self.own_units: dict[str, set[str]] = {}
         self.unusual: dict[str, list[Quota]] = {}
         self._settings, self._notify = settings, notify
         self._lock = threading.RLock()
@@ -95,7 +99,22 @@ class Pools:
         quotas = in_days(quotas)
         resolved = Resolved(name, quotas, (GIVEN,) * len(quotas))
         pool, worker = self._pool(resolved, self._settings.clock.now_ns(), own=True)
-        return Scheduler(pool, self._settings.clock, worker=worker)
+        return Scheduler(pool, self._settings.clock, worker)
+
+    def warn_of_left_out(self, pool: str, cost: Cost) -> None:
+        """Warn of each of the user's own units that ``cost``, that of the first request to ``pool``, leaves out.
+
+        Such a unit cannot be derived, so it costs 0, and a request that leaves it out never waits for its quota.
+        """
+        if not cost.get(REQUESTS, 1):  # no request is sent
+            return
+        for unit in sorted(self.own_units.pop(pool, set()).difference(cost)):
+            warnings.warn(
+                f"{pool}: the quota on {unit!r} is not charged, because the request names no amount of it: write"
+                f" limiter.acquire({pool!r}, {unit}=1), or {unit}=0 if it uses none",
+                PacelineWarning,
+                stacklevel=3,
+            )
 
     def warn_of_unmetered(self, pool: str, units: set[str]) -> None:
         """Warn of each given quota of ``pool`` on a unit that clients' calls never have, at the first call."""
@@ -119,7 +138,9 @@ class Pools:
                 scheduler = self._open(resolved, self._settings.clock.now_ns())
                 scheduler.events = self._notify
                 if not resolved.learns:  # for a provider's model all units are derived
-                    scheduler.own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
+                    own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
+                    if own_units:
+                        self.own_units[resolved.pool] = own_units
                 scheduler.periods = periods(resolved.quotas)
                 quotas = zip(resolved.quotas, resolved.sources, strict=True)
                 unusual = [quota for quota, source in quotas if source == GIVEN and quota.unit not in KNOWN_UNITS]
@@ -135,10 +156,11 @@ class Pools:
         for one in _provider_wide(resolved):
             if one.pool not in self._further:
                 pool, worker = self._pool(one, now_ns)
-                self._further[one.pool] = Scheduler(pool, self._settings.clock, worker=worker)
+                self._further[one.pool] = Scheduler(pool, self._settings.clock, worker)
             further.append(self._further[one.pool])
         pool, worker = self._pool(resolved, now_ns)
-        return Scheduler(pool, self._settings.clock, further, worker)
+        clock = self._settings.clock
+        return ChainedScheduler(pool, clock, further, worker) if further else Scheduler(pool, clock, worker)
 
     def _pool(self, resolved: Resolved, now_ns: int, *, own: bool = False) -> tuple[Pool, Worker | None]:
         """A pool, and the worker that shares it; one with a quota that no provider counts is kept in this process.

@@ -1,8 +1,9 @@
-"""The status of a pool as JSON values; durations in seconds."""
+"""The status of a pool as JSON values, and why a request waits; durations in seconds."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,28 @@ _PERIODS = {60.0: "m", DAY_S: "d", REFILLED_DAY_S: "d"}
 
 QUEUE_SHOWN = 50
 """How many waiters are shown; a queue may hold a million."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a request waits.
+
+    Attributes:
+        ahead: The number of requests that go before it.
+        quota: What binds now: a quota in its notation, ``cool-down``, ``queue`` (only the requests ahead) or ``store``
+            (its answer is awaited).
+        expected_wait_s: The wait from now on if all estimates are exact, in seconds; ``None`` when that is unknown,
+            because a slot becomes free when another request ends.
+    """
+
+    ahead: int
+    quota: str
+    expected_wait_s: float | None
+
+
+def wait_until_s(at_ns: int, now_ns: int) -> float:
+    """Seconds from ``now_ns`` until ``at_ns``; infinite for an unknown instant."""
+    return math.inf if at_ns >= UNKNOWN_NS else max(at_ns - now_ns, 0) / NS
 
 
 def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN) -> dict[str, Any]:

@@ -1,0 +1,96 @@
+"""The threads and tasks that wait, and how they are woken."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+
+if TYPE_CHECKING:
+    import asyncio
+
+    Futures: TypeAlias = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
+
+
+class Owner(Protocol):
+    """The thread or task behind a waiter."""
+
+    def wake(self, others: Futures) -> None:
+        """Let it continue; a future of an event loop that does not run in this thread is added to ``others``."""
+
+
+class ThreadOwner:
+    """A thread that waits on an event."""
+
+    __slots__ = ("event",)
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def wake(self, others: Futures) -> None:  # noqa: ARG002
+        """See :meth:`Owner.wake`."""
+        self.event.set()
+
+
+class TaskOwner:
+    """A coroutine that waits on a future of its loop."""
+
+    __slots__ = ("future", "loop")
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self.loop.create_future()
+
+    def wake(self, others: Futures) -> None:
+        """See :meth:`Owner.wake`."""
+        import asyncio
+
+        if asyncio._get_running_loop() is self.loop:  # noqa: SLF001  (get_running_loop raises off a loop)
+            _set_all([self.future])
+        else:
+            others.setdefault(self.loop, []).append(self.future)
+
+
+def wake_all(owners: Iterable[Owner]) -> list[asyncio.AbstractEventLoop]:
+    """Wake ``owners``, with one call for each event loop; returns the loops that were closed with tasks still waiting."""
+    others: Futures = {}
+    for owner in owners:
+        owner.wake(others)
+    closed = []
+    for loop, futures in others.items():
+        try:
+            loop.call_soon_threadsafe(_set_all, futures)
+        except RuntimeError:
+            closed.append(loop)
+    return closed
+
+
+def _set_all(futures: list[asyncio.Future[None]]) -> None:
+    """Wake the tasks of one loop; called in its thread."""
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
+@cache
+def task_owner() -> Callable[[], Owner]:
+    """:class:`TaskOwner`, with asyncio imported: not under a lock, because an import may wait for another thread."""
+    import_module("asyncio")
+    return TaskOwner
+
+
+@cache
+def running_loop() -> Callable[[], object]:
+    """The function that returns the running event loop of asyncio, or ``None``: faster than :func:`in_a_loop`."""
+    return cast("Callable[[], object]", import_module("asyncio")._get_running_loop)  # noqa: SLF001
+
+
+def in_a_loop() -> bool:
+    """Whether this thread runs an event loop; asyncio is not imported for it."""
+    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    return running is not None and running() is not None

@@ -1,0 +1,269 @@
+"""The critical section of a pool: one lock, and what follows each change: grants, the timer, wake-ups.
+
+One thread at a time is in the section. A finalizer or a signal handler can run anywhere, also in that thread. What it wants
+to change is deferred until the section ends, and then the section is entered again, until no such change is left.
+
+Everything that may wait or run code of others follows outside of the lock: threads and tasks are woken, the store's worker
+is informed, events are sent.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, cast
+
+from paceline.core.meters import FAR_NS
+from paceline.core.pool import Pool
+from paceline.core.queue import Waiter
+from paceline.core.quota import NS
+from paceline.core.results import Outcome, Reservation, WaitUntil
+from paceline.pacing.clock import Clock, Timer
+from paceline.pacing.exchanges import Exchanges
+from paceline.pacing.lateness import Lateness
+from paceline.pacing.lines import Lines
+from paceline.pacing.owners import Owner, TaskOwner, wake_all
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Section:
+    """The critical section of one pool.
+
+    Args:
+        pool: The pool.
+        clock: The clock.
+        lines: The log lines of the pool.
+        lateness: The granted waiters that have not continued.
+        exchanges: The exchanges with the store; ``None`` where this process keeps the quotas alone.
+    """
+
+    def __init__(
+        self, pool: Pool, clock: Clock, lines: Lines, lateness: Lateness, exchanges: Exchanges | None = None
+    ) -> None:
+        self._pool, self._clock, self._lines = pool, clock, lines
+        self._lateness, self._exchanges = lateness, exchanges
+        self._lock = threading.RLock()  # reentrant, for finalizers and signal handlers
+        self._busy = False  # whether the thread that holds the lock is in the section
+        self._deferred: deque[Callable[[int], object]] = deque()  # changes
+        self._postponed: deque[Callable[[], None]] = deque()  # calls outside of the section
+        self._timer: Timer | None = None
+        self._timer_ns = FAR_NS
+        self._loops: set[asyncio.AbstractEventLoop] = set()  # those with waiters, and some that had
+        self._forked = False  # the quotas are those of the parent process, which spends them, too
+
+    def enter(self, submit: Callable[[int, Waiter], Outcome], waiter: Waiter, owner: Callable[[], Owner]) -> Outcome:
+        """Submit ``waiter`` to the pool; one that joins the queue gets an ``owner`` of this type.
+
+        Raises:
+            RuntimeError: This thread is in the section.
+        """
+        if self._forked:
+            self._forked = False
+            self._lines.hint_at_store()
+        with self._lock:
+            if self._busy:
+                raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
+            self._busy = True
+            try:
+                now_ns = self._clock.now_ns()
+                if self._loops and self._pool.queue.length:
+                    self._forget_closed(now_ns)
+                if self._lateness.unsent:
+                    self._lateness.hold(now_ns)
+                outcome = submit(now_ns, waiter)
+                waits = type(outcome) is WaitUntil and waiter.queued
+                if waits:
+                    self._give_owner(now_ns, waiter, owner)
+            finally:
+                self._busy = False
+            if not waits and not self._deferred and not self._pool.capacity.exchange_due:
+                return outcome
+            # A finalizer may have given back the very capacity that this waiter waits for.
+            done = self._work() if self._deferred else []
+            self._arm(now_ns)
+        self._leave(done)
+        self._lines.notices()
+        if waits:
+            self._lines.waits(now_ns, waiter, cast("WaitUntil", outcome))
+        return outcome
+
+    def change(self, change: Callable[[int, *Ts], object], *args: *Ts, quiet: bool = False) -> None:
+        """Make ``change(now_ns, *args)`` and the grants that it allows; later, if this thread is in the section.
+
+        After a ``quiet`` change the capacity itself says whether an exchange is due, by ``exchange_due``.
+        """
+        with self._lock:
+            if self._busy:
+                self._deferred.append(lambda now_ns: change(now_ns, *args))
+                return
+            self._run(change, *args)
+            pool = self._pool
+            if quiet and not (pool.queue.length or self._deferred or self._postponed or pool.capacity.exchange_due):
+                return
+            done = self._work()
+        self._leave(done)
+
+    def transact(self, step: Callable[[int], tuple[T, list[Waiter]]]) -> T:
+        """Make a step of an exchange: it returns a result, and the waiters whose outcome it has set."""
+        with self._lock:
+            if self._exchanges is not None:
+                self._exchanges.begin()
+            found, done = self._run(step)
+            done += self._work()
+        self._leave(done)
+        self._lines.say_waits(self._clock.now_ns())
+        return found
+
+    def read(self, read: Callable[[int], T]) -> T:
+        """The result of ``read(now_ns)``; the pool does not change meanwhile."""
+        with self._lock:
+            inside = self._busy
+            if self._loops and not inside:
+                self._run(self._forget_closed)
+            found = self._run(read)
+            done = self._work() if self._deferred and not inside else []
+        if not inside:
+            self._leave(done)
+        return found
+
+    def outside(self, call: Callable[[], None]) -> None:
+        """Make ``call`` outside of the section: now, or, if this thread is in it, when it has left."""
+        with self._lock:
+            inside = self._busy
+            if inside:
+                self._postponed.append(call)
+        if not inside:
+            call()
+
+    def _run(self, step: Callable[[int, *Ts], T], *args: *Ts) -> T:
+        """The result of ``step(now_ns, *args)``; the lock is held, and changes by finalizers are deferred meanwhile."""
+        inside, self._busy = self._busy, True
+        try:
+            return step(self._clock.now_ns(), *args)
+        finally:
+            self._busy = inside
+
+    def _work(self) -> list[Waiter]:
+        """Make the deferred changes and the grants that they allow, until none is left: the next call may come late."""
+        done = self._run(self._follow_up)
+        while self._deferred:
+            done += self._run(self._follow_up)
+        return done
+
+    def _follow_up(self, now_ns: int) -> list[Waiter]:
+        while self._deferred:
+            self._deferred.popleft()(now_ns)
+        done: list[Waiter] = []
+        if self._pool.queue.length:
+            if self._lateness.unsent:
+                self._lateness.hold(now_ns)
+            done = self._pool.pump(now_ns)
+            for waiter in done:
+                if isinstance(waiter.outcome, Reservation):
+                    self._lateness.granted(waiter.outcome)
+        elif self._exchanges is None:
+            return done
+        self._arm(now_ns)
+        return done
+
+    # The timer.
+
+    def _arm(self, now_ns: int) -> None:
+        """Set the timer for the next grant and for the next exchange."""
+        if self._exchanges is not None and (at_ns := self._exchanges.plan(now_ns)) is not None:
+            self._arm_at(at_ns)
+        if self._pool.wake_ns is not None:
+            self._arm_at(self._pool.wake_ns)
+
+    def _arm_at(self, wake_ns: int) -> None:
+        """Set the timer to ``wake_ns``, unless it is set to an earlier instant."""
+        if wake_ns < self._timer_ns:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ns = wake_ns
+            self._timer = self._clock.call_at(wake_ns, self._on_timer)
+
+    def _on_timer(self) -> None:
+        done: list[Waiter] = []
+        try:
+            with self._lock:
+                self._timer_ns = FAR_NS
+                done = self._work()
+        except BaseException:  # raised into this thread: the waiters do not wait for a timer that is over
+            with self._lock:
+                self._arm_at(self._clock.now_ns() + NS)
+            raise
+        finally:
+            self._leave(done)
+        if self._pool.notices:
+            self._lines.notices()
+
+    # Outside of the lock.
+
+    def _leave(self, done: list[Waiter]) -> None:
+        """Wake the waiters of ``done``, inform the worker, and make the postponed calls.
+
+        The calls come last: a listener of events may raise ``SystemExit``.
+        """
+        if done and (closed := wake_all([waiter.owner for waiter in done])):
+            self.change(self._forget, closed, done)
+        while self._exchanges is not None and self._exchanges.due:
+            self._tell(self._exchanges)
+        while self._postponed:
+            try:
+                call = self._postponed.popleft()
+            except IndexError:  # another thread has taken it
+                break
+            call()
+
+    def _tell(self, exchanges: Exchanges) -> None:
+        """Inform the worker that an exchange is due; not under the lock, because of the order of the locks."""
+        if exchanges.tell():
+            return
+        with self._lock:  # the worker is closed, and no request waits
+            exchanges.begin()
+            if self._pool.queue.length:  # a request has arrived since
+                self._arm(self._clock.now_ns())
+
+    # The owners of the waiters.
+
+    def _give_owner(self, now_ns: int, waiter: Waiter, owner: Callable[[], Owner]) -> None:
+        """Give ``waiter``, which has joined the queue, its owner."""
+        try:
+            waiter.owner = owner()
+        except BaseException:  # no event loop of asyncio runs here
+            self._pool.withdraw(now_ns, waiter)
+            raise
+        if type(waiter.owner) is TaskOwner:
+            if self._pool.queue.length == 1:  # no other loop has waiters
+                self._loops.clear()
+            self._loops.add(waiter.owner.loop)
+
+    def _forget(self, now_ns: int, loops: Collection[asyncio.AbstractEventLoop], done: Iterable[Waiter] = ()) -> None:
+        """Withdraw the waiters of closed loops, and give back their grants."""
+        for waiter in [*done, *self._pool.queue]:
+            if getattr(waiter.owner, "loop", None) in loops:
+                self._pool.withdraw(now_ns, waiter)
+
+    def _forget_closed(self, now_ns: int) -> None:
+        """Withdraw the waiters of loops that were closed: they would count in every estimate until one is granted."""
+        closed = {loop for loop in self._loops if loop.is_closed()}
+        if closed:
+            self._loops -= closed
+            self._forget(now_ns, closed)
+            self._deferred.append(lambda _: None)  # the next waiters may be granted now
+
+    def after_fork(self) -> None:
+        """In a forked child, drop the state of the parent: its waiters, its requests in flight, its held lock."""
+        self._lock, self._busy = threading.RLock(), False
+        self._timer, self._timer_ns = None, FAR_NS
+        self._deferred.clear()
+        self._postponed.clear()
+        self._loops = set()
+        self._forked = self._exchanges is None and self._pool.counts.get("granted", 0) > 0
