@@ -1,0 +1,187 @@
+"""What an answer changes: the limits of the quotas, their rules, and what other processes are told of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import partial
+
+from paceline.core.changes import Change, What
+from paceline.core.guesses import Guesses
+from paceline.core.ledger import Ledger
+from paceline.core.meters import Bucket
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OWN_RULES, TOKENS, Quota, Rule
+from paceline.core.results import LEARNED, Reading, Refusal, Source, SourceKind
+from paceline.core.tracker import QuotaTracker
+
+UNITS_MAX = 16
+"""How many quotas a pool has at most, with those that answers add."""
+
+
+class Corrections:
+    """Corrects the quotas of a ledger by what answers say.
+
+    Args:
+        ledger: The ledger.
+        report: Called with every change, and with every quota that is added, so that other processes can make it, too.
+        raises: Whether an answer may raise a limit that the user has given.
+        adapts: Whether the headroom of buckets adapts.
+
+    Attributes:
+        ledger: The ledger.
+        accounts: Its quotas.
+        shared: Whether other processes make the same changes.
+        guesses: The limits that no answer has confirmed.
+        notices: What the user should know, for the log; the reader empties it.
+    """
+
+    def __init__(
+        self, ledger: Ledger, report: Callable[[Change | Quota], None] | None, *, raises: bool, adapts: bool
+    ) -> None:
+        self.ledger, self.accounts = ledger, ledger.accounts
+        self.shared = report is not None
+        self.guesses = Guesses(ledger)
+        self.notices: list[str] = []
+        self._report = report or (lambda _: None)
+        self._raises, self._adapts = raises, adapts
+        self._tracked = 0  # the number of accounts that have a tracker, or need none
+        self.track_new()
+
+    def track_new(self) -> None:
+        """Track the accounts that the ledger has got since."""
+        for i, account in enumerate(self.accounts[self._tracked :], self._tracked):
+            m = account.meter
+            if isinstance(m, Bucket) and m.quota.rule not in OWN_RULES:
+                self.track(i, m)
+        self._tracked = len(self.accounts)
+
+    def track(self, index: int, m: Bucket) -> None:
+        """Begin to learn about the quota at ``index``, whose meter is ``m``."""
+        self.accounts[index].tracker = QuotaTracker(m, partial(self.change, index), adapts=self._adapts)
+
+    def change(self, index: int, now_ns: int, what: What, value: float) -> None:
+        """Make a change, here and in the other processes."""
+        change = Change(index, what, value)
+        self.ledger.apply(now_ns, change)
+        self._report(change)
+
+    def index_of(self, unit: str | None, period_s: float | None) -> int | None:
+        """The index of the one quota on ``unit`` and period; ``None`` for none or several.
+
+        A quota whose period was learned is that of any other period: what answers say of its period is wrong.
+        """
+        meters = self.ledger.meters
+        on_unit = [i for i, m in enumerate(meters) if m.quota.unit == unit and m.quota.rule not in OWN_RULES]
+        found = [i for i in on_unit if period_s in (None, meters[i].quota.period_s)]
+        if not found:
+            found = [i for i in on_unit if (tracker := self.accounts[i].tracker) is not None and tracker.period_s]
+        return found[0] if len(found) == 1 else None
+
+    def _is_new(self, unit: str, period_s: float | None) -> bool:
+        """Whether a quota that an answer names is to be added."""
+        quotas = [m.quota for m in self.ledger.meters if m.quota.rule not in OWN_RULES]
+        units = {quota.unit for quota in quotas if period_s in (None, quota.period_s)}
+        split = unit == TOKENS and INPUT_TOKENS in units  # the quotas count input and output separately
+        named = re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", unit) is not None
+        return named and unit not in units and not split and len(self.accounts) < UNITS_MAX
+
+    def usable_share(self, index: int | None, unit: str | None) -> float:
+        """The share that is used of a limit on ``unit``, that of the quota at ``index`` if there is one."""
+        if index is not None:
+            return self.ledger.share_of(self.accounts[index].meter.quota)
+        return 1.0 if unit == CONCURRENCY else self.ledger.usable
+
+    def in_period(self, index: int, limit: float) -> float:
+        """A ``limit`` of an answer, as an amount per period of the quota at ``index``."""
+        tracker = self.accounts[index].tracker
+        if tracker is None or tracker.period_s is None:
+            return limit
+        return limit * tracker.meter.quota.period_s / tracker.period_s
+
+    def take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> list[int]:
+        """Take the limit of the answer to an attempt that was sent at ``sent_ns``; return the index of the changed quota.
+
+        With an ``index`` it is the limit of that quota, unless a later attempt has met another one. Without, the quota
+        is added, if it is new.
+        """
+        limit = answer.limit
+        if limit is None:
+            return []
+        if index is None:
+            if not answer.unit or not self._is_new(answer.unit, answer.period_s):
+                return []
+            slots = answer.unit == CONCURRENCY
+            rule = Rule.SLOTS if slots else Rule.BUCKET
+            quota = Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule)
+            self.ledger.add(now_ns, quota)
+            self.track_new()
+            index = len(self.accounts) - 1
+            if slots:
+                self.guesses.found_slots(index)
+            self._report(quota)
+            return [index]
+        account = self.accounts[index]
+        tracker = account.tracker
+        if tracker is not None and sent_ns < tracker.limit_as_of_ns:
+            return []
+        limit = self.in_period(index, limit)
+        if limit > account.given and not self._raises:
+            self._stated_above(index, limit)
+            limit = account.given
+        before = account.meter.quota.amount
+        lowered = self.guesses.is_lowered(index) and isinstance(answer, Refusal)
+        if not lowered:
+            self.guesses.confirm(index)
+        if isinstance(answer, Refusal) and limit < before and account.meter.quota.rule is not Rule.SLOTS:
+            self.guesses.lowered(now_ns, index, before)
+        if limit == before:
+            if account.source.kind is not SourceKind.GIVEN:
+                account.source = LEARNED
+            return []
+        self.adopt(now_ns, index, limit)
+        if tracker is not None:
+            tracker.limit_as_of_ns = sent_ns
+        return [index]
+
+    def adopt(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
+        """Take another limit for the quota at ``index``."""
+        account = self.accounts[index]
+        self.change(index, now_ns, What.ADOPT, limit)
+        account.source = source
+        if account.tracker is not None:
+            account.tracker.changed(now_ns)
+
+    def _stated_above(self, index: int, limit: float) -> None:
+        """Note that the provider allows more than the user has given; the given limit holds."""
+        limit /= self.usable_share(index, None)
+        if self.accounts[index].stated is None:
+            self.notices.append(
+                f"the provider states a limit of {limit:,.0f} {self.ledger.units[index]}, and"
+                f" {str(self.ledger.whole(index))!r} was given: the given limit holds; learn='up' would take the higher one"
+            )
+        self.accounts[index].stated = limit
+
+    def spread(self, now_ns: int, index: int, lack: float = 0.0) -> None:
+        """Spread the quota at ``index``, which lacks at least ``lack``, evenly, which is safe under every rule: it is not a bucket."""
+        tracker = self.accounts[index].tracker
+        if tracker is None or not tracker.meter.bursts:
+            return
+        m = tracker.meter = self.ledger.spread(now_ns, index)
+        self._report(Change(index, What.SPREAD))
+        missing = lack - max(m.full_at_ns - now_ns, 0) / m.ns_per_unit
+        if missing > 0:
+            m.charge(now_ns, missing)
+            self._report(Change(index, What.SHIFT, math.ceil(missing * m.ns_per_unit)))
+        tracker.changed(now_ns)
+
+    def about_guess(self, index: int) -> str:
+        """A sentence about a guessed limit: its source, and what the user can do."""
+        account = self.accounts[index]
+        name, source = account.name, account.source
+        # A published limit is that of the tier that was named, or of the only one.
+        tier = "name the tier of the account (tier=...), " if source.kind is SourceKind.ASSUMED else ""
+        return (
+            f"the limit {name!r} is {source}, and no answer has confirmed it: {tier}give the limits, or measure them with"
+            " `paceline check`"
+        )

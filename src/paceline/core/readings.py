@@ -1,0 +1,180 @@
+"""What the headers of answers show about the quotas of a pool."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+
+from paceline.core.changes import What
+from paceline.core.corrections import Corrections
+from paceline.core.meters import Window
+from paceline.core.quota import Rule
+from paceline.core.refill import LONGER_PERIOD, PERIOD_MARGIN, Refill
+from paceline.core.results import LEARNED, Basis, Reading, Reservation
+from paceline.core.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note
+
+LIMIT_MIN, LIMIT_MAX = 1e-3, 1e12
+WAIT_MAX_S = 32 * 86_400.0
+"""The range of limits and waits of providers; a number outside of it counts as missing."""
+
+
+class Readings:
+    """Learns from readings, which headers have.
+
+    Args:
+        corrections: Corrects the quotas.
+    """
+
+    def __init__(self, corrections: Corrections) -> None:
+        self._corrections = corrections
+        self._ledger, self._accounts = corrections.ledger, corrections.accounts
+        self._inferred: dict[str, Refill] = {}  # by unit, about quotas of a period that none of the known ones has
+        self._shown: dict[int, float] = {}  # what was left of each quota, by the last headers
+        self._shown_for: Reservation | None = None
+
+    def shown(self, reservation: Reservation) -> dict[int, float]:
+        """What was left of each quota by the headers of the answer to ``reservation``, if it was the last one."""
+        return self._shown if reservation is self._shown_for else {}
+
+    def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> list[int]:
+        """Learn from the headers of the answer to ``reservation``.
+
+        Returns:
+            The indexes of the quotas that the answer has added, or whose limit it has changed. Limits that follow from
+            what the pool observed are not in it.
+        """
+        changed: list[int] = []
+        self._shown, self._shown_for = {}, reservation
+        for whole in map(_sane_reading, readings):
+            sent_ns, index = reservation.granted_ns, self._corrections.index_of(whole.unit, whole.period_s)
+            if index is None and not self._has_period(whole):
+                continue
+            share = self._corrections.usable_share(index, whole.unit)
+            reading = whole if share == 1 else self._usable_reading(index, whole, share)
+            note = None if index is None else note_of(reservation, index)
+            refilled = index is not None and self._take_refill(now_ns, index, sent_ns, note, whole, reading.limit)
+            if index is not None and (whole.reset_s or 0) > LONGER_PERIOD * self._accounts[index].meter.quota.period_s:
+                continue  # it is about a longer period
+            limited = self._corrections.take_limit(now_ns, index, reading, sent_ns)
+            changed += limited
+            if index is None:
+                continue
+            if whole.remaining is not None:
+                self._shown[index] = whole.remaining
+            account = self._accounts[index]
+            tracker, m = account.tracker, account.meter
+            above = reading.limit is not None and self._corrections.in_period(index, reading.limit) > m.quota.amount
+            if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
+                self._corrections.change(index, now_ns, What.SEEN, reading.remaining)
+            if tracker is None or note is None:
+                continue
+            partly = share < 1  # the provider refills faster than the part that is used
+            if tracker.read(now_ns, sent_ns, note, reading, above=above, lower_only=partly):
+                since = max(tracker.charged - note.charged, 0.0)
+                self._corrections.spread(now_ns, index, max(m.quota.amount - (reading.remaining or 0.0), 0.0) + since)
+            elif (limited or refilled) and not above:
+                tracker.take_level(now_ns, sent_ns, note, reading)
+            tracker.look_above(now_ns, account.spent, partial(self._ledger.open_before, index))
+        return changed
+
+    def _has_period(self, reading: Reading) -> bool:
+        """Whether a quota may be added for the period of a reading, if it has one.
+
+        A proved one must be the only one on the unit, or readings must agree about it. An assumed one is not added.
+        Of a counter, some readings look like those of a bucket with another period.
+        """
+        if reading.period_s is None or reading.basis is Basis.STATED:
+            return True
+        if reading.basis is Basis.ASSUMED or reading.unit not in self._ledger.units:
+            return reading.basis is Basis.PROVED
+        refill = self._inferred.setdefault(reading.unit, Refill())
+        return refill.period_s(reading) == reading.period_s
+
+    def _usable_reading(self, index: int | None, reading: Reading, share: float) -> Reading:
+        """What ``reading`` says about the ``share`` of the limit that is used; the rest of it stays with the provider.
+
+        The provider's bucket and its used part lack the same amount, which takes the part longer to refill.
+        """
+        m = None if index is None else self._accounts[index].meter
+        limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
+        size = limit if limit is not None or m is None else m.quota.amount / share
+        if m is not None and m.bursts and reset_s is not None and size is not None:
+            per_s = size / m.quota.period_s
+            if remaining is not None:  # the bucket may be smaller than the limit
+                rough = reading.resolution + reading.reset_resolution_s * per_s
+                holds = remaining + reset_s * per_s
+                size = holds if holds < QUANTISED_MARGIN * size - rough else size
+            reset_s /= share
+        return replace(
+            reading,
+            limit=None if limit is None else limit * share,
+            remaining=remaining if remaining is None or size is None else remaining - (1 - share) * size,
+            reset_s=reset_s,
+        )
+
+    def _take_refill(
+        self, now_ns: int, index: int, sent_ns: int, note: Note | None, reading: Reading, limit: float | None
+    ) -> bool:
+        """Learn from ``reading`` how fast the quota at ``index`` refills; whether its period or its rule has changed.
+
+        ``limit``: the part of the reading's limit that is used.
+        """
+        tracker = self._accounts[index].tracker
+        stated = reading.period_s is not None and reading.basis is Basis.STATED
+        if tracker is None or stated or tracker.meter.quota.rule is Rule.SLIDING:
+            return False  # it has stated its period, or the user the rule, by which its resets have another meaning
+        period_s, spread = tracker.refill.period_s(reading), not tracker.meter.bursts
+        bucket, quota, account = period_s is not None, tracker.meter.quota, self._accounts[index]
+        if not bucket and note is not None:
+            known = quota.amount if account.given == math.inf else account.given
+            charged_since = partial(tracker.charged_since, note)
+            period_s = tracker.refill.renewal_s(sent_ns, reading, known, quota.period_s, charged_since)
+        if period_s is None or limit is None:
+            return False
+        changed = False
+        if spread and bucket and quota.rule is Rule.BUCKET and not self._corrections.shared:
+            tracker.meter, changed = self._ledger.count_as_bucket(now_ns, index), True
+        known_s = tracker.period_s or quota.period_s
+        if abs(period_s - known_s) > PERIOD_MARGIN * known_s:
+            tracker.period_s, changed = period_s, True
+            if not bucket:
+                self._corrections.spread(now_ns, index)
+            if (
+                self._corrections.shared
+            ):  # other processes match it by unit and period: the period stays, the amount is converted
+                self._corrections.adopt(now_ns, index, min(self._corrections.in_period(index, limit), account.given))
+            else:
+                account.given *= period_s / quota.period_s
+                self._ledger.adopt(now_ns, index, min(limit, account.given), period_s)
+                self._accounts[index].source = LEARNED
+        if changed:
+            tracker.changed(now_ns)
+        return changed
+
+
+def note_of(reservation: Reservation, index: int) -> Note | None:
+    """The note of an attempt about the quota at ``index``."""
+    return reservation.notes[index] if index < len(reservation.notes) else None
+
+
+def within(value: float | None, least: float, most: float) -> float | None:
+    """``value`` if it is within the range, else ``None``, as for NaN."""
+    return value if value is not None and least <= value <= most else None
+
+
+def _sane_reading(reading: Reading) -> Reading:
+    limit = within(reading.limit, LIMIT_MIN, LIMIT_MAX)
+    most = LIMIT_MAX if limit is None else CLOCK_MARGIN * limit
+    sane = (
+        limit,
+        within(reading.remaining, -LIMIT_MAX if limit is None else -limit, most),
+        within(reading.reset_s, 0.0, WAIT_MAX_S),
+        within(reading.period_s, 0.01, WAIT_MAX_S),
+        within(reading.resolution, 1.0, 1e6) or 1.0,
+        within(reading.reset_resolution_s, 0.0, 3_600.0) or 0.0,
+    )
+    given = (reading.limit, reading.remaining, reading.reset_s, reading.period_s)
+    same = sane == (*given, reading.resolution, reading.reset_resolution_s)
+    return reading if same else Reading(reading.unit, *sane, basis=reading.basis)

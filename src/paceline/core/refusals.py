@@ -1,0 +1,125 @@
+"""What refusals show about the quotas of a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from paceline.core.corrections import Corrections
+from paceline.core.guesses import RETEST_STEP, Guess
+from paceline.core.meters import Slots, Window
+from paceline.core.quota import OWN_RULES, Rule
+from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
+from paceline.core.results import LEARNED, Refusal, RefusalKind, Reservation
+
+PLENTY = 0.5
+"""A refusal that names no quota is blamed on assumed slots if every other quota has more than this share left."""
+
+
+class Refusals:
+    """Learns from refusals for rate and growth.
+
+    Args:
+        corrections: Corrects the quotas.
+        readings: What the headers of the same answer have shown.
+    """
+
+    def __init__(self, corrections: Corrections, readings: Readings) -> None:
+        self._corrections, self._readings = corrections, readings
+        self._ledger, self._accounts, self._guesses = corrections.ledger, corrections.accounts, corrections.guesses
+        self._doubted: dict[int, set[int]] = {}  # of windows, the starts of those with refusals
+
+    def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> list[int]:
+        """Learn from a refusal for rate or growth.
+
+        Returns:
+            The indexes of the quotas that the answer has added, or whose limit it has changed. Limits that follow from
+            what the pool observed are not in it.
+        """
+        if refusal.kind not in (RefusalKind.RATE, RefusalKind.GROWTH):
+            return []
+        named = refusal.unit is not None  # numbers without a unit may be about a quota that is not listed
+        refusal = replace(
+            refusal,
+            retry_after_s=within(refusal.retry_after_s, 0.0, WAIT_MAX_S),
+            period_s=within(refusal.period_s, 0.01, WAIT_MAX_S),
+            limit=within(refusal.limit, LIMIT_MIN, LIMIT_MAX) if named else None,
+            used=within(refusal.used, 0.0, LIMIT_MAX) if named else None,
+        )
+        sent_ns = reservation.granted_ns
+        shown = self._readings.shown(reservation)
+        amounts = dict(enumerate(reservation.amounts))
+        ample = {i for i, left in shown.items() if left > amounts.get(i, 0.0)}  # of these the provider had enough
+        if refusal.unit:
+            index = self._corrections.index_of(refusal.unit, refusal.period_s)
+        else:
+            index = self._tightest(now_ns, ample)
+        if refusal.limit is not None:
+            refusal = replace(refusal, limit=refusal.limit * self._corrections.usable_share(index, refusal.unit))
+        before = self._accounts[index].meter.quota.amount if index is not None else 0.0
+        source = self._accounts[index].source if index is not None else LEARNED
+        changed = self._corrections.take_limit(now_ns, index, refusal, sent_ns)
+        if index is not None:
+            m = self._accounts[index].meter
+            if isinstance(m, Slots):
+                fewer = self._guesses.refused(now_ns, sent_ns, index, m.used, before, source)
+                if fewer < m.quota.amount:
+                    self._corrections.adopt(now_ns, index, fewer, self._accounts[index].source)
+            elif refusal.limit is None and (guess := self._guesses.open.get(index)) is not None:
+                self._fall_back(now_ns, index, guess, sent_ns)
+            elif refusal.limit is None and isinstance(m, Window):
+                self._doubt_window(now_ns, index, m)
+            tracker, note = self._accounts[index].tracker, note_of(reservation, index)
+            if tracker is not None and note is not None:
+                amount = reservation.amounts[index]
+                # With enough left of it, a refusal that names none is about a quota that is not listed.
+                other = refusal.unit is None and index in ample
+                if tracker.refused(now_ns, sent_ns, note, amount, refusal, pause_ns) and not other:
+                    self._corrections.spread(now_ns, index)
+        return changed
+
+    def _doubt_window(self, now_ns: int, index: int, m: Window) -> None:
+        """Spread a window that should have had enough, after refusals in two of its periods.
+
+        It restarts at another time, or has another amount, which is measured then as that of any other counter.
+        """
+        if self._corrections.shared:  # the store keeps its windows
+            return
+        doubted = self._doubted.setdefault(index, set())
+        doubted.add(m.start_ns)
+        if len(doubted) > 1:
+            del self._doubted[index]
+            spread = self._ledger.spread(now_ns, index)
+            self._corrections.track(index, spread)
+
+    def _tightest(self, now_ns: int, ample: Collection[int]) -> int | None:
+        """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty.
+
+        Quotas that are ``ample`` are left out, unless all are.
+        """
+        counted = [(i, m) for i, m in enumerate(self._ledger.meters) if m.quota.rule not in (Rule.SLOTS, *OWN_RULES)]
+        # Of a guess that is raised a few attempts at a time, nothing is ever left.
+        counted = [(i, m) for i, m in counted if not self._guesses.is_stepped(i)] or counted
+        counted = [(i, m) for i, m in counted if i not in ample] or counted
+        shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in counted]
+        # Slots are not the reason for the refusal of an attempt that was alone in flight.
+        open_meters = [(i, self._accounts[i].meter) for i in self._guesses.open]
+        slots = [i for i, m in open_meters if isinstance(m, Slots) and m.used]
+        if slots and (not shares or min(shares)[0] > PLENTY):
+            return slots[0]
+        return min(shares)[1] if shares else None
+
+    def _fall_back(self, now_ns: int, index: int, guess: Guess, sent_ns: int) -> None:
+        """Replace a limit that was raised too far by what was served before the attempt that was refused."""
+        if self._guesses.is_lowered(index):
+            if guess.amount:
+                self._corrections.adopt(now_ns, index, guess.amount / RETEST_STEP)
+                self._guesses.lowered(now_ns, index, guess.most)
+            return
+        self._guesses.confirm(index)
+        tracker = self._accounts[index].tracker
+        if guess.amount and tracker is not None and tracker.meter.bursts:
+            limit = tracker.least_limit(guess.since_ns, sent_ns)
+            if 0 < limit < tracker.meter.quota.amount:
+                self._corrections.adopt(now_ns, index, 2 * limit, self._accounts[index].source)
+                tracker.fall_back(now_ns, limit)
