@@ -100,9 +100,9 @@ class TestTheTimer:
         scheduler = next(iter(limiter.schedulers))
         work = scheduler._work
 
-        def broken():
+        def broken(now_ns):
             if threading.current_thread().name != "paceline-timer":
-                return work()
+                return work(now_ns)
             monkeypatch.setattr(scheduler, "_work", work)
             raise MemoryError
 

@@ -284,8 +284,8 @@ class Scheduler:
             if not waits and not self._deferred and not self.pool.capacity.exchange_due:
                 return outcome
             # A finalizer may have given back the very capacity that this waiter waits for.
-            done = self._work() if self._deferred else []
-            self._arm()
+            done = self._work(now_ns) if self._deferred else []
+            self._arm(now_ns)
         self._wake(done)
         self._log_notices()
         if waits and lines.LEVELS.get(logging.INFO) is not False and lines.log.isEnabledFor(logging.INFO):
@@ -436,12 +436,12 @@ class Scheduler:
             else:
                 self._busy = True
                 try:
-                    pool = self.pool
-                    pool.settle(self._clock.now_ns(), reservation, actual, waiter)
+                    pool, now_ns = self.pool, self._clock.now_ns()
+                    pool.settle(now_ns, reservation, actual, waiter)
                     quiet = not pool.queue.length and not self._deferred and not pool.capacity.exchange_due
                 finally:
                     self._busy = False
-                done, waits = [] if quiet else self._work(), False
+                done, waits = [] if quiet else self._work(now_ns), False
         if self._passed:
             self._release(reservation)
         if (done or self._deferred_events or self._due) and not waits:
@@ -559,7 +559,7 @@ class Scheduler:
                 found = read(now_ns)
             finally:
                 self._busy = inside
-            done = self._work() if self._deferred and not inside else []
+            done = self._work(now_ns) if self._deferred and not inside else []
         if not inside:
             self._wake(done)
         return found
@@ -633,14 +633,21 @@ class Scheduler:
     # The critical section.
 
     def transact(self, step: Callable[[int], tuple[T, list[Waiter]]]) -> T:
-        """Change the pool from the worker's thread: ``step`` returns a result, and the waiters whose outcome it set."""
+        """Change the pool from the worker's thread: ``step`` returns a result, and the waiters whose outcome it set.
+
+        It has granted what it allows, except to those behind the waiters that it has removed.
+        """
         with self._lock:
             self._poked, self._busy = False, True
             try:
-                found, done = step(self._clock.now_ns())
+                now_ns = self._clock.now_ns()
+                found, done = step(now_ns)
             finally:
                 self._busy = False
-            done += self._work()
+            if done or self._deferred:
+                done += self._work(now_ns)
+            else:
+                self._arm(now_ns)
         self._wake(done)
         if self._unsaid:
             self._say_waits()
@@ -650,17 +657,17 @@ class Scheduler:
         """Make ``change`` and the grants that it allows; deferred if this thread is in the critical section."""
         with self._lock:
             self._deferred.append(change)
-            done = [] if (inside := self._busy) else self._work()
+            done = [] if (inside := self._busy) else self._work(self._clock.now_ns())
         if (done or self._deferred_events or self._due) and not inside:
             self._wake(done)
 
-    def _work(self) -> list[Waiter]:
+    def _work(self, now_ns: int) -> list[Waiter]:
         """Make the deferred changes and the grants that they allow, until none is left: the next call may come late."""
         done: list[Waiter] = []
         while True:
             self._busy = True
             try:
-                done += self._follow_up(self._clock.now_ns())
+                done += self._follow_up(now_ns)
             finally:
                 self._busy = False
             if not self._deferred:
@@ -680,20 +687,19 @@ class Scheduler:
                         self._unsent[waiter.outcome] = None
         elif self._worker is None:
             return done
-        self._arm()
+        self._arm(now_ns)
         return done
 
-    def _arm(self) -> None:
+    def _arm(self, now_ns: int) -> None:
         """Set the timer for the next grant and for the next exchange."""
         if self._worker is not None:
             capacity = self.pool.capacity
             capacity.exchange_due = False
-            at_ns = None if self._poked and self._worker.running else capacity.exchange_ns
-            if at_ns is not None:
-                if at_ns <= self._clock.now_ns():
-                    self._due = True
-                else:
-                    self._arm_at(at_ns)
+            at_ns = FAR_NS if self._poked and self._worker.running else capacity.exchange_ns
+            if at_ns <= now_ns:
+                self._due = True
+            else:
+                self._arm_at(at_ns)
         if self.pool.wake_ns is not None:
             self._arm_at(self.pool.wake_ns)
 
@@ -710,7 +716,7 @@ class Scheduler:
         try:
             with self._lock:
                 self._timer_ns = FAR_NS
-                done = self._work()
+                done = self._work(self._clock.now_ns())
         except BaseException:  # raised into this thread: the waiters do not wait for a timer that is over
             with self._lock:
                 self._arm_at(self._clock.now_ns() + NS)
@@ -725,7 +731,8 @@ class Scheduler:
 
         The events come last: a listener may raise ``SystemExit``.
         """
-        self._wake_owners(done)
+        if done:
+            self._wake_owners(done)
         while self._due:
             self._poke()
         while self._deferred_events:
@@ -744,7 +751,7 @@ class Scheduler:
         with self._lock:  # the worker is closed, and no request waits
             self._poked = False
             if self.pool.queue.length:  # a request has arrived since
-                self._arm()
+                self._arm(self._clock.now_ns())
 
     def _wake_owners(self, done: list[Waiter]) -> None:
         others: Futures = {}

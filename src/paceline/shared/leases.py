@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 
 from paceline.core.ledger import Ledger
-from paceline.core.meters import Bucket, Meter, Slots, Spread, Window
+from paceline.core.meters import FAR_NS, Bucket, Meter, Slots, Spread, Window
 from paceline.core.queue import Queue
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Reservation
@@ -167,9 +167,9 @@ class Leases:
         return bool(self.slack_ns and self.leases) and self.leases[-1].low and self.leases[-1].taken >= MANY
 
     @property
-    def expires_ns(self) -> int | None:
-        """When the oldest lease must be given back; ``None``: there is no lease."""
-        return self.leases[0].expires_ns if self.leases else None
+    def expires_ns(self) -> int:
+        """When the oldest lease must be given back; ``FAR_NS``: there is no lease."""
+        return self.leases[0].expires_ns if self.leases else FAR_NS
 
     def give_back(self, now_ns: int, *, everything: bool = False) -> list[Settled]:
         """Give back expired leases, and all but the two newest; or ``everything``."""
