@@ -173,7 +173,8 @@ class Pool:
                 done.append(waiter)
         for waiter in again:
             waiter.outcome = self.try_grant(now_ns, waiter)
-        self._set_wake(now_ns)
+        if asked or again:
+            self._set_wake(now_ns)
         return done + again
 
     @property
@@ -189,6 +190,9 @@ class Pool:
         if self.stopped is not None and self._empties_queue:  # later only a probe waits
             self._empties_queue = False
             return self._turn_away(self.stopped)
+        if not queue.length:
+            self.wake_ns = None
+            return []
         done = self._overdue(now_ns, now_ns - 1)  # a deadline of this instant can still be met
         until: WaitUntil | None = None
         while (head := queue.head()) is not None:
