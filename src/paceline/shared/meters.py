@@ -25,13 +25,9 @@ _USE[Spread] = _USE[Bucket] | {"ends": "ends", "amounts": "amounts", "used": "us
 """The use of a meter, by its rule: the names in a dump, and the attributes."""
 
 
-def _copied(value: Any) -> Any:
-    return list(value) if isinstance(value, list) else value
-
-
 def dump_meter(m: Meter) -> dict[str, Any]:
-    """The changing state of ``m``, as plain values; instants in nanoseconds."""
-    state = {key: _copied(getattr(m, name)) for key, name in _USE[type(m)].items()}
+    """The changing state of ``m``, as plain values; instants in nanoseconds. The lists are those of the meter."""
+    state = {key: getattr(m, name) for key, name in _USE[type(m)].items()}
     if isinstance(m, Bucket):
         state |= {"burst_cap": m.burst_cap, "ceiling": m.ceiling, "opened": m.opened}
     return state
@@ -82,7 +78,8 @@ def carry(before: Meter, after: Meter) -> None:
     if isinstance(before, Bucket) is isinstance(after, Bucket):
         for key in _USE[type(before)].keys() & _USE[type(after)].keys():
             name = _USE[type(before)][key]
-            setattr(after, name, _copied(getattr(before, name)))
+            value = getattr(before, name)
+            setattr(after, name, list(value) if isinstance(value, list) else value)
 
 
 def use(m: Spread, now_ns: int, used: float) -> None:
