@@ -403,11 +403,14 @@ class SharedCapacity:
 
     def _held(self) -> list[float]:
         """For each quota of slots, what is in flight or leased in this process."""
-        holders: list[Ledger | Leases] = [self._snapshot.ledger, self._leases]
+        ledger = self._snapshot.ledger
+        holders: list[Ledger | Leases] = [ledger, self._leases]
         if self._fallback is not None:
             holders.append(self._fallback.local.ledger)
-        meters = enumerate(self._snapshot.ledger.meters)
-        return [sum(holder.held(i) for holder in holders) if isinstance(m, Slots) else 0.0 for i, m in meters]
+        held = [0.0] * len(ledger.accounts)
+        for i in ledger.slot_indexes:
+            held[i] = sum(holder.held(i) for holder in holders)
+        return held
 
     def _learned(self, index: int, what: str, value: float | Quota) -> None:
         if isinstance(value, Quota):  # it is part of the next message
