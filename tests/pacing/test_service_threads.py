@@ -100,9 +100,9 @@ class TestTheTimer:
         section = next(iter(limiter.pacer.pools.in_use))._section
         work = section._work
 
-        def broken():
+        def broken(now_ns):
             if threading.current_thread().name != "paceline-timer":
-                return work()
+                return work(now_ns)
             monkeypatch.setattr(section, "_work", work)
             raise MemoryError
 

@@ -47,7 +47,7 @@ class Capacity(Protocol):
     Attributes:
         ledger: The quotas as known to this process; a pool reads it and does not charge it.
         behind: What a request waits for when neither a quota nor a cool-down binds: ``queue`` or ``store``.
-        exchange_ns: When an exchange with the store is due; ``None``: not before the next event.
+        exchange_ns: When an exchange with the store is due; ``FAR_NS``: not before the next event.
         exchange_due: Whether ``exchange_ns`` became earlier since it was last read.
     """
 
@@ -61,7 +61,7 @@ class Capacity(Protocol):
     def learning(self) -> Learning | None: ...
 
     @property
-    def exchange_ns(self) -> int | None: ...
+    def exchange_ns(self) -> int: ...
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         """Charge every quota for ``waiter``, or none; :data:`PENDING` when the store decides."""
@@ -123,7 +123,7 @@ class LocalCapacity:
     """
 
     behind = QUEUE
-    exchange_ns = None
+    exchange_ns = FAR_NS
     exchange_due = False
 
     def __init__(self, ledger: Ledger, *, learns: Learns = False, adapts: bool = False) -> None:

@@ -169,7 +169,8 @@ class Pool:
                 done.append(waiter)
         for waiter in again:
             waiter.outcome = self.try_grant(now_ns, waiter)
-        self._set_wake(now_ns)
+        if asked or again:
+            self._set_wake(now_ns)
         return done + again
 
     @property
@@ -184,6 +185,9 @@ class Pool:
             self.counts["lost"] += ledger.lose_old(now_ns)
         if self._stop.pause.phase is not Phase.OPEN and (stopped := self._stop.for_waiters()) is not None:
             return self._turn_away(stopped)
+        if not queue.length:
+            self.wake_ns = None
+            return []
         done = self._overdue(now_ns, now_ns - 1)  # a deadline of this instant can still be met
         until: WaitUntil | None = None
         while (head := queue.head()) is not None:

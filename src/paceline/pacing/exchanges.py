@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.core.capacity import Capacity
+from paceline.core.meters import FAR_NS
 
 
 class Exchanges:
@@ -25,16 +26,16 @@ class Exchanges:
         self._capacity, self._running, self._poke = capacity, running, poke
         self.due = self._told = False
 
-    def plan(self, now_ns: int) -> int | None:
-        """When the next exchange is due; ``None``: now, or not before the next event."""
+    def plan(self, now_ns: int) -> int:
+        """When the next exchange is due; ``FAR_NS``: now, or not before the next event."""
         self._capacity.exchange_due = False
         if self._told and self._running():
-            return None
+            return FAR_NS
         at_ns = self._capacity.exchange_ns
-        if at_ns is None or at_ns > now_ns:
+        if at_ns > now_ns:
             return at_ns
         self.due = True
-        return None
+        return FAR_NS
 
     def tell(self) -> bool:
         """Inform the worker that an exchange is due; whether it will be made."""

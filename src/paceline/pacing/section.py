@@ -85,7 +85,7 @@ class Section:
             if not waits and not self._deferred and not self._pool.capacity.exchange_due:
                 return outcome
             # A finalizer may have given back the very capacity that this waiter waits for.
-            done = self._work() if self._deferred else []
+            done = self._work(now_ns) if self._deferred else []
             self._arm(now_ns)
         self._leave(done)
         self._lines.notices()
@@ -102,20 +102,28 @@ class Section:
             if self._busy:
                 self._deferred.append(lambda now_ns: change(now_ns, *args))
                 return
-            self._run(change, *args)
+            now_ns = self._clock.now_ns()
+            self._run(now_ns, change, *args)
             pool = self._pool
             if quiet and not (pool.queue.length or self._deferred or self._postponed or pool.capacity.exchange_due):
                 return
-            done = self._work()
+            done = self._work(now_ns)
         self._leave(done)
 
     def transact(self, step: Callable[[int], tuple[T, list[Waiter]]]) -> T:
-        """Make a step of an exchange: it returns a result, and the waiters whose outcome it has set."""
+        """Make a step of an exchange: it returns a result, and the waiters whose outcome it has set.
+
+        It has granted what it allows, except to those behind the waiters that it has removed.
+        """
         with self._lock:
             if self._exchanges is not None:
                 self._exchanges.begin()
-            found, done = self._run(step)
-            done += self._work()
+            now_ns = self._clock.now_ns()
+            found, done = self._run(now_ns, step)
+            if done or self._deferred:
+                done += self._work(now_ns)
+            else:
+                self._arm(now_ns)
         self._leave(done)
         self._lines.say_waits(self._clock.now_ns())
         return found
@@ -124,10 +132,11 @@ class Section:
         """The result of ``read(now_ns)``; the pool does not change meanwhile."""
         with self._lock:
             inside = self._busy
+            now_ns = self._clock.now_ns()
             if self._loops and not inside:
-                self._run(self._forget_closed)
-            found = self._run(read)
-            done = self._work() if self._deferred and not inside else []
+                self._run(now_ns, self._forget_closed)
+            found = self._run(now_ns, read)
+            done = self._work(now_ns) if self._deferred and not inside else []
         if not inside:
             self._leave(done)
         return found
@@ -141,19 +150,19 @@ class Section:
         if not inside:
             call()
 
-    def _run(self, step: Callable[[int, *Ts], T], *args: *Ts) -> T:
+    def _run(self, now_ns: int, step: Callable[[int, *Ts], T], *args: *Ts) -> T:
         """The result of ``step(now_ns, *args)``; the lock is held, and changes by finalizers are deferred meanwhile."""
         inside, self._busy = self._busy, True
         try:
-            return step(self._clock.now_ns(), *args)
+            return step(now_ns, *args)
         finally:
             self._busy = inside
 
-    def _work(self) -> list[Waiter]:
+    def _work(self, now_ns: int) -> list[Waiter]:
         """Make the deferred changes and the grants that they allow, until none is left: the next call may come late."""
-        done = self._run(self._follow_up)
+        done = self._run(now_ns, self._follow_up)
         while self._deferred:
-            done += self._run(self._follow_up)
+            done += self._run(now_ns, self._follow_up)
         return done
 
     def _follow_up(self, now_ns: int) -> list[Waiter]:
@@ -176,8 +185,8 @@ class Section:
 
     def _arm(self, now_ns: int) -> None:
         """Set the timer for the next grant and for the next exchange."""
-        if self._exchanges is not None and (at_ns := self._exchanges.plan(now_ns)) is not None:
-            self._arm_at(at_ns)
+        if self._exchanges is not None:
+            self._arm_at(self._exchanges.plan(now_ns))
         if self._pool.wake_ns is not None:
             self._arm_at(self._pool.wake_ns)
 
@@ -194,7 +203,7 @@ class Section:
         try:
             with self._lock:
                 self._timer_ns = FAR_NS
-                done = self._work()
+                done = self._work(self._clock.now_ns())
         except BaseException:  # raised into this thread: the waiters do not wait for a timer that is over
             with self._lock:
                 self._arm_at(self._clock.now_ns() + NS)

@@ -23,7 +23,7 @@ from paceline.core.capacity import PENDING, Learns, LocalCapacity, Resolution
 from paceline.core.changes import Change
 from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
-from paceline.core.meters import Slots
+from paceline.core.meters import FAR_NS
 from paceline.core.pause import Pause, Phase
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
@@ -92,7 +92,7 @@ class Outbox:
     """The news for the store: sent once, in order, and again with the same number when there was no reply.
 
     Attributes:
-        due_ns: When to send a message for the news alone; ``None``: there is none.
+        due_ns: When to send a message for the news alone; ``FAR_NS``: there is none.
         linger_ns: How long news waits for a message with requests.
         number: The number of the last message.
     """
@@ -100,7 +100,7 @@ class Outbox:
     __slots__ = ("_news", "_settled", "_unconfirmed", "due_ns", "linger_ns", "number")
 
     def __init__(self) -> None:
-        self.due_ns: int | None = None
+        self.due_ns = FAR_NS
         self.linger_ns = LINGER_NS
         self.number = 0
         self._news: list[News] = []
@@ -118,7 +118,7 @@ class Outbox:
 
     def soon(self, now_ns: int) -> None:
         """Send a message within :attr:`linger_ns`."""
-        if self.due_ns is None:
+        if self.due_ns == FAR_NS:
             self.due_ns = now_ns + self.linger_ns
 
     def settled(self, now_ns: int, lease: Lease) -> None:
@@ -134,7 +134,7 @@ class Outbox:
             alone = fallback.news(now_ns) if fallback is not None else None
             self._unconfirmed = [*settled, *self._news, *([alone] if alone is not None else [])]
             self._news, self._settled = [], []
-        self.due_ns = now_ns + self.linger_ns if self._news or self._settled else None
+        self.due_ns = now_ns + self.linger_ns if self._news or self._settled else FAR_NS
         return self._unconfirmed
 
     def confirm(self) -> None:
@@ -210,23 +210,23 @@ class SharedCapacity:
     # The exchange with the store.
 
     @property
-    def exchange_ns(self) -> int | None:
-        """When :meth:`message` has something to send, if nothing happens before; ``None``: not before a reply."""
+    def exchange_ns(self) -> int:
+        """When :meth:`message` has something to send, if nothing happens before; ``FAR_NS``: not before a reply."""
         if self._asked is not None:
-            return None
+            return FAR_NS
         if self.lost is not None:
             return self._ask_ns
-        due = [at_ns for at_ns in (self.outbox.due_ns, self._leases.expires_ns) if at_ns is not None]
+        due_ns = min(self.outbox.due_ns, self._leases.expires_ns)
         if self._queue.length:
             asked = self._queue.head() is self._head
-            due.append(max(self._ask_ns if asked else 0, self._pause.until_ns))
-        elif self._head is not None:  # gives up its place
-            due.append(self._called_ns + LINGER_NS)
-        elif self._leases.low:
-            due.append(self._called_ns + LINGER_NS)  # the next lease before this one is spent
+            due_ns = min(due_ns, max(self._ask_ns if asked else 0, self._pause.until_ns))
+        elif (
+            self._head is not None or self._leases.low
+        ):  # gives up its place; or the next lease before this one is spent
+            due_ns = min(due_ns, self._called_ns + LINGER_NS)
         if self._snapshot.ledger.slot_indexes and self._snapshot.ledger.in_flight:
-            due.append(self._called_ns + max(RENEW_NS, between_polls_ns(self.peers)))
-        return min(due, default=None)
+            due_ns = min(due_ns, self._called_ns + max(RENEW_NS, between_polls_ns(self.peers)))
+        return due_ns
 
     @property
     def idle(self) -> bool:
@@ -245,7 +245,7 @@ class SharedCapacity:
         """
         due_ns = self.exchange_ns
         leaving = at_once and self._joined and self._asked is None and self._leaving_ns != self._called_ns
-        if not leaving and (due_ns is None or (due_ns > now_ns and not at_once)):
+        if not leaving and (due_ns == FAR_NS if at_once else due_ns > now_ns):
             return None
         self._give_back(now_ns, everything=at_once)
         wants = []
@@ -403,11 +403,14 @@ class SharedCapacity:
 
     def _held(self) -> list[float]:
         """For each quota of slots, what is in flight or leased in this process."""
-        holders: list[Ledger | Leases] = [self._snapshot.ledger, self._leases]
+        ledger = self._snapshot.ledger
+        holders: list[Ledger | Leases] = [ledger, self._leases]
         if self._fallback is not None:
             holders.append(self._fallback.local.ledger)
-        meters = enumerate(self._snapshot.ledger.meters)
-        return [sum(holder.held(i) for holder in holders) if isinstance(m, Slots) else 0.0 for i, m in meters]
+        held = [0.0] * len(ledger.accounts)
+        for i in ledger.slot_indexes:
+            held[i] = sum(holder.held(i) for holder in holders)
+        return held
 
     def _learned(self, change: Change | Quota) -> None:
         if isinstance(change, Quota):  # it is part of the next message

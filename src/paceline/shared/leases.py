@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.core.account import Account
 from paceline.core.ledger import Ledger
-from paceline.core.meters import Meter
+from paceline.core.meters import FAR_NS
 from paceline.core.queue import Queue
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Reservation
@@ -164,24 +165,29 @@ class Leases:
         return bool(self.slack_ns and self.leases) and self.leases[-1].low and self.leases[-1].taken >= MANY
 
     @property
-    def expires_ns(self) -> int | None:
-        """When the oldest lease must be given back; ``None``: there is no lease."""
-        return self.leases[0].expires_ns if self.leases else None
+    def expires_ns(self) -> int:
+        """When the oldest lease must be given back; ``FAR_NS``: there is no lease."""
+        return self.leases[0].expires_ns if self.leases else FAR_NS
 
     def give_back(self, now_ns: int, *, everything: bool = False) -> list[Settled]:
         """Give back expired leases, and all but the two newest; or ``everything``."""
         latest = [] if everything else self.leases[-2:]
-        gone = [lease for lease in self.leases if lease.expires_ns <= now_ns or lease not in latest]
-        self.leases = [lease for lease in self.leases if lease not in gone]
-        self.last = None
-        self._gone += sum(lease.taken for lease in gone)
-        return [rest for lease in gone if (rest := lease.rest()) is not None]
+        kept, rests = [], []
+        for lease in self.leases:
+            if lease in latest and lease.expires_ns > now_ns:
+                kept.append(lease)
+                continue
+            self._gone += lease.taken
+            if (rest := lease.rest()) is not None:
+                rests.append(rest)
+        self.leases, self.last = kept, None
+        return rests
 
     def held(self, index: int) -> float:
         """What is left of the quota at ``index``, in all leases."""
         return sum(lease.left[index] for lease in self.leases if index < len(lease.left))
 
-    def set_slack(self, now_ns: int, meters: Sequence[Meter]) -> None:
+    def set_slack(self, now_ns: int, accounts: Sequence[Account]) -> None:
         """Set :attr:`slack_ns` for these quotas, from ``lease_s`` or from the measured load."""
         passed_ns = now_ns - self._since_ns
         if passed_ns >= NS:
@@ -191,21 +197,21 @@ class Leases:
         wanted_ns = round((AUTO_LEASE_S if self._lease_s is None else self._lease_s) * NS)
         if self._lease_s is None and self._rate < AUTO_LEASE_RATE:
             wanted_ns = 0
-        for m in meters if wanted_ns else ():
-            wanted_ns = of(m).lease_ns(m, now_ns, wanted_ns)
+        for account in accounts if wanted_ns else ():
+            wanted_ns = of(account.meter).lease_ns(account.meter, now_ns, wanted_ns)
         self.slack_ns = wanted_ns if wanted_ns >= LEASE_MIN_NS else 0
 
     def wants(self, now_ns: int, ledger: Ledger, queue: Queue, peers: int) -> list[list[float]]:
         """The charges to ask for: the next requests in the queue that should fit, and at least one; or one lease."""
-        self.set_slack(now_ns, ledger.meters)
+        self.set_slack(now_ns, ledger.accounts)
         for account in ledger.accounts:
             if (tracker := account.tracker) is not None:
                 tracker.about_ns = ABOUT_NS + self.slack_ns
         heads = queue.peek(WAITING_SEEN if self.slack_ns else HEADS_MAX, ledger.share)
         if self.slack_ns:
-            lease = self.next_lease(now_ns, ledger.meters, [waiter.amounts for waiter in heads], peers)
+            lease = self.next_lease(now_ns, ledger.accounts, [waiter.amounts for waiter in heads], peers)
             return [lease] if lease else []
-        wants, total = [], [0.0] * len(ledger.meters)
+        wants, total = [], [0.0] * len(ledger.accounts)
         for waiter in heads:
             wants.append(waiter.amounts)
             if len(heads) == 1:
@@ -216,7 +222,7 @@ class Leases:
         return wants
 
     def next_lease(
-        self, now_ns: int, meters: Sequence[Meter], waiting: list[list[float]], peers: int
+        self, now_ns: int, accounts: Sequence[Account], waiting: list[list[float]], peers: int
     ) -> list[float] | None:
         """The amounts of the lease to ask for, if any.
 
@@ -225,7 +231,7 @@ class Leases:
         """
         if not waiting and not self.low:
             return None
-        head = waiting[0] if waiting else [0.0] * len(meters)
+        head = waiting[0] if waiting else [0.0] * len(accounts)
         demand = [sum(column) for column in zip(*waiting, strict=True)] if waiting else list(head)
         if self.leases:
             last = self.leases[-1]
@@ -233,7 +239,7 @@ class Leases:
             for i, (whole, left) in enumerate(zip(last.amounts, last.left, strict=True)):
                 demand[i] += times * (whole - left)
         amounts = []
-        for m, least, wanted in zip(meters, head, demand, strict=True):
-            part = of(m).lease_amount(m, now_ns, self.slack_ns, peers)
+        for account, least, wanted in zip(accounts, head, demand, strict=True):
+            part = of(account.meter).lease_amount(account.meter, now_ns, self.slack_ns, peers)
             amounts.append(max(least, min(wanted, part)))
         return amounts if any(amounts) else None

@@ -31,6 +31,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
+from operator import attrgetter
 from typing import Any
 
 from paceline.core.changes import Change, What, apply
@@ -124,9 +126,9 @@ class SharedLedger:
         if message.leaving:  # its number is still remembered
             peer.lease_us, peer.share = -1, 0
         self._peers.part(message.who, peer, now_us)
-        rest = [i for i in range(len(self._accounts)) if i not in index]
-        known = [*message.versions, *[-1] * len(rest)]
-        reply.standings = [self._standing(now_ns, i, known[n]) for n, i in enumerate([*index, *rest])]
+        rest = sorted(set(range(len(self._accounts))).difference(index))
+        for i, known in zip_longest([*index, *rest], message.versions, fillvalue=-1):
+            reply.standings.append(self._standing(now_ns, i, known))
         return reply
 
     def clock_was_set(self, by_ns: int) -> None:
@@ -143,22 +145,23 @@ class SharedLedger:
 
     def _configure(self, now_ns: int, message: Message) -> list[int]:
         """Open missing accounts, and let a first message replace the configuration; the account of each quota."""
-        known = {account.key: i for i, account in enumerate(self._accounts)}
+        known, index = {account.key: i for i, account in enumerate(self._accounts)}, []
         for n, quota in enumerate(message.quotas):
             key = _key(quota)
-            if key not in known:
-                known[key] = len(self._accounts)
+            i = known.setdefault(key, len(self._accounts))
+            index.append(i)
+            if i == len(self._accounts):
                 fresh = meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
                 of(fresh).recall(fresh, now_ns, message.recalled[n] if n < len(message.recalled) else 0.0)
                 self._accounts.append(Account(key, fresh, quota))
-            elif message.fresh and self._accounts[known[key]].given != quota:
-                account = self._accounts[known[key]]
+            elif message.fresh and self._accounts[i].given != quota:
+                account = self._accounts[i]
                 before, account.given = account.meter, quota
                 account.meter = meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
                 carry(before, account.meter)
                 account.version += 1
                 account.epoch += 1
-        return [known[_key(quota)] for quota in message.quotas]
+        return index
 
     def _take_news(self, now_ns: int, message: Message, index: list[int], peer: Peer) -> None:
         fresh = [self._accounts[i].version == known for i, known in zip(index, message.versions, strict=True)]
@@ -283,7 +286,7 @@ class SharedLedger:
         return Standing(lack_ns, used, account.charged, account.spent, opened, learned)
 
     def dump(self) -> dict[str, Any]:
-        """The whole state, as plain JSON values."""
+        """The whole state, as plain JSON values: some lists of it are those of the ledger, so it is encoded at once."""
         return {
             "accounts": [
                 {
@@ -336,8 +339,8 @@ def _key(quota: Quota) -> str:
     return f"{quota.unit}/{float(quota.period_s)!r}"
 
 
-def _fields(quota: Quota) -> list[Any]:
-    return [quota.unit, quota.amount, quota.period_s, quota.burst, quota.rule.value, quota.anchor]
+_fields = attrgetter("unit", "amount", "period_s", "burst", "rule.value", "anchor")
+"""A quota as plain values."""
 
 
 def _quota(fields: list[Any]) -> Quota:

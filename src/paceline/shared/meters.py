@@ -40,8 +40,8 @@ class Sharing(Generic[M]):
     learned: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def dump(self, m: M) -> dict[str, Any]:
-        """The changing state of ``m``, as plain values; instants in nanoseconds."""
-        return {key: _copied(getattr(m, name)) for key, name in (*self.use.items(), *self.learned.items())}
+        """The changing state of ``m``, as plain values; instants in nanoseconds. The lists are those of the meter."""
+        return {key: getattr(m, name) for key, name in (*self.use.items(), *self.learned.items())}
 
     def load(self, m: M, state: dict[str, Any]) -> None:
         """Set a new meter to the state that :meth:`dump` returned.
@@ -366,15 +366,12 @@ def carry(before: Meter, after: Meter) -> None:
     if before.refills is after.refills:
         for key in of(before).use.keys() & of(after).use.keys():
             name = of(before).use[key]
-            setattr(after, name, _copied(getattr(before, name)))
+            value = getattr(before, name)
+            setattr(after, name, list(value) if isinstance(value, list) else value)
 
 
 def _part_of(quota: Quota, share: float) -> Quota:
     return replace(quota, amount=quota.amount * share, burst=quota.burst * share)
-
-
-def _copied(value: Any) -> Any:
-    return list(value) if isinstance(value, list) else value
 
 
 def _log(m: Spread, end_ns: int, amount: float) -> None:

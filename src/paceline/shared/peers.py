@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any
 
 from paceline.shared.messages import SHARED_PART, WANE_NS, WANES
@@ -96,6 +97,7 @@ class Peer:
 
 
 _FIELDS = [one.name for one in fields(Peer) if one.name != "place"]
+_values = attrgetter(*_FIELDS)
 """Of a process, in a dump."""
 
 
@@ -315,7 +317,7 @@ class Peers:
         return {
             "sums": [self.live, self.weight, self.told, self.gone, self.awaited, self.held, self._behind_sum],
             "times": [self._last_us, self._quiet_us, self.away_us, self._charged_us, self._number, self._moved],
-            "peers": {who: [getattr(p, name) for name in _FIELDS] for who, p in self._peers.items()},
+            "peers": {who: _values(peer) for who, peer in self._peers.items()},
             "places": [
                 [p.who, p.number, p.until_us, p.amounts, p.front] for p in [*self._front, *self._behind.values()]
             ],

@@ -45,23 +45,26 @@ class Snapshot:
         message.quotas, message.versions = tuple(self.quotas), list(self.versions)
         message.headroom_s, message.gentle = self.ledger.headroom_s, self.ledger.gentle
         message.windows = [restarts(q.anchor, now_ns) if q.rule is Rule.WINDOW else None for q in self.quotas]
-        message.recalled = [of(m).recalled(m, now_ns) for m in self.ledger.meters]
+        message.recalled = [of(account.meter).recalled(account.meter, now_ns) for account in self.ledger.accounts]
 
     def update(self, now_ns: int, reply: Reply, learning: Learning | None) -> dict[int, float]:
         """Apply the states of a reply; the quotas that are new, or have another limit, each with the limit that it had."""
-        ledger = self.ledger
-        known, self.as_of_ns = [m.quota.amount for m in ledger.meters], now_ns
+        ledger, self.as_of_ns = self.ledger, now_ns
+        changed = {}
         for i, standing in enumerate(reply.standings):
-            if i >= len(ledger.accounts):
+            is_new = i >= len(ledger.accounts)
+            if is_new:
                 assert standing.learned is not None, "the reply has a new quota without its learned state"
                 ledger.add(now_ns, standing.learned.quota)
                 self.introduced(standing.learned.quota)
-            if learning is not None:
-                learning.track_new()
+                if learning is not None:
+                    learning.track_new()
+            before = ledger.accounts[i].meter.quota.amount
             self._take(now_ns, i, standing)
+            if is_new or ledger.accounts[i].meter.quota.amount != before:
+                changed[i] = before
         ledger.pause.until_ns = now_ns + reply.pause_ns
-        new = {i: ledger.accounts[i].meter.quota.amount for i in range(len(known), len(ledger.accounts))}
-        return new | {i: amount for i, amount in enumerate(known) if ledger.accounts[i].meter.quota.amount != amount}
+        return changed
 
     def _take(self, now_ns: int, i: int, standing: Standing) -> None:
         ledger, account = self.ledger, self.ledger.accounts[i]
