@@ -342,7 +342,7 @@ def test_attempts_and_first_wait_are_settings(clock):
     settings = Settings(retry_max_attempts=2, retry_initial_wait_s=8.0)
     with pytest.raises(paceline.GaveUpError, match="2 attempts made"):
         play(clock, limited(clock, model, settings).generate, "x", max_tokens=0)
-    assert 6 <= model.at_s[1] <= 10
+    assert 6 <= model.at_s[1] <= 10.1  # with the time of the first answer
 
 
 def test_when_attempts_run_out_the_error_says_how_many_why_and_retry_after(clock):
