@@ -538,6 +538,32 @@ class TestStop:
         assert pump_at_wake(pool) == (now_ns + 5 * NS, [probe])
         assert isinstance(probe.outcome, Reservation)
 
+    @pytest.mark.parametrize("end", ["tried", "never fits", "expires", "is late", "is withdrawn", "is cancelled"])
+    def test_a_request_that_is_not_sent_is_no_probe(self, end):
+        pool = pool_of("60 requests/min")
+        pool.refuse(T0, ask(pool)[1], MONEY, 0.0)
+        now_ns = T0 + 600 * NS
+        if end != "is cancelled":
+            pool.capacity.pause(now_ns + 5 * NS)
+        if end == "tried":
+            assert isinstance(pool.try_grant(now_ns, Waiter({})), WaitUntil)
+        elif end == "never fits":
+            assert isinstance(pool.submit(now_ns, Waiter({"requests": 61.0})), NeverFits)
+        elif end == "expires":
+            assert isinstance(pool.submit(now_ns, Waiter({}, deadline_ns=now_ns + NS)), Expired)
+        elif end == "is late":
+            late = Waiter({}, deadline_ns=now_ns + 5 * NS)
+            assert isinstance(pool.submit(now_ns, late), WaitUntil)
+            pool.capacity.pause(now_ns + 9 * NS)
+            assert pool.pump(now_ns + 6 * NS) == [late]
+        elif end == "is withdrawn":
+            pool.withdraw(now_ns, ask(pool, now_ns)[0])
+        else:
+            pool.cancel(now_ns, ask(pool, now_ns)[1])
+        later_ns = now_ns + 20 * NS
+        assert isinstance(ask(pool, later_ns)[1], Reservation)
+        assert isinstance(ask(pool, later_ns)[1], Stopped)  # that was the probe
+
     def test_a_further_refusal_removes_the_one_request_that_waits(self):
         pool = pool_of("60 requests/min")
         early = [ask(pool)[1] for _ in range(2)]

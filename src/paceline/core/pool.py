@@ -109,17 +109,17 @@ class Pool:
         if not self.queue.length:
             decision = self._reserve(now_ns, waiter)
             if type(decision) is not WaitUntil:
-                return decision
+                return decision if isinstance(decision, Reservation) else self._unsent(now_ns, decision)
         never = ledger.never(waiter.amounts)
         if never is not None and self.capacity.is_current(now_ns):
-            return never
+            return self._unsent(now_ns, never)
         at_ns, quota = self.soonest(now_ns, waiter)
         if self.queue.length >= self._waiting_max:
-            return QueueFull(self.queue.length, at_ns)
+            return self._unsent(now_ns, QueueFull(self.queue.length, at_ns))
         late = waiter.deadline_ns is not None and FAR_NS != at_ns > waiter.deadline_ns
         if late and self.capacity.is_current(now_ns):
             self.counts["expired"] += 1
-            return Expired(at_ns, quota)
+            return self._unsent(now_ns, Expired(at_ns, quota))
         if at_ns > now_ns + STALL_NS and self.capacity.learning is not None:
             self.capacity.learning.stalled(now_ns, waiter.amounts)
         waiter.queued = True
@@ -141,14 +141,21 @@ class Pool:
             return stopped
         if self.queue.length > len(self._undecided):
             never = self.ledger.never(waiter.amounts)
-            return WaitUntil(*self.soonest(now_ns, waiter)) if never is None else never
+            return self._unsent(now_ns, WaitUntil(*self.soonest(now_ns, waiter)) if never is None else never)
         decision = PENDING if self.queue.length else self._reserve(now_ns, waiter)
         if decision is PENDING:
             waiter.queued = True
             self.queue.push(waiter)
             self._undecided.append(waiter)
             self._set_wake(now_ns)
-        return decision
+            return decision
+        return decision if isinstance(decision, Reservation) else self._unsent(now_ns, decision)
+
+    def _unsent(self, now_ns: int, outcome: Outcome) -> Outcome:
+        """``outcome``, of a request that is not sent: during a stop, it was not the probe."""
+        if self._stop.pause.phase is Phase.PROBING:
+            self._stop.unsent(now_ns)
+        return outcome
 
     def resolve(self, now_ns: int, resolution: Resolution) -> list[Waiter]:
         """Take the result of an exchange with the store; return the waiters whose ``outcome`` is set now."""
@@ -166,6 +173,7 @@ class Pool:
         for waiter in asked:
             if waiter.outcome is None and self.queue.withdraw(waiter):
                 waiter.outcome = until
+                self._stop.unsent(now_ns)
                 done.append(waiter)
         for waiter in again:
             waiter.outcome = self.try_grant(now_ns, waiter)
@@ -219,7 +227,8 @@ class Pool:
         if isinstance(waiter.outcome, Reservation):
             self.cancel(now_ns, waiter.outcome)
         else:
-            self.queue.withdraw(waiter)
+            if self.queue.withdraw(waiter):
+                self._stop.unsent(now_ns)
             if not self.queue.length:
                 self.wake_ns = None  # otherwise the timer for the waiter would be set again and again
 
@@ -260,6 +269,8 @@ class Pool:
         if reservation.open:
             self.counts["cancelled"] += 1
             self.capacity.cancel(now_ns, reservation)
+            if self._stop.pause.phase is Phase.PROBING:
+                self._stop.cancelled(now_ns, reservation.granted_ns)
 
     def refuse(
         self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0
@@ -369,7 +380,7 @@ class Pool:
             at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts)
             if at_ns <= now_ns and head is not None:  # the first of the others goes before it
                 at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts, head.amounts)
-            waiter.outcome = Expired(at_ns, self._named(now_ns, at_ns, binding))
+            waiter.outcome = self._unsent(now_ns, Expired(at_ns, self._named(now_ns, at_ns, binding)))
             self.counts["expired"] += 1
         return late
 

@@ -52,6 +52,16 @@ class Stop:
         """The outcome of all waiters, which came before the stop; ``None`` when only a probe waits."""
         return self.outcome if self.pause.phase is Phase.CLOSED else None
 
+    def unsent(self, now_ns: int) -> None:
+        """Let the next request be the probe: the present one was not sent."""
+        if self.pause.probe is not None:
+            self.pause.unsent(now_ns, self.pause.probe)
+
+    def cancelled(self, now_ns: int, sent_ns: int) -> None:
+        """An attempt that was granted at ``sent_ns`` was not sent. During a stop only probes are granted."""
+        if sent_ns > self._began_ns:
+            self.unsent(now_ns)
+
     def served(self, sent_ns: int) -> None:
         """End the stop, if an attempt was served that was sent after its beginning."""
         if sent_ns > self._began_ns:
