@@ -992,7 +992,7 @@ def test_only_open_reservations_up_to_an_instant_count_as_before_it():
     ledger = Ledger(parse_quotas("600 requests/min"), T0)
     for second in range(3):
         ledger.reserve(T0 + second * NS, {"requests": 1})
-    ledger.add(T0, parse_quotas("600 tokens/min")[0])  # unknown to them
+    ledger.add_quota(T0, parse_quotas("600 tokens/min")[0])  # unknown to them
     assert ledger.open_before(0, T0 + NS) == 2
     assert ledger.open_before(1, T0 + NS) == 0
 

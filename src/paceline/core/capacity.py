@@ -147,7 +147,7 @@ class LocalCapacity:
             self.learning.granted(now_ns, decision)
         return decision
 
-    def hold(self, now_ns: int, unsent: Iterable[Reservation]) -> None:
+    def no_refill_for_unsent(self, now_ns: int, unsent: Iterable[Reservation]) -> None:
         """Let no bucket refill beyond the charges of ``unsent``, attempts that were granted and are sent from now on.
 
         The provider has not charged them: its bucket stays full meanwhile.
@@ -160,7 +160,7 @@ class LocalCapacity:
         for account, amount in zip(self.ledger.accounts, amounts, strict=True):
             m, tracker = account.meter, account.tracker
             if amount and (by_ns := m.unsent_ns(now_ns, amount)):
-                (tracker.hold if tracker is not None else m.shift)(now_ns, by_ns)
+                (tracker.no_refill if tracker is not None else m.shift)(now_ns, by_ns)
 
     def sent(self, now_ns: int, reservation: Reservation) -> None:
         """Count a granted attempt as charged now, where the instant counts: it goes later than it was granted."""
@@ -208,7 +208,7 @@ class LocalCapacity:
 
     def arrive(self, now_ns: int) -> None:
         for i, account in enumerate(self.ledger.accounts):
-            account.meter.arrive(now_ns, self.ledger.held(i))
+            account.meter.arrive(now_ns, self.ledger.in_use(i))
 
     def cool_down_ns(self, now_ns: int) -> int:
         return self.ledger.pause.until_ns - now_ns

@@ -114,7 +114,7 @@ class Corrections:
             slots = answer.unit == CONCURRENCY
             rule = Rule.SLOTS if slots else Rule.BUCKET
             quota = Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule)
-            self.ledger.add(now_ns, quota)
+            self.ledger.add_quota(now_ns, quota)
             self.track_new()
             index = len(self.accounts) - 1
             if slots:

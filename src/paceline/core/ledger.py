@@ -93,7 +93,7 @@ class Ledger:
         self._counts_tokens = False
         self._open: dict[Reservation, None] = {}  # the oldest first
         for i, quota in enumerate(quotas):
-            self.add(now_ns, quota.part(usable), sources[i] if sources else GIVEN)
+            self.add_quota(now_ns, quota.part(usable), sources[i] if sources else GIVEN)
         self.pause: Pause[Reservation] = Pause()
         self._last_ns = self._at_once = 0  # the instant of the last grant, and the number of grants at that instant
         self.ttl_ns = round(ttl_s * NS)
@@ -193,7 +193,7 @@ class Ledger:
                 at_ns = m.earliest(now_ns, amount)
                 if at_ns > latest:
                     latest, binding = at_ns, i
-        if latest > now_ns and not self._rounded(now_ns, latest, binding):
+        if latest > now_ns and not self._is_rounding(now_ns, latest, binding):
             return WaitUntil(latest, self.name(binding))
         if alone:
             amounts = self.fitting(amounts)  # the rest is charged when the provider has served it
@@ -211,7 +211,7 @@ class Ledger:
             self.pause.granted(now_ns, reservation)
         return reservation
 
-    def _rounded(self, now_ns: int, at_ns: int, binding: int) -> bool:
+    def _is_rounding(self, now_ns: int, at_ns: int, binding: int) -> bool:
         """Whether the wait for a bucket until ``at_ns`` is the rounding of the charges that were made at this instant.
 
         Each was rounded up to a nanosecond: seven of a seventh of a minute come to more than a minute.
@@ -219,7 +219,7 @@ class Ledger:
         rounding_ns = self._at_once if self._last_ns == now_ns else 0
         return binding >= 0 and at_ns - now_ns <= rounding_ns and self.accounts[binding].meter.refills
 
-    def share(self, amounts: list[float]) -> float:
+    def seconds_of(self, amounts: list[float]) -> float:
         """``amounts`` as one number: how many seconds of the scarcest quota they take."""
         longest = -1.0
         for account, amount in zip(self.accounts, amounts, strict=False):
@@ -280,7 +280,7 @@ class Ledger:
             actual = merged(reservation.cost, actual)
         return list(map(actual.get, self.units, reservation.amounts))  # quotas may have been added since
 
-    def charged(self, cost: Cost, actual: Cost | None) -> Cost:
+    def true_cost(self, cost: Cost, actual: Cost | None) -> Cost:
         """The true cost of an attempt, for the units of its ``cost`` and of the quotas; see :meth:`settle`."""
         true = merged(cost, actual or {})
         amounts = dict(zip(self.units, self.amounts(true), strict=True))
@@ -295,23 +295,23 @@ class Ledger:
         return reservation in self._open
 
     @property
-    def open(self) -> list[Reservation]:
+    def open_reservations(self) -> list[Reservation]:
         """All open reservations."""
         return list(self._open)
 
-    def held(self, index: int) -> float:
-        """What all open reservations hold of the quota at ``index``."""
+    def in_use(self, index: int) -> float:
+        """The charges of all open reservations to the quota at ``index``."""
         return sum(r.amounts[index] for r in self._open if index < len(r.amounts))
 
     def open_before(self, index: int, at_ns: int) -> float:
-        """What the open reservations of ``at_ns`` or before hold of the quota at ``index``."""
-        held = 0.0
+        """The charges to the quota at ``index`` of the open reservations that were granted at ``at_ns`` or before."""
+        amount = 0.0
         for reservation in self._open:
             if reservation.granted_ns > at_ns:
                 break
             if index < len(reservation.amounts):
-                held += reservation.amounts[index]
-        return held
+                amount += reservation.amounts[index]
+        return amount
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close a reservation whose request was never sent."""
@@ -372,7 +372,7 @@ class Ledger:
         quota = self.accounts[index].meter.quota
         return quota.part(1 / self.share_of(quota))
 
-    def add(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
+    def add_quota(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
         """Charge a further quota, which is the usable part of its limit, from now on; slots also with what is in flight."""
         given = source.kind is SourceKind.GIVEN
         m = meter(quota, now_ns, self.headroom_s, gentle=self.gentle, held=quota.unit in self.charged_after)
@@ -385,9 +385,9 @@ class Ledger:
                 reservation.marks += [0] * (missing + 1)
                 m.charge(now_ns, 1.0)
         above = rounded(m.most / self.share_of(quota)) if given else math.inf
-        self.append(Account(m, str(quota), source, quota.amount if given else math.inf, above))
+        self.add_account(Account(m, str(quota), source, quota.amount if given else math.inf, above))
 
-    def append(self, account: Account) -> None:
+    def add_account(self, account: Account) -> None:
         """Charge a further account from now on, at its present level."""
         if account.meter.quota.rule is Rule.SLOTS:
             self.slot_indexes.append(len(self.accounts))

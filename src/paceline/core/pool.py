@@ -197,7 +197,7 @@ class Pool:
             if isinstance(decision, WaitUntil):
                 until = decision
                 break
-            queue.pop(ledger.share(head.amounts))
+            queue.pop(ledger.seconds_of(head.amounts))
             head.outcome = decision
             if isinstance(decision, Reservation):
                 waited_ns = now_ns - head.arrived_ns
@@ -239,8 +239,8 @@ class Pool:
                 self._stop.served(reservation.granted_ns)
             self._compare(reservation.cost, actual)
             if waiter is not None and waiter.queued:
-                share = self.ledger.share
-                self.queue.correct(waiter, share(amounts) - share(reservation.amounts))
+                seconds_of = self.ledger.seconds_of
+                self.queue.correct(waiter, seconds_of(amounts) - seconds_of(reservation.amounts))
 
     def answered(self, now_ns: int) -> None:
         """An answer has begun, which ends a silence; its reservation is marked as ``begun``."""

@@ -154,7 +154,7 @@ class QuotaTracker:
             if headroom_s > self.meter.headroom_s:
                 self.meter.keep_unused(min(headroom_s, HEADROOM_MAX_S))
 
-    def hold(self, now_ns: int, by_ns: int) -> None:
+    def no_refill(self, now_ns: int, by_ns: int) -> None:
         """Move the level by ``by_ns``: the bucket has not refilled, because charged attempts are not sent yet."""
         self._shift(now_ns, now_ns, by_ns)
 
@@ -270,11 +270,11 @@ class QuotaTracker:
             if self.refill.is_counter:
                 return True
             rough_ns += round(reading.reset_resolution_s * NS)
-            holds_ns, burst_ns = reading.remaining * published_unit_ns + lack_ns, bucket.quota.burst * published_unit_ns
-            if holds_ns > CLOCK_MARGIN * burst_ns + rough_ns:
+            size_ns, burst_ns = reading.remaining * published_unit_ns + lack_ns, bucket.quota.burst * published_unit_ns
+            if size_ns > CLOCK_MARGIN * burst_ns + rough_ns:
                 return not self.refill.sure
-            if holds_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
-                self._cap_burst(now_ns, (holds_ns - rough_ns) / published_unit_ns)
+            if size_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
+                self._cap_burst(now_ns, (size_ns - rough_ns) / published_unit_ns)
             elif bucket.burst_cap < math.inf:
                 self._cap_burst(now_ns, math.inf)
         if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
@@ -419,16 +419,16 @@ class QuotaTracker:
         """
         bucket = self.meter
         learned_unit_ns, burst = bucket.ns_per_unit, bucket.quota.burst
-        cost_ns, holds_ns = (
+        cost_ns, size_ns = (
             math.ceil(amount * learned_unit_ns),
             math.ceil(min(bucket.burst_cap, burst) * learned_unit_ns),
         )
         if refusal.limit is not None and refusal.used is not None:
             left = min(max(refusal.limit - refusal.used, -burst), burst)
-            return now_ns + holds_ns - min(math.floor(left * learned_unit_ns), holds_ns) + min(cost_ns, holds_ns)
+            return now_ns + size_ns - min(math.floor(left * learned_unit_ns), size_ns) + min(cost_ns, size_ns)
         if asked_s is not None:
-            return now_ns + round(asked_s * NS) + max(holds_ns - cost_ns, 0)
-        return now_ns + pause_ns + holds_ns
+            return now_ns + round(asked_s * NS) + max(size_ns - cost_ns, 0)
+        return now_ns + pause_ns + size_ns
 
     def _slow_down(self, now_ns: int, sent_ns: int) -> bool:
         """Halve the ceiling after a refusal for growth, to an eighth at least; it climbs by half in 15 minutes at most."""

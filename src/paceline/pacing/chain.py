@@ -77,7 +77,7 @@ class ChainedScheduler(Scheduler):
                 raise
             finally:
                 self._at.pop(waiter, None)
-                self._lateness.ended(granted)
+                self._lateness.continued(granted)
             if self.pool.ledger.pause.until_ns <= max(paused_until_ns + SAME_PAUSE_NS, self.now_ns()):
                 return granted
             self.cancel(granted)  # a pause has begun meanwhile: back to its place in its lane

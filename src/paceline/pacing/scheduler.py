@@ -159,12 +159,12 @@ class Scheduler:
             late_ns = self._clock.now_ns() - outcome.granted_ns
             if late_ns > self._lateness.bound_ns:
                 self._section.change(self._lateness.sent, outcome, late_ns)
-            self._lateness.ended(outcome)
+            self._lateness.continued(outcome)
 
     def _withdraw(self, waiter: Waiter) -> None:
         """Let the owner of ``waiter`` wait no longer; a grant is given back."""
         if isinstance(waiter.outcome, Reservation):
-            self._lateness.ended(waiter.outcome)
+            self._lateness.continued(waiter.outcome)
         self._section.change(self.pool.withdraw, waiter)
 
     # Closing a reservation.

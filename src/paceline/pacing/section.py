@@ -75,7 +75,7 @@ class Section:
                 if self._loops and self._pool.queue.length:
                     self._forget_closed(now_ns)
                 if self._lateness.unsent:
-                    self._lateness.hold(now_ns)
+                    self._lateness.no_refill_for_unsent(now_ns)
                 outcome = submit(now_ns, waiter)
                 waits = type(outcome) is WaitUntil and waiter.queued
                 if waits:
@@ -171,7 +171,7 @@ class Section:
         done: list[Waiter] = []
         if self._pool.queue.length:
             if self._lateness.unsent:
-                self._lateness.hold(now_ns)
+                self._lateness.no_refill_for_unsent(now_ns)
             done = self._pool.pump(now_ns)
             for waiter in done:
                 if isinstance(waiter.outcome, Reservation):

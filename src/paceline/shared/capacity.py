@@ -318,7 +318,7 @@ class SharedCapacity:
             self._ask_ns = rejoin_ns
             return False
         if fallback is not None:
-            for reservation in fallback.local.ledger.open:
+            for reservation in fallback.local.ledger.open_reservations:
                 self._snapshot.ledger.keep_open(reservation)
         self.lost = self._back_ns = self._fallback = None
         self.ledger = self._snapshot.ledger
@@ -377,7 +377,7 @@ class SharedCapacity:
         self.outbox = Outbox()
         self._leases.give_back(now_ns, everything=True)
         for ledger in (self._snapshot.ledger, self.ledger):
-            for reservation in ledger.open:
+            for reservation in ledger.open_reservations:
                 ledger.close(now_ns, reservation)
         self.share *= (1 - SHARED_PART) ** 2  # the least of what a process is told: its parent keeps the share
         if self._fallback is not None:
@@ -409,7 +409,7 @@ class SharedCapacity:
             holders.append(self._fallback.local.ledger)
         held = [0.0] * len(ledger.accounts)
         for i in ledger.slot_indexes:
-            held[i] = sum(holder.held(i) for holder in holders)
+            held[i] = sum(holder.in_use(i) for holder in holders)
         return held
 
     def _learned(self, change: Change | Quota) -> None:

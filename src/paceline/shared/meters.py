@@ -266,8 +266,8 @@ class BucketSharing(Sharing[B]):
         return (rest if isinstance(left, list) else rest[0]), presumed_ns * min(total / paid, 1.0)
 
     def lease_ns(self, m: B, now_ns: int, wanted_ns: int) -> int:  # noqa: ARG002
-        holds_ns = min(m.burst_cap, m.quota.burst) * m.ns_per_unit - m.headroom_s * NS
-        return min(wanted_ns, int(holds_ns) // LEASE_PART)
+        size_ns = min(m.burst_cap, m.quota.burst) * m.ns_per_unit - m.headroom_s * NS
+        return min(wanted_ns, int(size_ns) // LEASE_PART)
 
     def lease_amount(self, m: B, now_ns: int, lasts_ns: int, peers: int) -> float:  # noqa: ARG002
         return lasts_ns / m.ns_per_unit / peers

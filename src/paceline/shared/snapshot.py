@@ -55,7 +55,7 @@ class Snapshot:
             is_new = i >= len(ledger.accounts)
             if is_new:
                 assert standing.learned is not None, "the reply has a new quota without its learned state"
-                ledger.add(now_ns, standing.learned.quota)
+                ledger.add_quota(now_ns, standing.learned.quota)
                 self.introduced(standing.learned.quota)
                 if learning is not None:
                     learning.track_new()
@@ -119,10 +119,10 @@ class Fallback:
         ledger = Ledger([], now_ns, headroom_s=snapshot.headroom_s, ttl_s=snapshot.ttl_ns / NS)
         for i, account in enumerate(snapshot.accounts):
             if isinstance(account.meter, Slots):
-                left: Meter = _slots_left(account.meter, snapshot.held(i), share)
+                left: Meter = _slots_left(account.meter, snapshot.in_use(i), share)
             else:
                 left = _after_others(of(account.meter).part(account.meter, now_ns, share), as_of_ns, asked_ns)
-            ledger.append(account.with_meter(left))
+            ledger.add_account(account.with_meter(left))
         ledger.pause.until_ns = snapshot.pause.until_ns
         self.share = share
         self._phase = phase
