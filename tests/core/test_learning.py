@@ -653,7 +653,7 @@ class TestPeriods:
         assert pool.ledger.names == ["50 requests/min"]
         pool.observe(T0 + NS, [Reading("requests", limit=50, remaining=49, reset_s=5.0)], send(pool, 1))
         assert pool.ledger.names == ["600 requests/min"]
-        assert pool.ledger.accounts[0].tracker.period_s == 5
+        assert pool.ledger.accounts[0].tracker.stated_period_s == 5
         assert [change.what for change in reports if change.what != "epoch"] == ["adopt", "shift", "spread", "adopt"]
 
     def test_a_refusal_that_names_another_period_is_about_the_quota_whose_period_was_learned(self):
@@ -682,13 +682,15 @@ class TestPeriods:
         ]
         for at_s, remaining, reset_s in readings:
             said = Reading("requests", limit=40, remaining=remaining, reset_s=reset_s)
-            assert refill.renewal_s(T0 + at_s * NS, said, known.amount, known.period_s, lambda _: 40.0) is None
+            assert refill.learn_restart(T0 + at_s * NS, said, known.amount, known.period_s, lambda _: 40.0) is None
         assert (
-            refill.renewal_s(T0 + 12 * NS, Reading("requests", limit=40), known.amount, known.period_s, lambda _: 40.0)
+            refill.learn_restart(
+                T0 + 12 * NS, Reading("requests", limit=40), known.amount, known.period_s, lambda _: 40.0
+            )
             is None
         )
         said = Reading("requests", limit=40, remaining=27, reset_s=10.0)
-        assert refill.renewal_s(T0 + 12 * NS, said, known.amount, known.period_s, lambda _: 40.0) == 10
+        assert refill.learn_restart(T0 + 12 * NS, said, known.amount, known.period_s, lambda _: 40.0) == 10
 
     def test_answers_that_contradict_every_bucket_spread_a_quota_at_once(self):
         pool = pool_of("600 requests/min")

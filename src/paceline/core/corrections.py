@@ -75,7 +75,9 @@ class Corrections:
         on_unit = [i for i, m in enumerate(meters) if m.quota.unit == unit and m.quota.rule not in OWN_RULES]
         found = [i for i in on_unit if period_s in (None, meters[i].quota.period_s)]
         if not found:
-            found = [i for i in on_unit if (tracker := self.accounts[i].tracker) is not None and tracker.period_s]
+            found = [
+                i for i in on_unit if (tracker := self.accounts[i].tracker) is not None and tracker.stated_period_s
+            ]
         return found[0] if len(found) == 1 else None
 
     def _is_new(self, unit: str, period_s: float | None) -> bool:
@@ -95,9 +97,9 @@ class Corrections:
     def in_period(self, index: int, limit: float) -> float:
         """A ``limit`` of an answer, as an amount per period of the quota at ``index``."""
         tracker = self.accounts[index].tracker
-        if tracker is None or tracker.period_s is None:
+        if tracker is None or tracker.stated_period_s is None:
             return limit
-        return limit * tracker.meter.quota.period_s / tracker.period_s
+        return limit * tracker.meter.quota.period_s / tracker.stated_period_s
 
     def take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> list[int]:
         """Take the limit of the answer to an attempt that was sent at ``sent_ns``; return the index of the changed quota.
@@ -150,7 +152,7 @@ class Corrections:
         self.change(index, now_ns, What.ADOPT, limit)
         account.source = source
         if account.tracker is not None:
-            account.tracker.changed(now_ns)
+            account.tracker.begin_epoch(now_ns)
 
     def _stated_above(self, index: int, limit: float) -> None:
         """Note that the provider allows more than the user has given; the given limit holds."""
@@ -173,7 +175,7 @@ class Corrections:
         if missing > 0:
             m.charge(now_ns, missing)
             self._report(Change(index, What.SHIFT, math.ceil(missing * m.ns_per_unit)))
-        tracker.changed(now_ns)
+        tracker.begin_epoch(now_ns)
 
     def about_guess(self, index: int) -> str:
         """A sentence about a guessed limit: its source, and what the user can do."""

@@ -49,7 +49,7 @@ class Readings:
         self._shown, self._shown_for = {}, reservation
         for whole in map(_sane_reading, readings):
             sent_ns, index = reservation.granted_ns, self._corrections.index_of(whole.unit, whole.period_s)
-            if index is None and not self._has_period(whole):
+            if index is None and not self._may_add(whole):
                 continue
             share = self._corrections.usable_share(index, whole.unit)
             reading = whole if share == 1 else self._usable_reading(index, whole, share)
@@ -65,21 +65,23 @@ class Readings:
                 self._shown[index] = whole.remaining
             account = self._accounts[index]
             tracker, m = account.tracker, account.meter
-            above = reading.limit is not None and self._corrections.in_period(index, reading.limit) > m.quota.amount
+            limit_is_higher = (
+                reading.limit is not None and self._corrections.in_period(index, reading.limit) > m.quota.amount
+            )
             if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
                 self._corrections.change(index, now_ns, What.SEEN, reading.remaining)
             if tracker is None or note is None:
                 continue
             partly = share < 1  # the provider refills faster than the part that is used
-            if tracker.read(now_ns, sent_ns, note, reading, above=above, lower_only=partly):
+            if tracker.read(now_ns, sent_ns, note, reading, limit_is_higher=limit_is_higher, lower_only=partly):
                 since = max(tracker.charged - note.charged, 0.0)
                 self._corrections.spread(now_ns, index, max(m.quota.amount - (reading.remaining or 0.0), 0.0) + since)
-            elif (limited or refilled) and not above:
+            elif (limited or refilled) and not limit_is_higher:
                 tracker.take_level(now_ns, sent_ns, note, reading)
-            tracker.look_above(now_ns, account.spent, partial(self._ledger.open_before, index))
+            tracker.look_at_kept(now_ns, account.spent, partial(self._ledger.open_before, index))
         return changed
 
-    def _has_period(self, reading: Reading) -> bool:
+    def _may_add(self, reading: Reading) -> bool:
         """Whether a quota may be added for the period of a reading, if it has one.
 
         A proved one must be the only one on the unit, or readings must agree about it. An assumed one is not added.
@@ -90,7 +92,7 @@ class Readings:
         if reading.basis is Basis.ASSUMED or reading.unit not in self._ledger.units:
             return reading.basis is Basis.PROVED
         refill = self._inferred.setdefault(reading.unit, Refill())
-        return refill.period_s(reading) == reading.period_s
+        return refill.learn_period(reading) == reading.period_s
 
     def _usable_reading(self, index: int | None, reading: Reading, share: float) -> Reading:
         """What ``reading`` says about the ``share`` of the limit that is used; the rest of it stays with the provider.
@@ -125,21 +127,21 @@ class Readings:
         stated = reading.period_s is not None and reading.basis is Basis.STATED
         if tracker is None or stated or tracker.meter.quota.rule is Rule.SLIDING:
             return False  # it has stated its period, or the user the rule, by which its resets have another meaning
-        period_s, spread = tracker.refill.period_s(reading), not tracker.meter.bursts
+        period_s, spread = tracker.refill.learn_period(reading), not tracker.meter.bursts
         bucket, quota, account = period_s is not None, tracker.meter.quota, self._accounts[index]
         if not bucket and note is not None:
             known = quota.amount if account.given == math.inf else account.given
             charged_since = partial(tracker.charged_since, note)
-            period_s = tracker.refill.renewal_s(sent_ns, reading, known, quota.period_s, charged_since)
+            period_s = tracker.refill.learn_restart(sent_ns, reading, known, quota.period_s, charged_since)
         if period_s is None or limit is None:
             return False
         changed = False
         if spread and bucket and quota.rule is Rule.BUCKET and not self._corrections.shared:
             self._ledger.count_as_bucket(now_ns, index)
             changed = True
-        known_s = tracker.period_s or quota.period_s
+        known_s = tracker.stated_period_s or quota.period_s
         if abs(period_s - known_s) > PERIOD_MARGIN * known_s:
-            tracker.period_s, changed = period_s, True
+            tracker.stated_period_s, changed = period_s, True
             if not bucket:
                 self._corrections.spread(now_ns, index)
             if (
@@ -151,7 +153,7 @@ class Readings:
                 self._ledger.adopt(now_ns, index, min(limit, account.given), period_s)
                 self._accounts[index].source = LEARNED
         if changed:
-            tracker.changed(now_ns)
+            tracker.begin_epoch(now_ns)
         return changed
 
 
