@@ -18,7 +18,8 @@ class Account:
         meter: Its arithmetic and its use; see :meth:`replace_meter`.
         name: The quota in its notation.
         source: The source of its limit.
-        given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set.
+        given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set. Where
+            answers have changed the period of the quota, it is the amount per learned period.
         refused_above: A cost above this is refused at once (``NeverFits``). For a given quota it is what the quota holds,
             with the part that is not ``usable``. For other limits it is infinite, because only the provider can refuse such
             a cost. A cost of up to this may be above what the quota holds (``Meter.most``). Then it goes when the quota is

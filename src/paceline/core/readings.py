@@ -13,7 +13,7 @@ from paceline.core.meters import Window
 from paceline.core.quota import Rule
 from paceline.core.refill import LONGER_PERIOD, PERIOD_MARGIN, Refill
 from paceline.core.results import LEARNED, Basis, Reading, Reservation
-from paceline.core.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note
+from paceline.core.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker
 
 LIMIT_MIN, LIMIT_MAX = 1e-3, 1e12
 WAIT_MAX_S = 32 * 86_400.0
@@ -82,10 +82,10 @@ class Readings:
         return changed
 
     def _may_add(self, reading: Reading) -> bool:
-        """Whether a quota may be added for the period of a reading, if it has one.
+        """Whether a quota may be added for a reading that is about no listed one, by the basis of its period.
 
-        A proved one must be the only one on the unit, or readings must agree about it. An assumed one is not added.
-        Of a counter, some readings look like those of a bucket with another period.
+        One with a proved period must be the only one on its unit, or readings must agree about the period: some readings of
+        a counter look like those of a bucket with another period. A quota with an assumed period is not added.
         """
         if reading.period_s is None or reading.basis is Basis.STATED:
             return True
@@ -119,7 +119,7 @@ class Readings:
     def _take_refill(
         self, now_ns: int, index: int, sent_ns: int, note: Note | None, reading: Reading, limit: float | None
     ) -> bool:
-        """Learn from ``reading`` how fast the quota at ``index`` refills; whether its period or its rule has changed.
+        """Learn from ``reading`` how fast the quota at ``index`` refills; whether its rule or its period has changed.
 
         ``limit``: the part of the reading's limit that is used.
         """
@@ -127,34 +127,51 @@ class Readings:
         stated = reading.period_s is not None and reading.basis is Basis.STATED
         if tracker is None or stated or tracker.meter.quota.rule is Rule.SLIDING:
             return False  # it has stated its period, or the user the rule, by which its resets have another meaning
-        period_s, spread = tracker.refill.learn_period(reading), not tracker.meter.bursts
-        bucket, quota, account = period_s is not None, tracker.meter.quota, self._accounts[index]
+        period_s, quota = tracker.refill.learn_period(reading), tracker.meter.quota
+        bucket = period_s is not None
         if not bucket and note is not None:
-            known = quota.amount if account.given == math.inf else account.given
+            given = self._accounts[index].given
+            known = quota.amount if given == math.inf else given
             charged_since = partial(tracker.charged_since, note)
             period_s = tracker.refill.learn_restart(sent_ns, reading, known, quota.period_s, charged_since)
         if period_s is None or limit is None:
             return False
-        changed = False
-        if spread and bucket and quota.rule is Rule.BUCKET and not self._corrections.shared:
-            self._ledger.count_as_bucket(now_ns, index)
-            changed = True
-        known_s = tracker.stated_period_s or quota.period_s
-        if abs(period_s - known_s) > PERIOD_MARGIN * known_s:
-            tracker.stated_period_s, changed = period_s, True
-            if not bucket:
-                self._corrections.spread(now_ns, index)
-            if (
-                self._corrections.shared
-            ):  # other processes match it by unit and period: the period stays, the amount is converted
-                self._corrections.adopt(now_ns, index, min(self._corrections.in_period(index, limit), account.given))
-            else:
-                account.given *= period_s / quota.period_s
-                self._ledger.adopt(now_ns, index, min(limit, account.given), period_s)
-                self._accounts[index].source = LEARNED
-        if changed:
+        rule_is_new = bucket and self._take_bucket(now_ns, index, tracker)
+        period_is_new = self._take_period(now_ns, index, tracker, period_s, limit, bucket=bucket)
+        if rule_is_new or period_is_new:
             tracker.begin_epoch(now_ns)
-        return changed
+        return rule_is_new or period_is_new
+
+    def _take_bucket(self, now_ns: int, index: int, tracker: QuotaTracker) -> bool:
+        """Count a spread quota as a bucket again, if its rule is ``bucket``; whether it was spread."""
+        m = tracker.meter
+        if m.bursts or m.quota.rule is not Rule.BUCKET or self._corrections.shared:
+            return False
+        self._ledger.count_as_bucket(now_ns, index)
+        return True
+
+    def _take_period(
+        self, now_ns: int, index: int, tracker: QuotaTracker, period_s: float, limit: float, *, bucket: bool
+    ) -> bool:
+        """Take the period that readings have shown, and the ``limit``, which is per that period; whether the period is new.
+
+        A quota that is no ``bucket`` is spread. Where other processes share the quota they find it by unit and period, so
+        the period stays, and the limit is converted. Else the period changes, and the given limit is converted.
+        """
+        account, quota = self._accounts[index], tracker.meter.quota
+        known_s = tracker.stated_period_s or quota.period_s
+        if abs(period_s - known_s) <= PERIOD_MARGIN * known_s:
+            return False
+        tracker.stated_period_s = period_s
+        if not bucket:
+            self._corrections.spread(now_ns, index)
+        if self._corrections.shared:
+            self._corrections.adopt(now_ns, index, min(self._corrections.in_period(index, limit), account.given))
+        else:
+            account.given *= period_s / quota.period_s
+            self._ledger.adopt(now_ns, index, min(limit, account.given), period_s)
+            account.source = LEARNED
+        return True
 
 
 def note_of(reservation: Reservation, index: int) -> Note | None:
