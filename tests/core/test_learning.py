@@ -441,7 +441,7 @@ class TestGuesses:
             pool.settle(T0, outcomes[-1], {"requests": 1})
         pool.refuse(T0, pool.try_grant(T0, Waiter({})), Refusal(RefusalKind.RATE, unit="requests"), 0.0)
         assert amount_of(pool) == 5
-        assert pool.capacity.learning.guesses.open == {}
+        assert pool.capacity.learning.guesses.tested == {}
 
     def test_a_refusal_that_states_the_limit_is_taken_by_its_word(self):
         pool = ungentle("60 requests/min")
@@ -494,7 +494,7 @@ class TestGuesses:
 
     def test_each_further_refusal_doubles_the_rounds_up_to_a_bound(self):
         pool = ungentle("8 concurrency")
-        guess, rounds = pool.capacity.learning.guesses.open[0], []
+        guess, rounds = pool.capacity.learning.guesses.tested[0], []
         for _ in range(7):
             pool.refuse(T0, pool.try_grant(T0, Waiter({})), Refusal(RefusalKind.RATE, unit="concurrency"), 0.0)
             rounds.append(guess.rounds)
@@ -516,7 +516,7 @@ class TestGuesses:
         assert [amounts.index(slots) + 1 for slots in (4, 5, 6, 7, 8)] == [3, 7, 12, 18, 25]
         assert pool.ledger.accounts[0].source.kind is SourceKind.GIVEN
         for open_tests in [1] * 3 + [0]:  # the former number has to hold for as many attempts
-            assert len(pool.capacity.learning.guesses.open) == open_tests
+            assert len(pool.capacity.learning.guesses.tested) == open_tests
             pool.settle(T0, held.pop(0), {"requests": 1})
             held.append(pool.try_grant(T0, Waiter({})))
 
@@ -534,7 +534,7 @@ class TestGuesses:
         for before, slots in [(8, 3), (3, 4), (4, 3)]:
             pool.ledger.adopt(T0, 0, slots)
             learning.learned_elsewhere(T0, 0, before)
-            rounds.append(learning.guesses.open[0].rounds)
+            rounds.append(learning.guesses.tested[0].rounds)
         assert rounds == [1, 1, 2]
         seen = self.serve(pool, 0, 16)
         assert seen[-1] > 3
@@ -859,7 +859,7 @@ class TestLowered:
         assert self.demand(pool, 1, 300) == [60]
         steps = self.demand(pool, 300, 1_200)
         assert steps == pytest.approx([60 * 1.25**n for n in range(1, 11)] + [600])
-        assert not pool.capacity.learning.guesses.open
+        assert not pool.capacity.learning.guesses.tested
         assert pool.ledger.accounts[0].source.kind is SourceKind.GIVEN
 
     def test_so_is_a_guess_that_a_refusal_has_corrected(self):
@@ -895,17 +895,17 @@ class TestLowered:
     def test_headers_end_the_test(self):
         pool = self.lowered()
         pool.observe(T0 + NS, [Reading("requests", 60.0, 10.0, 50.0)], send(pool, 1))
-        assert not pool.capacity.learning.guesses.open
+        assert not pool.capacity.learning.guesses.tested
 
     def test_a_test_of_another_process_lets_this_one_wait(self):
         pool = self.lowered()
         learning = pool.capacity.learning
         pool.ledger.adopt(T0, 0, 75.0)
         learning.learned_elsewhere(T0 + 299 * NS, 0, 60.0)
-        assert learning.guesses.open[0].test_ns == T0 + 359 * NS
+        assert learning.guesses.tested[0].test_ns == T0 + 359 * NS
         pool.ledger.adopt(T0, 0, 60.0)
         learning.learned_elsewhere(T0 + 359 * NS, 0, 75.0)
-        assert learning.guesses.open[0].test_ns == T0 + 959 * NS
+        assert learning.guesses.tested[0].test_ns == T0 + 959 * NS
 
 
 class TestInferredPeriods:
@@ -1025,4 +1025,4 @@ class TestRefusedSlots:
                 pool.settle(T0 + second * NS, one, {"requests": 1})
             granted = self.full(pool, second)
         assert amount_of(pool) == 20
-        assert not pool.capacity.learning.guesses.open
+        assert not pool.capacity.learning.guesses.tested

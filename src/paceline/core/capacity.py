@@ -177,7 +177,7 @@ class LocalCapacity:
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         true = self.ledger.settle(now_ns, reservation, actual)
         if actual and self.learning is not None and reservation.notes:
-            if self.learning.guesses.open:
+            if self.learning.guesses.tested:
                 self.learning.served(now_ns, reservation, true)
             if self.ledger.exceeded:
                 self.ledger.exceeded = False

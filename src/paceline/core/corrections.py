@@ -132,21 +132,21 @@ class Corrections:
             self._stated_above(index, limit)
             limit = account.given
         before = account.meter.quota.amount
-        lowered = self.guesses.is_lowered(index) and isinstance(answer, Refusal)
+        lowered = self.guesses.is_bounded(index) and isinstance(answer, Refusal)
         if not lowered:
-            self.guesses.confirm(index)
+            self.guesses.end(index)
         if isinstance(answer, Refusal) and limit < before and account.meter.quota.rule is not Rule.SLOTS:
             self.guesses.lowered(now_ns, index, before)
         if limit == before:
             if account.source.kind is not SourceKind.GIVEN:
                 account.source = LEARNED
             return []
-        self.adopt(now_ns, index, limit)
+        self.set_limit(now_ns, index, limit)
         if tracker is not None:
             tracker.limit_as_of_ns = sent_ns
         return [index]
 
-    def adopt(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
+    def set_limit(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
         """Take another limit for the quota at ``index``."""
         account = self.accounts[index]
         self.change(index, now_ns, What.ADOPT, limit)

@@ -166,7 +166,7 @@ class Readings:
         if not bucket:
             self._corrections.spread(now_ns, index)
         if self._corrections.shared:
-            self._corrections.adopt(now_ns, index, min(self._corrections.in_period(index, limit), account.given))
+            self._corrections.set_limit(now_ns, index, min(self._corrections.in_period(index, limit), account.given))
         else:
             account.given *= period_s / quota.period_s
             self._ledger.adopt(now_ns, index, min(limit, account.given), period_s)

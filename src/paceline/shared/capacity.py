@@ -485,7 +485,7 @@ class SharedCapacity:
         elif reservation.lease.answered(amounts, true):
             self.outbox.settled(now_ns, reservation.lease)
             self.exchange_due = True
-        if actual and self.learning is not None and self.learning.guesses.open and reservation.notes:
+        if actual and self.learning is not None and self.learning.guesses.tested and reservation.notes:
             self.learning.served(now_ns, reservation, true)
         return true
 
