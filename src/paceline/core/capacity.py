@@ -14,7 +14,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
 from paceline.core.queue import Waiter
 from paceline.core.quota import Cost, Quota
-from paceline.core.results import QUEUE, Decision, Reading, Refusal, RefusalKind, Reservation, StoreLost, WaitUntil
+from paceline.core.results import QUEUE, Decision, Reading, Refusal, Reservation, StoreLost, WaitUntil
 
 Learns = bool | Literal["up"]
 """Whether answers change the limits; ``up``: they also raise those that the user has given."""
@@ -188,12 +188,12 @@ class LocalCapacity:
         self.ledger.cancel(now_ns, reservation)
 
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
-        self.ledger.close(now_ns, reservation)
+        self.ledger.close(now_ns, reservation)  # before the learning, which counts the other attempts in flight
         if pause_ns:
             self.ledger.pause.begin(now_ns + pause_ns)
         if self.learning is None:
             return False
-        if refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH):
+        if refusal.kind.about_rate:
             self.learning.charge_kept(reservation)
         return bool(self.learning.refused(now_ns, reservation, refusal, pause_ns))
 

@@ -22,6 +22,10 @@ UNITS_MAX = 16
 class Corrections:
     """Corrects the quotas of a ledger by what answers say.
 
+    A correction passes three levels. ``Meter.adopt`` changes the arithmetic for another amount. ``Ledger.adopt`` changes the
+    name and the given limit of the account with it. :meth:`set_limit` also changes the source, begins an epoch, and informs the
+    other processes. A quota is spread by ``Spread`` (a meter), ``Ledger.spread`` and :meth:`spread` in the same way.
+
     Args:
         ledger: The ledger.
         report: Called with every change, and with every quota that is added, so that other processes can make it, too.
@@ -101,11 +105,18 @@ class Corrections:
             return limit
         return limit * tracker.meter.quota.period_s / tracker.stated_period_s
 
+    def add(self, now_ns: int, quota: Quota) -> int:
+        """Charge a further quota from now on, here and in the other processes; return its index."""
+        self.ledger.add_quota(now_ns, quota)
+        self.track_new()
+        self._report(quota)
+        return len(self.accounts) - 1
+
     def take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> list[int]:
         """Take the limit of the answer to an attempt that was sent at ``sent_ns``; return the index of the changed quota.
 
         With an ``index`` it is the limit of that quota, unless a later attempt has met another one. Without, the quota
-        is added, if it is new.
+        is added, if it is new. Nothing is taken from an answer without a limit.
         """
         limit = answer.limit
         if limit is None:
@@ -115,13 +126,9 @@ class Corrections:
                 return []
             slots = answer.unit == CONCURRENCY
             rule = Rule.SLOTS if slots else Rule.BUCKET
-            quota = Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule)
-            self.ledger.add_quota(now_ns, quota)
-            self.track_new()
-            index = len(self.accounts) - 1
+            index = self.add(now_ns, Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule))
             if slots:
                 self.guesses.found_slots(index)
-            self._report(quota)
             return [index]
         account = self.accounts[index]
         tracker = account.tracker
@@ -147,7 +154,7 @@ class Corrections:
         return [index]
 
     def set_limit(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
-        """Take another limit for the quota at ``index``."""
+        """Set the limit of the quota at ``index``, here and in the other processes."""
         account = self.accounts[index]
         self.change(index, now_ns, What.ADOPT, limit)
         account.source = source

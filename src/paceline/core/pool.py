@@ -279,8 +279,8 @@ class Pool:
                 reservation.notes = ()  # nothing was served
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
-        rate = refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH)
-        if rate and reservation.granted_ns >= self._row_since_ns:  # the others were sent before the last refusal came
+        # Attempts that were sent before the last refusal came count once with it.
+        if refusal.kind.about_rate and reservation.granted_ns >= self._row_since_ns:
             self.refused_in_row += 1
             self._row_since_ns = now_ns
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):

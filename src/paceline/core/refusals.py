@@ -10,7 +10,7 @@ from paceline.core.guesses import RETEST_STEP, Guess
 from paceline.core.meters import Slots, Window
 from paceline.core.quota import OWN_RULES, Rule
 from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
-from paceline.core.results import LEARNED, Refusal, RefusalKind, Reservation
+from paceline.core.results import LEARNED, Refusal, Reservation
 
 PLENTY = 0.5
 """A refusal that names no quota is blamed on assumed slots if every other quota has more than this share left."""
@@ -18,6 +18,9 @@ PLENTY = 0.5
 
 class Refusals:
     """Learns from refusals for rate and growth.
+
+    A refusal that names no quota is taken for one about the tightest quota. One about a quota that is not listed adds it, if
+    it states the limit. Else it teaches nothing: it has no amount to begin with, and the pool only pauses.
 
     Args:
         corrections: Corrects the quotas.
@@ -36,7 +39,7 @@ class Refusals:
             The indexes of the quotas that the answer has added, or whose limit it has changed. Limits that follow from
             what the pool observed are not in it.
         """
-        if refusal.kind not in (RefusalKind.RATE, RefusalKind.GROWTH):
+        if not refusal.kind.about_rate:
             return []
         named = refusal.unit is not None  # numbers without a unit may be about a quota that is not listed
         refusal = replace(

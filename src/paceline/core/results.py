@@ -26,7 +26,7 @@ class SourceKind(StrEnum):
     ASSUMED = "assumed"
     """The tier was not named, or no row is about this model: the account may have more, or less."""
     LEARNED = "learned"
-    """An answer stated it."""
+    """An answer stated it, or it follows from answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +266,11 @@ class RefusalKind(StrEnum):
     CAPACITY = "capacity"  # the provider's servers are full: 503, 529
     MONEY = "money"  # no balance, or a spend limit: never retried
     NEVER_FITS = "never_fits"  # the request is larger than the limit: never retried
+
+    @property
+    def about_rate(self) -> bool:
+        """Whether it is the rate of the requests, or its growth: the pool learns from such refusals."""
+        return self in (RefusalKind.RATE, RefusalKind.GROWTH)
 
 
 class RefusalScope(StrEnum):

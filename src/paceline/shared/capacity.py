@@ -35,7 +35,6 @@ from paceline.core.results import (
     Decision,
     Reading,
     Refusal,
-    RefusalKind,
     Reservation,
     StoreFormatError,
     StoreLost,
@@ -501,7 +500,7 @@ class SharedCapacity:
         """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; learning follows the next reply."""
         if (local := self._close(now_ns, reservation)) is not None:
             return local.refuse(now_ns, reservation, refusal, pause_ns)
-        ours = refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH)
+        ours = refusal.kind.about_rate
         amounts = reservation.amounts if ours else [0.0] * len(reservation.amounts)
         self.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
         ledger = self._snapshot.ledger
