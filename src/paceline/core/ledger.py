@@ -427,8 +427,11 @@ class Ledger:
             self._alone.discard(reservation)
         for i in self._released:
             if i < len(reservation.amounts):  # quotas may have been added since
-                mark = reservation.marks[i] if i < len(reservation.marks) else 0
-                self.accounts[i].meter.release(now_ns, mark, reservation.amounts[i])
+                m, amount, marks = self.accounts[i].meter, reservation.amounts[i], reservation.marks
+                if i < len(marks):
+                    marks[i] = m.release(now_ns, marks[i], amount)
+                else:  # it was charged elsewhere
+                    m.release(now_ns, 0, amount)
         return True
 
 

@@ -108,11 +108,13 @@ class Meter:
     def answered(self, cost: float) -> None:
         """An attempt has been answered: a gentle bucket widens its burst by ``cost``, the larger of its charge and its true cost."""
 
-    def release(self, now_ns: int, mark: int, cost: float) -> None:
+    def release(self, now_ns: int, mark: int, cost: float) -> int:  # noqa: ARG002
         """The attempt that was charged ``cost``, with this mark, is over: slots become free, a held cost is charged.
 
-        Called before :meth:`correct`.
+        Returns:
+            The mark of the charge from now on, for :meth:`correct`.
         """
+        return mark
 
     def level(self, now_ns: int) -> float:
         """What is left, headroom included; negative in debt."""
@@ -394,14 +396,13 @@ class Held(Bucket):
             attempt's mark.
     """
 
-    __slots__ = ("_released", "charged_early", "held", "held_amount")
+    __slots__ = ("charged_early", "held", "held_amount")
 
     holds = True
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
         self.held: dict[int, float] = {}
         self.charged_early: dict[int, int] = {}
-        self._released = 0  # the mark of the charge of the attempt that release() was called for
         self.held_amount = 0.0
         super().__init__(quota, now_ns, headroom_s, gentle=gentle)
 
@@ -427,16 +428,12 @@ class Held(Bucket):
         self.held_amount += cost
         return self.sequence
 
-    def release(self, now_ns: int, mark: int, cost: float) -> None:
-        if self.held.pop(mark, None) is not None:
-            self.held_amount = self.held_amount - cost if self.held else 0.0
-            self._released = super().charge(now_ns, cost)
-            assert self.held or not self.held_amount
-        else:
-            self._released = self.charged_early.pop(mark, mark)
-
-    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:  # noqa: ARG002
-        super().correct(now_ns, self._released, charged, actual)  # release() of the same attempt was called just before
+    def release(self, now_ns: int, mark: int, cost: float) -> int:
+        if self.held.pop(mark, None) is None:
+            return self.charged_early.pop(mark, mark)
+        self.held_amount = self.held_amount - cost if self.held else 0.0
+        assert self.held or not self.held_amount
+        return super().charge(now_ns, cost)
 
     def level(self, now_ns: int) -> float:
         return super().level(now_ns) - self.held_amount
@@ -453,8 +450,7 @@ class Held(Bucket):
 
     def _charge_old(self, now_ns: int) -> None:
         while self.held and (mark := next(iter(self.held))) + self._period_ns <= now_ns:
-            self.release(now_ns, mark, self.held[mark])
-            self.charged_early[mark] = self._released
+            self.charged_early[mark] = self.release(now_ns, mark, self.held[mark])
 
 
 SLICES = 512
@@ -779,8 +775,9 @@ class Slots(Meter):
         self.used += cost
         return 0
 
-    def release(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
+    def release(self, now_ns: int, mark: int, cost: float) -> int:  # noqa: ARG002
         self.used = max(self.used - cost, 0.0)
+        return mark
 
     def level(self, now_ns: int) -> float:  # noqa: ARG002
         return self.quota.amount - self.used
