@@ -13,7 +13,6 @@ from paceline.core.capacity import PENDING, Capacity, Resolution
 from paceline.core.guesses import STALL_NS
 from paceline.core.ledger import Ledger, merged, total_tokens
 from paceline.core.meters import FAR_NS
-from paceline.core.pause import Phase
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, REQUESTS, TOKENS, Cost
 from paceline.core.results import (
@@ -104,7 +103,7 @@ class Pool:
         waiter.arrived_ns = now_ns
         if not waiter.returned:
             waiter.number = self.queue.next_number()
-        if self._stop.pause.phase is not Phase.OPEN and (stopped := self._stop.for_newcomer(now_ns)) is not None:
+        if (stopped := self._stop.for_newcomer(now_ns)) is not None:
             return stopped
         if not self.queue.length:
             decision = self._reserve(now_ns, waiter)
@@ -137,7 +136,7 @@ class Pool:
         waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
         if not waiter.returned:
             waiter.number = self.queue.next_number()  # its place, should a further attempt follow a refusal
-        if self._stop.pause.phase is not Phase.OPEN and (stopped := self._stop.for_newcomer(now_ns)) is not None:
+        if (stopped := self._stop.for_newcomer(now_ns)) is not None:
             return stopped
         if self.queue.length > len(self._undecided):
             never = self.ledger.never(waiter.amounts)
@@ -183,7 +182,7 @@ class Pool:
         queue, ledger = self.queue, self.capacity.ledger
         if ledger.loss_check_ns <= now_ns:
             self.counts["lost"] += ledger.lose_old(now_ns)
-        if self._stop.pause.phase is not Phase.OPEN and (stopped := self._stop.for_waiters()) is not None:
+        if (stopped := self._stop.for_waiters()) is not None:
             return self._turn_away(stopped)
         if not queue.length:
             self.wake_ns = None
@@ -235,8 +234,7 @@ class Pool:
         amounts = self.capacity.settle(now_ns, reservation, actual)
         if actual:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
-            if self._stop.pause.phase is not Phase.OPEN:
-                self._stop.served(reservation.granted_ns)
+            self._stop.served(reservation.granted_ns)
             self._compare(reservation.cost, actual)
             if waiter is not None and waiter.queued:
                 seconds_of = self.ledger.seconds_of

@@ -43,19 +43,21 @@ class Stop:
         self._began_ns, self._reason = now_ns, reason
 
     def for_newcomer(self, now_ns: int) -> Stopped | None:
-        """The outcome of a request that comes during the stop; ``None`` for the probe."""
+        """The outcome of a request that comes during the stop; ``None`` for the probe, and while there is no stop."""
+        if self.pause.phase is Phase.OPEN:
+            return None
         if now_ns < self.pause.until_ns:
             return self.outcome
         self.pause.granted(now_ns, now_ns, self._longest_ns)
         return None
 
     def for_waiters(self) -> Stopped | None:
-        """The outcome of all waiters, which came before the stop; ``None`` when only a probe waits."""
+        """The outcome of all waiters, which came before the stop; ``None`` when only a probe waits, or there is no stop."""
         return self.outcome if self.pause.phase is Phase.CLOSED else None
 
     def served(self, sent_ns: int) -> None:
         """End the stop, if an attempt was served that was sent after its beginning."""
-        if sent_ns > self._began_ns:
+        if self.pause.phase is not Phase.OPEN and sent_ns > self._began_ns:
             self.end()
 
     def end(self) -> None:
