@@ -185,8 +185,8 @@ class Section:
 
     def _arm(self, now_ns: int) -> None:
         """Set the timer for the next grant and for the next exchange."""
-        if self._exchanges is not None:
-            self._arm_at(self._exchanges.plan(now_ns))
+        if self._exchanges is not None and (at_ns := self._exchanges.plan(now_ns)) is not None:
+            self._arm_at(at_ns)
         if self._pool.wake_ns is not None:
             self._arm_at(self._pool.wake_ns)
 
