@@ -82,6 +82,11 @@ class Meter:
     headroom_s: float
     most: float
 
+    @property
+    def is_spread_bucket(self) -> bool:
+        """Whether the rule is ``bucket``, and answers have shown that the quota is none: it is spread."""
+        return self.quota.rule is Rule.BUCKET and not self.bursts
+
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
         """The first instant at which ``cost`` fits if nothing is released before.
 

@@ -144,8 +144,7 @@ class Readings:
 
     def _take_bucket(self, now_ns: int, index: int, tracker: QuotaTracker) -> bool:
         """Count a spread quota as a bucket again, if its rule is ``bucket``; whether it was spread."""
-        m = tracker.meter
-        if m.bursts or m.quota.rule is not Rule.BUCKET or self._corrections.shared:
+        if not tracker.meter.is_spread_bucket or self._corrections.shared:
             return False
         self._ledger.count_as_bucket(now_ns, index)
         return True

@@ -184,6 +184,6 @@ def _learned(m: Meter, headroom_s: float) -> dict[str, Any]:
             learned["ceiling"] = round(m.ceiling, 4)
         if m.headroom_s != headroom_s and m.quota.rule is not Rule.EVEN:
             learned["headroom_s"] = m.headroom_s
-        if not m.bursts and m.quota.rule is Rule.BUCKET:
+        if m.is_spread_bucket:
             learned["rule"] = "no bucket: spread evenly"
     return learned
