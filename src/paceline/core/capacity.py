@@ -47,7 +47,7 @@ class Capacity(Protocol):
 
     Attributes:
         ledger: The quotas as known to this process; a pool reads it and does not charge it.
-        behind: What a request waits for when neither a quota nor a cool-down binds: ``queue`` or ``store``.
+        behind: What a request waits for when neither a quota nor a pause binds: ``queue`` or ``store``.
         exchange_ns: When an exchange with the store is due; ``FAR_NS``: not before the next event.
         exchange_due: Whether ``exchange_ns`` became earlier since it was last read.
     """

@@ -66,7 +66,7 @@ class Ledger:
         accounts: One per quota, in the order of all lists of amounts. Quotas are only ever appended.
         units: The units of the accounts, for what looks up the amounts of each request.
         exceeded: Whether an attempt larger than a quota was settled since the learning last looked.
-        pause: The cool-down: no grant before its end, then a probe.
+        pause: No grant before its end, then a probe: after a refusal, in a silence, or where the host has failed.
         loss_check_ns: When :meth:`lose_old` has to look again: no reservation is lost before this instant.
     """
 
@@ -129,7 +129,7 @@ class Ledger:
         return len(self._open)
 
     def amounts(self, cost: Cost) -> list[float]:
-        """``cost`` as one number per meter.
+        """``cost`` as one number per account.
 
         Of the units that ``cost`` does not name, ``tokens`` is the sum of input and output, ``requests`` and
         ``concurrency`` are 1, and any other unit is 0.
@@ -157,7 +157,7 @@ class Ledger:
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         """The first instant at which ``amounts`` fit if nothing is released before, and the index of the meter that binds.
 
-        The instant is ``FAR_NS`` where only a release can make them fit; the index is -1 for a cool-down, or none.
+        The instant is ``FAR_NS`` where only a release can make them fit; the index is -1 for the pause, or for none.
         ``ahead``: the amounts of the requests that go first.
         """
         latest, binding = self.pause.until_ns, -1
@@ -181,7 +181,7 @@ class Ledger:
         if amounts is None:
             amounts = self.amounts(cost)
         latest, binding = self.pause.until_ns, -1
-        alone = False
+        alone = False  # the loop is never(), fitting() and earliest() in one pass: this is the path of every request
         for i, account in enumerate(self.accounts):
             amount = amounts[i]
             if amount:
@@ -239,7 +239,7 @@ class Ledger:
         Units that ``actual`` leaves out stay as reserved.
 
         Returns:
-            The true amount per meter.
+            The true amount per account.
         """
         reserved = reservation.amounts
         if self._alone and reservation in self._alone:
@@ -275,7 +275,7 @@ class Ledger:
         return cost
 
     def settled_amounts(self, reservation: Reservation, actual: Cost) -> list[float]:
-        """The true cost as one number per meter; units that ``actual`` leaves out stay as reserved."""
+        """The true cost as one number per account; units that ``actual`` leaves out stay as reserved."""
         if self._counts_tokens:
             actual = merged(reservation.cost, actual)
         return list(map(actual.get, self.units, reservation.amounts))  # quotas may have been added since

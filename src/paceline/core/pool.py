@@ -89,7 +89,7 @@ class Pool:
 
     @property
     def notices(self) -> deque[str]:
-        """What is to be logged."""
+        """What is to be logged about silences. ``Learning.notices`` has what the user should know of the limits."""
         return self.silence.notices
 
     def submit(self, now_ns: int, waiter: Waiter) -> Outcome:

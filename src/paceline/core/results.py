@@ -12,8 +12,8 @@ Cost = dict[str, float]
 """Amount per unit of one request, e.g. ``{"requests": 1, "tokens": 1_500}``."""
 
 QUEUE, STORE, COOL_DOWN, STORE_LOST, NO_ANSWER = "queue", "store", "cool-down", "store lost", "no answer"
-"""What binds when no quota does: the waiters ahead, an answer of the store, a pause after a refusal, a lost store, or the
-answer to the probe of a pool whose requests in flight are not answered."""
+"""What binds when no quota does: the waiters ahead, an answer of the store, a pause, a lost store, or the answer to the probe of
+a pool whose requests in flight are not answered."""
 
 
 class SourceKind(StrEnum):
@@ -173,10 +173,10 @@ class Reservation:
 
     Attributes:
         cost: The reserved cost per unit.
-        amounts: What was charged, one number per meter: less than ``cost`` where the request is larger than a quota. Quotas
+        amounts: What was charged, one number per account: less than ``cost`` where the request is larger than a quota. Quotas
             are only ever appended to a ledger, so an older reservation has amounts for the first of them.
-        marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per meter.
-        notes: What :class:`~paceline.core.learning.Learning` compares the answer with, per meter; empty: nothing is
+        marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per account.
+        notes: What :class:`~paceline.core.learning.Learning` compares the answer with, per account; empty: nothing is
             learned from its settlement.
         granted_ns: The instant of the grant.
         lost_at_ns: When it is closed as lost, if it is still open.

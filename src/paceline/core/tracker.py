@@ -176,7 +176,7 @@ class QuotaTracker:
         """Count an attempt that is sent now, charged ``amount``; return its note. ``spent``: as in the ledger."""
         if self.meter.ceiling < 1:
             self.climb(now_ns, amount)
-        charged = self.charged + amount
+        charged = self.charged + amount  # as log_charges() does, mostly without a call
         if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
             self.log_charges(now_ns, charged)
         self.charged = charged
