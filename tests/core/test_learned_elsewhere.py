@@ -21,14 +21,14 @@ class TestLimit:
     def test_it_is_no_guess_any_more(self):
         member = open_member()
         learning = member.pool.capacity.learning
-        assert list(learning.guesses.open) == [0]
+        assert list(learning.guesses.tested) == [0]
         member.other_process_says("adopt", 90.0)
         member.take(1)
         assert (member.pool.ledger.names, [one.source for one in member.pool.ledger.accounts]) == (
             ["90 tokens/min"],
             [LEARNED],
         )
-        assert learning.guesses.open == {}
+        assert learning.guesses.tested == {}
 
     def test_a_guess_that_this_process_has_raised_stays_one(self):
         member = Member("60 tokens/min", source=SourceKind.ASSUMED)
@@ -36,7 +36,7 @@ class TestLimit:
             member.answer(member.take(6), actual={"tokens": 6})
         assert member.pool.ledger.names == ["120 tokens/min"]
         member.pool.capacity.learning.learned_elsewhere(member.now_ns, 0, 120.0)  # the store sends the same amount back
-        assert list(member.pool.capacity.learning.guesses.open) == [0]
+        assert list(member.pool.capacity.learning.guesses.tested) == [0]
         assert member.pool.ledger.accounts[0].source.kind is SourceKind.ASSUMED
 
     def test_what_it_was_lowered_to_is_tested_here_too(self):
@@ -44,9 +44,9 @@ class TestLimit:
         guesses = member.pool.capacity.learning.guesses
         member.other_process_says("adopt", 30.0)
         member.take(1)
-        assert guesses.is_lowered(0)
-        assert guesses.open[0].most == 60
-        assert guesses.open[0].test_ns == pytest.approx(member.now_ns + 300 * NS, abs=10 * NS)
+        assert guesses.is_bounded(0)
+        assert guesses.tested[0].most == 60
+        assert guesses.tested[0].test_ns == pytest.approx(member.now_ns + 300 * NS, abs=10 * NS)
 
     def test_an_older_answer_does_not_change_it_back(self):
         member = open_member()

@@ -441,7 +441,7 @@ class TestGuesses:
             pool.settle(T0, outcomes[-1], {"requests": 1})
         pool.refuse(T0, pool.try_grant(T0, Waiter({})), Refusal(RefusalKind.RATE, unit="requests"), 0.0)
         assert amount_of(pool) == 5
-        assert pool.capacity.learning.guesses.open == {}
+        assert pool.capacity.learning.guesses.tested == {}
 
     def test_a_refusal_that_states_the_limit_is_taken_by_its_word(self):
         pool = ungentle("60 requests/min")
@@ -494,7 +494,7 @@ class TestGuesses:
 
     def test_each_further_refusal_doubles_the_rounds_up_to_a_bound(self):
         pool = ungentle("8 concurrency")
-        guess, rounds = pool.capacity.learning.guesses.open[0], []
+        guess, rounds = pool.capacity.learning.guesses.tested[0], []
         for _ in range(7):
             pool.refuse(T0, pool.try_grant(T0, Waiter({})), Refusal(RefusalKind.RATE, unit="concurrency"), 0.0)
             rounds.append(guess.rounds)
@@ -516,7 +516,7 @@ class TestGuesses:
         assert [amounts.index(slots) + 1 for slots in (4, 5, 6, 7, 8)] == [3, 7, 12, 18, 25]
         assert pool.ledger.accounts[0].source.kind is SourceKind.GIVEN
         for open_tests in [1] * 3 + [0]:  # the former number has to hold for as many attempts
-            assert len(pool.capacity.learning.guesses.open) == open_tests
+            assert len(pool.capacity.learning.guesses.tested) == open_tests
             pool.settle(T0, held.pop(0), {"requests": 1})
             held.append(pool.try_grant(T0, Waiter({})))
 
@@ -534,7 +534,7 @@ class TestGuesses:
         for before, slots in [(8, 3), (3, 4), (4, 3)]:
             pool.ledger.adopt(T0, 0, slots)
             learning.learned_elsewhere(T0, 0, before)
-            rounds.append(learning.guesses.open[0].rounds)
+            rounds.append(learning.guesses.tested[0].rounds)
         assert rounds == [1, 1, 2]
         seen = self.serve(pool, 0, 16)
         assert seen[-1] > 3
@@ -653,7 +653,7 @@ class TestPeriods:
         assert pool.ledger.names == ["50 requests/min"]
         pool.observe(T0 + NS, [Reading("requests", limit=50, remaining=49, reset_s=5.0)], send(pool, 1))
         assert pool.ledger.names == ["600 requests/min"]
-        assert pool.ledger.accounts[0].tracker.period_s == 5
+        assert pool.ledger.accounts[0].tracker.stated_period_s == 5
         assert [change.what for change in reports if change.what != "epoch"] == ["adopt", "shift", "spread", "adopt"]
 
     def test_a_refusal_that_names_another_period_is_about_the_quota_whose_period_was_learned(self):
@@ -682,13 +682,15 @@ class TestPeriods:
         ]
         for at_s, remaining, reset_s in readings:
             said = Reading("requests", limit=40, remaining=remaining, reset_s=reset_s)
-            assert refill.renewal_s(T0 + at_s * NS, said, known.amount, known.period_s, lambda _: 40.0) is None
+            assert refill.learn_restart(T0 + at_s * NS, said, known.amount, known.period_s, lambda _: 40.0) is None
         assert (
-            refill.renewal_s(T0 + 12 * NS, Reading("requests", limit=40), known.amount, known.period_s, lambda _: 40.0)
+            refill.learn_restart(
+                T0 + 12 * NS, Reading("requests", limit=40), known.amount, known.period_s, lambda _: 40.0
+            )
             is None
         )
         said = Reading("requests", limit=40, remaining=27, reset_s=10.0)
-        assert refill.renewal_s(T0 + 12 * NS, said, known.amount, known.period_s, lambda _: 40.0) == 10
+        assert refill.learn_restart(T0 + 12 * NS, said, known.amount, known.period_s, lambda _: 40.0) == 10
 
     def test_answers_that_contradict_every_bucket_spread_a_quota_at_once(self):
         pool = pool_of("600 requests/min")
@@ -857,7 +859,7 @@ class TestLowered:
         assert self.demand(pool, 1, 300) == [60]
         steps = self.demand(pool, 300, 1_200)
         assert steps == pytest.approx([60 * 1.25**n for n in range(1, 11)] + [600])
-        assert not pool.capacity.learning.guesses.open
+        assert not pool.capacity.learning.guesses.tested
         assert pool.ledger.accounts[0].source.kind is SourceKind.GIVEN
 
     def test_so_is_a_guess_that_a_refusal_has_corrected(self):
@@ -893,17 +895,17 @@ class TestLowered:
     def test_headers_end_the_test(self):
         pool = self.lowered()
         pool.observe(T0 + NS, [Reading("requests", 60.0, 10.0, 50.0)], send(pool, 1))
-        assert not pool.capacity.learning.guesses.open
+        assert not pool.capacity.learning.guesses.tested
 
     def test_a_test_of_another_process_lets_this_one_wait(self):
         pool = self.lowered()
         learning = pool.capacity.learning
         pool.ledger.adopt(T0, 0, 75.0)
         learning.learned_elsewhere(T0 + 299 * NS, 0, 60.0)
-        assert learning.guesses.open[0].test_ns == T0 + 359 * NS
+        assert learning.guesses.tested[0].test_ns == T0 + 359 * NS
         pool.ledger.adopt(T0, 0, 60.0)
         learning.learned_elsewhere(T0 + 359 * NS, 0, 75.0)
-        assert learning.guesses.open[0].test_ns == T0 + 959 * NS
+        assert learning.guesses.tested[0].test_ns == T0 + 959 * NS
 
 
 class TestInferredPeriods:
@@ -992,7 +994,7 @@ def test_only_open_reservations_up_to_an_instant_count_as_before_it():
     ledger = Ledger(parse_quotas("600 requests/min"), T0)
     for second in range(3):
         ledger.reserve(T0 + second * NS, {"requests": 1})
-    ledger.add(T0, parse_quotas("600 tokens/min")[0])  # unknown to them
+    ledger.add_quota(T0, parse_quotas("600 tokens/min")[0])  # unknown to them
     assert ledger.open_before(0, T0 + NS) == 2
     assert ledger.open_before(1, T0 + NS) == 0
 
@@ -1023,4 +1025,4 @@ class TestRefusedSlots:
                 pool.settle(T0 + second * NS, one, {"requests": 1})
             granted = self.full(pool, second)
         assert amount_of(pool) == 20
-        assert not pool.capacity.learning.guesses.open
+        assert not pool.capacity.learning.guesses.tested

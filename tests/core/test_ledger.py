@@ -28,7 +28,7 @@ def test_without_quotas_all_goes_at_once():
     assert ledger.earliest(T0, []) == (0, -1)
     reservation = grant(ledger, T0, tokens=5)
     assert ledger.settle(T0, reservation, {"tokens": 3}) == []
-    assert (ledger.share([]), ledger.exceeded) == (1, False)
+    assert (ledger.seconds_of([]), ledger.exceeded) == (1, False)
 
 
 class TestReserve:
@@ -91,11 +91,11 @@ class TestReserve:
 
     def test_the_scarcest_quota_measures_a_request_in_seconds(self):
         ledger = ledger_of("60 requests/min", "600 tokens/min", "5 concurrency")
-        assert ledger.share([1, 50, 1]) == 5
-        assert ledger.share([7, 50, 1]) == 7
-        assert ledger_of("5 concurrency").share([1]) == 1
-        assert ledger_of("600 requests/s", "5 concurrency").share([6, 1]) == 0.01
-        assert ledger_of("600 requests/s").share([0]) == 0
+        assert ledger.seconds_of([1, 50, 1]) == 5
+        assert ledger.seconds_of([7, 50, 1]) == 7
+        assert ledger_of("5 concurrency").seconds_of([1]) == 1
+        assert ledger_of("600 requests/s", "5 concurrency").seconds_of([6, 1]) == 0.01
+        assert ledger_of("600 requests/s").seconds_of([0]) == 0
 
 
 class TestSettle:
@@ -142,14 +142,14 @@ class TestSettle:
         ledger = ledger_of("60 requests/min", charged_after=["units"])
         ends = [ledger.settle, ledger.cancel, ledger.close]
         early = [grant(ledger, T0) for _ in ends]
-        ledger.add(T0, quota("9 tokens/min"), LEARNED)
-        ledger.add(T0, quota("5 concurrency"), LEARNED)
-        ledger.add(T0, quota("9 units/min"), LEARNED)
+        ledger.add_quota(T0, quota("9 tokens/min"), LEARNED)
+        ledger.add_quota(T0, quota("5 concurrency"), LEARNED)
+        ledger.add_quota(T0, quota("9 units/min"), LEARNED)
         assert levels(ledger) == [57, 9, 2, 9]
-        assert [ledger.held(index) for index in range(4)] == [3, 0, 3, 0]
+        assert [ledger.in_use(index) for index in range(4)] == [3, 0, 3, 0]
         for end, reservation in zip(ends, early, strict=True):
             end(T0, reservation, *([None] if end == ledger.settle else []))
-        assert (levels(ledger), ledger.in_flight, ledger.held(0)) == ([58, 9, 5, 9], 0, 0)
+        assert (levels(ledger), ledger.in_flight, ledger.in_use(0)) == ([58, 9, 5, 9], 0, 0)
 
     def test_what_was_charged_elsewhere_has_no_marks(self):
         ledger = ledger_of("3 concurrency", "60 requests/min")
@@ -172,7 +172,7 @@ class TestSettle:
         ],
     )
     def test_the_true_cost_names_units_of_the_quotas_and_of_the_cost(self, cost, actual, charged):
-        assert ledger_of("60 requests/min", "600 tokens/min").charged(cost, actual) == charged
+        assert ledger_of("60 requests/min", "600 tokens/min").true_cost(cost, actual) == charged
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ class TestLimits:
     @pytest.mark.parametrize(("source", "opened"), [(LEARNED, 10), (Source(SourceKind.GIVEN), 20)])
     def test_a_quota_that_an_answer_adds_opens_with_half_a_burst(self, source, opened):
         ledger = ledger_of("60 requests/min", gentle=True)
-        ledger.add(T0, quota("600 tokens/min"), source)
+        ledger.add_quota(T0, quota("600 tokens/min"), source)
         assert (ledger.accounts[1].meter.opened, ledger.accounts[1].meter.reach_ns) == (opened, opened * NS // 10)
 
     @pytest.mark.parametrize(("actual", "opened"), [(5, 35), (20, 40)])

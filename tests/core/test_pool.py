@@ -171,7 +171,7 @@ class TestSentLater:
         pool = pool_of("60 tokens/min", "60 units/min even", "100 pages/min sliding", "9 concurrency", learns=True)
         _, outcome = ask(pool, tokens=10, units=20, pages=5)
         before = [m.level(T0 + 8 * NS) for m in pool.ledger.meters]
-        pool.capacity.hold(T0 + 8 * NS, [outcome])
+        pool.capacity.no_refill_for_unsent(T0 + 8 * NS, [outcome])
         assert before == [58, 48, 95, 8]
         assert [m.level(T0 + 8 * NS) for m in pool.ledger.meters] == [50, 40, 95, 8]
 
@@ -179,9 +179,9 @@ class TestSentLater:
         pool = pool_of("60 tokens/min")
         _, outcome = ask(pool, tokens=10)
         ask(pool, tokens=20)
-        pool.capacity.hold(T0 + 20 * NS, [outcome])
+        pool.capacity.no_refill_for_unsent(T0 + 20 * NS, [outcome])
         assert pool.ledger.accounts[0].meter.level(T0 + 20 * NS) == 50
-        pool.capacity.hold(T0 + 20 * NS, [outcome])
+        pool.capacity.no_refill_for_unsent(T0 + 20 * NS, [outcome])
         assert pool.ledger.accounts[0].meter.level(T0 + 20 * NS) == 50
 
     def test_an_exact_quota_counts_them_from_then_on(self):
@@ -189,7 +189,7 @@ class TestSentLater:
         outcomes = [ask(pool, starts=1)[1] for _ in range(3)]
         pool.settle(T0, outcomes[2], None)
         _, free = ask(pool, starts=0)
-        pool.capacity.hold(T0 + 5 * NS, [*outcomes, free])  # the settled one was sent
+        pool.capacity.no_refill_for_unsent(T0 + 5 * NS, [*outcomes, free])  # the settled one was sent
         levels = [pool.ledger.accounts[0].meter.level(T0 + second * NS) for second in (5, 60, 64, 65)]
         assert levels == [4, 5, 5, 7]
 
@@ -741,7 +741,7 @@ def test_what_was_charged_is_what_was_spent(cost, actual, reported):
     pool = pool_of("900 requests/min", "900 tokens/min", "900 input_tokens/min", "900 pages/min")
     outcome = pool.try_grant(T0, Waiter(cost))
     pool.settle(T0, outcome, actual if reported else None)
-    charged = pool.ledger.charged(cost, actual if reported else None)
+    charged = pool.ledger.true_cost(cost, actual if reported else None)
     spent = {
         m.quota.unit: spent
         for m, spent in zip(pool.ledger.meters, [one.spent for one in pool.ledger.accounts], strict=True)

@@ -113,7 +113,7 @@ def test_a_request_above_the_usable_part_goes_alone(learns):
     at_ns = T0 if isinstance(waiter.outcome, Reservation) or pool.wake_ns is None else pool.wake_ns
     pool.pump(at_ns)
     assert at_ns <= T0 + NS
-    one = next(iter(pool.ledger.open))
+    one = next(iter(pool.ledger.open_reservations))
     pool.settle(at_ns, one, {"tokens": 30_000})
     assert shown(pool, 0.0)["remaining"] == pytest.approx(-4_500, abs=1)
     assert shown(pool)["limit"] == 25_500
@@ -128,7 +128,7 @@ def test_a_guess_is_not_raised_by_what_its_limit_allows():
         while not pool.ledger.in_flight:
             at_ns = pool.wake_ns
             pool.pump(at_ns)
-        pool.settle(at_ns, pool.ledger.open[0], {"tokens": amount})
+        pool.settle(at_ns, pool.ledger.open_reservations[0], {"tokens": amount})
         assert shown(pool)["limit"] == limit
         pool.ledger.accounts[0].meter.full_at_ns = T0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from paceline.core.meters import Meter
+from paceline.core.meters import Bucket, Meter
 from paceline.core.results import Source
 from paceline.core.tracker import QuotaTracker
 
@@ -15,14 +15,15 @@ class Account:
     """One quota of a pool.
 
     Attributes:
-        meter: Its arithmetic and its use. It is replaced when answers show that the provider counts in another way.
+        meter: Its arithmetic and its use; see :meth:`replace_meter`.
         name: The quota in its notation.
         source: The source of its limit.
-        given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set.
-        refused_above: A cost above this is refused at once (``NeverFits``): what a given quota holds, with the part that
-            is not ``usable``; infinite for other limits, because only the provider can refuse it. A cost between what the
-            quota holds (``Meter.most``) and this goes when the quota is unused. It reserves what the quota holds, and the
-            rest becomes debt when it is settled.
+        given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set. Where
+            answers have changed the period of the quota, it is the amount per learned period.
+        refused_above: A cost above this is refused at once (``NeverFits``). For a given quota it is what the quota holds,
+            with the part that is not ``usable``. For other limits it is infinite, because only the provider can refuse such
+            a cost. A cost of up to this may be above what the quota holds (``Meter.most``). Then it goes when the quota is
+            unused, reserves what the quota holds, and the rest becomes debt when it is settled.
         stated: The limit that answers have stated above the given one; ``None`` for none.
         spent: The sum of all true costs so far: charges with their refunds and debts.
         tracker: What answers have shown about it; ``None`` where nothing is learned.
@@ -41,6 +42,13 @@ class Account:
 
     def __post_init__(self) -> None:
         self.unit = self.meter.quota.unit
+
+    def replace_meter(self, meter: Meter) -> None:
+        """Count the quota with another meter from now on. What answers have shown about it stays."""
+        self.meter = meter
+        if self.tracker is not None:
+            assert isinstance(meter, Bucket)
+            self.tracker.meter = meter
 
     def with_meter(self, meter: Meter) -> Account:
         """The same limit with another meter, of which nothing has been spent and learned."""

@@ -14,7 +14,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
 from paceline.core.queue import Waiter
 from paceline.core.quota import Cost, Quota
-from paceline.core.results import QUEUE, Decision, Reading, Refusal, RefusalKind, Reservation, StoreLost, WaitUntil
+from paceline.core.results import QUEUE, Decision, Reading, Refusal, Reservation, StoreLost, WaitUntil
 
 Learns = bool | Literal["up"]
 """Whether answers change the limits; ``up``: they also raise those that the user has given."""
@@ -29,8 +29,9 @@ class Resolution(NamedTuple):
     Attributes:
         asked: The waiters of :meth:`Pool.try_grant <paceline.core.pool.Pool.try_grant>` whose cost the message carried.
             Those that have no outcome by now were not granted, and get ``until``.
-        until: Their outcome. ``StoreLost``: the store has never answered, so all waiters get it. ``None``: the store
-            answered before and does not now: this process goes on with its share, and all undecided waiters are tried again.
+        until: The outcome of these waiters. ``StoreLost``: the store has never answered, and all waiters of the pool get
+            this outcome. ``None``: the store has answered before, and does not answer now. This process goes on with its
+            share, and all undecided waiters are tried again.
         changed: Whether quotas have changed.
         newly_lost: Whether the store answered until now.
     """
@@ -46,7 +47,7 @@ class Capacity(Protocol):
 
     Attributes:
         ledger: The quotas as known to this process; a pool reads it and does not charge it.
-        behind: What a request waits for when neither a quota nor a cool-down binds: ``queue`` or ``store``.
+        behind: What a request waits for when neither a quota nor a pause binds: ``queue`` or ``store``.
         exchange_ns: When an exchange with the store is due; ``FAR_NS``: not before the next event.
         exchange_due: Whether ``exchange_ns`` became earlier since it was last read.
     """
@@ -98,7 +99,10 @@ class Capacity(Protocol):
         """End the pause until ``until_ns``, if it is the one in force."""
 
     def arrive(self, now_ns: int) -> None:
-        """Count the attempts in flight as sent now, because the network has held them, where this process keeps the quotas."""
+        """Count the attempts in flight as sent now, because the network has held them.
+
+        Where a store keeps the quotas, nothing happens.
+        """
 
     def cool_down_ns(self, now_ns: int) -> int:
         """How much longer the pause lasts; 0 or less for none."""
@@ -143,7 +147,7 @@ class LocalCapacity:
             self.learning.granted(now_ns, decision)
         return decision
 
-    def hold(self, now_ns: int, unsent: Iterable[Reservation]) -> None:
+    def no_refill_for_unsent(self, now_ns: int, unsent: Iterable[Reservation]) -> None:
         """Let no bucket refill beyond the charges of ``unsent``, attempts that were granted and are sent from now on.
 
         The provider has not charged them: its bucket stays full meanwhile.
@@ -156,7 +160,7 @@ class LocalCapacity:
         for account, amount in zip(self.ledger.accounts, amounts, strict=True):
             m, tracker = account.meter, account.tracker
             if amount and (by_ns := m.unsent_ns(now_ns, amount)):
-                (tracker.hold if tracker is not None else m.shift)(now_ns, by_ns)
+                (tracker.no_refill if tracker is not None else m.shift)(now_ns, by_ns)
 
     def sent(self, now_ns: int, reservation: Reservation) -> None:
         """Count a granted attempt as charged now, where the instant counts: it goes later than it was granted."""
@@ -173,7 +177,7 @@ class LocalCapacity:
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         true = self.ledger.settle(now_ns, reservation, actual)
         if actual and self.learning is not None and reservation.notes:
-            if self.learning.guesses.open:
+            if self.learning.guesses.tested:
                 self.learning.served(now_ns, reservation, true)
             if self.ledger.exceeded:
                 self.ledger.exceeded = False
@@ -184,12 +188,12 @@ class LocalCapacity:
         self.ledger.cancel(now_ns, reservation)
 
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
-        self.ledger.close(now_ns, reservation)
+        self.ledger.close(now_ns, reservation)  # before the learning, which counts the other attempts in flight
         if pause_ns:
             self.ledger.pause.begin(now_ns + pause_ns)
         if self.learning is None:
             return False
-        if refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH):
+        if refusal.kind.about_rate:
             self.learning.charge_kept(reservation)
         return bool(self.learning.refused(now_ns, reservation, refusal, pause_ns))
 
@@ -204,7 +208,7 @@ class LocalCapacity:
 
     def arrive(self, now_ns: int) -> None:
         for i, account in enumerate(self.ledger.accounts):
-            account.meter.arrive(now_ns, self.ledger.held(i))
+            account.meter.arrive(now_ns, self.ledger.in_use(i))
 
     def cool_down_ns(self, now_ns: int) -> int:
         return self.ledger.pause.until_ns - now_ns

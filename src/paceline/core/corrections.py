@@ -22,6 +22,10 @@ UNITS_MAX = 16
 class Corrections:
     """Corrects the quotas of a ledger by what answers say.
 
+    A correction passes three levels. ``Meter.adopt`` changes the arithmetic for another amount. ``Ledger.adopt`` changes the
+    name and the given limit of the account with it. :meth:`set_limit` also changes the source, begins an epoch, and informs the
+    other processes. A quota is spread by ``Spread`` (a meter), ``Ledger.spread`` and :meth:`spread` in the same way.
+
     Args:
         ledger: The ledger.
         report: Called with every change, and with every quota that is added, so that other processes can make it, too.
@@ -60,7 +64,7 @@ class Corrections:
         """Begin to learn about the quota at ``index``, whose meter is ``m``."""
         self.accounts[index].tracker = QuotaTracker(m, partial(self.change, index), adapts=self._adapts)
 
-    def change(self, index: int, now_ns: int, what: What, value: float) -> None:
+    def change(self, index: int, now_ns: int, what: What, value: float = 0.0) -> None:
         """Make a change, here and in the other processes."""
         change = Change(index, what, value)
         self.ledger.apply(now_ns, change)
@@ -75,7 +79,9 @@ class Corrections:
         on_unit = [i for i, m in enumerate(meters) if m.quota.unit == unit and m.quota.rule not in OWN_RULES]
         found = [i for i in on_unit if period_s in (None, meters[i].quota.period_s)]
         if not found:
-            found = [i for i in on_unit if (tracker := self.accounts[i].tracker) is not None and tracker.period_s]
+            found = [
+                i for i in on_unit if (tracker := self.accounts[i].tracker) is not None and tracker.stated_period_s
+            ]
         return found[0] if len(found) == 1 else None
 
     def _is_new(self, unit: str, period_s: float | None) -> bool:
@@ -95,15 +101,22 @@ class Corrections:
     def in_period(self, index: int, limit: float) -> float:
         """A ``limit`` of an answer, as an amount per period of the quota at ``index``."""
         tracker = self.accounts[index].tracker
-        if tracker is None or tracker.period_s is None:
+        if tracker is None or tracker.stated_period_s is None:
             return limit
-        return limit * tracker.meter.quota.period_s / tracker.period_s
+        return limit * tracker.meter.quota.period_s / tracker.stated_period_s
+
+    def add(self, now_ns: int, quota: Quota) -> int:
+        """Charge a further quota from now on, here and in the other processes; return its index."""
+        self.ledger.add_quota(now_ns, quota)
+        self.track_new()
+        self._report(quota)
+        return len(self.accounts) - 1
 
     def take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> list[int]:
         """Take the limit of the answer to an attempt that was sent at ``sent_ns``; return the index of the changed quota.
 
         With an ``index`` it is the limit of that quota, unless a later attempt has met another one. Without, the quota
-        is added, if it is new.
+        is added, if it is new. Nothing is taken from an answer without a limit.
         """
         limit = answer.limit
         if limit is None:
@@ -113,13 +126,9 @@ class Corrections:
                 return []
             slots = answer.unit == CONCURRENCY
             rule = Rule.SLOTS if slots else Rule.BUCKET
-            quota = Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule)
-            self.ledger.add(now_ns, quota)
-            self.track_new()
-            index = len(self.accounts) - 1
+            index = self.add(now_ns, Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule))
             if slots:
                 self.guesses.found_slots(index)
-            self._report(quota)
             return [index]
         account = self.accounts[index]
         tracker = account.tracker
@@ -130,27 +139,27 @@ class Corrections:
             self._stated_above(index, limit)
             limit = account.given
         before = account.meter.quota.amount
-        lowered = self.guesses.is_lowered(index) and isinstance(answer, Refusal)
+        lowered = self.guesses.is_bounded(index) and isinstance(answer, Refusal)
         if not lowered:
-            self.guesses.confirm(index)
+            self.guesses.end(index)
         if isinstance(answer, Refusal) and limit < before and account.meter.quota.rule is not Rule.SLOTS:
             self.guesses.lowered(now_ns, index, before)
         if limit == before:
             if account.source.kind is not SourceKind.GIVEN:
                 account.source = LEARNED
             return []
-        self.adopt(now_ns, index, limit)
+        self.set_limit(now_ns, index, limit)
         if tracker is not None:
             tracker.limit_as_of_ns = sent_ns
         return [index]
 
-    def adopt(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
-        """Take another limit for the quota at ``index``."""
+    def set_limit(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
+        """Set the limit of the quota at ``index``, here and in the other processes."""
         account = self.accounts[index]
         self.change(index, now_ns, What.ADOPT, limit)
         account.source = source
         if account.tracker is not None:
-            account.tracker.changed(now_ns)
+            account.tracker.begin_epoch(now_ns)
 
     def _stated_above(self, index: int, limit: float) -> None:
         """Note that the provider allows more than the user has given; the given limit holds."""
@@ -167,13 +176,13 @@ class Corrections:
         tracker = self.accounts[index].tracker
         if tracker is None or not tracker.meter.bursts:
             return
-        m = tracker.meter = self.ledger.spread(now_ns, index)
-        self._report(Change(index, What.SPREAD))
+        self.change(index, now_ns, What.SPREAD)
+        m = tracker.meter
         missing = lack - max(m.full_at_ns - now_ns, 0) / m.ns_per_unit
         if missing > 0:
             m.charge(now_ns, missing)
             self._report(Change(index, What.SHIFT, math.ceil(missing * m.ns_per_unit)))
-        tracker.changed(now_ns)
+        tracker.begin_epoch(now_ns)
 
     def about_guess(self, index: int) -> str:
         """A sentence about a guessed limit: its source, and what the user can do."""

@@ -13,6 +13,7 @@ slots, a refusal lowers a known number of them, too.
 
 from __future__ import annotations
 
+from enum import Enum
 from math import inf
 
 from paceline.core.ledger import Ledger
@@ -33,8 +34,8 @@ SLOTS_MAX = 512
 """The most slots that a guess is raised to."""
 
 ROUNDS, ROUNDS_MAX = 10, 160
-"""After a refusal, slots are raised by one each time that ``ROUNDS`` x (number of slots) attempts were served, and of a known
-number after each (number of slots); each further refusal doubles the factor, up to ``ROUNDS_MAX``."""
+"""After a refusal, slots are raised by one each time that (factor) x (number of slots) attempts were served. The factor is
+``ROUNDS`` for a guessed number of slots, and 1 for a known one. Each further refusal doubles it, up to ``ROUNDS_MAX``."""
 
 SLOWER = 2.0
 """Slots are not raised while answers take this many times as long as the fastest one."""
@@ -48,17 +49,26 @@ RETEST_STEP, RETEST_EACH_NS = 1.25, 60 * NS
 """By how much a test raises a limit, and how long one step lasts, unless the period is longer."""
 
 
+class Kind(Enum):
+    """Why a limit is tested upward."""
+
+    GUESSED = "guessed"  # neither the user nor an answer has stated it: the test has no end
+    LOWERED = "lowered"  # a refusal has lowered it: it is tested up to what it was before
+    FOUND = "found"  # slots that a refusal has named: they are tested up to ``SLOTS_MAX``
+
+
 class Guess:
     """A limit that is tested upward.
 
     Attributes:
-        most: The amount that it had before a refusal lowered it, where the test ends; infinite for a guess.
+        kind: Why.
+        most: The amount at which the test ends; infinite for a guessed limit.
         source: The source of that amount.
         wait_ns: Of a lowered limit, the time from a refusal to the test.
         test_ns: Of a lowered limit, when it is raised next.
         amount: The amount that it was raised to; 0 before.
         step: By how much it was raised last, where the quota would stall; 0 before.
-        rounds: Of slots, the factor of :data:`ROUNDS`; 0 for a guess before its first refusal.
+        rounds: Of slots, the factor of :data:`ROUNDS`; 0 for guessed ones before their first refusal.
         refused_ns: Of slots, when the last refusal came that counted.
         served: What has been served since it was raised last.
         since_ns: When the first served attempt was sent; 0 before.
@@ -68,44 +78,50 @@ class Guess:
     """
 
     __slots__ = (
-        "amount", "fastest_ns", "mean_ns", "most", "refused_ns", "rounds", "served", "since_ns", "source", "step", "test_ns", "wait_ns", "warned",
+        "amount", "fastest_ns", "kind", "mean_ns", "most", "refused_ns", "rounds", "served", "since_ns", "source", "step", "test_ns", "wait_ns", "warned",
     )  # fmt: skip
 
-    def __init__(self, most: float = inf, source: Source = LEARNED) -> None:
-        self.most, self.source = most, source
+    def __init__(self, kind: Kind, most: float = inf, source: Source = LEARNED) -> None:
+        assert (most == inf) == (kind is Kind.GUESSED)
+        self.kind, self.most, self.source = kind, most, source
         self.wait_ns = self.test_ns = 0
         self.step = self.served = self.amount = 0.0
         self.since_ns = self.refused_ns = 0
-        self.rounds = 1 if most < inf else 0
-        self.warned = most < inf
+        self.rounds = 0 if kind is Kind.GUESSED else 1
+        self.warned = kind is not Kind.GUESSED
         self.fastest_ns, self.mean_ns = FAR_NS, 0.0
 
 
 class Guesses:
-    """The limits of a ledger that are tested upward, by index."""
+    """The limits of a ledger that are tested upward.
+
+    Attributes:
+        tested: These limits, by the index of the quota.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         kinds = (SourceKind.ASSUMED, SourceKind.PUBLISHED)
-        self.open = {i: Guess() for i, account in enumerate(ledger.accounts) if account.source.kind in kinds}
+        guessed = [i for i, account in enumerate(ledger.accounts) if account.source.kind in kinds]
+        self.tested = {i: Guess(Kind.GUESSED) for i in guessed}
 
-    def confirm(self, index: int) -> Guess | None:
-        """Raise the limit at ``index`` no more: an answer has stated it, or an attempt was refused because of it."""
-        return self.open.pop(index, None)
+    def end(self, index: int) -> None:
+        """Raise the limit at ``index`` no more: an answer has stated it, a refusal has disproved it, or its test has ended."""
+        self.tested.pop(index, None)
 
-    def is_lowered(self, index: int) -> bool:
-        """Whether a refusal has lowered the limit at ``index``, and it is to be tested."""
-        return index in self.open and self.open[index].most < inf
+    def is_bounded(self, index: int) -> bool:
+        """Whether the limit at ``index`` is tested up to a known amount, because a refusal has lowered or named it."""
+        return index in self.tested and self.tested[index].kind is not Kind.GUESSED
 
     def is_stepped(self, index: int) -> bool:
         """Whether the limit at ``index`` is a guess with a long period that is raised a few attempts at a time."""
-        return index in self.open and self.open[index].step > 0
+        return index in self.tested and self.tested[index].step > 0
 
     def lowered(self, now_ns: int, index: int, before: float) -> None:
         """Test the limit at ``index`` after a time: a refusal has lowered it from ``before``."""
-        if not self.is_lowered(index):
-            self.open[index] = Guess(before, self._ledger.accounts[index].source)
-        guess = self.open[index]
+        if not self.is_bounded(index):
+            self.tested[index] = Guess(Kind.LOWERED, before, self._ledger.accounts[index].source)
+        guess = self.tested[index]
         guess.amount = 0.0
         self._later(now_ns, index, guess)
 
@@ -117,7 +133,7 @@ class Guesses:
 
     def changed_elsewhere(self, now_ns: int, index: int, before: float) -> None:
         """Another process has lowered the limit at ``index`` from ``before``, or raised it in a test of its own."""
-        guess, quota = self.open[index], self._ledger.accounts[index].meter.quota
+        guess, quota = self.tested[index], self._ledger.accounts[index].meter.quota
         slots = quota.rule is Rule.SLOTS
         raised = quota.amount > (before if slots else guess.amount)
         guess.amount, guess.served = quota.amount, 0.0
@@ -129,7 +145,7 @@ class Guesses:
         else:  # as many processes as there are test it as often as one
             self._later(now_ns, index, guess)
 
-    def refused(self, now_ns: int, sent_ns: int, index: int, used: float, before: float, source: Source) -> float:
+    def slots_refused(self, now_ns: int, sent_ns: int, index: int, used: float, before: float, source: Source) -> float:
         """The number of slots at ``index`` after the refusal of an attempt that was sent at ``sent_ns``.
 
         Args:
@@ -141,21 +157,22 @@ class Guesses:
             source: The source of that number.
         """
         m = self._ledger.accounts[index].meter
-        guess = self.open.setdefault(index, Guess(before, source))
+        guess = self.tested.setdefault(index, Guess(Kind.LOWERED, before, source))
         if sent_ns < guess.refused_ns:  # it says nothing new, and its stated number is no more than it was
             return min(before, m.quota.amount)
-        first = ROUNDS if guess.most == inf else 1
+        guessed = guess.kind is Kind.GUESSED
+        first = ROUNDS if guessed else 1
         guess.rounds = min(2 * guess.rounds, ROUNDS_MAX) if guess.refused_ns else first
         guess.refused_ns, guess.served = now_ns, 0.0
-        return max(used * 3 // 4 if guess.most == inf else min(used, m.quota.amount), 1.0)
+        return max(used * 3 // 4 if guessed else min(used, m.quota.amount), 1.0)
 
     def found_slots(self, index: int) -> None:
         """Raise the slots at ``index`` by one at a time: a refusal has named their number, which may be that of a bad minute."""
-        self.open[index] = Guess(SLOTS_MAX)
+        self.tested[index] = Guess(Kind.FOUND, SLOTS_MAX)
 
     def stalled(self, now_ns: int, amounts: list[float]) -> int | None:
         """The index of a guess that makes a request with ``amounts`` wait longer than a minute, the first time."""
-        for index, guess in self.open.items():
+        for index, guess in self.tested.items():
             m, amount = self._ledger.accounts[index].meter, amounts[index]
             if amount and not guess.warned and m.quota.rule is not Rule.SLOTS:
                 wait_ns = m.earliest(now_ns, min(amount, m.most)) - now_ns
@@ -165,13 +182,13 @@ class Guesses:
         return None
 
     def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> list[tuple[int, float, float]]:
-        """What follows from a served attempt: for each quota to be raised its index, its new amount, and the gain of its level.
+        """The quotas that rise after a served attempt: of each the index, the new amount, and the gain of its level.
 
-        The present amount: that of slots has held, and their test has ended.
+        Slots whose test has ended are among them, with their present amount: it has held.
         """
         raises = []
         binding = self._binding(now_ns, self._ledger.amounts(reservation.cost))
-        for index, guess in self.open.items():
+        for index, guess in self.tested.items():
             amount = true[index] if index < len(true) else 0.0
             guess.served += amount
             guess.since_ns = guess.since_ns or reservation.granted_ns
@@ -215,7 +232,7 @@ class Guesses:
             return limit * amount * self._ledger.share_of(m.quota) / m.most, 0.0
         if not binds or now_ns < guess.test_ns or m.earliest(now_ns, amount) <= now_ns:
             return limit, 0.0
-        if guess.most < inf:
+        if guess.kind is not Kind.GUESSED:
             guess.test_ns = now_ns + self._step_ns(index)
             return limit * RETEST_STEP, 0.0
         if m.quota.period_s > LONG_S:

@@ -112,7 +112,7 @@ class Learning:
         for index, amount, gain in self.guesses.served(now_ns, reservation, true):
             account = self._accounts[index]
             m, tracker, source = account.meter, account.tracker, account.source
-            guess, slots = self.guesses.open[index], m.quota.rule is Rule.SLOTS
+            guess, slots = self.guesses.tested[index], m.quota.rule is Rule.SLOTS
             if not guess.warned and not slots:
                 guess.warned = True
                 self.notices.append(
@@ -121,8 +121,8 @@ class Learning:
             if amount == guess.most:
                 source = guess.source
                 if not slots or amount == m.quota.amount:  # else it has yet to hold
-                    self.guesses.confirm(index)
-            self._corrections.adopt(now_ns, index, amount, source)
+                    self.guesses.end(index)
+            self._corrections.set_limit(now_ns, index, amount, source)
             if gain and tracker is not None and tracker.meter.bursts:
                 tracker.gain(now_ns, gain)
 
@@ -135,19 +135,19 @@ class Learning:
             account = self._accounts[index]
             limit = min(amount * self._corrections.usable_share(index, None), account.given)
             if limit > DEBT_MAX * account.meter.most:
-                self._corrections.adopt(now_ns, index, limit, account.source)
+                self._corrections.set_limit(now_ns, index, limit, account.source)
 
     def learned_elsewhere(self, now_ns: int, index: int, before: float) -> None:
         """Note that another process has changed the limit at ``index`` from ``before``, unless this one has raised it so far."""
-        guess = self.guesses.open.get(index)
+        guess = self.guesses.tested.get(index)
         account, m = self._accounts[index], self._accounts[index].meter
         if guess is None or guess.amount != m.quota.amount:
-            if self.guesses.is_lowered(index):
+            if self.guesses.is_bounded(index):
                 self.guesses.changed_elsewhere(now_ns, index, before)
             elif m.quota.amount < before:  # the process that saw the refusal may end
                 self.guesses.lowered(now_ns, index, before)
             else:
-                self.guesses.confirm(index)
+                self.guesses.end(index)
             account.source = LEARNED
 
     def stalled(self, now_ns: int, amounts: list[float]) -> None:

@@ -1,6 +1,7 @@
 """The quotas of one pool together.
 
-Reservations and settlements are made here. ``Learning`` corrects the meters by :class:`~paceline.core.changes.Change`.
+Reservations and settlements are made here. ``Learning`` corrects the quotas: by a :class:`~paceline.core.changes.Change` where
+other processes make the same correction, and else by a method of the ledger.
 
 An attempt *reserves* the cost that the provider holds at admission: if the cost fits every quota, every quota is
 charged, and otherwise none. After the answer the reservation is *settled* with the true cost: a lower one gives
@@ -53,8 +54,8 @@ class Ledger:
     Args:
         quotas: The quotas.
         now_ns: The present.
-        usable: The share of every limit that is used, above 0 and at most 1; slots and exact quotas are used in full. The quotas of the
-            meters, ``given`` and all that is learned are amounts of that share.
+        usable: The share of every limit that is used, above 0 and at most 1. Slots, exact and even quotas are used in full. The
+            quotas of the meters, ``given`` and all that is learned are amounts of that share.
         sources: The source of each quota; ``given`` for all of them when empty.
         headroom_s: The part of each quota that stays unused, in seconds of its own refill.
         ttl_s: How long a reservation may stay open, in seconds.
@@ -65,7 +66,7 @@ class Ledger:
         accounts: One per quota, in the order of all lists of amounts. Quotas are only ever appended.
         units: The units of the accounts, for what looks up the amounts of each request.
         exceeded: Whether an attempt larger than a quota was settled since the learning last looked.
-        pause: The cool-down: no grant before its end, then a probe.
+        pause: No grant before its end, then a probe: after a refusal, in a silence, or where the host has failed.
         loss_check_ns: When :meth:`lose_old` has to look again: no reservation is lost before this instant.
     """
 
@@ -92,7 +93,7 @@ class Ledger:
         self._counts_tokens = False
         self._open: dict[Reservation, None] = {}  # the oldest first
         for i, quota in enumerate(quotas):
-            self.add(now_ns, quota.part(usable), sources[i] if sources else GIVEN)
+            self.add_quota(now_ns, quota.part(usable), sources[i] if sources else GIVEN)
         self.pause: Pause[Reservation] = Pause()
         self._last_ns = self._at_once = 0  # the instant of the last grant, and the number of grants at that instant
         self.ttl_ns = round(ttl_s * NS)
@@ -128,7 +129,7 @@ class Ledger:
         return len(self._open)
 
     def amounts(self, cost: Cost) -> list[float]:
-        """``cost`` as one number per meter.
+        """``cost`` as one number per account.
 
         Of the units that ``cost`` does not name, ``tokens`` is the sum of input and output, ``requests`` and
         ``concurrency`` are 1, and any other unit is 0.
@@ -156,7 +157,7 @@ class Ledger:
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         """The first instant at which ``amounts`` fit if nothing is released before, and the index of the meter that binds.
 
-        The instant is ``FAR_NS`` where only a release can make them fit; the index is -1 for a cool-down, or none.
+        The instant is ``FAR_NS`` where only a release can make them fit; the index is -1 for the pause, or for none.
         ``ahead``: the amounts of the requests that go first.
         """
         latest, binding = self.pause.until_ns, -1
@@ -180,7 +181,7 @@ class Ledger:
         if amounts is None:
             amounts = self.amounts(cost)
         latest, binding = self.pause.until_ns, -1
-        alone = False
+        alone = False  # the loop is never(), fitting() and earliest() in one pass: this is the path of every request
         for i, account in enumerate(self.accounts):
             amount = amounts[i]
             if amount:
@@ -192,7 +193,7 @@ class Ledger:
                 at_ns = m.earliest(now_ns, amount)
                 if at_ns > latest:
                     latest, binding = at_ns, i
-        if latest > now_ns and not self._rounded(now_ns, latest, binding):
+        if latest > now_ns and not self._is_rounding(now_ns, latest, binding):
             return WaitUntil(latest, self.name(binding))
         if alone:
             amounts = self.fitting(amounts)  # the rest is charged when the provider has served it
@@ -210,7 +211,7 @@ class Ledger:
             self.pause.granted(now_ns, reservation)
         return reservation
 
-    def _rounded(self, now_ns: int, at_ns: int, binding: int) -> bool:
+    def _is_rounding(self, now_ns: int, at_ns: int, binding: int) -> bool:
         """Whether the wait for a bucket until ``at_ns`` is the rounding of the charges that were made at this instant.
 
         Each was rounded up to a nanosecond: seven of a seventh of a minute come to more than a minute.
@@ -218,7 +219,7 @@ class Ledger:
         rounding_ns = self._at_once if self._last_ns == now_ns else 0
         return binding >= 0 and at_ns - now_ns <= rounding_ns and self.accounts[binding].meter.refills
 
-    def share(self, amounts: list[float]) -> float:
+    def seconds_of(self, amounts: list[float]) -> float:
         """``amounts`` as one number: how many seconds of the scarcest quota they take."""
         longest = -1.0
         for account, amount in zip(self.accounts, amounts, strict=False):
@@ -238,7 +239,7 @@ class Ledger:
         Units that ``actual`` leaves out stay as reserved.
 
         Returns:
-            The true amount per meter.
+            The true amount per account.
         """
         reserved = reservation.amounts
         if self._alone and reservation in self._alone:
@@ -274,12 +275,12 @@ class Ledger:
         return cost
 
     def settled_amounts(self, reservation: Reservation, actual: Cost) -> list[float]:
-        """The true cost as one number per meter; units that ``actual`` leaves out stay as reserved."""
+        """The true cost as one number per account; units that ``actual`` leaves out stay as reserved."""
         if self._counts_tokens:
             actual = merged(reservation.cost, actual)
         return list(map(actual.get, self.units, reservation.amounts))  # quotas may have been added since
 
-    def charged(self, cost: Cost, actual: Cost | None) -> Cost:
+    def true_cost(self, cost: Cost, actual: Cost | None) -> Cost:
         """The true cost of an attempt, for the units of its ``cost`` and of the quotas; see :meth:`settle`."""
         true = merged(cost, actual or {})
         amounts = dict(zip(self.units, self.amounts(true), strict=True))
@@ -294,23 +295,23 @@ class Ledger:
         return reservation in self._open
 
     @property
-    def open(self) -> list[Reservation]:
+    def open_reservations(self) -> list[Reservation]:
         """All open reservations."""
         return list(self._open)
 
-    def held(self, index: int) -> float:
-        """What all open reservations hold of the quota at ``index``."""
+    def in_use(self, index: int) -> float:
+        """The charges of all open reservations to the quota at ``index``."""
         return sum(r.amounts[index] for r in self._open if index < len(r.amounts))
 
     def open_before(self, index: int, at_ns: int) -> float:
-        """What the open reservations of ``at_ns`` or before hold of the quota at ``index``."""
-        held = 0.0
+        """The charges to the quota at ``index`` of the open reservations that were granted at ``at_ns`` or before."""
+        amount = 0.0
         for reservation in self._open:
             if reservation.granted_ns > at_ns:
                 break
             if index < len(reservation.amounts):
-                held += reservation.amounts[index]
-        return held
+                amount += reservation.amounts[index]
+        return amount
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close a reservation whose request was never sent."""
@@ -339,9 +340,11 @@ class Ledger:
         return next((r.lost_at_ns for r in self._open), FAR_NS)
 
     def apply(self, now_ns: int, change: Change) -> None:
-        """Make a change that follows from an answer."""
+        """Make a change that follows from an answer. Two kinds change more than the state of a meter."""
         if change.what is What.ADOPT:
             self.adopt(now_ns, change.index, change.value)
+        elif change.what is What.SPREAD:
+            self.spread(now_ns, change.index)
         else:
             apply(now_ns, self.accounts[change.index].meter, change)
 
@@ -361,7 +364,7 @@ class Ledger:
             account.refused_above = max(account.refused_above, rounded(m.most / self.share_of(m.quota)))
 
     def share_of(self, quota: Quota) -> float:
-        """The share of its limit that ``quota``, one of a meter, is: ``usable``, and 1 for slots and exact quotas."""
+        """The share of its limit that ``quota``, one of a meter, is: 1 for slots, exact and even quotas, else ``usable``."""
         return 1.0 if quota.part(self.usable) is quota else self.usable
 
     def whole(self, index: int) -> Quota:
@@ -369,7 +372,7 @@ class Ledger:
         quota = self.accounts[index].meter.quota
         return quota.part(1 / self.share_of(quota))
 
-    def add(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
+    def add_quota(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
         """Charge a further quota, which is the usable part of its limit, from now on; slots also with what is in flight."""
         given = source.kind is SourceKind.GIVEN
         m = meter(quota, now_ns, self.headroom_s, gentle=self.gentle, held=quota.unit in self.charged_after)
@@ -382,9 +385,9 @@ class Ledger:
                 reservation.marks += [0] * (missing + 1)
                 m.charge(now_ns, 1.0)
         above = rounded(m.most / self.share_of(quota)) if given else math.inf
-        self.append(Account(m, str(quota), source, quota.amount if given else math.inf, above))
+        self.add_account(Account(m, str(quota), source, quota.amount if given else math.inf, above))
 
-    def append(self, account: Account) -> None:
+    def add_account(self, account: Account) -> None:
         """Charge a further account from now on, at its present level."""
         if account.meter.quota.rule is Rule.SLOTS:
             self.slot_indexes.append(len(self.accounts))
@@ -400,16 +403,18 @@ class Ledger:
 
         What it lacks from full stays, of a window its use. Its low points, its learned ceiling and held amounts do not.
         """
-        old = self.accounts[index].meter
-        spread = self.accounts[index].meter = Spread(old.quota, now_ns, self.headroom_s)
-        spread.charge(now_ns, old.lack(now_ns))
+        account = self.accounts[index]
+        spread = Spread(account.meter.quota, now_ns, self.headroom_s)
+        spread.charge(now_ns, account.meter.lack(now_ns))
+        account.replace_meter(spread)
         return spread
 
     def count_as_bucket(self, now_ns: int, index: int) -> Bucket:
         """Count the quota at ``index`` as a bucket, full."""
         account = self.accounts[index]
-        m = account.meter = Bucket(account.meter.quota, now_ns, self.headroom_s, gentle=self.gentle)
-        return m
+        bucket = Bucket(account.meter.quota, now_ns, self.headroom_s, gentle=self.gentle)
+        account.replace_meter(bucket)
+        return bucket
 
     def close(self, now_ns: int, reservation: Reservation) -> bool:
         """Close ``reservation`` and keep its charge; whether it was open."""
@@ -422,8 +427,11 @@ class Ledger:
             self._alone.discard(reservation)
         for i in self._released:
             if i < len(reservation.amounts):  # quotas may have been added since
-                mark = reservation.marks[i] if i < len(reservation.marks) else 0
-                self.accounts[i].meter.release(now_ns, mark, reservation.amounts[i])
+                m, amount, marks = self.accounts[i].meter, reservation.amounts[i], reservation.marks
+                if i < len(marks):
+                    marks[i] = m.release(now_ns, marks[i], amount)
+                else:  # it was charged elsewhere
+                    m.release(now_ns, 0, amount)
         return True
 
 

@@ -33,7 +33,7 @@ from datetime import UTC, datetime, timedelta
 from functools import reduce
 from math import ceil, floor
 from operator import add, sub
-from typing import ClassVar
+from typing import ClassVar, assert_never
 
 from paceline.core.quota import MONTH, NS, Quota, Rule
 
@@ -53,7 +53,7 @@ CEILING_MIN = 0.01
 """The least learned ceiling, as a share of the published rate: below it, too few answers come to correct it."""
 
 FULL_WAIT_NS = NS // 20
-"""How long a cost as large as the bucket waits after the bucket is full."""
+"""A cost that needs a full bucket goes so much later than the bucket is full, at most."""
 
 LOW_POINTS_MAX = 16
 """How many low points a bucket remembers. Of more, the two that lacked nearly the same are merged, which can only
@@ -82,10 +82,15 @@ class Meter:
     headroom_s: float
     most: float
 
-    def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
-        """The first instant at which ``cost`` fits if nothing is released before; it may be past, and means now then.
+    @property
+    def is_spread_bucket(self) -> bool:
+        """Whether the rule is ``bucket``, and answers have shown that the quota is none: it is spread."""
+        return self.quota.rule is Rule.BUCKET and not self.bursts
 
-        ``FAR_NS``: only a release can make it fit.
+    def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
+        """The first instant at which ``cost`` fits if nothing is released before.
+
+        An instant in the past means that it fits now, and ``FAR_NS`` that only a release can make it fit.
 
         Args:
             now_ns: The present.
@@ -108,11 +113,13 @@ class Meter:
     def answered(self, cost: float) -> None:
         """An attempt has been answered: a gentle bucket widens its burst by ``cost``, the larger of its charge and its true cost."""
 
-    def release(self, now_ns: int, mark: int, cost: float) -> None:
+    def release(self, now_ns: int, mark: int, cost: float) -> int:  # noqa: ARG002
         """The attempt that was charged ``cost``, with this mark, is over: slots become free, a held cost is charged.
 
-        Called before :meth:`correct`.
+        Returns:
+            The mark of the charge from now on, for :meth:`correct`.
         """
+        return mark
 
     def level(self, now_ns: int) -> float:
         """What is left, headroom included; negative in debt."""
@@ -131,7 +138,7 @@ class Meter:
         raise NotImplementedError
 
     def shift(self, now_ns: int, by_ns: int) -> None:
-        """Move the level by so much refill: down when others use the key, too, and up when the charges were too high."""
+        """Move the level by so much refill. Positive: less is left, because others use the key, too. Negative: more is left."""
 
     def cap_burst(self, amount: float) -> None:
         """Learn that it holds only ``amount`` at once; its charges, and the wait of a cost above that, stay."""
@@ -291,9 +298,10 @@ class Bucket(Meter):
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
         """See :meth:`Meter.earliest`. There are three cases.
 
-        A cost up to what is granted at once goes when the bucket has that much. A larger one goes when the bucket is full:
-        a cost up to the burst at most ``full_wait_ns`` later, and not a whole headroom, which every such request would pay;
-        a cost above the burst (with ``slack_ns``) when the rest has been refilled, too.
+        - A cost up to what is granted at once goes when the bucket has that much.
+        - A larger cost up to the burst goes when the bucket is full, or at most ``full_wait_ns`` later. A wait for the whole
+          headroom would delay every such request.
+        - A cost above the burst goes when the bucket is full and the rest of the cost, with ``slack_ns``, has been refilled.
         """
         cost_ns = ceil(cost * self.ns_per_unit) + slack_ns  # rounded up, against over-admission
         need_ns = cost_ns - self.reach_ns
@@ -393,14 +401,13 @@ class Held(Bucket):
             attempt's mark.
     """
 
-    __slots__ = ("_released", "charged_early", "held", "held_amount")
+    __slots__ = ("charged_early", "held", "held_amount")
 
     holds = True
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
         self.held: dict[int, float] = {}
         self.charged_early: dict[int, int] = {}
-        self._released = 0  # the mark of the charge of the attempt that release() was called for
         self.held_amount = 0.0
         super().__init__(quota, now_ns, headroom_s, gentle=gentle)
 
@@ -426,16 +433,12 @@ class Held(Bucket):
         self.held_amount += cost
         return self.sequence
 
-    def release(self, now_ns: int, mark: int, cost: float) -> None:
-        if self.held.pop(mark, None) is not None:
-            self.held_amount = self.held_amount - cost if self.held else 0.0
-            self._released = super().charge(now_ns, cost)
-            assert self.held or not self.held_amount
-        else:
-            self._released = self.charged_early.pop(mark, mark)
-
-    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:  # noqa: ARG002
-        super().correct(now_ns, self._released, charged, actual)  # release() of the same attempt was called just before
+    def release(self, now_ns: int, mark: int, cost: float) -> int:
+        if self.held.pop(mark, None) is None:
+            return self.charged_early.pop(mark, mark)
+        self.held_amount = self.held_amount - cost if self.held else 0.0
+        assert self.held or not self.held_amount
+        return super().charge(now_ns, cost)
 
     def level(self, now_ns: int) -> float:
         return super().level(now_ns) - self.held_amount
@@ -452,8 +455,7 @@ class Held(Bucket):
 
     def _charge_old(self, now_ns: int) -> None:
         while self.held and (mark := next(iter(self.held))) + self._period_ns <= now_ns:
-            self.release(now_ns, mark, self.held[mark])
-            self.charged_early[mark] = self._released
+            self.charged_early[mark] = self.release(now_ns, mark, self.held[mark])
 
 
 SLICES = 512
@@ -778,8 +780,9 @@ class Slots(Meter):
         self.used += cost
         return 0
 
-    def release(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
+    def release(self, now_ns: int, mark: int, cost: float) -> int:  # noqa: ARG002
         self.used = max(self.used - cost, 0.0)
+        return mark
 
     def level(self, now_ns: int) -> float:  # noqa: ARG002
         return self.quota.amount - self.used
@@ -808,8 +811,10 @@ def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False,
         return Exact(quota)
     if quota.rule is Rule.EVEN:
         return Bucket(quota, now_ns, 0.0)
-    if quota.rule is Rule.WINDOW and quota.anchor is not None:
-        return Window(quota, headroom_s)
     if quota.rule is Rule.BUCKET:
         return (Held if held else Bucket)(quota, now_ns, headroom_s, gentle=gentle)
-    return Spread(quota, now_ns, headroom_s)
+    if quota.rule is Rule.WINDOW and quota.anchor is not None:
+        return Window(quota, headroom_s)
+    if quota.rule is Rule.WINDOW or quota.rule is Rule.SLIDING:  # pragma: no branch  (there is no other rule)
+        return Spread(quota, now_ns, headroom_s)
+    assert_never(quota.rule)  # pragma: no cover

@@ -13,7 +13,6 @@ from paceline.core.capacity import PENDING, Capacity, Resolution
 from paceline.core.guesses import STALL_NS
 from paceline.core.ledger import Ledger, merged, total_tokens
 from paceline.core.meters import FAR_NS
-from paceline.core.pause import Phase
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, REQUESTS, TOKENS, Cost
 from paceline.core.results import (
@@ -90,7 +89,7 @@ class Pool:
 
     @property
     def notices(self) -> deque[str]:
-        """What is to be logged."""
+        """What is to be logged about silences. ``Learning.notices`` has what the user should know of the limits."""
         return self.silence.notices
 
     def submit(self, now_ns: int, waiter: Waiter) -> Outcome:
@@ -104,7 +103,7 @@ class Pool:
         waiter.arrived_ns = now_ns
         if not waiter.returned:
             waiter.number = self.queue.next_number()
-        if self._stop.pause.phase is not Phase.OPEN and (stopped := self._stop.for_newcomer(now_ns)) is not None:
+        if (stopped := self._stop.for_newcomer(now_ns)) is not None:
             return stopped
         if not self.queue.length:
             decision = self._reserve(now_ns, waiter)
@@ -137,7 +136,7 @@ class Pool:
         waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
         if not waiter.returned:
             waiter.number = self.queue.next_number()  # its place, should a further attempt follow a refusal
-        if self._stop.pause.phase is not Phase.OPEN and (stopped := self._stop.for_newcomer(now_ns)) is not None:
+        if (stopped := self._stop.for_newcomer(now_ns)) is not None:
             return stopped
         if self.queue.length > len(self._undecided):
             never = self.ledger.never(waiter.amounts)
@@ -191,7 +190,7 @@ class Pool:
         queue, ledger = self.queue, self.capacity.ledger
         if ledger.loss_check_ns <= now_ns:
             self.counts["lost"] += ledger.lose_old(now_ns)
-        if self._stop.pause.phase is not Phase.OPEN and (stopped := self._stop.for_waiters()) is not None:
+        if (stopped := self._stop.for_waiters()) is not None:
             return self._turn_away(stopped)
         if not queue.length:
             self.wake_ns = None
@@ -205,7 +204,7 @@ class Pool:
             if isinstance(decision, WaitUntil):
                 until = decision
                 break
-            queue.pop(ledger.share(head.amounts))
+            queue.pop(ledger.seconds_of(head.amounts))
             head.outcome = decision
             if isinstance(decision, Reservation):
                 waited_ns = now_ns - head.arrived_ns
@@ -233,7 +232,10 @@ class Pool:
                 self.wake_ns = None  # otherwise the timer for the waiter would be set again and again
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
-        """Close ``reservation`` with its true cost; ``None``: see :meth:`Capacity.settle`."""
+        """Close ``reservation`` with its true cost; ``None``: see :meth:`Capacity.settle`.
+
+        ``None`` is no sign of an answer: it ends neither a silence nor a stop.
+        """
         if not reservation.open:
             return
         self.counts["settled"] += 1
@@ -241,12 +243,11 @@ class Pool:
         amounts = self.capacity.settle(now_ns, reservation, actual)
         if actual:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
-            if self._stop.pause.phase is not Phase.OPEN:
-                self._stop.served(reservation.granted_ns)
+            self._stop.served(reservation.granted_ns)
             self._compare(reservation.cost, actual)
             if waiter is not None and waiter.queued:
-                share = self.ledger.share
-                self.queue.correct(waiter, share(amounts) - share(reservation.amounts))
+                seconds_of = self.ledger.seconds_of
+                self.queue.correct(waiter, seconds_of(amounts) - seconds_of(reservation.amounts))
 
     def answered(self, now_ns: int) -> None:
         """An answer has begun, which ends a silence; its reservation is marked as ``begun``."""
@@ -287,8 +288,8 @@ class Pool:
                 reservation.notes = ()  # nothing was served
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
-        rate = refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH)
-        if rate and reservation.granted_ns >= self._row_since_ns:  # the others were sent before the last refusal came
+        # Attempts that were sent before the last refusal came count once with it.
+        if refusal.kind.about_rate and reservation.granted_ns >= self._row_since_ns:
             self.refused_in_row += 1
             self._row_since_ns = now_ns
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):

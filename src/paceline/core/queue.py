@@ -103,7 +103,7 @@ class Waiter:
             refusal, or after it gave back a grant that a pause made useless.
         deadline_ns: The latest instant of a grant, or ``None``.
         owner: The thread or task that waits, as the scheduler needs it.
-        amounts: The cost as one number per meter.
+        amounts: The cost as one number per account.
         outcome: The result; ``None`` while it waits.
         queued: Whether it has joined the queue.
         name: The caller's name for it, for the status; ``None`` for none.

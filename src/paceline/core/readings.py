@@ -13,7 +13,7 @@ from paceline.core.meters import Window
 from paceline.core.quota import Rule
 from paceline.core.refill import LONGER_PERIOD, PERIOD_MARGIN, Refill
 from paceline.core.results import LEARNED, Basis, Reading, Reservation
-from paceline.core.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note
+from paceline.core.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker
 
 LIMIT_MIN, LIMIT_MAX = 1e-3, 1e12
 WAIT_MAX_S = 32 * 86_400.0
@@ -49,7 +49,7 @@ class Readings:
         self._shown, self._shown_for = {}, reservation
         for whole in map(_sane_reading, readings):
             sent_ns, index = reservation.granted_ns, self._corrections.index_of(whole.unit, whole.period_s)
-            if index is None and not self._has_period(whole):
+            if index is None and not self._may_add(whole):
                 continue
             share = self._corrections.usable_share(index, whole.unit)
             reading = whole if share == 1 else self._usable_reading(index, whole, share)
@@ -65,32 +65,34 @@ class Readings:
                 self._shown[index] = whole.remaining
             account = self._accounts[index]
             tracker, m = account.tracker, account.meter
-            above = reading.limit is not None and self._corrections.in_period(index, reading.limit) > m.quota.amount
+            limit_is_higher = (
+                reading.limit is not None and self._corrections.in_period(index, reading.limit) > m.quota.amount
+            )
             if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
                 self._corrections.change(index, now_ns, What.SEEN, reading.remaining)
             if tracker is None or note is None:
                 continue
             partly = share < 1  # the provider refills faster than the part that is used
-            if tracker.read(now_ns, sent_ns, note, reading, above=above, lower_only=partly):
+            if tracker.read(now_ns, sent_ns, note, reading, limit_is_higher=limit_is_higher, lower_only=partly):
                 since = max(tracker.charged - note.charged, 0.0)
                 self._corrections.spread(now_ns, index, max(m.quota.amount - (reading.remaining or 0.0), 0.0) + since)
-            elif (limited or refilled) and not above:
+            elif (limited or refilled) and not limit_is_higher:
                 tracker.take_level(now_ns, sent_ns, note, reading)
-            tracker.look_above(now_ns, account.spent, partial(self._ledger.open_before, index))
+            tracker.look_at_kept(now_ns, account.spent, partial(self._ledger.open_before, index))
         return changed
 
-    def _has_period(self, reading: Reading) -> bool:
-        """Whether a quota may be added for the period of a reading, if it has one.
+    def _may_add(self, reading: Reading) -> bool:
+        """Whether a quota may be added for a reading that is about no listed one, by the basis of its period.
 
-        A proved one must be the only one on the unit, or readings must agree about it. An assumed one is not added.
-        Of a counter, some readings look like those of a bucket with another period.
+        One with a proved period must be the only one on its unit, or readings must agree about the period: some readings of
+        a counter look like those of a bucket with another period. A quota with an assumed period is not added.
         """
         if reading.period_s is None or reading.basis is Basis.STATED:
             return True
         if reading.basis is Basis.ASSUMED or reading.unit not in self._ledger.units:
             return reading.basis is Basis.PROVED
         refill = self._inferred.setdefault(reading.unit, Refill())
-        return refill.period_s(reading) == reading.period_s
+        return refill.learn_period(reading) == reading.period_s
 
     def _usable_reading(self, index: int | None, reading: Reading, share: float) -> Reading:
         """What ``reading`` says about the ``share`` of the limit that is used; the rest of it stays with the provider.
@@ -117,7 +119,7 @@ class Readings:
     def _take_refill(
         self, now_ns: int, index: int, sent_ns: int, note: Note | None, reading: Reading, limit: float | None
     ) -> bool:
-        """Learn from ``reading`` how fast the quota at ``index`` refills; whether its period or its rule has changed.
+        """Learn from ``reading`` how fast the quota at ``index`` refills; whether its rule or its period has changed.
 
         ``limit``: the part of the reading's limit that is used.
         """
@@ -125,33 +127,50 @@ class Readings:
         stated = reading.period_s is not None and reading.basis is Basis.STATED
         if tracker is None or stated or tracker.meter.quota.rule is Rule.SLIDING:
             return False  # it has stated its period, or the user the rule, by which its resets have another meaning
-        period_s, spread = tracker.refill.period_s(reading), not tracker.meter.bursts
-        bucket, quota, account = period_s is not None, tracker.meter.quota, self._accounts[index]
+        period_s, quota = tracker.refill.learn_period(reading), tracker.meter.quota
+        bucket = period_s is not None
         if not bucket and note is not None:
-            known = quota.amount if account.given == math.inf else account.given
+            given = self._accounts[index].given
+            known = quota.amount if given == math.inf else given
             charged_since = partial(tracker.charged_since, note)
-            period_s = tracker.refill.renewal_s(sent_ns, reading, known, quota.period_s, charged_since)
+            period_s = tracker.refill.learn_restart(sent_ns, reading, known, quota.period_s, charged_since)
         if period_s is None or limit is None:
             return False
-        changed = False
-        if spread and bucket and quota.rule is Rule.BUCKET and not self._corrections.shared:
-            tracker.meter, changed = self._ledger.count_as_bucket(now_ns, index), True
-        known_s = tracker.period_s or quota.period_s
-        if abs(period_s - known_s) > PERIOD_MARGIN * known_s:
-            tracker.period_s, changed = period_s, True
-            if not bucket:
-                self._corrections.spread(now_ns, index)
-            if (
-                self._corrections.shared
-            ):  # other processes match it by unit and period: the period stays, the amount is converted
-                self._corrections.adopt(now_ns, index, min(self._corrections.in_period(index, limit), account.given))
-            else:
-                account.given *= period_s / quota.period_s
-                self._ledger.adopt(now_ns, index, min(limit, account.given), period_s)
-                self._accounts[index].source = LEARNED
-        if changed:
-            tracker.changed(now_ns)
-        return changed
+        rule_is_new = bucket and self._take_bucket(now_ns, index, tracker)
+        period_is_new = self._take_period(now_ns, index, tracker, period_s, limit, bucket=bucket)
+        if rule_is_new or period_is_new:
+            tracker.begin_epoch(now_ns)
+        return rule_is_new or period_is_new
+
+    def _take_bucket(self, now_ns: int, index: int, tracker: QuotaTracker) -> bool:
+        """Count a spread quota as a bucket again, if its rule is ``bucket``; whether it was spread."""
+        if not tracker.meter.is_spread_bucket or self._corrections.shared:
+            return False
+        self._ledger.count_as_bucket(now_ns, index)
+        return True
+
+    def _take_period(
+        self, now_ns: int, index: int, tracker: QuotaTracker, period_s: float, limit: float, *, bucket: bool
+    ) -> bool:
+        """Take the period that readings have shown, and the ``limit``, which is per that period; whether the period is new.
+
+        A quota that is no ``bucket`` is spread. Where other processes share the quota they find it by unit and period, so
+        the period stays, and the limit is converted. Else the period changes, and the given limit is converted.
+        """
+        account, quota = self._accounts[index], tracker.meter.quota
+        known_s = tracker.stated_period_s or quota.period_s
+        if abs(period_s - known_s) <= PERIOD_MARGIN * known_s:
+            return False
+        tracker.stated_period_s = period_s
+        if not bucket:
+            self._corrections.spread(now_ns, index)
+        if self._corrections.shared:
+            self._corrections.set_limit(now_ns, index, min(self._corrections.in_period(index, limit), account.given))
+        else:
+            account.given *= period_s / quota.period_s
+            self._ledger.adopt(now_ns, index, min(limit, account.given), period_s)
+            account.source = LEARNED
+        return True
 
 
 def note_of(reservation: Reservation, index: int) -> Note | None:

@@ -10,7 +10,7 @@ from paceline.core.guesses import RETEST_STEP, Guess
 from paceline.core.meters import Slots, Window
 from paceline.core.quota import OWN_RULES, Rule
 from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
-from paceline.core.results import LEARNED, Refusal, RefusalKind, Reservation
+from paceline.core.results import LEARNED, Refusal, Reservation
 
 PLENTY = 0.5
 """A refusal that names no quota is blamed on assumed slots if every other quota has more than this share left."""
@@ -18,6 +18,9 @@ PLENTY = 0.5
 
 class Refusals:
     """Learns from refusals for rate and growth.
+
+    A refusal that names no quota is taken for one about the tightest quota. One about a quota that is not listed adds it, if
+    it states the limit. Else it teaches nothing: it has no amount to begin with, and the pool only pauses.
 
     Args:
         corrections: Corrects the quotas.
@@ -36,7 +39,7 @@ class Refusals:
             The indexes of the quotas that the answer has added, or whose limit it has changed. Limits that follow from
             what the pool observed are not in it.
         """
-        if refusal.kind not in (RefusalKind.RATE, RefusalKind.GROWTH):
+        if not refusal.kind.about_rate:
             return []
         named = refusal.unit is not None  # numbers without a unit may be about a quota that is not listed
         refusal = replace(
@@ -62,10 +65,10 @@ class Refusals:
         if index is not None:
             m = self._accounts[index].meter
             if isinstance(m, Slots):
-                fewer = self._guesses.refused(now_ns, sent_ns, index, m.used, before, source)
+                fewer = self._guesses.slots_refused(now_ns, sent_ns, index, m.used, before, source)
                 if fewer < m.quota.amount:
-                    self._corrections.adopt(now_ns, index, fewer, self._accounts[index].source)
-            elif refusal.limit is None and (guess := self._guesses.open.get(index)) is not None:
+                    self._corrections.set_limit(now_ns, index, fewer, self._accounts[index].source)
+            elif refusal.limit is None and (guess := self._guesses.tested.get(index)) is not None:
                 self._fall_back(now_ns, index, guess, sent_ns)
             elif refusal.limit is None and isinstance(m, Window):
                 self._doubt_window(now_ns, index, m)
@@ -103,23 +106,23 @@ class Refusals:
         counted = [(i, m) for i, m in counted if i not in ample] or counted
         shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in counted]
         # Slots are not the reason for the refusal of an attempt that was alone in flight.
-        open_meters = [(i, self._accounts[i].meter) for i in self._guesses.open]
-        slots = [i for i, m in open_meters if isinstance(m, Slots) and m.used]
+        tested = [(i, self._accounts[i].meter) for i in self._guesses.tested]
+        slots = [i for i, m in tested if isinstance(m, Slots) and m.used]
         if slots and (not shares or min(shares)[0] > PLENTY):
             return slots[0]
         return min(shares)[1] if shares else None
 
     def _fall_back(self, now_ns: int, index: int, guess: Guess, sent_ns: int) -> None:
         """Replace a limit that was raised too far by what was served before the attempt that was refused."""
-        if self._guesses.is_lowered(index):
+        if self._guesses.is_bounded(index):
             if guess.amount:
-                self._corrections.adopt(now_ns, index, guess.amount / RETEST_STEP)
+                self._corrections.set_limit(now_ns, index, guess.amount / RETEST_STEP)
                 self._guesses.lowered(now_ns, index, guess.most)
             return
-        self._guesses.confirm(index)
+        self._guesses.end(index)
         tracker = self._accounts[index].tracker
         if guess.amount and tracker is not None and tracker.meter.bursts:
             limit = tracker.least_limit(guess.since_ns, sent_ns)
             if 0 < limit < tracker.meter.quota.amount:
-                self._corrections.adopt(now_ns, index, 2 * limit, self._accounts[index].source)
+                self._corrections.set_limit(now_ns, index, 2 * limit, self._accounts[index].source)
                 tracker.fall_back(now_ns, limit)

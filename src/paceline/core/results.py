@@ -12,8 +12,8 @@ Cost = dict[str, float]
 """Amount per unit of one request, e.g. ``{"requests": 1, "tokens": 1_500}``."""
 
 QUEUE, STORE, COOL_DOWN, STORE_LOST, NO_ANSWER = "queue", "store", "cool-down", "store lost", "no answer"
-"""What binds when no quota does: the waiters ahead, an answer of the store, a pause after a refusal, a lost store, or the
-answer to the probe of a pool whose requests in flight are not answered."""
+"""What binds when no quota does: the waiters ahead, an answer of the store, a pause, a lost store, or the answer to the probe of
+a pool whose requests in flight are not answered."""
 
 
 class SourceKind(StrEnum):
@@ -26,7 +26,7 @@ class SourceKind(StrEnum):
     ASSUMED = "assumed"
     """The tier was not named, or no row is about this model: the account may have more, or less."""
     LEARNED = "learned"
-    """An answer stated it."""
+    """An answer stated it, or it follows from answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +173,10 @@ class Reservation:
 
     Attributes:
         cost: The reserved cost per unit.
-        amounts: What was charged, one number per meter: less than ``cost`` where the request is larger than a quota. Quotas
+        amounts: What was charged, one number per account: less than ``cost`` where the request is larger than a quota. Quotas
             are only ever appended to a ledger, so an older reservation has amounts for the first of them.
-        marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per meter.
-        notes: What :class:`~paceline.core.learning.Learning` compares the answer with, per meter; empty: nothing is
+        marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per account.
+        notes: What :class:`~paceline.core.learning.Learning` compares the answer with, per account; empty: nothing is
             learned from its settlement.
         granted_ns: The instant of the grant.
         lost_at_ns: When it is closed as lost, if it is still open.
@@ -203,7 +203,7 @@ class WaitUntil:
 
     Attributes:
         at_ns: The instant.
-        quota: What binds: a quota in its notation, ``queue``, ``store``, ``cool-down`` or ``store lost``.
+        quota: What binds: a quota in its notation, or ``queue``, ``store``, ``cool-down``, ``store lost`` or ``no answer``.
     """
 
     at_ns: int
@@ -267,6 +267,11 @@ class RefusalKind(StrEnum):
     MONEY = "money"  # no balance, or a spend limit: never retried
     NEVER_FITS = "never_fits"  # the request is larger than the limit: never retried
 
+    @property
+    def about_rate(self) -> bool:
+        """Whether it is the rate of the requests, or its growth: the pool learns from such refusals."""
+        return self in (RefusalKind.RATE, RefusalKind.GROWTH)
+
 
 class RefusalScope(StrEnum):
     """The requests that a refusal is about: the fewest that the answer allows."""
@@ -308,7 +313,7 @@ class Refusal:
 
 
 class Basis(StrEnum):
-    """How a fact is known; an earlier one holds before a later one."""
+    """How a fact is known, the surest kind first."""
 
     STATED = "stated"
     """The answer states it, or the provider documents it for every account."""

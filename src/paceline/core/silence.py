@@ -1,7 +1,7 @@
 """The silence of a pool: its attempts get no answer, so that it sends one probe after another until an answer comes.
 
-A silence decides when. What goes meanwhile is decided by the pause of the capacity (:mod:`paceline.core.pause`): the silence
-begins that pause for each probe, and lifts it at an answer.
+:class:`Silence` decides when a pool is silent. The pause of the capacity (:mod:`paceline.core.pause`) decides what goes
+meanwhile: the silence begins a pause for each probe, and lifts it when an answer comes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,11 @@ class Silence:
         """When the pool is silent, or may be, if no answer comes before."""
         # Not those that were sent long before the last answer: their permits may have been forgotten.
         since_ns = self._answered_ns - self.usual_ns
-        sent_ns = [one.granted_ns for one in self._capacity.ledger.open if one.granted_ns >= since_ns and not one.begun]
+        sent_ns = [
+            one.granted_ns
+            for one in self._capacity.ledger.open_reservations
+            if one.granted_ns >= since_ns and not one.begun
+        ]
         if len(sent_ns) < SILENT_MIN:
             return now_ns + SILENCE_NS
         return sent_ns[SILENT_MIN - 1] + max(SILENCE_NS, USUAL_TIMES * self.usual_ns)

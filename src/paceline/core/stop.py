@@ -14,7 +14,7 @@ class Stop:
     """A pause that is too long for requests to wait for its end.
 
     Attributes:
-        pause: What may go; its probe is the instant at which the request came that may go.
+        pause: What may go. The probe has no reservation when it is let through, so the instant stands for it.
     """
 
     __slots__ = ("_began_ns", "_longest_ns", "_reason", "pause")
@@ -30,9 +30,10 @@ class Stop:
         return None if self.pause.phase is Phase.OPEN else Stopped(self._reason, self.pause.until_ns)
 
     def begin(self, now_ns: int, sent_ns: int, reason: str, stop_s: float = STOP_MAX_NS / NS) -> None:
-        """Send one request, the probe, after ``stop_s``, at most after 10, 20, 40 and then 60 minutes, until one is served.
+        """Refuse requests for ``stop_s``, and then send one, the probe.
 
-        Nothing happens if the attempt that was refused was sent, at ``sent_ns``, before the present stop.
+        The first stop lasts 10 minutes at most. As long as no attempt is served, the next ones last 20, 40 and then 60
+        minutes at most. Nothing happens if the refused attempt was sent, at ``sent_ns``, before the present stop began.
         """
         if sent_ns < self._began_ns:
             return
@@ -42,14 +43,16 @@ class Stop:
         self._began_ns, self._reason = now_ns, reason
 
     def for_newcomer(self, now_ns: int) -> Stopped | None:
-        """The outcome of a request that comes during the stop; ``None`` for the probe."""
+        """The outcome of a request that comes during the stop; ``None`` for the probe, and while there is no stop."""
+        if self.pause.phase is Phase.OPEN:
+            return None
         if now_ns < self.pause.until_ns:
             return self.outcome
         self.pause.granted(now_ns, now_ns, self._longest_ns)
         return None
 
     def for_waiters(self) -> Stopped | None:
-        """The outcome of all waiters, which came before the stop; ``None`` when only a probe waits."""
+        """The outcome of all waiters, which came before the stop; ``None`` when only a probe waits, or there is no stop."""
         return self.outcome if self.pause.phase is Phase.CLOSED else None
 
     def unsent(self, now_ns: int) -> None:
@@ -64,7 +67,7 @@ class Stop:
 
     def served(self, sent_ns: int) -> None:
         """End the stop, if an attempt was served that was sent after its beginning."""
-        if sent_ns > self._began_ns:
+        if self.pause.phase is not Phase.OPEN and sent_ns > self._began_ns:
             self.end()
 
     def end(self) -> None:

@@ -27,19 +27,20 @@ HEADROOM_S, HEADROOM_MIN_S, HEADROOM_MAX_S = 1.0, 0.25, 4.0
 """An adaptive headroom at the start, and its bounds, in seconds of refill."""
 
 HEADROOM_TEST_NS, LEFT_MIN_NS = 10 * NS, NS // 10
-"""An adaptive headroom is halved after a test of this length if the provider, by its headers, always had at least so much
-refill left beyond the half, and once at most twice the headroom: with more, the quota was not in demand. A late attempt,
-and a refusal that raises the headroom, begin the test again."""
+"""The length of a test of an adaptive headroom, and what must be left. The test looks for the least refill that the provider
+has left, by its headers. The headroom is halved if with half of it so much would still have been left. It stays if more than
+twice the headroom was left at all times, because then the quota was not in demand. A late attempt, and a refusal that raises the
+headroom, begin the test again."""
 
 CLOCK_MARGIN = 1.15
 """A quota whose ``remaining + reset x rate`` is above this multiple of the burst is not a bucket."""
 
 QUANTISED_MARGIN = 0.9
-"""One below this share of the burst is a smaller bucket."""
+"""A quota whose ``remaining + reset x rate`` is below this share of the burst is a smaller bucket."""
 
 COUNTER_PART, COUNTER_NS = 20, 2 * NS
-"""A refusal is that of a counter if it asks to wait longer than the refill of the refused amount, one part in so many of the
-burst, and so much time."""
+"""A bucket asks to wait until it has refilled the refused amount. A refusal is that of a counter if it asks to wait longer, by
+more than the refill of one part in ``COUNTER_PART`` of the burst and ``COUNTER_NS`` together."""
 
 MEASURED_S = 4.0
 """Two refusals at least this far apart measure a rate: the level at the server was about zero at both."""
@@ -59,8 +60,8 @@ SLOW_DOWN_CLIMB_S = 2_200.0
 Source: OpenAI's guide to error codes, ``slow_down`` (2026-10)."""
 
 EPOCHS_MAX = 1_000_000
-"""How far a new shared ledger moves the epoch: its own starts at 0, and must not match an older note. It is more than the
-changes of rate and rule in the life of a shared ledger."""
+"""How far the epoch moves when the store begins a new shared ledger. A new one counts its epochs from 0, and none of them may
+equal that of an older note. A shared ledger has fewer changes of rate and rule in its life."""
 
 SLOW_DOWN_MIN = 1 / 8
 """How far refusals for growth lower a ceiling: one in ten answers of a minute would otherwise stop a pool for hours."""
@@ -83,8 +84,8 @@ class Note(NamedTuple):
     held_ns: int = 0
 
 
-class Above(NamedTuple):
-    """A reading that shows more left than noted. It may be no more than what the attempts in flight are overcharged by."""
+class KeptReading(NamedTuple):
+    """A reading that shows more left than its note. It is kept as long as refunds of attempts in flight may explain that."""
 
     sent_ns: int
     now_ns: int
@@ -103,7 +104,7 @@ class QuotaTracker:
         adapts: Whether the headroom adapts.
 
     Attributes:
-        meter: The meter.
+        meter: The meter of its account, which replaces it (``Account.replace_meter``).
         charged: The sum of all charges.
         shifted_ns: The sum of the corrections of the level within this epoch, by which older notes are brought up to date.
             Those of :meth:`take_level` and :meth:`gain` do not count: they come with a new epoch.
@@ -111,13 +112,13 @@ class QuotaTracker:
         limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
         refill: What readings have shown about the refill.
-        period_s: The period that the limits of answers are about; ``None`` for that of the quota.
+        stated_period_s: The period that the limits of answers are about; ``None`` for that of the quota.
     """
 
     __slots__ = (
-        "_above", "_adapts", "_as_of_ns", "_busy_s", "_change", "_climb_s", "_climbed_ns", "_last_ns", "_left_ns", "_lives", "_refusal",
-        "_slices", "_steady", "_tested_ns", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter", "period_s",
-        "refill", "refused_amount", "shifted_ns",
+        "_adapts", "_as_of_ns", "_busy_s", "_change", "_climb_s", "_climbed_ns", "_kept", "_last_ns", "_left_ns", "_lives", "_refusal",
+        "_slices", "_steady", "_tested_ns", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter",
+        "refill", "refused_amount", "shifted_ns", "stated_period_s",
     )  # fmt: skip
 
     def __init__(self, meter: Bucket, change: Callable[[int, What, float], None], *, adapts: bool = False) -> None:
@@ -132,7 +133,7 @@ class QuotaTracker:
         self.epoch = 0
         self.refused_amount = 0.0
         self.refill = Refill()
-        self.period_s: float | None = None
+        self.stated_period_s: float | None = None
         self._change = change
         self._slices: list[tuple[int, float]] = []  # instants, and the sum of all charges before
         # The refusal that begins the present measurement: when its attempt was sent, and the amount admitted before.
@@ -143,7 +144,7 @@ class QuotaTracker:
         self._climbed_ns = 0  # when the ceiling climbed last
         self._steady = False  # whether it climbs at one speed, and no faster after a time without refusals
         self._as_of_ns = 0  # when the last reading was taken that changed the level
-        self._above: Above | None = None
+        self._kept: KeptReading | None = None
         self._lives = 0  # EPOCHS_MAX times the number of new starts of the shared ledger
 
     def raise_headroom(self, headroom_s: float) -> None:
@@ -153,7 +154,7 @@ class QuotaTracker:
             if headroom_s > self.meter.headroom_s:
                 self.meter.keep_unused(min(headroom_s, HEADROOM_MAX_S))
 
-    def hold(self, now_ns: int, by_ns: int) -> None:
+    def no_refill(self, now_ns: int, by_ns: int) -> None:
         """Move the level by ``by_ns``: the bucket has not refilled, because charged attempts are not sent yet."""
         self._shift(now_ns, now_ns, by_ns)
 
@@ -175,7 +176,7 @@ class QuotaTracker:
         """Count an attempt that is sent now, charged ``amount``; return its note. ``spent``: as in the ledger."""
         if self.meter.ceiling < 1:
             self.climb(now_ns, amount)
-        charged = self.charged + amount
+        charged = self.charged + amount  # as log_charges() does, mostly without a call
         if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
             self.log_charges(now_ns, charged)
         self.charged = charged
@@ -203,7 +204,7 @@ class QuotaTracker:
         by_ns = max(sent_ns + math.ceil(lack_ns + since), now_ns) - self.meter.full_at_ns
         self._change(now_ns, What.SHIFT, by_ns)
 
-    def changed(self, now_ns: int) -> None:
+    def begin_epoch(self, now_ns: int) -> None:
         """Begin another epoch: the rate or the rule has changed, and with it what two refusals would measure."""
         self.epoch += 1
         self._refusal = None
@@ -244,19 +245,28 @@ class QuotaTracker:
         note: Note,
         reading: Reading,
         *,
-        above: bool = False,
+        limit_is_higher: bool = False,
         lower_only: bool = False,
     ) -> bool:
-        """Compare a reading with the note of its attempt, which was sent at ``sent_ns``; whether the quota is not a bucket.
+        """Compare a reading with the note of its attempt.
 
-        ``above``: the provider's limit is above the given one, so the reading can only lower the level. ``lower_only``: it
-        can only lower the level, too, but shows all else.
+        Args:
+            now_ns: The present.
+            sent_ns: When the attempt was sent.
+            note: Its note.
+            reading: The reading.
+            limit_is_higher: Whether the provider's limit is above the given one. Then the reading can lower the level, and
+                shows nothing else.
+            lower_only: Whether the reading cannot raise the level. It shows all else.
+
+        Returns:
+            True: the quota is no bucket.
         """
         bucket = self.meter
         if reading.remaining is None or not bucket.bursts:
             return False
         published_unit_ns = bucket.quota.ns_per_unit
-        if above:
+        if limit_is_higher:
             lack_ns = math.ceil(max(bucket.quota.burst - reading.remaining, 0.0) * published_unit_ns)
             if lack_ns and note.epoch == self.epoch:
                 self._compare(now_ns, sent_ns, note, lack_ns, self.about_ns, lower_only=True)
@@ -269,11 +279,11 @@ class QuotaTracker:
             if self.refill.is_counter:
                 return True
             rough_ns += round(reading.reset_resolution_s * NS)
-            holds_ns, burst_ns = reading.remaining * published_unit_ns + lack_ns, bucket.quota.burst * published_unit_ns
-            if holds_ns > CLOCK_MARGIN * burst_ns + rough_ns:
+            size_ns, burst_ns = reading.remaining * published_unit_ns + lack_ns, bucket.quota.burst * published_unit_ns
+            if size_ns > CLOCK_MARGIN * burst_ns + rough_ns:
                 return not self.refill.sure
-            if holds_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
-                self._cap_burst(now_ns, (holds_ns - rough_ns) / published_unit_ns)
+            if size_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
+                self._cap_burst(now_ns, (size_ns - rough_ns) / published_unit_ns)
             elif bucket.burst_cap < math.inf:
                 self._cap_burst(now_ns, math.inf)
         if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
@@ -292,10 +302,10 @@ class QuotaTracker:
         later += note.held_ns  # some of it may have been charged
         if sent_ns + lack_ns > noted_ns + later + about_ns:  # others use the key, too
             self._shift(now_ns, sent_ns, sent_ns + lack_ns - noted_ns - later)
-        elif not lower_only and self._above is None and now_ns + lack_ns < noted_ns - earlier - about_ns:
-            self._above = Above(sent_ns, now_ns, lack_ns, note, earlier, about_ns)  # even if it was taken just now
+        elif not lower_only and self._kept is None and now_ns + lack_ns < noted_ns - earlier - about_ns:
+            self._kept = KeptReading(sent_ns, now_ns, lack_ns, note, earlier, about_ns)  # even if it was taken just now
 
-    def look_above(self, now_ns: int, spent: float, open_before: Callable[[int], float]) -> None:
+    def look_at_kept(self, now_ns: int, spent: float, open_before: Callable[[int], float]) -> None:
         """Raise the level if the charges were too high at the reading that is kept for it.
 
         What the attempts before it were overcharged by has been refunded since, or will be: that is no reason. A reading
@@ -306,19 +316,19 @@ class QuotaTracker:
             spent: As in the ledger.
             open_before: The charges of the attempts in flight that were sent at an instant or before.
         """
-        above = self._above
-        if above is None:
+        kept = self._kept
+        if kept is None:
             return
-        note, open_charges, by_ns = above.note, 0.0, 0
-        if note.epoch == self.epoch and above.sent_ns >= self._as_of_ns:
-            open_charges = open_before(above.sent_ns)
+        note, open_charges, by_ns = kept.note, 0.0, 0
+        if note.epoch == self.epoch and kept.sent_ns >= self._as_of_ns:
+            open_charges = open_before(kept.sent_ns)
             refunds = max(self.charged - spent - note.refunded, 0.0) + open_charges
             noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns - math.ceil(refunds * self.meter.ns_per_unit)
-            by_ns = above.now_ns + above.lack_ns - noted_ns + above.earlier_ns
-        if by_ns < -above.about_ns:
-            self._shift(now_ns, above.sent_ns, by_ns)
-        if by_ns < -above.about_ns or not open_charges:
-            self._above = None
+            by_ns = kept.now_ns + kept.lack_ns - noted_ns + kept.earlier_ns
+        if by_ns < -kept.about_ns:
+            self._shift(now_ns, kept.sent_ns, by_ns)
+        if by_ns < -kept.about_ns or not open_charges:
+            self._kept = None
 
     def _charged_about(self, sent_ns: int, note: Note) -> tuple[int, int]:
         """The charges shortly after and shortly before the attempt, in nanoseconds of refill; beyond the log, all."""
@@ -367,9 +377,10 @@ class QuotaTracker:
             self._change(now_ns, What.CAP_BURST, amount)
 
     def refused(self, now_ns: int, sent_ns: int, note: Note, amount: float, refusal: Refusal, pause_ns: int) -> bool:
-        """Learn from the refusal of an attempt that was sent at ``sent_ns``; whether the quota is not a bucket."""
+        """Learn from the refusal of an attempt that was sent at ``sent_ns``; True: the quota is no bucket."""
         if refusal.kind is RefusalKind.GROWTH:
-            return self._slow_down(now_ns, sent_ns)
+            self._slow_down(now_ns, sent_ns)
+            return False
         if self._refusal is not None and sent_ns <= self._last_ns:
             return False  # it was sent before the last refusal came, and adds nothing
         self._last_ns = now_ns
@@ -418,29 +429,28 @@ class QuotaTracker:
         """
         bucket = self.meter
         learned_unit_ns, burst = bucket.ns_per_unit, bucket.quota.burst
-        cost_ns, holds_ns = (
+        cost_ns, size_ns = (
             math.ceil(amount * learned_unit_ns),
             math.ceil(min(bucket.burst_cap, burst) * learned_unit_ns),
         )
         if refusal.limit is not None and refusal.used is not None:
             left = min(max(refusal.limit - refusal.used, -burst), burst)
-            return now_ns + holds_ns - min(math.floor(left * learned_unit_ns), holds_ns) + min(cost_ns, holds_ns)
+            return now_ns + size_ns - min(math.floor(left * learned_unit_ns), size_ns) + min(cost_ns, size_ns)
         if asked_s is not None:
-            return now_ns + round(asked_s * NS) + max(holds_ns - cost_ns, 0)
-        return now_ns + pause_ns + holds_ns
+            return now_ns + round(asked_s * NS) + max(size_ns - cost_ns, 0)
+        return now_ns + pause_ns + size_ns
 
-    def _slow_down(self, now_ns: int, sent_ns: int) -> bool:
+    def _slow_down(self, now_ns: int, sent_ns: int) -> None:
         """Halve the ceiling after a refusal for growth, to an eighth at least; it climbs by half in 15 minutes at most."""
         if sent_ns > self._last_ns:
             self._last_ns = self._climbed_ns = now_ns
             ceiling = self.meter.ceiling
             self._change(now_ns, What.SET_CEILING, max(ceiling / 2, min(SLOW_DOWN_MIN, ceiling)))
-            self.changed(now_ns)
+            self.begin_epoch(now_ns)
             self._climb_s, self._steady = CLIMB * SLOW_DOWN_CLIMB_S, True
-        return False
 
     def _measure(self, now_ns: int, sent_ns: int, note: Note) -> bool:
-        """Measure the rate: what was admitted between two refusals is the refill. Whether the quota is not a bucket."""
+        """Measure the rate: what was admitted between two refusals is the refill. True: the quota is no bucket."""
         admitted = note.charged - self.refused_amount
         if self._refusal is not None and sent_ns - self._refusal[0] >= MEASURED_S * NS:
             true = 1 - note.refunded / note.charged if note.charged else 1.0  # the true costs, as a part of the charges
@@ -452,7 +462,7 @@ class QuotaTracker:
                 return True  # the refill is so low that the quota is a counter that restarts
             if share < self.meter.ceiling:
                 self._change(now_ns, What.SET_CEILING, max(MEASURED_PART * share, CUT_LEAST * self.meter.ceiling))
-                self.changed(now_ns)
+                self.begin_epoch(now_ns)
         if self._refusal is None or sent_ns - self._refusal[0] >= MEASURED_S * NS:
             self._refusal = (sent_ns, admitted)
         self._busy_s = 0.0

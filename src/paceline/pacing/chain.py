@@ -52,7 +52,10 @@ class ChainedScheduler(Scheduler):
         return run_sync(self._pass(waiter, _try_grant))
 
     async def _pass(self, waiter: Waiter, wait: Callable[[Scheduler, Waiter], Awaitable[Outcome]]) -> Outcome:
-        """Wait in the own pool, and then at each further scheduler; a request that leaves gives back its grants."""
+        """Wait in the own pool, and then at each further scheduler.
+
+        A request that leaves gives back its grants. So does one whose pool pauses on the way, and then it waits again.
+        """
         while True:
             granted = await wait(self, waiter)
             if not isinstance(granted, Reservation):
@@ -74,7 +77,7 @@ class ChainedScheduler(Scheduler):
                 raise
             finally:
                 self._at.pop(waiter, None)
-                self._lateness.ended(granted)
+                self._lateness.continued(granted)
             if self.pool.ledger.pause.until_ns <= max(paused_until_ns + SAME_PAUSE_NS, self.now_ns()):
                 return granted
             self.cancel(granted)  # a pause has begun meanwhile: back to its place in its lane

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.core.capacity import Capacity
-from paceline.core.meters import FAR_NS
 
 
 class Exchanges:
@@ -26,16 +25,19 @@ class Exchanges:
         self._capacity, self._running, self._poke = capacity, running, poke
         self.due = self._told = False
 
-    def plan(self, now_ns: int) -> int:
-        """When the next exchange is due; ``FAR_NS``: now, or not before the next event."""
+    def plan(self, now_ns: int) -> int | None:
+        """When to call this again for the next exchange.
+
+        ``None``: there is nothing to wait for, because the worker is informed of an exchange, or is to be (:attr:`due`).
+        """
         self._capacity.exchange_due = False
         if self._told and self._running():
-            return FAR_NS
+            return None
         at_ns = self._capacity.exchange_ns
         if at_ns > now_ns:
             return at_ns
         self.due = True
-        return FAR_NS
+        return None
 
     def tell(self) -> bool:
         """Inform the worker that an exchange is due; whether it will be made."""

@@ -16,7 +16,7 @@ from paceline.core.tracker import HEADROOM_MIN_S
 LATE_NS = round(HEADROOM_MIN_S * NS)
 """How long after its grant a waiter may continue without consequences; with an exact quota, not at all."""
 
-HOLD_NS = NS // 20
+SEARCH_NS = NS // 20
 """The time between two searches for late waiters."""
 
 
@@ -30,7 +30,7 @@ class Lateness:
         unsent: The reservations of these waiters, the oldest first; none where a store keeps the quotas.
     """
 
-    __slots__ = ("_capacity", "_held_ns", "_learning", "bound_ns", "unsent")
+    __slots__ = ("_capacity", "_learning", "_searched_ns", "bound_ns", "unsent")
 
     def __init__(self, pool: Pool) -> None:
         self.unsent: dict[Reservation, None] = {}
@@ -38,35 +38,35 @@ class Lateness:
         self._learning = pool.capacity.learning
         exact = any(type(m) is Exact for m in pool.ledger.meters)
         self.bound_ns = 0 if exact else LATE_NS
-        self._held_ns = 0  # when the last search was
+        self._searched_ns = 0  # when the last search was
 
     def granted(self, reservation: Reservation) -> None:
         """The owner of ``reservation`` has not continued yet."""
         if self._capacity is not None:
             self.unsent[reservation] = None
 
-    def ended(self, reservation: Reservation) -> None:
+    def continued(self, reservation: Reservation) -> None:
         """The owner of ``reservation`` has continued, or has given it back."""
         self.unsent.pop(reservation, None)
 
     def sent(self, now_ns: int, reservation: Reservation, late_ns: int) -> None:
         """``reservation`` is sent ``late_ns`` after its grant: the level and the headroom adapt."""
-        self.hold(now_ns)
+        self.no_refill_for_unsent(now_ns)
         if self._capacity is not None:
             self._capacity.sent(now_ns, reservation)
         if self._learning is not None and late_ns > LATE_NS:
             self._learning.sent_late(late_ns / NS)
 
-    def hold(self, now_ns: int) -> None:
+    def no_refill_for_unsent(self, now_ns: int) -> None:
         """Let no quota refill beyond what is granted and not sent, if the oldest of it is late."""
-        if now_ns < self._held_ns + HOLD_NS:
+        if now_ns < self._searched_ns + SEARCH_NS:
             return
-        self._held_ns = now_ns
+        self._searched_ns = now_ns
         unsent = list(self.unsent)  # a copy: other threads remove theirs
         if self._capacity is not None and unsent and now_ns >= unsent[0].granted_ns + LATE_NS:
             for lost in [reservation for reservation in unsent if not reservation.open]:
                 self.unsent.pop(lost, None)
-            self._capacity.hold(now_ns, [each for each in unsent if each.open])
+            self._capacity.no_refill_for_unsent(now_ns, [each for each in unsent if each.open])
 
     def after_fork(self) -> None:
         """Forget the waiters of the parent process."""

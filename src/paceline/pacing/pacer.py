@@ -35,9 +35,9 @@ log = logging.getLogger("paceline")
 NAME_MAX = 200
 """The longest name of a waiter, in characters."""
 
-DEFAULT_LANE: Final[LaneName] = ("default", None, None)
+DEFAULT_LANE_NAME: Final[LaneName] = ("default", None, None)
 
-current_lane: ContextVar[LaneName] = ContextVar("paceline_lane", default=DEFAULT_LANE)
+current_lane: ContextVar[LaneName] = ContextVar("paceline_lane", default=DEFAULT_LANE_NAME)
 
 
 @contextmanager
@@ -164,7 +164,7 @@ class Pacer:
     def _lane_of(self, name: str | None) -> LaneName:
         """The surrounding lane; outside of all lanes, that of the priority of the waiter ``name``."""
         around = current_lane.get()
-        if name is not None and self._priorities and around is DEFAULT_LANE:
+        if name is not None and self._priorities and around is DEFAULT_LANE_NAME:
             for pattern, priority in self._priorities:
                 if fnmatchcase(name, pattern):
                     return f"priority {priority}", None, priority

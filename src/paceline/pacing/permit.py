@@ -201,7 +201,7 @@ class Permit:
     ) -> None:
         scheduler, waiter = self._scheduler, self._waiter
         if scheduler.events is not None or log.isEnabledFor(WARNING if kind == "refused" else DEBUG):
-            fields = scheduler.pool.ledger.charged(self.cost, None), used, reason, retry_after_s, waiter.name
+            fields = scheduler.pool.ledger.true_cost(self.cost, None), used, reason, retry_after_s, waiter.name
             granted_s = self.reservation.granted_ns / NS
             usage = None if self.usage is None else asdict(self.usage)
             scheduler.notify(
@@ -292,8 +292,8 @@ class Permit:
         """The charge, per unit of the cost and of the pool's quotas; while the permit is open, the reserved one."""
         used, ledger = self._used, self._scheduler.pool.ledger
         if used is _UNSENT:
-            return dict.fromkeys(ledger.charged(self.cost, None), 0.0)
-        return ledger.charged(self.cost, None if used is _OPEN else cast("Cost | None", used))
+            return dict.fromkeys(ledger.true_cost(self.cost, None), 0.0)
+        return ledger.true_cost(self.cost, None if used is _OPEN else cast("Cost | None", used))
 
     @property
     def waited_s(self) -> float:

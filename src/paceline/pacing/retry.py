@@ -100,7 +100,7 @@ class RetryPolicy:
 
 
 def _about_the_rate_of_the_pool(refusal: Refusal) -> bool:
-    return refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH) and refusal.scope is RefusalScope.POOL
+    return refusal.kind.about_rate and refusal.scope is RefusalScope.POOL
 
 
 class RetryBudget:

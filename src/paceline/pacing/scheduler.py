@@ -33,7 +33,8 @@ from paceline.pacing.status import QUEUE_SHOWN, Waiting, report, wait_until_s
 T = TypeVar("T")
 
 READ_NS, READ_AHEAD_NS = NS // 20, NS
-"""The headers of twenty answers a second are read, which show a change soon enough, and of twenty that come at once."""
+"""The headers of one answer in ``READ_NS`` are read: twenty a second show a change soon enough. Of answers that come at once, as
+many are read as in ``READ_AHEAD_NS``."""
 
 
 class Worker(Protocol):
@@ -158,12 +159,12 @@ class Scheduler:
             late_ns = self._clock.now_ns() - outcome.granted_ns
             if late_ns > self._lateness.bound_ns:
                 self._section.change(self._lateness.sent, outcome, late_ns)
-            self._lateness.ended(outcome)
+            self._lateness.continued(outcome)
 
     def _withdraw(self, waiter: Waiter) -> None:
         """Let the owner of ``waiter`` wait no longer; a grant is given back."""
         if isinstance(waiter.outcome, Reservation):
-            self._lateness.ended(waiter.outcome)
+            self._lateness.continued(waiter.outcome)
         self._section.change(self.pool.withdraw, waiter)
 
     # Closing a reservation.

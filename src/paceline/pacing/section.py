@@ -58,7 +58,7 @@ class Section:
         self._forked = False  # the quotas are those of the parent process, which spends them, too
 
     def enter(self, submit: Callable[[int, Waiter], Outcome], waiter: Waiter, owner: Callable[[], Owner]) -> Outcome:
-        """Submit ``waiter`` to the pool; one that joins the queue gets an ``owner`` of this type.
+        """Submit ``waiter`` to the pool. If it joins the queue, ``owner`` makes its owner.
 
         Raises:
             RuntimeError: This thread is in the section.
@@ -75,7 +75,7 @@ class Section:
                 if self._loops and self._pool.queue.length:
                     self._forget_closed(now_ns)
                 if self._lateness.unsent:
-                    self._lateness.hold(now_ns)
+                    self._lateness.no_refill_for_unsent(now_ns)
                 outcome = submit(now_ns, waiter)
                 waits = type(outcome) is WaitUntil and waiter.queued
                 if waits:
@@ -111,9 +111,9 @@ class Section:
         self._leave(done)
 
     def transact(self, step: Callable[[int], tuple[T, list[Waiter]]]) -> T:
-        """Make a step of an exchange: it returns a result, and the waiters whose outcome it has set.
+        """Make a step of an exchange, which returns a result, and the waiters whose outcome it has set.
 
-        It has granted what it allows, except to those behind the waiters that it has removed.
+        The step makes the grants that it allows. Where it has removed waiters, grants to those behind them follow here.
         """
         with self._lock:
             if self._exchanges is not None:
@@ -171,7 +171,7 @@ class Section:
         done: list[Waiter] = []
         if self._pool.queue.length:
             if self._lateness.unsent:
-                self._lateness.hold(now_ns)
+                self._lateness.no_refill_for_unsent(now_ns)
             done = self._pool.pump(now_ns)
             for waiter in done:
                 if isinstance(waiter.outcome, Reservation):
@@ -185,8 +185,8 @@ class Section:
 
     def _arm(self, now_ns: int) -> None:
         """Set the timer for the next grant and for the next exchange."""
-        if self._exchanges is not None:
-            self._arm_at(self._exchanges.plan(now_ns))
+        if self._exchanges is not None and (at_ns := self._exchanges.plan(now_ns)) is not None:
+            self._arm_at(at_ns)
         if self._pool.wake_ns is not None:
             self._arm_at(self._pool.wake_ns)
 

@@ -133,7 +133,7 @@ def _queue(pool: Pool, now_ns: int, shown: int) -> tuple[list[dict[str, Any]], f
     A wait is ``None`` where it is unknown. Beyond the first ``QUEUE_SHOWN``, waiters count as much as these on average.
     """
     rows, ahead = list[dict[str, Any]](), [0.0] * len(pool.ledger.meters)
-    first = pool.queue.peek(QUEUE_SHOWN, pool.ledger.share)
+    first = pool.queue.peek(QUEUE_SHOWN, pool.ledger.seconds_of)
     for number, waiter in enumerate(first):
         if number < shown:
             at_ns, _ = pool.capacity.earliest(now_ns, waiter.amounts, ahead)
@@ -184,6 +184,6 @@ def _learned(m: Meter, headroom_s: float) -> dict[str, Any]:
             learned["ceiling"] = round(m.ceiling, 4)
         if m.headroom_s != headroom_s and m.quota.rule is not Rule.EVEN:
             learned["headroom_s"] = m.headroom_s
-        if not m.bursts and m.quota.rule is Rule.BUCKET:
+        if m.is_spread_bucket:
             learned["rule"] = "no bucket: spread evenly"
     return learned

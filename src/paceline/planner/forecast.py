@@ -117,10 +117,10 @@ class _Stage:
         self.name, self.stopped = pool.name, pool.stopped is not None
         self.ledger = Ledger([], now_ns, headroom_s=live.headroom_s, ttl_s=live.ttl_ns / NS, gentle=live.gentle)
         for account in live.accounts:
-            self.ledger.append(account.with_meter(deepcopy(account.meter)))
+            self.ledger.add_account(account.with_meter(deepcopy(account.meter)))
         self.ledger.pause.until_ns = max(live.pause.until_ns, now_ns + pool.capacity.cool_down_ns(now_ns))
         self.ahead = [waiter.cost for waiter in pool.queue]
-        self.open = [(list(r.amounts), list(r.marks), r.granted_ns) for r in live.open]
+        self.open = [(list(r.amounts), list(r.marks), r.granted_ns) for r in live.open_reservations]
 
     def landing(self, now_ns: int) -> Iterator[tuple[int, _Request]]:
         """The requests in flight, and when each answer should end; also the slots that other processes hold."""

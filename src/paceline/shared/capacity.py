@@ -35,7 +35,6 @@ from paceline.core.results import (
     Decision,
     Reading,
     Refusal,
-    RefusalKind,
     Reservation,
     StoreFormatError,
     StoreLost,
@@ -318,7 +317,7 @@ class SharedCapacity:
             self._ask_ns = rejoin_ns
             return False
         if fallback is not None:
-            for reservation in fallback.local.ledger.open:
+            for reservation in fallback.local.ledger.open_reservations:
                 self._snapshot.ledger.keep_open(reservation)
         self.lost = self._back_ns = self._fallback = None
         self.ledger = self._snapshot.ledger
@@ -377,7 +376,7 @@ class SharedCapacity:
         self.outbox = Outbox()
         self._leases.give_back(now_ns, everything=True)
         for ledger in (self._snapshot.ledger, self.ledger):
-            for reservation in ledger.open:
+            for reservation in ledger.open_reservations:
                 ledger.close(now_ns, reservation)
         self.share *= (1 - SHARED_PART) ** 2  # the least of what a process is told: its parent keeps the share
         if self._fallback is not None:
@@ -409,7 +408,7 @@ class SharedCapacity:
             holders.append(self._fallback.local.ledger)
         held = [0.0] * len(ledger.accounts)
         for i in ledger.slot_indexes:
-            held[i] = sum(holder.held(i) for holder in holders)
+            held[i] = sum(holder.in_use(i) for holder in holders)
         return held
 
     def _learned(self, change: Change | Quota) -> None:
@@ -485,7 +484,7 @@ class SharedCapacity:
         elif reservation.lease.answered(amounts, true):
             self.outbox.settled(now_ns, reservation.lease)
             self.exchange_due = True
-        if actual and self.learning is not None and self.learning.guesses.open and reservation.notes:
+        if actual and self.learning is not None and self.learning.guesses.tested and reservation.notes:
             self.learning.served(now_ns, reservation, true)
         return true
 
@@ -501,7 +500,7 @@ class SharedCapacity:
         """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; learning follows the next reply."""
         if (local := self._close(now_ns, reservation)) is not None:
             return local.refuse(now_ns, reservation, refusal, pause_ns)
-        ours = refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH)
+        ours = refusal.kind.about_rate
         amounts = reservation.amounts if ours else [0.0] * len(reservation.amounts)
         self.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
         ledger = self._snapshot.ledger

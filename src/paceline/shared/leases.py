@@ -183,8 +183,8 @@ class Leases:
         self.leases, self.last = kept, None
         return rests
 
-    def held(self, index: int) -> float:
-        """What is left of the quota at ``index``, in all leases."""
+    def in_use(self, index: int) -> float:
+        """What is left of the quota at ``index`` in all leases: other processes cannot use it."""
         return sum(lease.left[index] for lease in self.leases if index < len(lease.left))
 
     def set_slack(self, now_ns: int, accounts: Sequence[Account]) -> None:
@@ -207,7 +207,7 @@ class Leases:
         for account in ledger.accounts:
             if (tracker := account.tracker) is not None:
                 tracker.about_ns = ABOUT_NS + self.slack_ns
-        heads = queue.peek(WAITING_SEEN if self.slack_ns else HEADS_MAX, ledger.share)
+        heads = queue.peek(WAITING_SEEN if self.slack_ns else HEADS_MAX, ledger.seconds_of)
         if self.slack_ns:
             lease = self.next_lease(now_ns, ledger.accounts, [waiter.amounts for waiter in heads], peers)
             return [lease] if lease else []

@@ -278,10 +278,15 @@ class SharedLedger:
         lack_ns, used, opened = of(m).standing(m, now_ns)
         learned = None
         if account.version != known:
-            spread = not m.bursts and m.quota.rule is Rule.BUCKET
             shifted_ns = account.shifted_ns if m.refills else 0
             learned = LearnedState(
-                account.version, m.quota, spread, *of(m).taught(m), shifted_ns, account.epoch, account.refused
+                account.version,
+                m.quota,
+                m.is_spread_bucket,
+                *of(m).taught(m),
+                shifted_ns,
+                account.epoch,
+                account.refused,
             )
         return Standing(lack_ns, used, account.charged, account.spent, opened, learned)
 

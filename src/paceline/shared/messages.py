@@ -27,7 +27,7 @@ class Settled:
         marks: The marks of the grant.
         actual: The true cost; ``None`` where it is unknown. All zero: the attempts were never sent.
         answered: Whether the provider has answered, so that an opening bucket may widen its burst.
-        probe: Whether the probe after a cool-down was among the attempts.
+        probe: Whether the probe after a pause was among the attempts.
     """
 
     amounts: list[float]
@@ -192,10 +192,10 @@ class Reply:
 
     Attributes:
         grants: The marks of the requests that are granted: the first ones of ``wants``.
-        probe: Whether the first grant is the probe after a cool-down.
+        probe: Whether the first grant is the probe after a pause.
         wait_ns: When to ask again for the first request that is not granted; 0: all are granted.
-        binds: The index of the quota that this request waits for, in the message's order; -1: a cool-down, or none.
-        pause_ns: The rest of a cool-down.
+        binds: The index of the quota that this request waits for, in the message's order; -1: the pause, or none.
+        pause_ns: The rest of the pause.
         peers: How many processes share the pool now, this one included.
         share: The share of the limits for this process while the store is lost.
         standings: The states of the message's quotas, then those of quotas that the message does not have.

@@ -29,11 +29,13 @@ B = TypeVar("B", bound=Bucket)
 
 
 class Sharing(Generic[M]):
-    """What sharing needs of a meter; by default, of a counter.
+    """What sharing needs of a meter. The methods here are right for a counter.
+
+    ``Exact`` has no such class: a pool with a quota that no provider counts is kept in one process (``Pools._pool``).
 
     Attributes:
-        use: The use of such a meter: the names in a dump, and the attributes.
-        learned: What answers change in it, in the same way.
+        use: The attributes of a meter with its use, by their names in a dump.
+        learned: The attributes that answers change, in the same way.
     """
 
     use: ClassVar[Mapping[str, str]] = MappingProxyType({"used": "used"})
@@ -264,8 +266,8 @@ class BucketSharing(Sharing[B]):
         return (rest if isinstance(left, list) else rest[0]), presumed_ns * min(total / paid, 1.0)
 
     def lease_ns(self, m: B, now_ns: int, wanted_ns: int) -> int:  # noqa: ARG002
-        holds_ns = min(m.burst_cap, m.quota.burst) * m.ns_per_unit - m.headroom_s * NS
-        return min(wanted_ns, int(holds_ns) // LEASE_PART)
+        size_ns = min(m.burst_cap, m.quota.burst) * m.ns_per_unit - m.headroom_s * NS
+        return min(wanted_ns, int(size_ns) // LEASE_PART)
 
     def lease_amount(self, m: B, now_ns: int, lasts_ns: int, peers: int) -> float:  # noqa: ARG002
         return lasts_ns / m.ns_per_unit / peers

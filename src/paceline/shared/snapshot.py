@@ -55,7 +55,7 @@ class Snapshot:
             is_new = i >= len(ledger.accounts)
             if is_new:
                 assert standing.learned is not None, "the reply has a new quota without its learned state"
-                ledger.add(now_ns, standing.learned.quota)
+                ledger.add_quota(now_ns, standing.learned.quota)
                 self.introduced(standing.learned.quota)
                 if learning is not None:
                     learning.track_new()
@@ -88,8 +88,6 @@ class Snapshot:
             if m.refills and m.bursts is spread:
                 # count_as_bucket(): the store has lost its ledger, and with it that the quota is spread.
                 m = ledger.spread(now_ns, i) if spread else ledger.count_as_bucket(now_ns, i)
-                if tracker is not None:
-                    tracker.meter = m
             of(m).teach(m, learned.quota, learned.burst_cap, learned.ceiling)
             account.name = str(learned.quota)
             ledger.raise_given(i)
@@ -121,10 +119,10 @@ class Fallback:
         ledger = Ledger([], now_ns, headroom_s=snapshot.headroom_s, ttl_s=snapshot.ttl_ns / NS)
         for i, account in enumerate(snapshot.accounts):
             if isinstance(account.meter, Slots):
-                left: Meter = _slots_left(account.meter, snapshot.held(i), share)
+                left: Meter = _slots_left(account.meter, snapshot.in_use(i), share)
             else:
                 left = _after_others(of(account.meter).part(account.meter, now_ns, share), as_of_ns, asked_ns)
-            ledger.append(account.with_meter(left))
+            ledger.add_account(account.with_meter(left))
         ledger.pause.until_ns = snapshot.pause.until_ns
         self.share = share
         self._phase = phase
@@ -140,7 +138,7 @@ class Fallback:
         for i, account in enumerate(self.local.ledger.accounts):
             if not account.meter.holds:
                 sharing = of(account.meter)
-                account.meter = sharing.part(account.meter, now_ns, times)
+                account.replace_meter(sharing.part(account.meter, now_ns, times))
                 self._reported[i] = sharing.part(self._reported[i], now_ns, times)
         for turn in turns:
             self._let_go(*turn)
@@ -169,7 +167,7 @@ class Fallback:
                 continue
             if isinstance(m, Spread):  # it would never hold the request
                 m, self._reported[i] = _evenly(m, now_ns), _evenly(self._reported[i], now_ns)
-                account.meter = m
+                account.replace_meter(m)
             m.full_at_ns = max(m.full_at_ns, now_ns)
             first_ns = now_ns + round(self._phase * amount * m.ns_per_unit)
             self._let_go(i, amount, self._turn_ns(i) if i in self._turns else first_ns)

@@ -225,7 +225,7 @@ class StoreConformance:
         assert b.send(share=told[1]).share == 7 / 8
 
     def test_a_cool_down_is_shared(self, store: Store, second: Store) -> None:
-        """A cool-down pauses all processes; the refused attempt stays charged."""
+        """A refusal pauses all processes; the refused attempt stays charged."""
         a, b = two(store, second, SLOW)
         a.take(10.0)
         a.send(Refused([10.0], 600 * NS))
@@ -233,7 +233,7 @@ class StoreConformance:
         assert (reply.grants, reply.binds) == ([], -1)
         assert 590 * NS < reply.wait_ns <= 600 * NS
         assert reply.pause_ns == reply.wait_ns
-        assert b.send(Refused([0.0], NS)).pause_ns > 590 * NS  # a shorter cool-down does not end the longer one
+        assert b.send(Refused([0.0], NS)).pause_ns > 590 * NS  # a shorter pause does not end the longer one
         assert (b.learned().refused, reply.standings[0].spent) == (10, 10)
 
     def test_after_it_one_probe_then_all(self, store: Store, second: Store) -> None:
@@ -248,7 +248,7 @@ class StoreConformance:
         a.take(1.0)
 
     def test_a_probe_without_an_answer(self, store: Store, second: Store) -> None:
-        """If the probe was not sent, another follows; after a newer refusal it does not end the cool-down."""
+        """If the probe was not sent, another follows; after a newer refusal it does not end the pause."""
         a, b = two(store, second, SLOW)
         sleep(a.send(Refused([0.0], NS // 50)).pause_ns)
         marks = b.take(1.0)
