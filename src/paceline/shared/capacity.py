@@ -6,8 +6,7 @@ two replies a process reads a *snapshot*: a ledger in the state of the last repl
 
 A message asks for as many requests from the head of the queue as should fit. The grants arrive as leases
 (:mod:`~paceline.shared.leases`), and the queue spends them in its own order. The outcomes of attempts wait in the
-*outbox* for the next message. Readings and refusals are studied on the snapshot right after a reply, when it equals the
-shared ledger. What they teach goes into the next message, and applies unless another process was faster.
+*outbox* (:mod:`~paceline.shared.outbox`) for the next message, and what answers teach waits for its reply.
 
 While the store is lost, a *fallback* grants: this process's share of the snapshot. When the store answers again, all
 processes report what they have spent, and a moment later the store is authoritative again.
@@ -16,7 +15,7 @@ processes report what they have spent, and a moment later the store is authorita
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from paceline.core.capacity import PENDING, Learns, LocalCapacity, Resolution
@@ -47,13 +46,13 @@ from paceline.shared.messages import (
     SHARED_PART,
     Charged,
     Message,
-    News,
     Refused,
     Reply,
     Settled,
     between_polls_ns,
     waned,
 )
+from paceline.shared.outbox import LINGER_NS, Lesson, Lessons, Outbox
 from paceline.shared.snapshot import Fallback, Snapshot
 
 OnStoreFailure = Literal["fail_safe", "fail_closed", "fail_open"]
@@ -77,69 +76,6 @@ RETRY_NS = 1 * NS
 FEW, RETRIES_PER_S = 16, 1_000
 """With more processes than the first, each waits for a random time of its own before it tries a lost store again; in
 all, they try it so often."""
-
-LINGER_NS, LINGER_PART = NS // 100, 8
-"""How long news waits for a message with requests; with leases at least one part in so many of their duration."""
-
-NEWS_MAX = 100_000
-"""How much news is kept for a lost store; when it is full, the older half is dropped and its attempts stay charged."""
-
-Lesson = Callable[[Learning, int], list[int]]
-"""Learns from one answer, at the given present; returns the indexes of the quotas that changed."""
-
-
-class Outbox:
-    """The news for the store: sent once, in order, and again with the same number when there was no reply.
-
-    Attributes:
-        due_ns: When to send a message for the news alone; ``FAR_NS``: there is none.
-        linger_ns: How long news waits for a message with requests.
-        number: The number of the last message.
-    """
-
-    __slots__ = ("_news", "_settled", "_unconfirmed", "due_ns", "linger_ns", "number")
-
-    def __init__(self) -> None:
-        self.due_ns = FAR_NS
-        self.linger_ns = LINGER_NS
-        self.number = 0
-        self._news: list[News] = []
-        self._settled: list[Lease] = []  # with ended attempts
-        self._unconfirmed: list[News] | None = None  # of the last message, until its reply
-
-    def add(self, now_ns: int, news: News, *, at_once: bool = False) -> None:
-        """Add one update, to be sent soon or at once."""
-        self._news.append(news)
-        if len(self._news) > NEWS_MAX:
-            del self._news[: NEWS_MAX // 2]
-        self.soon(now_ns)
-        if at_once:
-            self.due_ns = now_ns
-
-    def soon(self, now_ns: int) -> None:
-        """Send a message within :attr:`linger_ns`."""
-        if self.due_ns == FAR_NS:
-            self.due_ns = now_ns + self.linger_ns
-
-    def settled(self, now_ns: int, lease: Lease) -> None:
-        """Add a lease when the first of its attempts has ended: the attempts of a lease are reported as one update."""
-        self._settled.append(lease)
-        self.soon(now_ns)
-
-    def take(self, now_ns: int, fallback: Fallback | None) -> list[News]:
-        """The news for the next message, with that of ``fallback``; the previous news while it is unconfirmed."""
-        if self._unconfirmed is None:
-            self.number += 1
-            settled = [news for lease in self._settled if (news := lease.news()) is not None]
-            alone = fallback.news(now_ns) if fallback is not None else None
-            self._unconfirmed = [*settled, *self._news, *([alone] if alone is not None else [])]
-            self._news, self._settled = [], []
-        self.due_ns = now_ns + self.linger_ns if self._news or self._settled else FAR_NS
-        return self._unconfirmed
-
-    def confirm(self) -> None:
-        """The store has applied the news of the last message."""
-        self._unconfirmed = None
 
 
 class SharedCapacity:
@@ -194,8 +130,7 @@ class SharedCapacity:
         self._asked: tuple[Message, Sequence[Waiter]] | None = (
             None  # the message without a reply, and its undecided waiters
         )
-        self._lessons: list[Lesson] = []  # of answers since the last message
-        self._lessons_due: list[Lesson] = []  # of answers before it: the next reply counts their attempts
+        self._lessons = Lessons(self.learning) if self.learning is not None else None
         self._replied: tuple[Message, Reply, Sequence[Waiter]] | None = None  # until conclude()
         self._head: Waiter | None = None  # the head of the queue at the last reply
         self._ask_ns = 0  # when to ask for the head again
@@ -253,10 +188,10 @@ class SharedCapacity:
             wants = self._leases.wants(now_ns, self._snapshot.ledger, self._queue, self.peers)
             if self._pause.phase is not Phase.OPEN:
                 del wants[1:]
-        self._lessons_due, self._lessons = self._lessons_due + self._lessons, []
+        if self._lessons is not None:
+            self._lessons.sent()
         self._called_ns = now_ns
-        self.outbox.linger_ns = max(LINGER_NS, self._leases.slack_ns // LINGER_PART)
-        news = self.outbox.take(now_ns, self._fallback)
+        news = self.outbox.take(now_ns, self._leases.slack_ns, self._fallback)
         message = Message(self.who, self.outbox.number, fresh=not self._joined, news=news, wants=wants)
         message.held, message.slack_ns = self._held(), self._leases.slack_ns
         message.alone, message.share = self._fallback is not None, self._share(now_ns)
@@ -290,10 +225,8 @@ class SharedCapacity:
         for n, marks in enumerate(reply.grants):
             lease = Lease(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0)
             self._leases.leases.append(lease)
-        if self.learning is not None:
-            for lesson in self._lessons_due:
-                changed += lesson(self.learning, now_ns)
-        self._lessons_due = []
+        if self._lessons is not None:
+            changed += self._lessons.learn(now_ns)
         self._replied = asked, reply, undecided
         until = WaitUntil(max(now_ns + reply.wait_ns, self._pause.until_ns), self.ledger.name(reply.binds))
         return Resolution(undecided, until, changed=was_lost or bool(changed))
@@ -373,7 +306,8 @@ class SharedCapacity:
         self.who, self._called_ns = who, now_ns
         self._random = random.Random(who)  # the parent's would retry in step with it, and with other children
         self._asked = self._head = self._replied = None
-        self._lessons, self._lessons_due = [], []
+        if self._lessons is not None:
+            self._lessons = Lessons(self._lessons.learning)
         self.outbox = Outbox()
         self._leases.give_back(now_ns, everything=True)
         for ledger in (self._snapshot.ledger, self.ledger):
@@ -518,8 +452,8 @@ class SharedCapacity:
 
     def _study(self, now_ns: int, reservation: Reservation, lesson: Lesson) -> None:
         leased = isinstance(reservation, LeasedReservation) or not reservation.amounts  # of no request of this process
-        if self.learning is not None and leased and self.lost is None:
-            self._lessons.append(lesson)
+        if self._lessons is not None and leased and self.lost is None:
+            self._lessons.add(lesson)
             self.outbox.soon(now_ns)
 
     def _close(self, now_ns: int, reservation: Reservation) -> LocalCapacity | None:
