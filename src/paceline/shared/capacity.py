@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from paceline.core.capacity import PENDING, Learns, LocalCapacity, Resolution
 from paceline.core.changes import Change
@@ -41,8 +41,8 @@ from paceline.core.results import (
     WaitUntil,
 )
 from paceline.shared.leases import Lease, LeasedReservation, Leases
+from paceline.shared.membership import FEW, Membership, OnStoreFailure, State
 from paceline.shared.messages import (
-    REJOIN_NS,
     SHARED_PART,
     Charged,
     Message,
@@ -50,12 +50,9 @@ from paceline.shared.messages import (
     Reply,
     Settled,
     between_polls_ns,
-    waned,
 )
 from paceline.shared.outbox import LINGER_NS, Lesson, Lessons, Outbox
 from paceline.shared.snapshot import Fallback, Snapshot
-
-OnStoreFailure = Literal["fail_safe", "fail_closed", "fail_open"]
 
 ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS
 """When to ask again for the head of the queue: after the first at the earliest, since a refund may help, and after the
@@ -69,13 +66,6 @@ CURRENT_NS = NS // 4
 
 RENEW_NS = 5 * NS
 """How often a process that holds slots reports them."""
-
-RETRY_NS = 1 * NS
-"""How often a lost store is tried."""
-
-FEW, RETRIES_PER_S = 16, 1_000
-"""With more processes than the first, each waits for a random time of its own before it tries a lost store again; in
-all, they try it so often."""
 
 
 class SharedCapacity:
@@ -93,10 +83,7 @@ class SharedCapacity:
 
     Attributes:
         ledger: The snapshot; while the store is lost, the ledger of the fallback.
-        lost: Why the store is lost; ``None`` while it answers.
-        peers: How many processes shared the quotas at the last reply, this one included.
-        share: The share of the limits for this process while the store is lost, at the last reply.
-        stopped: Why there can be no reply, at the last message; ``None`` where there can be one.
+        membership: What this process knows of the store.
     """
 
     behind = STORE
@@ -112,11 +99,8 @@ class SharedCapacity:
         lease_s: float | None = None,
         learns: Learns = False,
     ) -> None:
-        self.who, self.on_store_failure = who, on_store_failure
-        self.lost: str | None = None
-        self.stopped: str | None = None
-        self.peers = 1
-        self.share = 0.0
+        self.who = who
+        self.membership = Membership(now_ns, on_store_failure)
         self.exchange_due = False
         self.outbox = Outbox()
         self._queue = queue
@@ -126,7 +110,6 @@ class SharedCapacity:
         self.learning = Learning(ledger, self._learned, raises=learns == "up") if learns else None
         self._leases = Leases(now_ns, lease_s)
         self._low: Lease | None = None  # the lease that exchange_due was set for
-        self._joined = self._missed = False  # whether the store has answered, and whether it has failed to before that
         self._asked: tuple[Message, Sequence[Waiter]] | None = (
             None  # the message without a reply, and its undecided waiters
         )
@@ -135,10 +118,7 @@ class SharedCapacity:
         self._head: Waiter | None = None  # the head of the queue at the last reply
         self._ask_ns = 0  # when to ask for the head again
         self._called_ns = now_ns
-        self._announced = False  # at the last reply: when it will report again
         self._leaving_ns = -1  # when the last message with ``leaving`` was sent
-        self._back_ns: int | None = None  # when the lost store replied first
-        self._heard_ns = now_ns  # when the last message with a reply was sent
         self._random = random.Random(who)
         self._pause: Pause[Reservation] = Pause()  # of this process alone
 
@@ -149,7 +129,7 @@ class SharedCapacity:
         """When :meth:`message` has something to send, if nothing happens before; ``FAR_NS``: not before a reply."""
         if self._asked is not None:
             return FAR_NS
-        if self.lost is not None:
+        if self.membership.state.alone:
             return self._ask_ns
         due_ns = min(self.outbox.due_ns, self._leases.expires_ns)
         if self._queue.length:
@@ -160,7 +140,7 @@ class SharedCapacity:
         ):  # gives up its place; or the next lease before this one is spent
             due_ns = min(due_ns, self._called_ns + LINGER_NS)
         if self._snapshot.ledger.slot_indexes and self._snapshot.ledger.in_flight:
-            due_ns = min(due_ns, self._called_ns + max(RENEW_NS, between_polls_ns(self.peers)))
+            due_ns = min(due_ns, self._called_ns + max(RENEW_NS, between_polls_ns(self.membership.peers)))
         return due_ns
 
     @property
@@ -179,23 +159,25 @@ class SharedCapacity:
         Pass the reply to :meth:`receive`, or its absence to :meth:`failed`.
         """
         due_ns = self.exchange_ns
-        leaving = at_once and self._joined and self._asked is None and self._leaving_ns != self._called_ns
+        state = self.membership.state
+        leaving = at_once and state.known and self._asked is None and self._leaving_ns != self._called_ns
         if not leaving and (due_ns == FAR_NS if at_once else due_ns > now_ns):
             return None
         self._give_back(now_ns, everything=at_once)
         wants = []
-        if self.lost is None and now_ns >= self._pause.until_ns and (self._joined or not self._missed):
-            wants = self._leases.wants(now_ns, self._snapshot.ledger, self._queue, self.peers)
+        if state.asks and now_ns >= self._pause.until_ns:
+            wants = self._leases.wants(now_ns, self._snapshot.ledger, self._queue, self.membership.peers)
             if self._pause.phase is not Phase.OPEN:
                 del wants[1:]
         if self._lessons is not None:
             self._lessons.sent()
         self._called_ns = now_ns
         news = self.outbox.take(now_ns, self._leases.slack_ns, self._fallback)
-        message = Message(self.who, self.outbox.number, fresh=not self._joined, news=news, wants=wants)
+        message = Message(self.who, self.outbox.number, fresh=not state.known, news=news, wants=wants)
         message.held, message.slack_ns = self._held(), self._leases.slack_ns
-        message.alone, message.share = self._fallback is not None, self._share(now_ns)
-        message.closed = self.on_store_failure == "fail_closed"
+        message.alone = self._fallback is not None
+        message.share = self._fallback.share if self._fallback is not None else self.membership.share_at(now_ns)
+        message.closed = self.membership.mode == "fail_closed"
         message.place_ns = PLACE_NS if self._queue.length > len(undecided) else 0
         if at_once and not any(message.held) and not self._queue.length:
             message.leaving, self._leaving_ns = True, now_ns
@@ -207,20 +189,20 @@ class SharedCapacity:
         """Apply the store's reply; call :meth:`conclude` when the pool has granted."""
         assert self._asked is not None
         (asked, undecided), self._asked = self._asked, None
-        if self._missed and not self._joined:  # it comes back: the others report first what they have spent without it
-            self._pause.until_ns = max(self._pause.until_ns, now_ns + self._rejoin_ns)
-        self._joined, self.stopped = True, None
+        before = self.membership.state
+        if before.late:  # it comes back: the others report first what they have spent without it
+            self._pause.until_ns = max(self._pause.until_ns, now_ns + self.membership.report_ns)
+        self.membership.replied(now_ns, asked, self._called_ns, reply)
         self.outbox.confirm()
-        self._heard_ns = self._called_ns
-        self.peers, self.share = max(reply.peers, 1), reply.share
-        self._announced = bool(asked.report_within_ns(reply))
-        was_lost = self.lost is not None
-        if was_lost and not self._rejoin(now_ns):
-            return Resolution((), WaitUntil(now_ns, STORE_LOST))
+        if before.alone:
+            self._report(now_ns, first=before is not State.BACK)
+            if self.membership.state.alone:
+                return Resolution((), WaitUntil(now_ns, STORE_LOST))
+            self._rejoin()
         changed_limits = self._snapshot.update(now_ns, reply, self.learning)
         if self.learning is not None:
-            for index, before in changed_limits.items():
-                self.learning.learned_elsewhere(now_ns, index, before)
+            for index, limit in changed_limits.items():
+                self.learning.learned_elsewhere(now_ns, index, limit)
         changed = list(changed_limits)
         for n, marks in enumerate(reply.grants):
             lease = Lease(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0)
@@ -229,33 +211,28 @@ class SharedCapacity:
             changed += self._lessons.learn(now_ns)
         self._replied = asked, reply, undecided
         until = WaitUntil(max(now_ns + reply.wait_ns, self._pause.until_ns), self.ledger.name(reply.binds))
-        return Resolution(undecided, until, changed=was_lost or bool(changed))
+        return Resolution(undecided, until, changed=before.alone or bool(changed))
 
-    def _rejoin(self, now_ns: int) -> bool:
-        """Note a reply of the lost store; returns whether the store is authoritative from now on."""
-        fallback = self._fallback
-        if fallback is not None:
-            news = fallback.news(now_ns)
-            if news is not None:
-                self.outbox.add(now_ns, news, at_once=True)
-            if self.on_store_failure == "fail_safe":
-                # Others may have started; if some seem to have ended, they may not have come back yet.
-                fallback.resize(now_ns, min(self.share, fallback.share))
-        if self._back_ns is None:
-            self._back_ns = self._ask_ns = now_ns  # reports at once what was spent
-            if fallback is not None and self.on_store_failure == "fail_safe":
+    def _report(self, now_ns: int, *, first: bool) -> None:
+        """Report what the fallback has spent: the store answers again."""
+        membership, fallback = self.membership, self._fallback
+        self._ask_ns = now_ns if first else membership.back_ns + membership.report_ns
+        if fallback is None:
+            return
+        if (news := fallback.news(now_ns)) is not None:
+            self.outbox.add(now_ns, news, at_once=True)
+        if membership.mode == "fail_safe":
+            # Others may have started; if some seem to have ended, they may not have come back yet.
+            fallback.resize(now_ns, min(membership.share, fallback.share))
+            if first:
                 fallback.spend_no_more_at_once(now_ns)
-            return False
-        rejoin_ns = self._back_ns + self._rejoin_ns
-        if now_ns < rejoin_ns:
-            self._ask_ns = rejoin_ns
-            return False
-        if fallback is not None:
-            for reservation in fallback.local.ledger.open:
+
+    def _rejoin(self) -> None:
+        """Spend grants of the store again; what is in flight stays so."""
+        if self._fallback is not None:
+            for reservation in self._fallback.local.ledger.open:
                 self._snapshot.ledger.keep_open(reservation)
-        self.lost = self._back_ns = self._fallback = None
-        self.ledger = self._snapshot.ledger
-        return True
+        self._fallback, self.ledger = None, self._snapshot.ledger
 
     def conclude(self, now_ns: int) -> None:
         """Plan the next message, after the pool has granted what the last reply allows."""
@@ -265,9 +242,9 @@ class SharedCapacity:
         turned_away = any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
         self._head = None if turned_away else self._queue.head()  # waiters that came meanwhile are asked for at once
         wait_ns = max(reply.wait_ns, ASK_MIN_NS) if len(reply.grants) < len(asked.wants) else 0
-        polls_ns = between_polls_ns(self.peers)
+        polls_ns = between_polls_ns(self.membership.peers)
         self._ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8, polls_ns), max(PLACE_NS, polls_ns))
-        if reply.binds >= 0 and self.peers > 1 and self._snapshot.ledger.accounts[reply.binds].meter.holds:
+        if reply.binds >= 0 and self.membership.peers > 1 and self._snapshot.ledger.accounts[reply.binds].meter.holds:
             self._ask_ns = min(self._ask_ns, now_ns + polls_ns)
         self._give_back(now_ns)
 
@@ -280,26 +257,21 @@ class SharedCapacity:
             final: Whether this process can have no reply, now that a newer version uses the store: it stops in every mode.
         """
         self._asked = None
-        self.stopped = reason if final else None
-        if final:
-            self._joined, self.lost, self._back_ns, self._fallback = False, None, None, None
-            self.ledger = self._snapshot.ledger
-        apart = 1.0 if self.peers <= FEW else self._random.uniform(0.5, 1.5)
-        self._ask_ns = now_ns + round(apart * self._retry_ns)
-        if not self._joined and (final or self.on_store_failure != "fail_open"):
-            self._missed = True
+        membership, snapshot, before = self.membership, self._snapshot, self.membership.state
+        membership.failed(reason, final=final)
+        apart = 1.0 if membership.peers <= FEW else self._random.uniform(0.5, 1.5)
+        self._ask_ns = now_ns + round(apart * membership.retry_ns)
+        if not membership.state.alone:
+            self._fallback, self.ledger = None, snapshot.ledger
             return Resolution((), StoreLost(reason))
-        newly_lost = self.lost is None
-        if newly_lost:
+        if not before.alone:
             self._head = None
-            if self.on_store_failure != "fail_closed":
-                share = 1.0 if self.on_store_failure == "fail_open" else self._share(now_ns)
-                snapshot = self._snapshot
+            if membership.mode != "fail_closed":
+                share = 1.0 if membership.mode == "fail_open" else membership.share_at(now_ns)
                 times = snapshot.as_of_ns, self._called_ns, now_ns
                 self._fallback = Fallback(snapshot.ledger, *times, share, self._random.random())
                 self.ledger = self._fallback.local.ledger
-        self.lost, self._back_ns = reason, None
-        return Resolution((), None, newly_lost=newly_lost)
+        return Resolution((), None, newly_lost=not before.alone)
 
     def forked(self, who: str, now_ns: int) -> None:
         """Start as a new process ``who`` in a forked child: leases, attempts and news belong to the parent."""
@@ -313,27 +285,14 @@ class SharedCapacity:
         for ledger in (self._snapshot.ledger, self.ledger):
             for reservation in ledger.open:
                 ledger.close(now_ns, reservation)
-        self.share *= (1 - SHARED_PART) ** 2  # the least of what a process is told: its parent keeps the share
+        self.membership.share *= (
+            1 - SHARED_PART
+        ) ** 2  # the least of what a process is told: its parent keeps the share
         if self._fallback is not None:
             self._fallback.news(now_ns)  # discarded: the parent reports it
-            if self.on_store_failure == "fail_safe":
-                self._fallback.resize(now_ns, self.share)
+            if self.membership.mode == "fail_safe":
+                self._fallback.resize(now_ns, self.membership.share)
         self.exchange_due = True  # the timer stayed with the parent
-
-    @property
-    def _retry_ns(self) -> int:
-        return max(RETRY_NS, self.peers * NS // RETRIES_PER_S)
-
-    @property
-    def _rejoin_ns(self) -> int:
-        """How long after its first reply a store that was away is authoritative again."""
-        return REJOIN_NS + (0 if self.peers <= FEW else 3 * self._retry_ns // 2)
-
-    def _share(self, now_ns: int) -> float:
-        """The share of the limits if the store is lost now."""
-        if self._fallback is not None:
-            return self._fallback.share
-        return self.share if self._announced else self.share * waned(now_ns - self._heard_ns)
 
     def _held(self) -> list[float]:
         """For each quota of slots, what is in flight or leased in this process."""
@@ -362,7 +321,7 @@ class SharedCapacity:
         """See :meth:`Capacity.reserve <paceline.core.capacity.Capacity.reserve>`."""
         if now_ns < self._pause.until_ns:
             return WaitUntil(self._pause.until_ns, COOL_DOWN)
-        if self.lost is not None:
+        if self.membership.state.alone:
             return self._reserve_alone(now_ns, waiter)
         amounts, leases = waiter.amounts, self._leases
         lease = leases.last
@@ -400,7 +359,7 @@ class SharedCapacity:
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the last reply is recent, or the store is lost."""
-        return self.lost is not None or now_ns - self._snapshot.as_of_ns < CURRENT_NS
+        return self.membership.state.alone or now_ns - self._snapshot.as_of_ns < CURRENT_NS
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         """See :meth:`Capacity.settle <paceline.core.capacity.Capacity.settle>`."""
@@ -452,7 +411,7 @@ class SharedCapacity:
 
     def _study(self, now_ns: int, reservation: Reservation, lesson: Lesson) -> None:
         leased = isinstance(reservation, LeasedReservation) or not reservation.amounts  # of no request of this process
-        if self._lessons is not None and leased and self.lost is None:
+        if self._lessons is not None and leased and not self.membership.state.alone:
             self._lessons.add(lesson)
             self.outbox.soon(now_ns)
 
@@ -484,17 +443,18 @@ class SharedCapacity:
 
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:  # noqa: ARG002
         """When ``head`` may go while the store is lost; otherwise ``None``, since a reply decides."""
-        if self.lost is not None and now_ns < self._pause.until_ns:
+        if self.membership.state.alone and now_ns < self._pause.until_ns:
             return self._pause.until_ns
         return None if self._fallback is None else self._fallback.local.wake_ns(now_ns, head)
 
     def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002
         """The state of the store, and the number of processes."""
-        store: dict[str, Any] = {"state": "joined" if self._joined else "new", "peers": self.peers}
-        if self.lost is not None:
-            store |= {"state": "lost", "mode": self.on_store_failure, "reason": self.lost}
-        if self.stopped is not None:
-            store |= {"state": "stopped", "reason": self.stopped}
+        membership, state = self.membership, self.membership.state
+        store: dict[str, Any] = {"state": state.label, "peers": membership.peers}
+        if state.alone:
+            store |= {"mode": membership.mode, "reason": membership.reason}
+        elif state is State.STOPPED:
+            store["reason"] = membership.reason
         return {"store": store}
 
 
