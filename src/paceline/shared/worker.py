@@ -169,7 +169,7 @@ class StoreWorker:
     def recover(self, queue: _Queue) -> None:
         """Make up for what a thread before this one left: messages without a reply, and exchanges that are due."""
         for scheduler in list(self.schedulers):
-            if not shared_capacity(scheduler.pool).idle:
+            if not shared_capacity(scheduler.pool).exchange.idle:
                 self._deliver(scheduler, f"{self.store.url.rstrip(':')}: the exchange was disturbed")
             queue.put(scheduler)
 
@@ -238,7 +238,9 @@ class StoreWorker:
                 self._queue.put(passed)  # after all exchanges that are due
                 if not passed.wait(max(deadline_s - time.monotonic(), 0.0)):
                     return False
-            if all(scheduler.idle and shared_capacity(scheduler.pool).idle for scheduler in list(self.schedulers)):
+            if all(
+                scheduler.idle and shared_capacity(scheduler.pool).exchange.idle for scheduler in list(self.schedulers)
+            ):
                 return True
             time.sleep(0.0005)
         return False
