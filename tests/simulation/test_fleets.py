@@ -6,8 +6,9 @@ from tests.simulation.fleet import Fleet
 from grids import WORLD
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
-from paceline.shared.capacity import FEW, answer, ask
+from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
+from paceline.shared.membership import FEW
 from paceline.shared.messages import Message
 from shared_pools import shared_pool
 
@@ -68,7 +69,7 @@ def test_a_crowd_whose_store_is_away_for_a_time(processes, per_min, away_s):
     workers = workers_for(processes, per_min)
     crowd = Crowd(processes, per_min, workers=workers, away=[(from_s, back_s)]).run(back_s + 60)
     assert crowd.refused == []
-    assert all(host.pool.capacity.lost is None for host in crowd.hosts)
+    assert all(not host.pool.capacity.membership.state.alone for host in crowd.hosts)
     assert crowd.used(back_s, back_s + 10) > 0.5
     assert crowd.used(back_s + 10, back_s + 60) > 0.98
     if away_s > 5:
@@ -83,7 +84,7 @@ def test_ten_thousand_processes_on_a_large_quota_whose_store_is_away_for_a_minut
     lost = []
     joined_s = back_s + 35
     crowd.sim.time.after(
-        joined_s, lambda: lost.extend(one for one in crowd.hosts if one.pool.capacity.lost is not None)
+        joined_s, lambda: lost.extend(one for one in crowd.hosts if one.pool.capacity.membership.state.alone)
     )
     crowd.run(back_s + 60)
     assert crowd.refused == lost == []

@@ -90,7 +90,7 @@ def test_a_store_that_is_away_for_twenty_seconds(mode, refused):
     hub, said = run(away=[(20, 40)], capacity={"on_store_failure": f"fail_{mode}"}, lost=lost)
     assert len(hub.refused) <= refused, said
     assert mode == "open" or hub.speed >= 0.965, said
-    assert all(host.pool.capacity.lost is None for host in hub.hosts)
+    assert all(not host.pool.capacity.membership.state.alone for host in hub.hosts)
 
 
 CROWDS = [

@@ -44,7 +44,7 @@ from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.settings import PacingSettings
 from paceline.providers.registry import provider_named
 from paceline.providers.tables import DEFAULT, known_providers, lookup
-from paceline.shared.capacity import OnStoreFailure
+from paceline.shared.membership import OnStoreFailure
 
 __all__ = ["ANY", "ENV_PREFIX", "Config", "find_file", "load_arguments", "parse_base_url", "parse_limit"]
 

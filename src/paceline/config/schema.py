@@ -19,8 +19,8 @@ from paceline.core.results import QuotaError, StoreError
 from paceline.pacing.allowances import check_budget
 from paceline.pacing.settings import TIMEOUT_MAX_S
 from paceline.providers.registry import ALIASES, PROVIDERS, suggest
-from paceline.shared.capacity import OnStoreFailure
 from paceline.shared.leases import LEASE_MAX_S
+from paceline.shared.membership import OnStoreFailure
 from paceline.stores import as_store
 
 try:

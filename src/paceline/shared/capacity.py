@@ -1,33 +1,26 @@
-"""The capacity of quotas that processes share through a store.
+"""The capacity of quotas that processes share through a store: the port between a pool and the exchanges with the store.
 
-The capacity does no IO: :meth:`SharedCapacity.message` returns the next message to the store,
-:meth:`SharedCapacity.receive` takes the reply, and :meth:`SharedCapacity.failed` the reason why there is none. Between
-two replies a process reads a *snapshot*: a ledger in the state of the last reply.
+Between two replies a process reads a *snapshot*: a ledger in the state of the last reply. A message asks for as many requests
+from the head of the queue as should fit. The grants arrive as leases (:mod:`~paceline.shared.leases`), and the queue spends
+them in its own order. The outcomes of attempts wait for the next message, and what answers teach for its reply
+(:mod:`~paceline.shared.outbox`).
 
-A message asks for as many requests from the head of the queue as should fit. The grants arrive as leases
-(:mod:`~paceline.shared.leases`), and the queue spends them in its own order. The outcomes of attempts wait in the
-*outbox* for the next message. Readings and refusals are studied on the snapshot right after a reply, when it equals the
-shared ledger. What they teach goes into the next message, and applies unless another process was faster.
-
-While the store is lost, a *fallback* grants: this process's share of the snapshot. When the store answers again, all
-processes report what they have spent, and a moment later the store is authoritative again.
+No part of a capacity does IO. The life of an exchange is in :mod:`~paceline.shared.exchange`, the reasons for one in
+:mod:`~paceline.shared.schedule`, and what the process knows of the store in :mod:`~paceline.shared.membership`.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any
 
-from paceline.core.capacity import PENDING, Learns, LocalCapacity, Resolution
-from paceline.core.changes import Change
-from paceline.core.learning import Learning
+from paceline.core.capacity import PENDING, Learns, LocalCapacity
 from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
 from paceline.core.pause import Pause, Phase
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
-from paceline.core.quota import NS, Cost, Quota
+from paceline.core.quota import NS, Cost
 from paceline.core.results import (
     COOL_DOWN,
     STORE,
@@ -37,108 +30,18 @@ from paceline.core.results import (
     Refusal,
     Reservation,
     StoreFormatError,
-    StoreLost,
     WaitUntil,
 )
-from paceline.shared.leases import Lease, LeasedReservation, Leases
-from paceline.shared.messages import (
-    REJOIN_NS,
-    SHARED_PART,
-    Charged,
-    Message,
-    News,
-    Refused,
-    Reply,
-    Settled,
-    between_polls_ns,
-    waned,
-)
-from paceline.shared.snapshot import Fallback, Snapshot
-
-OnStoreFailure = Literal["fail_safe", "fail_closed", "fail_open"]
-
-ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS
-"""When to ask again for the head of the queue: after the first at the earliest, since a refund may help, and after the
-second at the latest."""
-
-ASK_MIN_NS = NS // 1_000
-"""The shortest interval between two messages for one request: a wait that is rounded up twice can be a nanosecond."""
+from paceline.shared.exchange import Asked, Exchange
+from paceline.shared.holdings import Holdings
+from paceline.shared.leases import LeasedReservation
+from paceline.shared.membership import Membership, OnStoreFailure, State
+from paceline.shared.messages import Charged, Message, Refused, Reply, Settled
+from paceline.shared.outbox import Lesson
+from paceline.shared.schedule import Schedule
 
 CURRENT_NS = NS // 4
 """An older reply turns no request away: another process may have given something back."""
-
-RENEW_NS = 5 * NS
-"""How often a process that holds slots reports them."""
-
-RETRY_NS = 1 * NS
-"""How often a lost store is tried."""
-
-FEW, RETRIES_PER_S = 16, 1_000
-"""With more processes than the first, each waits for a random time of its own before it tries a lost store again; in
-all, they try it so often."""
-
-LINGER_NS, LINGER_PART = NS // 100, 8
-"""How long news waits for a message with requests; with leases at least one part in so many of their duration."""
-
-NEWS_MAX = 100_000
-"""How much news is kept for a lost store; when it is full, the older half is dropped and its attempts stay charged."""
-
-Lesson = Callable[[Learning, int], list[int]]
-"""Learns from one answer, at the given present; returns the indexes of the quotas that changed."""
-
-
-class Outbox:
-    """The news for the store: sent once, in order, and again with the same number when there was no reply.
-
-    Attributes:
-        due_ns: When to send a message for the news alone; ``FAR_NS``: there is none.
-        linger_ns: How long news waits for a message with requests.
-        number: The number of the last message.
-    """
-
-    __slots__ = ("_news", "_settled", "_unconfirmed", "due_ns", "linger_ns", "number")
-
-    def __init__(self) -> None:
-        self.due_ns = FAR_NS
-        self.linger_ns = LINGER_NS
-        self.number = 0
-        self._news: list[News] = []
-        self._settled: list[Lease] = []  # with ended attempts
-        self._unconfirmed: list[News] | None = None  # of the last message, until its reply
-
-    def add(self, now_ns: int, news: News, *, at_once: bool = False) -> None:
-        """Add one update, to be sent soon or at once."""
-        self._news.append(news)
-        if len(self._news) > NEWS_MAX:
-            del self._news[: NEWS_MAX // 2]
-        self.soon(now_ns)
-        if at_once:
-            self.due_ns = now_ns
-
-    def soon(self, now_ns: int) -> None:
-        """Send a message within :attr:`linger_ns`."""
-        if self.due_ns == FAR_NS:
-            self.due_ns = now_ns + self.linger_ns
-
-    def settled(self, now_ns: int, lease: Lease) -> None:
-        """Add a lease when the first of its attempts has ended: the attempts of a lease are reported as one update."""
-        self._settled.append(lease)
-        self.soon(now_ns)
-
-    def take(self, now_ns: int, fallback: Fallback | None) -> list[News]:
-        """The news for the next message, with that of ``fallback``; the previous news while it is unconfirmed."""
-        if self._unconfirmed is None:
-            self.number += 1
-            settled = [news for lease in self._settled if (news := lease.news()) is not None]
-            alone = fallback.news(now_ns) if fallback is not None else None
-            self._unconfirmed = [*settled, *self._news, *([alone] if alone is not None else [])]
-            self._news, self._settled = [], []
-        self.due_ns = now_ns + self.linger_ns if self._news or self._settled else FAR_NS
-        return self._unconfirmed
-
-    def confirm(self) -> None:
-        """The store has applied the news of the last message."""
-        self._unconfirmed = None
 
 
 class SharedCapacity:
@@ -155,11 +58,9 @@ class SharedCapacity:
         learns: Whether answers change the quotas.
 
     Attributes:
-        ledger: The snapshot; while the store is lost, the ledger of the fallback.
-        lost: Why the store is lost; ``None`` while it answers.
-        peers: How many processes shared the quotas at the last reply, this one included.
-        share: The share of the limits for this process while the store is lost, at the last reply.
-        stopped: Why there can be no reply, at the last message; ``None`` where there can be one.
+        holdings: What this process has of the quotas.
+        membership: What it knows of the store.
+        exchange: Its messages and their replies.
     """
 
     behind = STORE
@@ -175,285 +76,61 @@ class SharedCapacity:
         lease_s: float | None = None,
         learns: Learns = False,
     ) -> None:
-        self.who, self.on_store_failure = who, on_store_failure
-        self.lost: str | None = None
-        self.stopped: str | None = None
-        self.peers = 1
-        self.share = 0.0
         self.exchange_due = False
-        self.outbox = Outbox()
-        self._queue = queue
-        self._snapshot = Snapshot(ledger, now_ns)
-        self._fallback: Fallback | None = None
-        self.ledger = ledger
-        self.learning = Learning(ledger, self._learned, raises=learns == "up") if learns else None
-        self._leases = Leases(now_ns, lease_s)
-        self._low: Lease | None = None  # the lease that exchange_due was set for
-        self._joined = self._missed = False  # whether the store has answered, and whether it has failed to before that
-        self._asked: tuple[Message, Sequence[Waiter]] | None = (
-            None  # the message without a reply, and its undecided waiters
-        )
-        self._lessons: list[Lesson] = []  # of answers since the last message
-        self._lessons_due: list[Lesson] = []  # of answers before it: the next reply counts their attempts
-        self._replied: tuple[Message, Reply, Sequence[Waiter]] | None = None  # until conclude()
-        self._head: Waiter | None = None  # the head of the queue at the last reply
-        self._ask_ns = 0  # when to ask for the head again
-        self._called_ns = now_ns
-        self._announced = False  # at the last reply: when it will report again
-        self._leaving_ns = -1  # when the last message with ``leaving`` was sent
-        self._back_ns: int | None = None  # when the lost store replied first
-        self._heard_ns = now_ns  # when the last message with a reply was sent
-        self._random = random.Random(who)
         self._pause: Pause[Reservation] = Pause()  # of this process alone
+        self.holdings = Holdings(ledger, now_ns, lease_s=lease_s, learns=learns)
+        self.membership = Membership(now_ns, on_store_failure)
+        self._schedule = Schedule(now_ns, queue, self.holdings, self.membership, self._pause)
+        self.exchange = Exchange(who, queue, self.holdings, self.membership, self._schedule, self._pause)
+        self.learning = self.holdings.lessons.learning if self.holdings.lessons is not None else None
 
-    # The exchange with the store.
+    @property
+    def ledger(self) -> Ledger:
+        """The snapshot; while the store is lost, the ledger of the fallback."""
+        holdings = self.holdings
+        return holdings.snapshot.ledger if holdings.fallback is None else holdings.fallback.local.ledger
 
     @property
     def exchange_ns(self) -> int:
-        """When :meth:`message` has something to send, if nothing happens before; ``FAR_NS``: not before a reply."""
-        if self._asked is not None:
-            return FAR_NS
-        if self.lost is not None:
-            return self._ask_ns
-        due_ns = min(self.outbox.due_ns, self._leases.expires_ns)
-        if self._queue.length:
-            asked = self._queue.head() is self._head
-            due_ns = min(due_ns, max(self._ask_ns if asked else 0, self._pause.until_ns))
-        elif (
-            self._head is not None or self._leases.low
-        ):  # gives up its place; or the next lease before this one is spent
-            due_ns = min(due_ns, self._called_ns + LINGER_NS)
-        if self._snapshot.ledger.slot_indexes and self._snapshot.ledger.in_flight:
-            due_ns = min(due_ns, self._called_ns + max(RENEW_NS, between_polls_ns(self.peers)))
-        return due_ns
-
-    @property
-    def idle(self) -> bool:
-        """Whether no reply is awaited."""
-        return self._asked is None
-
-    def message(self, now_ns: int, undecided: Sequence[Waiter] = (), *, at_once: bool = False) -> Message | None:
-        """The message to send now; ``None`` when none is due.
-
-        Args:
-            now_ns: The present.
-            undecided: The waiters in the queue that the reply grants or turns away; they keep no place in the store.
-            at_once: Whether to send all there is, before it is due.
-
-        Pass the reply to :meth:`receive`, or its absence to :meth:`failed`.
-        """
-        due_ns = self.exchange_ns
-        leaving = at_once and self._joined and self._asked is None and self._leaving_ns != self._called_ns
-        if not leaving and (due_ns == FAR_NS if at_once else due_ns > now_ns):
-            return None
-        self._give_back(now_ns, everything=at_once)
-        wants = []
-        if self.lost is None and now_ns >= self._pause.until_ns and (self._joined or not self._missed):
-            wants = self._leases.wants(now_ns, self._snapshot.ledger, self._queue, self.peers)
-            if self._pause.phase is not Phase.OPEN:
-                del wants[1:]
-        self._lessons_due, self._lessons = self._lessons_due + self._lessons, []
-        self._called_ns = now_ns
-        self.outbox.linger_ns = max(LINGER_NS, self._leases.slack_ns // LINGER_PART)
-        news = self.outbox.take(now_ns, self._fallback)
-        message = Message(self.who, self.outbox.number, fresh=not self._joined, news=news, wants=wants)
-        message.held, message.slack_ns = self._held(), self._leases.slack_ns
-        message.alone, message.share = self._fallback is not None, self._share(now_ns)
-        message.closed = self.on_store_failure == "fail_closed"
-        message.place_ns = PLACE_NS if self._queue.length > len(undecided) else 0
-        if at_once and not any(message.held) and not self._queue.length:
-            message.leaving, self._leaving_ns = True, now_ns
-        self._snapshot.introduce(now_ns, message)
-        self._asked = message, tuple(undecided)
-        return message
-
-    def receive(self, now_ns: int, reply: Reply) -> Resolution:
-        """Apply the store's reply; call :meth:`conclude` when the pool has granted."""
-        assert self._asked is not None
-        (asked, undecided), self._asked = self._asked, None
-        if self._missed and not self._joined:  # it comes back: the others report first what they have spent without it
-            self._pause.until_ns = max(self._pause.until_ns, now_ns + self._rejoin_ns)
-        self._joined, self.stopped = True, None
-        self.outbox.confirm()
-        self._heard_ns = self._called_ns
-        self.peers, self.share = max(reply.peers, 1), reply.share
-        self._announced = bool(asked.report_within_ns(reply))
-        was_lost = self.lost is not None
-        if was_lost and not self._rejoin(now_ns):
-            return Resolution((), WaitUntil(now_ns, STORE_LOST))
-        changed_limits = self._snapshot.update(now_ns, reply, self.learning)
-        if self.learning is not None:
-            for index, before in changed_limits.items():
-                self.learning.learned_elsewhere(now_ns, index, before)
-        changed = list(changed_limits)
-        for n, marks in enumerate(reply.grants):
-            lease = Lease(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0)
-            self._leases.leases.append(lease)
-        if self.learning is not None:
-            for lesson in self._lessons_due:
-                changed += lesson(self.learning, now_ns)
-        self._lessons_due = []
-        self._replied = asked, reply, undecided
-        until = WaitUntil(max(now_ns + reply.wait_ns, self._pause.until_ns), self.ledger.name(reply.binds))
-        return Resolution(undecided, until, changed=was_lost or bool(changed))
-
-    def _rejoin(self, now_ns: int) -> bool:
-        """Note a reply of the lost store; returns whether the store is authoritative from now on."""
-        fallback = self._fallback
-        if fallback is not None:
-            news = fallback.news(now_ns)
-            if news is not None:
-                self.outbox.add(now_ns, news, at_once=True)
-            if self.on_store_failure == "fail_safe":
-                # Others may have started; if some seem to have ended, they may not have come back yet.
-                fallback.resize(now_ns, min(self.share, fallback.share))
-        if self._back_ns is None:
-            self._back_ns = self._ask_ns = now_ns  # reports at once what was spent
-            if fallback is not None and self.on_store_failure == "fail_safe":
-                fallback.spend_no_more_at_once(now_ns)
-            return False
-        rejoin_ns = self._back_ns + self._rejoin_ns
-        if now_ns < rejoin_ns:
-            self._ask_ns = rejoin_ns
-            return False
-        if fallback is not None:
-            for reservation in fallback.local.ledger.open_reservations:
-                self._snapshot.ledger.keep_open(reservation)
-        self.lost = self._back_ns = self._fallback = None
-        self.ledger = self._snapshot.ledger
-        return True
-
-    def conclude(self, now_ns: int) -> None:
-        """Plan the next message, after the pool has granted what the last reply allows."""
-        if self._replied is None:
-            return
-        (asked, reply, undecided), self._replied = self._replied, None
-        turned_away = any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
-        self._head = None if turned_away else self._queue.head()  # waiters that came meanwhile are asked for at once
-        wait_ns = max(reply.wait_ns, ASK_MIN_NS) if len(reply.grants) < len(asked.wants) else 0
-        polls_ns = between_polls_ns(self.peers)
-        self._ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8, polls_ns), max(PLACE_NS, polls_ns))
-        if reply.binds >= 0 and self.peers > 1 and self._snapshot.ledger.accounts[reply.binds].meter.holds:
-            self._ask_ns = min(self._ask_ns, now_ns + polls_ns)
-        self._give_back(now_ns)
-
-    def failed(self, now_ns: int, reason: str, *, final: bool = False) -> Resolution:
-        """Note that there is no reply; what the store may have granted stays charged.
-
-        Args:
-            now_ns: The present.
-            reason: Why there is none.
-            final: Whether this process can have no reply, now that a newer version uses the store: it stops in every mode.
-        """
-        self._asked = None
-        self.stopped = reason if final else None
-        if final:
-            self._joined, self.lost, self._back_ns, self._fallback = False, None, None, None
-            self.ledger = self._snapshot.ledger
-        apart = 1.0 if self.peers <= FEW else self._random.uniform(0.5, 1.5)
-        self._ask_ns = now_ns + round(apart * self._retry_ns)
-        if not self._joined and (final or self.on_store_failure != "fail_open"):
-            self._missed = True
-            return Resolution((), StoreLost(reason))
-        newly_lost = self.lost is None
-        if newly_lost:
-            self._head = None
-            if self.on_store_failure != "fail_closed":
-                share = 1.0 if self.on_store_failure == "fail_open" else self._share(now_ns)
-                snapshot = self._snapshot
-                times = snapshot.as_of_ns, self._called_ns, now_ns
-                self._fallback = Fallback(snapshot.ledger, *times, share, self._random.random())
-                self.ledger = self._fallback.local.ledger
-        self.lost, self._back_ns = reason, None
-        return Resolution((), None, newly_lost=newly_lost)
+        """When an exchange has something to send, if nothing happens before; ``FAR_NS``: not before a reply."""
+        return FAR_NS if isinstance(self.exchange.stage, Asked) else self._schedule.due_ns
 
     def forked(self, who: str, now_ns: int) -> None:
-        """Start as a new process ``who`` in a forked child: leases, attempts and news belong to the parent."""
-        self.who, self._called_ns = who, now_ns
-        self._random = random.Random(who)  # the parent's would retry in step with it, and with other children
-        self._asked = self._head = self._replied = None
-        self._lessons, self._lessons_due = [], []
-        self.outbox = Outbox()
-        self._leases.give_back(now_ns, everything=True)
-        for ledger in (self._snapshot.ledger, self.ledger):
-            for reservation in ledger.open_reservations:
-                ledger.close(now_ns, reservation)
-        self.share *= (1 - SHARED_PART) ** 2  # the least of what a process is told: its parent keeps the share
-        if self._fallback is not None:
-            self._fallback.news(now_ns)  # discarded: the parent reports it
-            if self.on_store_failure == "fail_safe":
-                self._fallback.resize(now_ns, self.share)
+        """Start as a new process ``who`` in a forked child."""
+        self.exchange.forked(who, now_ns)
         self.exchange_due = True  # the timer stayed with the parent
-
-    @property
-    def _retry_ns(self) -> int:
-        return max(RETRY_NS, self.peers * NS // RETRIES_PER_S)
-
-    @property
-    def _rejoin_ns(self) -> int:
-        """How long after its first reply a store that was away is authoritative again."""
-        return REJOIN_NS + (0 if self.peers <= FEW else 3 * self._retry_ns // 2)
-
-    def _share(self, now_ns: int) -> float:
-        """The share of the limits if the store is lost now."""
-        if self._fallback is not None:
-            return self._fallback.share
-        return self.share if self._announced else self.share * waned(now_ns - self._heard_ns)
-
-    def _held(self) -> list[float]:
-        """For each quota of slots, what is in flight or leased in this process."""
-        ledger = self._snapshot.ledger
-        holders: list[Ledger | Leases] = [ledger, self._leases]
-        if self._fallback is not None:
-            holders.append(self._fallback.local.ledger)
-        held = [0.0] * len(ledger.accounts)
-        for i in ledger.slot_indexes:
-            held[i] = sum(holder.in_use(i) for holder in holders)
-        return held
-
-    def _learned(self, change: Change | Quota) -> None:
-        if isinstance(change, Quota):  # it is part of the next message
-            self._snapshot.introduced(change)
-        else:
-            self.outbox.add(self._snapshot.as_of_ns, change, at_once=True)
-
-    def _give_back(self, now_ns: int, *, everything: bool = False) -> None:
-        for rest in self._leases.give_back(now_ns, everything=everything):
-            self.outbox.add(now_ns, rest)
-
-    # The port to the pool.
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         """See :meth:`Capacity.reserve <paceline.core.capacity.Capacity.reserve>`."""
         if now_ns < self._pause.until_ns:
             return WaitUntil(self._pause.until_ns, COOL_DOWN)
-        if self.lost is not None:
+        if self.membership.state.alone:
             return self._reserve_alone(now_ns, waiter)
-        amounts, leases = waiter.amounts, self._leases
+        holdings, amounts = self.holdings, waiter.amounts
+        leases, ledger = holdings.leases, holdings.snapshot.ledger
         lease = leases.last
         if (lease is None or not lease.take(amounts)) and (lease := leases.take(amounts)) is None:
             # Also for requests in the queue: another process may have learned a lower limit.
-            ledger = self._snapshot.ledger
             never = ledger.never(amounts) if self.is_current(now_ns) else None
             waiter.amounts = ledger.fitting(amounts)  # the store grants no more at once; the rest becomes debt
             return PENDING if never is None else never
-        ledger = self._snapshot.ledger
         reservation = LeasedReservation(waiter.cost, amounts, [], now_ns, now_ns + ledger.ttl_ns)
         reservation.lease = lease
         ledger.keep_open(reservation)
         if self.learning is not None:
             self.learning.granted_by_store(now_ns, reservation)
-        if lease.low and lease is not self._low and leases.low:
-            self._low, self.exchange_due = lease, True
+        if lease.low and lease is not leases.told and leases.low:
+            leases.told, self.exchange_due = lease, True
         if self._pause.phase is not Phase.OPEN:
             self._pause.granted(now_ns, reservation)
         return reservation
 
     def _reserve_alone(self, now_ns: int, waiter: Waiter) -> Decision:
-        if self._fallback is None:
-            return WaitUntil(max(self._ask_ns, now_ns + 1), STORE_LOST)
-        self._fallback.take_turn(now_ns, waiter.amounts)
-        decision = self._fallback.local.reserve(now_ns, waiter)
+        fallback = self.holdings.fallback
+        if fallback is None:
+            return WaitUntil(max(self._schedule.ask_ns, now_ns + 1), STORE_LOST)
+        fallback.take_turn(now_ns, waiter.amounts)
+        decision = fallback.local.reserve(now_ns, waiter)
         if self._pause.phase is not Phase.OPEN and isinstance(decision, Reservation):
             self._pause.granted(now_ns, decision)
         return decision
@@ -465,12 +142,12 @@ class SharedCapacity:
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the last reply is recent, or the store is lost."""
-        return self.lost is not None or now_ns - self._snapshot.as_of_ns < CURRENT_NS
+        return self.membership.state.alone or now_ns - self.holdings.snapshot.as_of_ns < CURRENT_NS
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         """See :meth:`Capacity.settle <paceline.core.capacity.Capacity.settle>`."""
-        ledger = self._snapshot.ledger
-        if self._fallback is None and reservation is not self._pause.probe:  # _close(), inlined in the hot path
+        holdings, ledger = self.holdings, self.holdings.snapshot.ledger
+        if holdings.fallback is None and reservation is not self._pause.probe:  # _close(), inlined in the hot path
             ledger.close(now_ns, reservation)
         elif (local := self._close(now_ns, reservation)) is not None:
             return local.settle(now_ns, reservation, actual)
@@ -479,10 +156,10 @@ class SharedCapacity:
         if not isinstance(reservation, LeasedReservation):
             debt = [max(a - b, 0.0) for a, b in zip(true, amounts, strict=True)]
             if any(debt):
-                self.outbox.add(now_ns, Charged(debt))
+                holdings.outbox.add(now_ns, Charged(debt))
             self.exchange_due = True
         elif reservation.lease.answered(amounts, true):
-            self.outbox.settled(now_ns, reservation.lease)
+            holdings.outbox.settled(now_ns, reservation.lease)
             self.exchange_due = True
         if actual and self.learning is not None and self.learning.guesses.tested and reservation.notes:
             self.learning.served(now_ns, reservation, true)
@@ -494,7 +171,9 @@ class SharedCapacity:
             local.cancel(now_ns, reservation)
         elif isinstance(reservation, LeasedReservation):
             lease, none = reservation.lease, list[float | None]([0.0] * len(reservation.amounts))
-            self.outbox.add(now_ns, Settled(reservation.amounts, lease.marks, none, answered=False, probe=lease.probe))
+            self.holdings.outbox.add(
+                now_ns, Settled(reservation.amounts, lease.marks, none, answered=False, probe=lease.probe)
+            )
 
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; learning follows the next reply."""
@@ -502,8 +181,8 @@ class SharedCapacity:
             return local.refuse(now_ns, reservation, refusal, pause_ns)
         ours = refusal.kind.about_rate
         amounts = reservation.amounts if ours else [0.0] * len(reservation.amounts)
-        self.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
-        ledger = self._snapshot.ledger
+        self.holdings.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
+        ledger = self.holdings.snapshot.ledger
         ledger.pause.until_ns = max(ledger.pause.until_ns, now_ns + pause_ns)  # for who looks before the reply
         self._study(
             now_ns, reservation, lambda learning, at_ns: learning.refused(at_ns, reservation, refusal, pause_ns)
@@ -517,20 +196,14 @@ class SharedCapacity:
 
     def _study(self, now_ns: int, reservation: Reservation, lesson: Lesson) -> None:
         leased = isinstance(reservation, LeasedReservation) or not reservation.amounts  # of no request of this process
-        if self.learning is not None and leased and self.lost is None:
-            self._lessons.append(lesson)
-            self.outbox.soon(now_ns)
+        if self.holdings.lessons is not None and leased and not self.membership.state.alone:
+            self.holdings.lessons.add(lesson)
+            self.holdings.outbox.soon(now_ns)
 
     def _close(self, now_ns: int, reservation: Reservation) -> LocalCapacity | None:
         """End an attempt; returns the capacity of the fallback when it has granted the attempt and closes it."""
         self._pause.answered(now_ns, reservation)
-        fallback = self._fallback
-        if fallback is not None and fallback.local.ledger.owns(reservation):
-            return fallback.local
-        self._snapshot.ledger.close(now_ns, reservation)
-        if fallback is not None:
-            fallback.release(reservation)
-        return None
+        return self.holdings.close(now_ns, reservation)
 
     def pause(self, until_ns: int) -> None:
         """Pause this process only: the failure may be in its own network."""
@@ -549,17 +222,19 @@ class SharedCapacity:
 
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:  # noqa: ARG002
         """When ``head`` may go while the store is lost; otherwise ``None``, since a reply decides."""
-        if self.lost is not None and now_ns < self._pause.until_ns:
+        if self.membership.state.alone and now_ns < self._pause.until_ns:
             return self._pause.until_ns
-        return None if self._fallback is None else self._fallback.local.wake_ns(now_ns, head)
+        fallback = self.holdings.fallback
+        return None if fallback is None else fallback.local.wake_ns(now_ns, head)
 
     def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002
         """The state of the store, and the number of processes."""
-        store: dict[str, Any] = {"state": "joined" if self._joined else "new", "peers": self.peers}
-        if self.lost is not None:
-            store |= {"state": "lost", "mode": self.on_store_failure, "reason": self.lost}
-        if self.stopped is not None:
-            store |= {"state": "stopped", "reason": self.stopped}
+        membership, state = self.membership, self.membership.state
+        store: dict[str, Any] = {"state": state.label, "peers": membership.peers}
+        if state.alone:
+            store |= {"mode": membership.mode, "reason": membership.reason}
+        elif state is State.STOPPED:
+            store["reason"] = membership.reason
         return {"store": store}
 
 
@@ -571,16 +246,16 @@ def shared_capacity(pool: Pool) -> SharedCapacity:
 
 
 def ask(pool: Pool, now_ns: int, *, at_once: bool = False) -> Message | None:
-    """The message of ``pool`` to its store now; see :meth:`SharedCapacity.message`."""
-    return shared_capacity(pool).message(now_ns, pool.undecided, at_once=at_once)
+    """The message of ``pool`` to its store now; see :meth:`Exchange.message`."""
+    return shared_capacity(pool).exchange.message(now_ns, pool.undecided, at_once=at_once)
 
 
 def answer(pool: Pool, now_ns: int, reply: Reply | str | StoreFormatError) -> list[Waiter]:
     """Apply the store's reply, or the reason why there is none; returns the waiters that have an ``outcome`` by it."""
-    capacity = shared_capacity(pool)
+    exchange = shared_capacity(pool).exchange
     if isinstance(reply, str | StoreFormatError):
         final = isinstance(reply, StoreFormatError)
-        return pool.resolve(now_ns, capacity.failed(now_ns, str(reply), final=final))
-    done = pool.resolve(now_ns, capacity.receive(now_ns, reply))
-    capacity.conclude(now_ns)
+        return pool.resolve(now_ns, exchange.failed(now_ns, str(reply), final=final))
+    done = pool.resolve(now_ns, exchange.receive(now_ns, reply))
+    exchange.conclude(now_ns)
     return done

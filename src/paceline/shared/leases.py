@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from paceline.core.account import Account
 from paceline.core.ledger import Ledger
-from paceline.core.meters import FAR_NS
 from paceline.core.queue import Queue
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Reservation
@@ -138,14 +137,16 @@ class Leases:
         leases: The leases that are not given back, the oldest first.
         slack_ns: How long a lease may last now; 0: a grant for each request.
         last: The lease that was spent from last, to be tried first.
+        told: The lease that was :attr:`low` when the next one was asked for.
     """
 
-    __slots__ = ("_gone", "_lease_s", "_rate", "_since_ns", "_taken", "last", "leases", "slack_ns")
+    __slots__ = ("_gone", "_lease_s", "_rate", "_since_ns", "_taken", "last", "leases", "slack_ns", "told")
 
     def __init__(self, now_ns: int, lease_s: float | None) -> None:
         self.leases: list[Lease] = []
         self.slack_ns = 0
         self.last: Lease | None = None
+        self.told: Lease | None = None
         self._lease_s = lease_s
         self._gone = 0  # requests of the leases that were given back
         self._taken, self._since_ns = 0, now_ns  # requests of all leases, at the last measurement of the rate
@@ -163,11 +164,6 @@ class Leases:
     def low(self) -> bool:
         """Whether less than half of the newest lease is left, and ``MANY`` requests have used it."""
         return bool(self.slack_ns and self.leases) and self.leases[-1].low and self.leases[-1].taken >= MANY
-
-    @property
-    def expires_ns(self) -> int:
-        """When the oldest lease must be given back; ``FAR_NS``: there is no lease."""
-        return self.leases[0].expires_ns if self.leases else FAR_NS
 
     def give_back(self, now_ns: int, *, everything: bool = False) -> list[Settled]:
         """Give back expired leases, and all but the two newest; or ``everything``."""

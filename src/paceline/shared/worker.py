@@ -23,7 +23,8 @@ from paceline.core.quota import NS
 from paceline.core.results import StoreError, StoreFormatError
 from paceline.pacing.clock import Clock, go_on, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
-from paceline.shared.capacity import RETRY_NS, OnStoreFailure, SharedCapacity, answer, ask, shared_capacity
+from paceline.shared.capacity import SharedCapacity, answer, ask, shared_capacity
+from paceline.shared.membership import RETRY_NS, Membership, OnStoreFailure, State
 from paceline.shared.messages import Message, Reply, Store
 
 log = logging.getLogger("paceline")
@@ -168,34 +169,35 @@ class StoreWorker:
     def recover(self, queue: _Queue) -> None:
         """Make up for what a thread before this one left: messages without a reply, and exchanges that are due."""
         for scheduler in list(self.schedulers):
-            if not shared_capacity(scheduler.pool).idle:
+            if not shared_capacity(scheduler.pool).exchange.idle:
                 self._deliver(scheduler, f"{self.store.url.rstrip(':')}: the exchange was disturbed")
             queue.put(scheduler)
 
     def _deliver(self, scheduler: Scheduler, reply: Reply | str | StoreFormatError) -> None:
         """Apply the store's reply, or the reason why there is none."""
-        pool, capacity = scheduler.pool, shared_capacity(scheduler.pool)
-        before = capacity.lost
-        if isinstance(reply, StoreFormatError) and capacity.stopped is None:
+        pool, membership = scheduler.pool, shared_capacity(scheduler.pool).membership
+        before = membership.state
+        if isinstance(reply, StoreFormatError) and before is not State.STOPPED:
             log.error("%s: %s", pool.name, reply)
         try:
             scheduler.transact(lambda now_ns: (None, answer(pool, now_ns, reply)))
         finally:  # a listener may fail
-            self._log(pool.name, before, capacity.lost, capacity.on_store_failure)
+            self._log(pool.name, before, membership)
 
-    def _log(self, pool: str, before: str | None, after: str | None, mode: str) -> None:
-        """Log what a reply has changed: ``before`` and ``after`` it, why the pool is lost."""
-        if not self._losses and before is after:
+    def _log(self, pool: str, before: State, membership: Membership) -> None:
+        """Log what a reply, or the lack of one, has changed since the state ``before`` it."""
+        lost = membership.state.alone
+        if not self._losses and lost is before.alone:
             return
         now_ns = self._clock.now_ns()
         self._losses = {key: losses for key, losses in self._losses.items() if not losses.over(now_ns)}
-        if after is None:
+        if not lost:
             for losses in self._losses.values():
                 losses.back(now_ns, pool)
-        elif before is None:
-            own = repr(pool) in after or len(self.schedulers) == 1
+        elif not before.alone:
+            own = repr(pool) in str(membership.reason) or len(self.schedulers) == 1
             name = pool if own else f"{pool} (one of the {len(self.schedulers)} pools of this store)"
-            line = f"{name}: {after}; continuing in mode {mode} until the store answers again"
+            line = f"{name}: {membership.reason}; continuing in mode {membership.mode} until the store answers again"
             losses = self._losses.setdefault(pool if own else "", Losses(pool if own else self.store.url))
             losses.lost(now_ns, pool, line)
 
@@ -236,7 +238,9 @@ class StoreWorker:
                 self._queue.put(passed)  # after all exchanges that are due
                 if not passed.wait(max(deadline_s - time.monotonic(), 0.0)):
                     return False
-            if all(scheduler.idle and shared_capacity(scheduler.pool).idle for scheduler in list(self.schedulers)):
+            if all(
+                scheduler.idle and shared_capacity(scheduler.pool).exchange.idle for scheduler in list(self.schedulers)
+            ):
                 return True
             time.sleep(0.0005)
         return False

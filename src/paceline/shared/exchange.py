@@ -1,0 +1,189 @@
+"""The life of one exchange with a store: a message, its reply or failure, and the plan of the next one.
+
+It does no IO. :meth:`Exchange.message` returns the next message, :meth:`Exchange.receive` takes the reply, and
+:meth:`Exchange.failed` the reason why there is none. :meth:`Exchange.conclude` follows when the pool has granted what the
+reply allows.
+
+While the store is lost, a fallback grants this process's share of the snapshot. When the store answers again, all processes
+report what they have spent, and a moment later the store is authoritative again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from paceline.core.capacity import Resolution
+from paceline.core.meters import FAR_NS
+from paceline.core.pause import Pause, Phase
+from paceline.core.queue import Queue, Waiter
+from paceline.core.results import STORE_LOST, Reservation, StoreLost, WaitUntil
+from paceline.shared.holdings import Holdings
+from paceline.shared.membership import FEW, Membership, State
+from paceline.shared.messages import SHARED_PART, Message, Reply
+from paceline.shared.schedule import PLACE_NS, Schedule
+
+
+class Asked(NamedTuple):
+    """A message without a reply, and the undecided waiters whose costs it carries."""
+
+    message: Message
+    undecided: Sequence[Waiter]
+
+
+class Replied(NamedTuple):
+    """A message with its reply, while the pool grants what the reply allows."""
+
+    message: Message
+    undecided: Sequence[Waiter]
+    reply: Reply
+
+
+class Exchange:
+    """The exchanges of one process with the store of its quotas, one after the other.
+
+    Args:
+        who: A unique name of this process.
+        queue: The requests that wait for the quotas.
+        holdings: What the process has of the quotas.
+        membership: What it knows of the store.
+        schedule: When a message is due.
+        pause: The pause of this process alone.
+
+    Attributes:
+        stage: The exchange that has begun; ``None`` between two exchanges.
+    """
+
+    def __init__(
+        self,
+        who: str,
+        queue: Queue,
+        holdings: Holdings,
+        membership: Membership,
+        schedule: Schedule,
+        pause: Pause[Reservation],
+    ) -> None:
+        self._queue, self._holdings, self._membership = queue, holdings, membership
+        self._schedule, self._pause = schedule, pause
+        self._begin(who)
+
+    def _begin(self, who: str) -> None:
+        self._who, self._random = who, random.Random(who)
+        self.stage: Asked | Replied | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no reply is awaited."""
+        return not isinstance(self.stage, Asked)
+
+    def message(self, now_ns: int, undecided: Sequence[Waiter] = (), *, at_once: bool = False) -> Message | None:
+        """The message to send now; ``None`` when none is due.
+
+        Args:
+            now_ns: The present.
+            undecided: The waiters in the queue that the reply grants or turns away; they keep no place in the store.
+            at_once: Whether to send all there is, before it is due.
+        """
+        if isinstance(self.stage, Asked):
+            return None
+        holdings, membership, schedule = self._holdings, self._membership, self._schedule
+        due_ns, known = schedule.due_ns, membership.state.known
+        leaving = at_once and known and not schedule.left
+        if not leaving and (due_ns == FAR_NS if at_once else due_ns > now_ns):
+            return None
+        holdings.give_back(now_ns, everything=at_once)
+        leases, fallback, wants = holdings.leases, holdings.fallback, []
+        if membership.state.asks and now_ns >= self._pause.until_ns:
+            wants = leases.wants(now_ns, holdings.snapshot.ledger, self._queue, membership.peers)
+            if self._pause.phase is not Phase.OPEN:
+                del wants[1:]
+        if holdings.lessons is not None:
+            holdings.lessons.sent()
+        news = holdings.outbox.take(now_ns, leases.slack_ns, fallback)
+        message = Message(self._who, holdings.outbox.number, fresh=not known, news=news, wants=wants)
+        message.held, message.slack_ns = holdings.held(), leases.slack_ns
+        message.alone, message.closed = fallback is not None, membership.mode == "fail_closed"
+        message.share = membership.share_at(now_ns) if fallback is None else fallback.share
+        message.place_ns = PLACE_NS if self._queue.length > len(undecided) else 0
+        message.leaving = at_once and not any(message.held) and not self._queue.length
+        holdings.snapshot.introduce(now_ns, message)
+        schedule.sent_ns, schedule.left = now_ns, message.leaving
+        self.stage = Asked(message, tuple(undecided))
+        return message
+
+    def receive(self, now_ns: int, reply: Reply) -> Resolution:
+        """Apply the store's reply; call :meth:`conclude` when the pool has granted."""
+        assert isinstance(self.stage, Asked)
+        (asked, undecided), self.stage = self.stage, None
+        holdings, membership, pause = self._holdings, self._membership, self._pause
+        before = membership.state
+        if before.late:  # the others report first what they have spent without this process
+            pause.until_ns = max(pause.until_ns, now_ns + membership.report_ns)
+        membership.replied(now_ns, asked, self._schedule.sent_ns, reply)
+        holdings.outbox.confirm()
+        if before.alone:
+            self._report(now_ns, first=before is not State.BACK)
+            if membership.state.alone:
+                return Resolution((), WaitUntil(now_ns, STORE_LOST))
+            holdings.end_fallback()
+        changed = holdings.take(now_ns, asked, reply)
+        self.stage = Replied(asked, undecided, reply)
+        binding = holdings.snapshot.ledger.name(reply.binds)
+        until = WaitUntil(max(now_ns + reply.wait_ns, pause.until_ns), binding)
+        return Resolution(undecided, until, changed=before.alone or changed)
+
+    def _report(self, now_ns: int, *, first: bool) -> None:
+        """Report what the fallback has spent: the store answers again."""
+        membership, fallback = self._membership, self._holdings.fallback
+        self._schedule.ask_ns = now_ns if first else membership.back_ns + membership.report_ns
+        if fallback is None:
+            return
+        if (news := fallback.news(now_ns)) is not None:
+            self._holdings.outbox.add(now_ns, news, at_once=True)
+        if membership.mode == "fail_safe":
+            # Others may have started; if some seem to have ended, they may not have come back yet.
+            fallback.resize(now_ns, min(membership.share, fallback.share))
+            if first:
+                fallback.spend_no_more_at_once(now_ns)
+
+    def conclude(self, now_ns: int) -> None:
+        """Plan the next message, after the pool has granted what the last reply allows."""
+        if isinstance(self.stage, Replied):
+            (asked, undecided, reply), self.stage = self.stage, None
+            self._schedule.replied(now_ns, asked, reply, undecided)
+            self._holdings.give_back(now_ns)
+
+    def failed(self, now_ns: int, reason: str, *, final: bool = False) -> Resolution:
+        """Note that there is no reply; what the store may have granted stays charged.
+
+        Args:
+            now_ns: The present.
+            reason: Why there is none.
+            final: Whether this process can have no reply, now that a newer version uses the store: it stops in every mode.
+        """
+        self.stage = None
+        holdings, membership, schedule = self._holdings, self._membership, self._schedule
+        before = membership.state
+        membership.failed(reason, final=final)
+        apart = 1.0 if membership.peers <= FEW else self._random.uniform(0.5, 1.5)
+        schedule.ask_ns = now_ns + round(apart * membership.retry_ns)
+        if not membership.state.alone:
+            holdings.fallback = None
+            return Resolution((), StoreLost(reason))
+        if not before.alone:
+            schedule.head = None
+            if membership.mode != "fail_closed":
+                share = 1.0 if membership.mode == "fail_open" else membership.share_at(now_ns)
+                holdings.begin_fallback(now_ns, schedule.sent_ns, share, self._random.random())
+        return Resolution((), None, newly_lost=not before.alone)
+
+    def forked(self, who: str, now_ns: int) -> None:
+        """Start as a new process ``who`` in a forked child: leases, attempts and news belong to the parent."""
+        self._begin(who)  # the parent's random numbers would retry in step with it, and with other children
+        holdings, membership, schedule = self._holdings, self._membership, self._schedule
+        schedule.head, schedule.sent_ns, schedule.left = None, now_ns, False
+        holdings.leave_to_parent(now_ns)
+        membership.share *= (1 - SHARED_PART) ** 2  # the least of what a process is told: its parent keeps the share
+        if holdings.fallback is not None and membership.mode == "fail_safe":
+            holdings.fallback.resize(now_ns, membership.share)

@@ -1,0 +1,118 @@
+"""What one process has of shared quotas, between two messages to their store."""
+
+from __future__ import annotations
+
+from paceline.core.capacity import Learns, LocalCapacity
+from paceline.core.changes import Change
+from paceline.core.learning import Learning
+from paceline.core.ledger import Ledger
+from paceline.core.quota import Quota
+from paceline.core.results import Reservation
+from paceline.shared.leases import Lease, Leases
+from paceline.shared.messages import Message, Reply
+from paceline.shared.outbox import Lessons, Outbox
+from paceline.shared.snapshot import Fallback, Snapshot
+
+
+class Holdings:
+    """What one process knows of shared quotas, what it may spend of them, and what it has to report.
+
+    Args:
+        ledger: The quotas as configured in this process; it becomes the snapshot.
+        now_ns: The present.
+        lease_s: The longest lease in seconds; 0: ask for every request; ``None``: by the measured load.
+        learns: Whether answers change the quotas.
+
+    Attributes:
+        snapshot: The shared ledger at the last reply, and the attempts in flight.
+        fallback: What this process spends while the store is lost; ``None`` at other times, and in mode ``fail_closed``.
+        leases: The grants that are not spent.
+        outbox: The news for the store.
+        lessons: What answers teach; ``None``: they do not change the quotas.
+    """
+
+    __slots__ = ("fallback", "leases", "lessons", "outbox", "snapshot")
+
+    def __init__(self, ledger: Ledger, now_ns: int, *, lease_s: float | None, learns: Learns) -> None:
+        self.snapshot = Snapshot(ledger, now_ns)
+        self.fallback: Fallback | None = None
+        self.leases = Leases(now_ns, lease_s)
+        self.outbox = Outbox()
+        self.lessons = Lessons(Learning(ledger, self._learned, raises=learns == "up")) if learns else None
+
+    def _learned(self, change: Change | Quota) -> None:
+        if isinstance(change, Quota):  # it is part of the next message
+            self.snapshot.introduced(change)
+        else:
+            self.outbox.add(self.snapshot.as_of_ns, change, at_once=True)
+
+    def give_back(self, now_ns: int, *, everything: bool = False) -> None:
+        """Give back the leases that are over, or ``everything``."""
+        if self.leases.leases:
+            for rest in self.leases.give_back(now_ns, everything=everything):
+                self.outbox.add(now_ns, rest)
+
+    def held(self) -> list[float]:
+        """For each quota of slots, what is in flight or leased."""
+        ledger = self.snapshot.ledger
+        holders: list[Ledger | Leases] = [ledger, self.leases]
+        if self.fallback is not None:
+            holders.append(self.fallback.local.ledger)
+        held = [0.0] * len(ledger.accounts)
+        for i in ledger.slot_indexes:
+            held[i] = sum(holder.in_use(i) for holder in holders)
+        return held
+
+    def take(self, now_ns: int, asked: Message, reply: Reply) -> bool:
+        """Take the state of the quotas and the grants of a reply, and learn; whether quotas have changed."""
+        learning = self.lessons.learning if self.lessons is not None else None
+        changed_limits = self.snapshot.update(now_ns, reply, learning)
+        for n, marks in enumerate(reply.grants):
+            lease = Lease(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0)
+            self.leases.leases.append(lease)
+        if self.lessons is None:
+            return bool(changed_limits)
+        for index, before in changed_limits.items():
+            self.lessons.learning.learned_elsewhere(now_ns, index, before)
+        return bool(self.lessons.learn(now_ns) or changed_limits)
+
+    def begin_fallback(self, now_ns: int, sent_ns: int, share: float, phase: float) -> None:
+        """Spend ``share`` of the quotas from now on: the message that was sent at ``sent_ns`` has no reply.
+
+        For ``phase`` see :class:`~paceline.shared.snapshot.Fallback`.
+        """
+        snapshot = self.snapshot
+        self.fallback = Fallback(snapshot.ledger, snapshot.as_of_ns, sent_ns, now_ns, share, phase)
+
+    def end_fallback(self) -> None:
+        """Spend grants of the store again; what is in flight stays so."""
+        if self.fallback is not None:
+            for reservation in self.fallback.local.ledger.open_reservations:
+                self.snapshot.ledger.keep_open(reservation)
+        self.fallback = None
+
+    def close(self, now_ns: int, reservation: Reservation) -> LocalCapacity | None:
+        """End an attempt; returns the capacity of the fallback when it has granted the attempt and closes it."""
+        fallback = self.fallback
+        if fallback is not None and fallback.local.ledger.owns(reservation):
+            return fallback.local
+        self.snapshot.ledger.close(now_ns, reservation)
+        if fallback is not None:
+            fallback.release(reservation)
+        return None
+
+    def leave_to_parent(self, now_ns: int) -> None:
+        """Drop, in a forked child, the leases, the attempts, the news and the lessons: they belong to the parent."""
+        if self.lessons is not None:
+            self.lessons = Lessons(self.lessons.learning)
+        self.outbox = Outbox()
+        self.leases.give_back(now_ns, everything=True)
+        self._close_all(now_ns, self.snapshot.ledger)
+        if self.fallback is not None:
+            self._close_all(now_ns, self.fallback.local.ledger)
+            self.fallback.news(now_ns)
+
+    @staticmethod
+    def _close_all(now_ns: int, ledger: Ledger) -> None:
+        for reservation in ledger.open_reservations:
+            ledger.close(now_ns, reservation)

@@ -1,0 +1,144 @@
+"""The membership of a process: whether the store answers it, and who grants its requests meanwhile."""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, Literal
+
+from paceline.core.quota import NS
+from paceline.shared.messages import REJOIN_NS, Message, Reply, waned
+
+OnStoreFailure = Literal["fail_safe", "fail_closed", "fail_open"]
+
+RETRY_NS = 1 * NS
+"""How often a lost store is tried."""
+
+FEW, RETRIES_PER_S = 16, 1_000
+"""With more processes than the first, each waits for a random time of its own before it tries a lost store again; in
+all, they try it so often."""
+
+
+class State(Enum):
+    """Who grants the requests of this process.
+
+    Attributes:
+        known: Whether the store knows the process: it has answered, and no newer version has stopped the process since.
+        asks: Whether a message asks for grants.
+        alone: Whether the store is lost: the fallback grants, or nothing in mode ``fail_closed``.
+        late: Whether a reply finds processes that have to report what they spent without this one.
+        label: Its name in the status.
+    """
+
+    #            known  asks   alone  late   label
+    NEW = "new", False, True, False, False, "new"  # no message has had a reply yet, or failed
+    MISSED = "missed", False, False, False, True, "new"  # messages have failed, and none had a reply: all is refused
+    OPEN = "open", False, False, True, False, "lost"  # the same in mode fail_open: the fallback grants
+    JOINED = "joined", True, True, False, False, "joined"  # the store grants
+    LOST = "lost", True, False, True, False, "lost"  # the store has granted before, and does not reply
+    BACK = "back", True, False, True, False, "lost"  # it replies again, and all processes report what they have spent
+    STOPPED = "stopped", False, False, False, True, "stopped"  # a newer version uses the store: all is refused
+    REOPENED = "reopened", False, False, True, True, "lost"  # OPEN after STOPPED
+
+    def __init__(self, _name: str, known: bool, asks: bool, alone: bool, late: bool, label: str) -> None:
+        self.known, self.asks, self.alone, self.late, self.label = known, asks, alone, late, label
+
+
+class Event(Enum):
+    """What changes the state."""
+
+    REPLY = "reply"  # a message had a reply
+    REPORTED = "reported"  # all processes have had the time to report, after the store came back
+    FAILURE = "failure"  # a message had no reply
+    OPEN_FAILURE = "open failure"  # the same in mode fail_open, where the process is not known
+    FINAL = "final"  # a message was refused, because a newer version uses the store
+
+
+NEXT: Final = MappingProxyType(
+    {
+        (State.NEW, Event.REPLY): State.JOINED,
+        (State.NEW, Event.FAILURE): State.MISSED,
+        (State.NEW, Event.OPEN_FAILURE): State.OPEN,
+        (State.MISSED, Event.REPLY): State.JOINED,
+        (State.MISSED, Event.FAILURE): State.MISSED,
+        (State.OPEN, Event.REPLY): State.BACK,
+        (State.OPEN, Event.OPEN_FAILURE): State.OPEN,
+        (State.JOINED, Event.REPLY): State.JOINED,
+        (State.JOINED, Event.FAILURE): State.LOST,
+        (State.LOST, Event.REPLY): State.BACK,
+        (State.LOST, Event.FAILURE): State.LOST,
+        (State.BACK, Event.REPLY): State.BACK,
+        (State.BACK, Event.REPORTED): State.JOINED,
+        (State.BACK, Event.FAILURE): State.LOST,
+        (State.STOPPED, Event.REPLY): State.JOINED,
+        (State.STOPPED, Event.FAILURE): State.MISSED,
+        (State.STOPPED, Event.OPEN_FAILURE): State.REOPENED,
+        (State.REOPENED, Event.REPLY): State.BACK,
+        (State.REOPENED, Event.OPEN_FAILURE): State.REOPENED,
+        **{(state, Event.FINAL): State.STOPPED for state in State},
+    }
+)
+"""The state that follows; the other pairs do not occur."""
+
+
+class Membership:
+    """What a process knows of the store and of the processes that share its quotas.
+
+    Attributes:
+        mode: What it grants while the store is lost: a share of the limits (``fail_safe``), nothing (``fail_closed``),
+            or the whole limits (``fail_open``).
+        state: Who grants its requests.
+        reason: Why the store is lost or has stopped the process; ``None`` in the state ``JOINED``.
+        back_ns: When the lost store replied first; in the state ``BACK``.
+        peers: How many processes shared the quotas at the last reply, this one included.
+        share: The share of the limits for this process while the store is lost, at the last reply.
+        announced: Whether the store knew at the last reply when this process reports again.
+        heard_ns: When the last message with a reply was sent.
+    """
+
+    __slots__ = ("announced", "back_ns", "heard_ns", "mode", "peers", "reason", "share", "state")
+
+    def __init__(self, now_ns: int, mode: OnStoreFailure) -> None:
+        self.mode = mode
+        self.state = State.NEW
+        self.reason: str | None = None
+        self.back_ns = 0
+        self.peers = 1
+        self.share = 0.0
+        self.announced = False
+        self.heard_ns = now_ns
+
+    @property
+    def retry_ns(self) -> int:
+        """How often a store that does not answer is tried."""
+        return max(RETRY_NS, self.peers * NS // RETRIES_PER_S)
+
+    @property
+    def report_ns(self) -> int:
+        """How long after its first reply a store that was away is authoritative again: all have reported by then."""
+        return REJOIN_NS + (0 if self.peers <= FEW else 3 * self.retry_ns // 2)
+
+    def share_at(self, now_ns: int) -> float:
+        """The share of the limits if the store is lost at ``now_ns``."""
+        return self.share if self.announced else self.share * waned(now_ns - self.heard_ns)
+
+    def replied(self, now_ns: int, asked: Message, sent_ns: int, reply: Reply) -> None:
+        """Note the reply to a message that was sent at ``sent_ns``."""
+        self.peers, self.share = max(reply.peers, 1), reply.share
+        self.announced, self.heard_ns = bool(asked.report_within_ns(reply)), sent_ns
+        before = self.state
+        self.state = NEXT[before, Event.REPLY]
+        if self.state is State.BACK:
+            if before is not State.BACK:
+                self.back_ns = now_ns
+            elif now_ns >= self.back_ns + self.report_ns:
+                self.state = NEXT[self.state, Event.REPORTED]
+        if self.state is State.JOINED:
+            self.reason = None
+
+    def failed(self, reason: str, *, final: bool) -> None:
+        """Note that a message has no reply; ``final``: and that no message will have one."""
+        opens = self.mode == "fail_open" and not self.state.known
+        event = Event.FINAL if final else Event.OPEN_FAILURE if opens else Event.FAILURE
+        self.state = NEXT[self.state, event]
+        self.reason = reason

@@ -1,0 +1,113 @@
+"""What waits in a process for the next message to its store, or for the reply: news, and what answers teach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from paceline.core.learning import Learning
+from paceline.core.meters import FAR_NS
+from paceline.core.quota import NS
+from paceline.shared.leases import Lease
+from paceline.shared.messages import News
+from paceline.shared.snapshot import Fallback
+
+LINGER_NS, LINGER_PART = NS // 100, 8
+"""How long news waits for a message with requests; with leases at least one part in so many of their duration."""
+
+NEWS_MAX = 100_000
+"""How much news is kept for a lost store; when it is full, the older half is dropped and its attempts stay charged."""
+
+Lesson = Callable[[Learning, int], list[int]]
+"""Learns from one answer, at the given present; returns the indexes of the quotas that changed."""
+
+
+class Outbox:
+    """The news for the store: sent once, in order, and again with the same number when there was no reply.
+
+    Attributes:
+        due_ns: When to send a message for the news alone; ``FAR_NS``: there is none.
+        linger_ns: How long news waits for a message with requests.
+        number: The number of the last message.
+    """
+
+    __slots__ = ("_news", "_settled", "_unconfirmed", "due_ns", "linger_ns", "number")
+
+    def __init__(self) -> None:
+        self.due_ns = FAR_NS
+        self.linger_ns = LINGER_NS
+        self.number = 0
+        self._news: list[News] = []
+        self._settled: list[Lease] = []  # with ended attempts
+        self._unconfirmed: list[News] | None = None  # of the last message, until its reply
+
+    def add(self, now_ns: int, news: News, *, at_once: bool = False) -> None:
+        """Add one update, to be sent soon or at once."""
+        self._news.append(news)
+        if len(self._news) > NEWS_MAX:
+            del self._news[: NEWS_MAX // 2]
+        self.soon(now_ns)
+        if at_once:
+            self.due_ns = now_ns
+
+    def soon(self, now_ns: int) -> None:
+        """Send a message within :attr:`linger_ns`."""
+        if self.due_ns == FAR_NS:
+            self.due_ns = now_ns + self.linger_ns
+
+    def settled(self, now_ns: int, lease: Lease) -> None:
+        """Add a lease when the first of its attempts has ended: the attempts of a lease are reported as one update."""
+        self._settled.append(lease)
+        self.soon(now_ns)
+
+    def take(self, now_ns: int, slack_ns: int, fallback: Fallback | None) -> list[News]:
+        """The news for the next message, with that of ``fallback``; the previous news while it is unconfirmed.
+
+        News that comes after it lingers longer while leases last for ``slack_ns``.
+        """
+        self.linger_ns = max(LINGER_NS, slack_ns // LINGER_PART)
+        if self._unconfirmed is None:
+            self.number += 1
+            settled = [news for lease in self._settled if (news := lease.news()) is not None]
+            alone = fallback.news(now_ns) if fallback is not None else None
+            self._unconfirmed = [*settled, *self._news, *([alone] if alone is not None else [])]
+            self._news, self._settled = [], []
+        self.due_ns = now_ns + self.linger_ns if self._news or self._settled else FAR_NS
+        return self._unconfirmed
+
+    def confirm(self) -> None:
+        """The store has applied the news of the last message."""
+        self._unconfirmed = None
+
+
+class Lessons:
+    """The lessons of answers, until the reply to the message that reports the attempts.
+
+    Then the snapshot equals the shared ledger. What a lesson teaches goes into the next message, and applies unless another
+    process was faster.
+
+    Attributes:
+        learning: Learns from them.
+    """
+
+    __slots__ = ("_due", "_new", "learning")
+
+    def __init__(self, learning: Learning) -> None:
+        self.learning = learning
+        self._new: list[Lesson] = []  # of answers since the last message
+        self._due: list[Lesson] = []  # of answers before it: the next reply counts their attempts
+
+    def add(self, lesson: Lesson) -> None:
+        """Add the lesson of an answer."""
+        self._new.append(lesson)
+
+    def sent(self) -> None:
+        """Note that a message was sent: its reply counts the attempts of all lessons so far."""
+        self._due, self._new = self._due + self._new, []
+
+    def learn(self, now_ns: int) -> list[int]:
+        """Learn what the last reply allows; returns the indexes of the quotas that changed."""
+        changed: list[int] = []
+        for lesson in self._due:
+            changed += lesson(self.learning, now_ns)
+        self._due = []
+        return changed

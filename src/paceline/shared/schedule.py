@@ -1,0 +1,78 @@
+"""The reasons to ask the store, and when each of them holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.core.pause import Pause
+from paceline.core.queue import Queue, Waiter
+from paceline.core.quota import NS
+from paceline.core.results import Reservation, WaitUntil
+from paceline.shared.holdings import Holdings
+from paceline.shared.membership import Membership
+from paceline.shared.messages import Message, Reply, between_polls_ns
+from paceline.shared.outbox import LINGER_NS
+
+ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS
+"""When to ask again for the head of the queue: after the first at the earliest, since a refund may help, and after the
+second at the latest."""
+
+ASK_MIN_NS = NS // 1_000
+"""The shortest interval between two messages for one request: a wait that is rounded up twice can be a nanosecond."""
+
+RENEW_NS = 5 * NS
+"""How often a process that holds slots reports them."""
+
+
+class Schedule:
+    """When one process sends its next message, if no message is on its way.
+
+    Attributes:
+        ask_ns: When to ask again for :attr:`head`; while the store is lost, when to try it again.
+        head: The head of the queue that the last reply did not grant; ``None``: there was none, or it is asked for at once.
+        sent_ns: When the last message was sent.
+        left: Whether the process left with the last message.
+    """
+
+    __slots__ = ("_holdings", "_membership", "_pause", "_queue", "ask_ns", "head", "left", "sent_ns")
+
+    def __init__(
+        self, now_ns: int, queue: Queue, holdings: Holdings, membership: Membership, pause: Pause[Reservation]
+    ) -> None:
+        self._queue, self._holdings, self._membership, self._pause = queue, holdings, membership, pause
+        self.ask_ns = 0
+        self.head: Waiter | None = None
+        self.left = False
+        self.sent_ns = now_ns
+
+    @property
+    def due_ns(self) -> int:
+        """When a message is due, if nothing happens before; ``FAR_NS``: not before the next event."""
+        membership = self._membership
+        if membership.state.alone:
+            return self.ask_ns
+        holdings, leases = self._holdings, self._holdings.leases
+        due_ns = holdings.outbox.due_ns
+        if leases.leases:
+            due_ns = min(due_ns, leases.leases[0].expires_ns)  # of the oldest
+        if self._queue.length:
+            asked = self.head is not None and self._queue.head() is self.head
+            due_ns = min(due_ns, max(self.ask_ns if asked else 0, self._pause.until_ns))
+        elif self.head is not None or (leases.slack_ns and leases.low):
+            # It gives up its place; or it asks for the next lease before this one is spent.
+            due_ns = min(due_ns, self.sent_ns + LINGER_NS)
+        ledger = holdings.snapshot.ledger
+        if ledger.slot_indexes and ledger.in_flight:
+            due_ns = min(due_ns, self.sent_ns + max(RENEW_NS, between_polls_ns(membership.peers)))
+        return due_ns
+
+    def replied(self, now_ns: int, asked: Message, reply: Reply, undecided: Sequence[Waiter]) -> None:
+        """Plan when to ask for the head of the queue again, after the pool has granted what the last reply allows."""
+        turned_away = any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
+        self.head = None if turned_away else self._queue.head()  # waiters that came meanwhile are asked for at once
+        wait_ns = max(reply.wait_ns, ASK_MIN_NS) if len(reply.grants) < len(asked.wants) else 0
+        peers = self._membership.peers
+        polls_ns = between_polls_ns(peers)
+        self.ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8, polls_ns), max(PLACE_NS, polls_ns))
+        if reply.binds >= 0 and peers > 1 and self._holdings.snapshot.ledger.accounts[reply.binds].meter.holds:
+            self.ask_ns = min(self.ask_ns, now_ns + polls_ns)

@@ -1,0 +1,67 @@
+"""What a process knows of its store: the states and their table."""
+
+import pytest
+
+from paceline.core.queue import Waiter
+from paceline.core.quota import NS, parse_quotas
+from paceline.core.results import StoreFormatError
+from paceline.shared.capacity import answer, ask
+from paceline.shared.ledger import SharedLedger
+from paceline.shared.membership import NEXT, Event, State
+from shared_pools import shared_pool
+
+START = 1_000 * NS
+
+
+class Process:
+    """A process whose exchanges end as the test says; five seconds pass before each."""
+
+    def __init__(self, mode):
+        self.now_ns = START
+        self.pool = shared_pool("jobs", parse_quotas("60 requests/min"), START, who="a", on_store_failure=mode)
+        self.ledger = SharedLedger()
+
+    def exchange(self, reply=None):
+        self.now_ns += 5 * NS
+        self.pool.submit(self.now_ns, Waiter({"requests": 1}))
+        message = ask(self.pool, self.now_ns, at_once=True)
+        answer(self.pool, self.now_ns, self.ledger.apply(self.now_ns, message) if reply is None else reply)
+
+    @property
+    def state(self):
+        return self.pool.capacity.membership.state
+
+
+NEWER = StoreFormatError("a newer version")
+LIVES = {
+    "fail_safe": [(None, State.JOINED), ("away", State.LOST), (None, State.BACK), (None, State.JOINED)],
+    "fail_closed": [("away", State.MISSED), (NEWER, State.STOPPED), ("away", State.MISSED), (None, State.JOINED)],
+    "fail_open": [("away", State.OPEN), (None, State.BACK), ("away", State.LOST), (NEWER, State.STOPPED)],
+}
+
+
+@pytest.mark.parametrize("mode", LIVES)
+def test_the_life_of_a_process(mode):
+    process = Process(mode)
+    for reply, state in LIVES[mode]:
+        process.exchange(reply)
+        assert process.state is state
+
+
+def test_each_state_has_an_end_and_each_pair_that_occurs_a_row():
+    for state in State:
+        assert NEXT[state, Event.FINAL] is State.STOPPED
+        assert NEXT[state, Event.REPLY] is (State.BACK if state.alone else State.JOINED)
+        if state not in (State.OPEN, State.REOPENED):  # these are of mode fail_open
+            assert NEXT[state, Event.FAILURE] is (State.LOST if state.known else State.MISSED)
+        assert state.known or state is State.MISSED or NEXT[state, Event.OPEN_FAILURE].alone
+
+
+def test_a_process_that_was_stopped_lets_the_others_report_first_in_mode_fail_open_too():
+    process = Process("fail_open")
+    for reply in (None, NEWER, "away"):
+        process.exchange(reply)
+    assert process.state is State.REOPENED
+    process.exchange()
+    assert process.state is State.BACK
+    assert process.pool.capacity.cool_down_ns(process.now_ns) == process.pool.capacity.membership.report_ns
