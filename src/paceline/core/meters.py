@@ -33,7 +33,7 @@ from datetime import UTC, datetime, timedelta
 from functools import reduce
 from math import ceil, floor
 from operator import add, sub
-from typing import ClassVar
+from typing import ClassVar, assert_never
 
 from paceline.core.quota import MONTH, NS, Quota, Rule
 
@@ -808,8 +808,10 @@ def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False,
         return Exact(quota)
     if quota.rule is Rule.EVEN:
         return Bucket(quota, now_ns, 0.0)
-    if quota.rule is Rule.WINDOW and quota.anchor is not None:
-        return Window(quota, headroom_s)
     if quota.rule is Rule.BUCKET:
         return (Held if held else Bucket)(quota, now_ns, headroom_s, gentle=gentle)
-    return Spread(quota, now_ns, headroom_s)
+    if quota.rule is Rule.WINDOW and quota.anchor is not None:
+        return Window(quota, headroom_s)
+    if quota.rule is Rule.WINDOW or quota.rule is Rule.SLIDING:  # pragma: no branch  (there is no other rule)
+        return Spread(quota, now_ns, headroom_s)
+    assert_never(quota.rule)  # pragma: no cover
