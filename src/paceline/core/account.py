@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from paceline.core.meters import Meter
+from paceline.core.meters import Bucket, Meter
 from paceline.core.results import Source
 from paceline.core.tracker import QuotaTracker
 
@@ -15,7 +15,7 @@ class Account:
     """One quota of a pool.
 
     Attributes:
-        meter: Its arithmetic and its use. It is replaced when answers show that the provider counts in another way.
+        meter: Its arithmetic and its use; see :meth:`replace_meter`.
         name: The quota in its notation.
         source: The source of its limit.
         given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set.
@@ -41,6 +41,13 @@ class Account:
 
     def __post_init__(self) -> None:
         self.unit = self.meter.quota.unit
+
+    def replace_meter(self, meter: Meter) -> None:
+        """Count the quota with another meter from now on. What answers have shown about it stays."""
+        self.meter = meter
+        if self.tracker is not None:
+            assert isinstance(meter, Bucket)
+            self.tracker.meter = meter
 
     def with_meter(self, meter: Meter) -> Account:
         """The same limit with another meter, of which nothing has been spent and learned."""

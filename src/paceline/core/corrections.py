@@ -167,7 +167,7 @@ class Corrections:
         tracker = self.accounts[index].tracker
         if tracker is None or not tracker.meter.bursts:
             return
-        m = tracker.meter = self.ledger.spread(now_ns, index)
+        m = self.ledger.spread(now_ns, index)
         self._report(Change(index, What.SPREAD))
         missing = lack - max(m.full_at_ns - now_ns, 0) / m.ns_per_unit
         if missing > 0:

@@ -400,16 +400,18 @@ class Ledger:
 
         What it lacks from full stays, of a window its use. Its low points, its learned ceiling and held amounts do not.
         """
-        old = self.accounts[index].meter
-        spread = self.accounts[index].meter = Spread(old.quota, now_ns, self.headroom_s)
-        spread.charge(now_ns, old.lack(now_ns))
+        account = self.accounts[index]
+        spread = Spread(account.meter.quota, now_ns, self.headroom_s)
+        spread.charge(now_ns, account.meter.lack(now_ns))
+        account.replace_meter(spread)
         return spread
 
     def count_as_bucket(self, now_ns: int, index: int) -> Bucket:
         """Count the quota at ``index`` as a bucket, full."""
         account = self.accounts[index]
-        m = account.meter = Bucket(account.meter.quota, now_ns, self.headroom_s, gentle=self.gentle)
-        return m
+        bucket = Bucket(account.meter.quota, now_ns, self.headroom_s, gentle=self.gentle)
+        account.replace_meter(bucket)
+        return bucket
 
     def close(self, now_ns: int, reservation: Reservation) -> bool:
         """Close ``reservation`` and keep its charge; whether it was open."""

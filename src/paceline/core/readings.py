@@ -135,7 +135,8 @@ class Readings:
             return False
         changed = False
         if spread and bucket and quota.rule is Rule.BUCKET and not self._corrections.shared:
-            tracker.meter, changed = self._ledger.count_as_bucket(now_ns, index), True
+            self._ledger.count_as_bucket(now_ns, index)
+            changed = True
         known_s = tracker.period_s or quota.period_s
         if abs(period_s - known_s) > PERIOD_MARGIN * known_s:
             tracker.period_s, changed = period_s, True

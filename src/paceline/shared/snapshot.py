@@ -88,8 +88,6 @@ class Snapshot:
             if m.refills and m.bursts is spread:
                 # count_as_bucket(): the store has lost its ledger, and with it that the quota is spread.
                 m = ledger.spread(now_ns, i) if spread else ledger.count_as_bucket(now_ns, i)
-                if tracker is not None:
-                    tracker.meter = m
             of(m).teach(m, learned.quota, learned.burst_cap, learned.ceiling)
             account.name = str(learned.quota)
             ledger.raise_given(i)
@@ -140,7 +138,7 @@ class Fallback:
         for i, account in enumerate(self.local.ledger.accounts):
             if not account.meter.holds:
                 sharing = of(account.meter)
-                account.meter = sharing.part(account.meter, now_ns, times)
+                account.replace_meter(sharing.part(account.meter, now_ns, times))
                 self._reported[i] = sharing.part(self._reported[i], now_ns, times)
         for turn in turns:
             self._let_go(*turn)
@@ -169,7 +167,7 @@ class Fallback:
                 continue
             if isinstance(m, Spread):  # it would never hold the request
                 m, self._reported[i] = _evenly(m, now_ns), _evenly(self._reported[i], now_ns)
-                account.meter = m
+                account.replace_meter(m)
             m.full_at_ns = max(m.full_at_ns, now_ns)
             first_ns = now_ns + round(self._phase * amount * m.ns_per_unit)
             self._let_go(i, amount, self._turn_ns(i) if i in self._turns else first_ns)
