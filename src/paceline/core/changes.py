@@ -1,4 +1,17 @@
-"""What answers change about a quota: values that one function applies, in a ledger of this process and in a shared one."""
+"""What answers change about a quota, as values. The local ledger, the shared ledger and the Redis script make the same changes.
+
+:func:`apply` makes a change in a meter. Two kinds need the ledger. ``SPREAD`` replaces the meter, so each ledger makes it
+itself. After ``ADOPT`` the ledger of a process also corrects the name of the account and the limit that the user has given.
+
+These corrections are no changes, because no other process makes them:
+
+- ``Readings`` changes the period of a quota, or counts it as a bucket again, only where this process keeps its quotas alone.
+  A store finds a quota by its unit and period.
+- ``Refusals`` spreads a window that restarts at another time. Where there is a store, it keeps the windows.
+- ``QuotaTracker`` adapts the headroom (``Bucket.keep_unused``). Each process measures its own.
+- ``LocalCapacity.hold`` lowers the levels by the refill that the provider's full bucket does not get while granted attempts
+  are unsent. It does so only where this process keeps its quotas alone.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +32,8 @@ class What(StrEnum):
     SET_CEILING = "set_ceiling"  # the share of the published rate
     ADOPT = "adopt"  # the amount of the quota
     SEEN = "seen"  # what the provider has left of a window
-    SPREAD = "spread"  # the rule: it is no bucket
-    EPOCH = "epoch"  # nothing of the meter: notes from before are not compared any more
+    SPREAD = "spread"  # the rule: the quota is not a bucket
+    EPOCH = "epoch"  # nothing in the meter; notes from before are not compared any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,5 +58,5 @@ _CHANGES: Final[Mapping[What, Callable[[Meter, int, float], None]]] = MappingPro
 
 
 def apply(now_ns: int, m: Meter, change: Change) -> None:
-    """Make a change to its meter. A ledger makes one of the rule, which replaces the meter."""
+    """Make ``change`` in the meter ``m``; any but ``SPREAD``, which replaces the meter."""
     _CHANGES[change.what](m, now_ns, change.value)

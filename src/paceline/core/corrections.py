@@ -60,7 +60,7 @@ class Corrections:
         """Begin to learn about the quota at ``index``, whose meter is ``m``."""
         self.accounts[index].tracker = QuotaTracker(m, partial(self.change, index), adapts=self._adapts)
 
-    def change(self, index: int, now_ns: int, what: What, value: float) -> None:
+    def change(self, index: int, now_ns: int, what: What, value: float = 0.0) -> None:
         """Make a change, here and in the other processes."""
         change = Change(index, what, value)
         self.ledger.apply(now_ns, change)
@@ -167,8 +167,8 @@ class Corrections:
         tracker = self.accounts[index].tracker
         if tracker is None or not tracker.meter.bursts:
             return
-        m = self.ledger.spread(now_ns, index)
-        self._report(Change(index, What.SPREAD))
+        self.change(index, now_ns, What.SPREAD)
+        m = tracker.meter
         missing = lack - max(m.full_at_ns - now_ns, 0) / m.ns_per_unit
         if missing > 0:
             m.charge(now_ns, missing)

@@ -1,6 +1,7 @@
 """The quotas of one pool together.
 
-Reservations and settlements are made here. ``Learning`` corrects the meters by :class:`~paceline.core.changes.Change`.
+Reservations and settlements are made here. ``Learning`` corrects the quotas: by a :class:`~paceline.core.changes.Change` where
+other processes make the same correction, and else by a method of the ledger.
 
 An attempt *reserves* the cost that the provider holds at admission: if the cost fits every quota, every quota is
 charged, and otherwise none. After the answer the reservation is *settled* with the true cost: a lower one gives
@@ -339,9 +340,11 @@ class Ledger:
         return next((r.lost_at_ns for r in self._open), FAR_NS)
 
     def apply(self, now_ns: int, change: Change) -> None:
-        """Make a change that follows from an answer."""
+        """Make a change that follows from an answer. Two kinds change more than the state of a meter."""
         if change.what is What.ADOPT:
             self.adopt(now_ns, change.index, change.value)
+        elif change.what is What.SPREAD:
+            self.spread(now_ns, change.index)
         else:
             apply(now_ns, self.accounts[change.index].meter, change)
 
