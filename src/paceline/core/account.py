@@ -19,10 +19,10 @@ class Account:
         name: The quota in its notation.
         source: The source of its limit.
         given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set.
-        refused_above: A cost above this is refused at once (``NeverFits``): what a given quota holds, with the part that
-            is not ``usable``; infinite for other limits, because only the provider can refuse it. A cost between what the
-            quota holds (``Meter.most``) and this goes when the quota is unused. It reserves what the quota holds, and the
-            rest becomes debt when it is settled.
+        refused_above: A cost above this is refused at once (``NeverFits``). For a given quota it is what the quota holds,
+            with the part that is not ``usable``. For other limits it is infinite, because only the provider can refuse such
+            a cost. A cost of up to this may be above what the quota holds (``Meter.most``). Then it goes when the quota is
+            unused, reserves what the quota holds, and the rest becomes debt when it is settled.
         stated: The limit that answers have stated above the given one; ``None`` for none.
         spent: The sum of all true costs so far: charges with their refunds and debts.
         tracker: What answers have shown about it; ``None`` where nothing is learned.

@@ -29,8 +29,9 @@ class Resolution(NamedTuple):
     Attributes:
         asked: The waiters of :meth:`Pool.try_grant <paceline.core.pool.Pool.try_grant>` whose cost the message carried.
             Those that have no outcome by now were not granted, and get ``until``.
-        until: Their outcome. ``StoreLost``: the store has never answered, so all waiters get it. ``None``: the store
-            answered before and does not now: this process goes on with its share, and all undecided waiters are tried again.
+        until: The outcome of these waiters. ``StoreLost``: the store has never answered, and all waiters of the pool get
+            this outcome. ``None``: the store has answered before, and does not answer now. This process goes on with its
+            share, and all undecided waiters are tried again.
         changed: Whether quotas have changed.
         newly_lost: Whether the store answered until now.
     """
@@ -98,7 +99,10 @@ class Capacity(Protocol):
         """End the pause until ``until_ns``, if it is the one in force."""
 
     def arrive(self, now_ns: int) -> None:
-        """Count the attempts in flight as sent now, because the network has held them, where this process keeps the quotas."""
+        """Count the attempts in flight as sent now, because the network has held them.
+
+        Where a store keeps the quotas, nothing happens.
+        """
 
     def cool_down_ns(self, now_ns: int) -> int:
         """How much longer the pause lasts; 0 or less for none."""

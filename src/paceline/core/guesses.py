@@ -33,8 +33,8 @@ SLOTS_MAX = 512
 """The most slots that a guess is raised to."""
 
 ROUNDS, ROUNDS_MAX = 10, 160
-"""After a refusal, slots are raised by one each time that ``ROUNDS`` x (number of slots) attempts were served, and of a known
-number after each (number of slots); each further refusal doubles the factor, up to ``ROUNDS_MAX``."""
+"""After a refusal, slots are raised by one each time that (factor) x (number of slots) attempts were served. The factor is
+``ROUNDS`` for a guessed number of slots, and 1 for a known one. Each further refusal doubles it, up to ``ROUNDS_MAX``."""
 
 SLOWER = 2.0
 """Slots are not raised while answers take this many times as long as the fastest one."""
@@ -165,9 +165,9 @@ class Guesses:
         return None
 
     def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> list[tuple[int, float, float]]:
-        """What follows from a served attempt: for each quota to be raised its index, its new amount, and the gain of its level.
+        """The quotas that rise after a served attempt: of each the index, the new amount, and the gain of its level.
 
-        The present amount: that of slots has held, and their test has ended.
+        Slots whose test has ended are among them, with their present amount: it has held.
         """
         raises = []
         binding = self._binding(now_ns, self._ledger.amounts(reservation.cost))

@@ -53,7 +53,7 @@ CEILING_MIN = 0.01
 """The least learned ceiling, as a share of the published rate: below it, too few answers come to correct it."""
 
 FULL_WAIT_NS = NS // 20
-"""How long a cost as large as the bucket waits after the bucket is full."""
+"""A cost that needs a full bucket goes so much later than the bucket is full, at most."""
 
 LOW_POINTS_MAX = 16
 """How many low points a bucket remembers. Of more, the two that lacked nearly the same are merged, which can only
@@ -83,9 +83,9 @@ class Meter:
     most: float
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
-        """The first instant at which ``cost`` fits if nothing is released before; it may be past, and means now then.
+        """The first instant at which ``cost`` fits if nothing is released before.
 
-        ``FAR_NS``: only a release can make it fit.
+        An instant in the past means that it fits now, and ``FAR_NS`` that only a release can make it fit.
 
         Args:
             now_ns: The present.
@@ -131,7 +131,7 @@ class Meter:
         raise NotImplementedError
 
     def shift(self, now_ns: int, by_ns: int) -> None:
-        """Move the level by so much refill: down when others use the key, too, and up when the charges were too high."""
+        """Move the level by so much refill. Positive: less is left, because others use the key, too. Negative: more is left."""
 
     def cap_burst(self, amount: float) -> None:
         """Learn that it holds only ``amount`` at once; its charges, and the wait of a cost above that, stay."""
@@ -291,9 +291,10 @@ class Bucket(Meter):
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
         """See :meth:`Meter.earliest`. There are three cases.
 
-        A cost up to what is granted at once goes when the bucket has that much. A larger one goes when the bucket is full:
-        a cost up to the burst at most ``full_wait_ns`` later, and not a whole headroom, which every such request would pay;
-        a cost above the burst (with ``slack_ns``) when the rest has been refilled, too.
+        - A cost up to what is granted at once goes when the bucket has that much.
+        - A larger cost up to the burst goes when the bucket is full, or at most ``full_wait_ns`` later. A wait for the whole
+          headroom would delay every such request.
+        - A cost above the burst goes when the bucket is full and the rest of the cost, with ``slack_ns``, has been refilled.
         """
         cost_ns = ceil(cost * self.ns_per_unit) + slack_ns  # rounded up, against over-admission
         need_ns = cost_ns - self.reach_ns

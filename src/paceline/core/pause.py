@@ -58,7 +58,8 @@ class Pause(Generic[T]):
 
     Attributes:
         phase: What may go.
-        until_ns: No grant before this instant.
+        until_ns: No grant before this instant. ``shared`` also sets it without an event: in the copies that a process has
+            of the store's pause, whose phase the store alone knows, and in all instants when the store's clock was set.
         probe: The probe in flight; ``None`` in the other phases.
     """
 
@@ -73,9 +74,10 @@ class Pause(Generic[T]):
         self._step(Event.BEGIN, None, max(self.until_ns, until_ns))
 
     def granted(self, now_ns: int, attempt: T, within_ns: int = PROBE_NS) -> None:
-        """Take an attempt that goes after the pause for its probe; also where the one before has no answer in time.
+        """Take an attempt that goes after the pause for its probe. The others wait ``within_ns`` for its answer.
 
-        The others wait ``within_ns`` for the answer.
+        When that time is over, a ledger lets the others go, and the answer still counts. A stop takes the next attempt for
+        the probe.
         """
         self._step(Event.GRANT, attempt, now_ns + within_ns)
 

@@ -224,7 +224,10 @@ class Pool:
                 self.wake_ns = None  # otherwise the timer for the waiter would be set again and again
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
-        """Close ``reservation`` with its true cost; ``None``: see :meth:`Capacity.settle`."""
+        """Close ``reservation`` with its true cost; ``None``: see :meth:`Capacity.settle`.
+
+        ``None`` is no sign of an answer: it ends neither a silence nor a stop.
+        """
         if not reservation.open:
             return
         self.counts["settled"] += 1

@@ -42,7 +42,7 @@ class Rule(StrEnum):
     BUCKET = "bucket"  # refills continuously
     WINDOW = "window"  # a counter that restarts every period
     SLIDING = "sliding"  # the amount within any trailing period
-    EXACT = "exact"  # the same, counted by the limiter alone: to the nanosecond, nothing is spread or left unused
+    EXACT = "exact"  # the same, counted by the limiter alone: to the nanosecond, and nothing is left unused
     EVEN = "even"  # a bucket that is counted by the limiter alone: nothing is left unused
     SLOTS = "slots"  # requests in flight
 

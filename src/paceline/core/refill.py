@@ -12,8 +12,8 @@ LONGER_PERIOD = 2
 """An answer with a reset, or a wait, of more than so many periods is about a quota with a longer period."""
 
 REFILL_LACK, REFILL_SHARE = 10, 0.25
-"""A lack shows a period if it is so many times as large as the resolution of its number, or such a share of the limit: with
-smaller ones, a few attempts in a trailing period look like a bucket that takes an hour to refill."""
+"""A lack shows a period if it is at least so many times the resolution of its number, or at least this share of the limit. A
+smaller one misleads: a few attempts in a trailing period look like a bucket that takes an hour to refill."""
 
 REFILL_READINGS = 5
 """How many readings show the period of a bucket, if they agree."""
@@ -25,8 +25,8 @@ PERIODS_S = (60.0, 1.0, 10.0, 30.0, 3_600.0, 86_400.0, 5.0, 15.0, 20.0, 300.0, 6
 """The usual periods, the most usual ones first."""
 
 RENEWAL_GAP, RENEWAL_TIMES = 0.25, 1.2
-"""The longest reset is the period of a counter when readings were no further apart than this share of it, for so many times its
-length: a restart was among them."""
+"""The longest reset of a counter is its period if the readings came for so many times its length (``RENEWAL_TIMES``), and no two of
+them were further apart than this share of it (``RENEWAL_GAP``). Then the counter has restarted in the meantime."""
 
 RENEWAL_LACK = 1.25
 """A counter lacks at most so many times what was charged within its period: else others use it, or its period is longer."""
@@ -35,9 +35,9 @@ RENEWAL_LACK = 1.25
 class Refill:
     """The period of a quota, from readings.
 
-    The reset of a bucket is the part of its period that the lack is of the limit. So every reading bounds the period; the bounds
-    of a bucket have a part in common, those of a counter that restarts, of a trailing period, or of a smaller bucket than the
-    limit have not. The longest reset of a counter is its period.
+    A bucket that lacks a share of its limit is full after the same share of its period. So a reading with a lack and a reset
+    has bounds for the period. The bounds of a bucket have a part in common. The bounds of a counter that restarts, of a trailing
+    period, and of a bucket that is smaller than the limit have none. The longest reset of a counter is its period.
 
     Attributes:
         sure: Whether the readings so far are those of a bucket with one period.

@@ -203,7 +203,7 @@ class WaitUntil:
 
     Attributes:
         at_ns: The instant.
-        quota: What binds: a quota in its notation, ``queue``, ``store``, ``cool-down`` or ``store lost``.
+        quota: What binds: a quota in its notation, or ``queue``, ``store``, ``cool-down``, ``store lost`` or ``no answer``.
     """
 
     at_ns: int
@@ -308,7 +308,7 @@ class Refusal:
 
 
 class Basis(StrEnum):
-    """How a fact is known; an earlier one holds before a later one."""
+    """How a fact is known, the surest kind first."""
 
     STATED = "stated"
     """The answer states it, or the provider documents it for every account."""

@@ -1,7 +1,7 @@
 """The silence of a pool: its attempts get no answer, so that it sends one probe after another until an answer comes.
 
-A silence decides when. What goes meanwhile is decided by the pause of the capacity (:mod:`paceline.core.pause`): the silence
-begins that pause for each probe, and lifts it at an answer.
+:class:`Silence` decides when a pool is silent. The pause of the capacity (:mod:`paceline.core.pause`) decides what goes
+meanwhile: the silence begins a pause for each probe, and lifts it when an answer comes.
 """
 
 from __future__ import annotations

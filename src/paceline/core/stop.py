@@ -14,7 +14,7 @@ class Stop:
     """A pause that is too long for requests to wait for its end.
 
     Attributes:
-        pause: What may go; its probe is the instant at which the request came that may go.
+        pause: What may go. The probe has no reservation when it is let through, so the instant stands for it.
     """
 
     __slots__ = ("_began_ns", "_longest_ns", "_reason", "pause")
@@ -30,9 +30,10 @@ class Stop:
         return None if self.pause.phase is Phase.OPEN else Stopped(self._reason, self.pause.until_ns)
 
     def begin(self, now_ns: int, sent_ns: int, reason: str, stop_s: float = STOP_MAX_NS / NS) -> None:
-        """Send one request, the probe, after ``stop_s``, at most after 10, 20, 40 and then 60 minutes, until one is served.
+        """Refuse requests for ``stop_s``, and then send one, the probe.
 
-        Nothing happens if the attempt that was refused was sent, at ``sent_ns``, before the present stop.
+        The first stop lasts 10 minutes at most. As long as no attempt is served, the next ones last 20, 40 and then 60
+        minutes at most. Nothing happens if the refused attempt was sent, at ``sent_ns``, before the present stop began.
         """
         if sent_ns < self._began_ns:
             return

@@ -27,19 +27,20 @@ HEADROOM_S, HEADROOM_MIN_S, HEADROOM_MAX_S = 1.0, 0.25, 4.0
 """An adaptive headroom at the start, and its bounds, in seconds of refill."""
 
 HEADROOM_TEST_NS, LEFT_MIN_NS = 10 * NS, NS // 10
-"""An adaptive headroom is halved after a test of this length if the provider, by its headers, always had at least so much
-refill left beyond the half, and once at most twice the headroom: with more, the quota was not in demand. A late attempt,
-and a refusal that raises the headroom, begin the test again."""
+"""The length of a test of an adaptive headroom, and what must be left. The test looks for the least refill that the provider
+has left, by its headers. The headroom is halved if with half of it so much would still have been left. It stays if more than
+twice the headroom was left at all times, because then the quota was not in demand. A late attempt, and a refusal that raises the
+headroom, begin the test again."""
 
 CLOCK_MARGIN = 1.15
 """A quota whose ``remaining + reset x rate`` is above this multiple of the burst is not a bucket."""
 
 QUANTISED_MARGIN = 0.9
-"""One below this share of the burst is a smaller bucket."""
+"""A quota whose ``remaining + reset x rate`` is below this share of the burst is a smaller bucket."""
 
 COUNTER_PART, COUNTER_NS = 20, 2 * NS
-"""A refusal is that of a counter if it asks to wait longer than the refill of the refused amount, one part in so many of the
-burst, and so much time."""
+"""A bucket asks to wait until it has refilled the refused amount. A refusal is that of a counter if it asks to wait longer, by
+more than the refill of one part in ``COUNTER_PART`` of the burst and ``COUNTER_NS`` together."""
 
 MEASURED_S = 4.0
 """Two refusals at least this far apart measure a rate: the level at the server was about zero at both."""
@@ -59,8 +60,8 @@ SLOW_DOWN_CLIMB_S = 2_200.0
 Source: OpenAI's guide to error codes, ``slow_down`` (2026-10)."""
 
 EPOCHS_MAX = 1_000_000
-"""How far a new shared ledger moves the epoch: its own starts at 0, and must not match an older note. It is more than the
-changes of rate and rule in the life of a shared ledger."""
+"""How far the epoch moves when the store begins a new shared ledger. A new one counts its epochs from 0, and none of them may
+equal that of an older note. A shared ledger has fewer changes of rate and rule in its life."""
 
 SLOW_DOWN_MIN = 1 / 8
 """How far refusals for growth lower a ceiling: one in ten answers of a minute would otherwise stop a pool for hours."""
@@ -84,7 +85,7 @@ class Note(NamedTuple):
 
 
 class Above(NamedTuple):
-    """A reading that shows more left than noted. It may be no more than what the attempts in flight are overcharged by."""
+    """A reading that shows more left than its note. It is kept as long as refunds of attempts in flight may explain that."""
 
     sent_ns: int
     now_ns: int
@@ -103,7 +104,7 @@ class QuotaTracker:
         adapts: Whether the headroom adapts.
 
     Attributes:
-        meter: The meter.
+        meter: The meter of its account, which replaces it (``Account.replace_meter``).
         charged: The sum of all charges.
         shifted_ns: The sum of the corrections of the level within this epoch, by which older notes are brought up to date.
             Those of :meth:`take_level` and :meth:`gain` do not count: they come with a new epoch.

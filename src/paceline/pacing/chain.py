@@ -52,7 +52,10 @@ class ChainedScheduler(Scheduler):
         return run_sync(self._pass(waiter, _try_grant))
 
     async def _pass(self, waiter: Waiter, wait: Callable[[Scheduler, Waiter], Awaitable[Outcome]]) -> Outcome:
-        """Wait in the own pool, and then at each further scheduler; a request that leaves gives back its grants."""
+        """Wait in the own pool, and then at each further scheduler.
+
+        A request that leaves gives back its grants. So does one whose pool pauses on the way, and then it waits again.
+        """
         while True:
             granted = await wait(self, waiter)
             if not isinstance(granted, Reservation):

@@ -33,7 +33,8 @@ from paceline.pacing.status import QUEUE_SHOWN, Waiting, report, wait_until_s
 T = TypeVar("T")
 
 READ_NS, READ_AHEAD_NS = NS // 20, NS
-"""The headers of twenty answers a second are read, which show a change soon enough, and of twenty that come at once."""
+"""The headers of one answer in ``READ_NS`` are read: twenty a second show a change soon enough. Of answers that come at once, as
+many are read as in ``READ_AHEAD_NS``."""
 
 
 class Worker(Protocol):

@@ -58,7 +58,7 @@ class Section:
         self._forked = False  # the quotas are those of the parent process, which spends them, too
 
     def enter(self, submit: Callable[[int, Waiter], Outcome], waiter: Waiter, owner: Callable[[], Owner]) -> Outcome:
-        """Submit ``waiter`` to the pool; one that joins the queue gets an ``owner`` of this type.
+        """Submit ``waiter`` to the pool. If it joins the queue, ``owner`` makes its owner.
 
         Raises:
             RuntimeError: This thread is in the section.
@@ -111,9 +111,9 @@ class Section:
         self._leave(done)
 
     def transact(self, step: Callable[[int], tuple[T, list[Waiter]]]) -> T:
-        """Make a step of an exchange: it returns a result, and the waiters whose outcome it has set.
+        """Make a step of an exchange, which returns a result, and the waiters whose outcome it has set.
 
-        It has granted what it allows, except to those behind the waiters that it has removed.
+        The step makes the grants that it allows. Where it has removed waiters, grants to those behind them follow here.
         """
         with self._lock:
             if self._exchanges is not None:

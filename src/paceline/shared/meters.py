@@ -29,11 +29,13 @@ B = TypeVar("B", bound=Bucket)
 
 
 class Sharing(Generic[M]):
-    """What sharing needs of a meter; by default, of a counter.
+    """What sharing needs of a meter. The methods here are right for a counter.
+
+    ``Exact`` has no such class: a pool with a quota that no provider counts is kept in one process (``Pools._pool``).
 
     Attributes:
-        use: The use of such a meter: the names in a dump, and the attributes.
-        learned: What answers change in it, in the same way.
+        use: The attributes of a meter with its use, by their names in a dump.
+        learned: The attributes that answers change, in the same way.
     """
 
     use: ClassVar[Mapping[str, str]] = MappingProxyType({"used": "used"})
