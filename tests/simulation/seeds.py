@@ -334,11 +334,15 @@ class Checked:
                 raise BrokenPromiseError(f"the breaker of {process.name} is open, and no server has failed")
 
     def check_dead(self, process: Process) -> None:
-        """Nothing is kept for a process that has ended, once its report is overdue and the store has been asked since."""
+        """Nothing is kept for a process that has ended, once its report is overdue and the store has been asked since.
+
+        A store that was quiet for long may have been away, so that it does not know who has ended meanwhile.
+        """
         for ledger in self.sim.store._ledgers.values():
             peers = ledger._peers
             peer = peers._peers.get(process.name)
-            if peer is not None and peer.gone and peers._last_us > peer.due_us + 2 * LOOK_US:
+            known = peer is not None and peers.away_us <= peer.due_us
+            if known and peer.gone and peers._last_us > peer.due_us + 2 * LOOK_US:
                 raise BrokenPromiseError(f"a share is kept for {process.name}, which has ended")
 
     # The run.
