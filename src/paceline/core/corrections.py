@@ -169,7 +169,7 @@ class Corrections:
             return
         self.change(index, now_ns, What.SPREAD)
         m = tracker.meter
-        missing = lack - max(m.full_at_ns - now_ns, 0) / m.ns_per_unit
+        missing = lack - m.lack(now_ns)
         if missing > 0:
             m.charge(now_ns, missing)
             self._report(Change(index, What.SHIFT, math.ceil(missing * m.ns_per_unit)))

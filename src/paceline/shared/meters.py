@@ -5,6 +5,7 @@ There is a class for each rule, and :func:`of` chooses it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +29,7 @@ M = TypeVar("M", bound=Meter)
 B = TypeVar("B", bound=Bucket)
 
 
-class Sharing(Generic[M]):
+class Sharing(ABC, Generic[M]):
     """What sharing needs of a meter. The methods here are right for a counter.
 
     ``Exact`` has no such class: a pool with a quota that no provider counts is kept in one process (``Pools._pool``).
@@ -54,13 +55,13 @@ class Sharing(Generic[M]):
         for key, name in (*self.use.items(), *self.learned.items()):
             setattr(m, name, list(state[key]) if isinstance(getattr(m, name), list) else state[key])
 
+    @abstractmethod
     def standing(self, m: M, now_ns: int) -> tuple[int, float, float]:
         """The ``lack_ns``, ``used`` and ``opened`` of :class:`~paceline.shared.messages.Standing`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stand(self, m: M, now_ns: int, lack_ns: int, used: float, opened: float) -> None:
         """Set ``m`` to what :meth:`standing` returned elsewhere."""
-        raise NotImplementedError
 
     def taught(self, m: M) -> tuple[float, float]:  # noqa: ARG002
         """The ``burst_cap`` and the ``ceiling`` of :class:`~paceline.shared.messages.LearnedState`."""
