@@ -83,7 +83,7 @@ class Readings:
         """Whether a quota may be added for the period of a reading, if it has one.
 
         A proved one must be the only one on the unit, or readings must agree about it. An assumed one is not added.
-        Of a counter, some readings look like those of a bucket with another period.
+        Some readings of a counter look like readings of a bucket with another period.
         """
         if reading.period_s is None or reading.basis is Basis.STATED:
             return True

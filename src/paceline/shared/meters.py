@@ -43,7 +43,7 @@ class Sharing(ABC, Generic[M]):
     learned: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def dump(self, m: M) -> dict[str, Any]:
-        """The changing state of ``m``, as plain values; instants in nanoseconds. The lists are those of the meter."""
+        """The changing state of ``m``, as plain values; instants in nanoseconds. It shares lists with the meter."""
         return {key: getattr(m, name) for key, name in (*self.use.items(), *self.learned.items())}
 
     def load(self, m: M, state: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ class Sharing(ABC, Generic[M]):
         return inf, 1.0
 
     def teach(self, m: M, quota: Quota, burst_cap: float, ceiling: float) -> None:  # noqa: ARG002
-        """Set the quota of ``m``, and what answers have taught about it; its use stays."""
+        """Set the quota of ``m``, with the learned burst and ceiling; its use stays."""
         m.quota, m.most = quota, quota.amount
 
     def turn(self, m: M, by_ns: int) -> None:
@@ -89,7 +89,7 @@ class Sharing(ABC, Generic[M]):
         """Set a new meter to the state that :meth:`recalled` returned in a process, where its quota was maybe spread."""
 
     def left(self, m: M, reported: M, now_ns: int) -> Left:
-        """The use of ``m`` beyond that of ``reported``."""
+        """The use of ``m`` that ``reported`` does not have."""
         return max(reported.level(now_ns) - m.level(now_ns), 0.0)
 
     def at_once(self, m: M, left: Left) -> float:  # noqa: ARG002
@@ -130,7 +130,7 @@ class Sharing(ABC, Generic[M]):
 
 
 class SlotsSharing(Sharing[Slots]):
-    """Of slots, each process reports what it holds."""
+    """Each process reports the slots that it holds."""
 
     def standing(self, m: Slots, now_ns: int) -> tuple[int, float, float]:  # noqa: ARG002
         return 0, m.used, inf
