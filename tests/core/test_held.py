@@ -33,6 +33,12 @@ def test_what_is_held_is_not_refilled_before_the_attempt_ends():
     assert [level(ledger, second) for second in (30, 40, 110, 120)] == [20, 30, 100, 100]
 
 
+def test_what_is_held_stays_where_it_is_while_it_is_not_sent():
+    m = ledger_of().accounts[0].meter
+    m.charge(T0, 30)
+    assert m.unsent_ns(T0 + 5 * NS, 30) == 0
+
+
 def test_a_cost_fits_beside_what_is_held():
     ledger = ledger_of()
     first, _ = grant(ledger, T0, units=50), grant(ledger, T0, units=50)

@@ -656,6 +656,13 @@ class TestPeriods:
         assert pool.ledger.accounts[0].tracker.stated_period_s == 5
         assert [change.what for change in reports if change.what != "epoch"] == ["adopt", "shift", "spread", "adopt"]
 
+    def test_a_quota_that_came_from_elsewhere_is_tracked_from_then_on(self):
+        pool = pool_of("600 requests/min")
+        pool.ledger.add_quota(T0, parse_quotas("9k tokens/min")[0])
+        assert pool.ledger.accounts[1].tracker is None
+        pool.capacity.learning.track_new()
+        assert pool.ledger.accounts[1].tracker.meter is pool.ledger.accounts[1].meter
+
     def test_a_refusal_that_names_another_period_is_about_the_quota_whose_period_was_learned(self):
         pool = pool_of("600 requests/min")
         Counting("newest", 100, 10).demand(pool, 5)

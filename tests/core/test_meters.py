@@ -13,6 +13,7 @@ from paceline.core import meters
 from paceline.core.meters import FAR_NS, SLICES, Bucket, Exact, Held, Slots, Spread, Window, meter, restarts
 from paceline.core.quota import MONTH, NS, Quota, Rule
 
+RULES = ["even", "exact", "sliding", "window", "window utc"]
 FINE = Quota("units", 60e9)
 """A unit takes a nanosecond."""
 
@@ -30,12 +31,18 @@ def lack_s(m: Bucket, now_ns: int = T0) -> float:
 
 
 class TestNew:
-    @pytest.mark.parametrize("rule", ["", " even", " exact", " sliding", " window", " window utc"])
+    @pytest.mark.parametrize("rule", ["", *RULES])
     def test_nothing_is_used(self, rule):
-        m = meter(quota(f"60 units/min{rule}"), T0, 0.0)
+        m = meter(quota(f"60 units/min {rule}"), T0, 0.0)
         assert getattr(m, "used", 0.0) == 0
         assert (m.level(T0), m.most) == (60, 60)
         assert m.earliest(T0, 60) <= T0
+
+    @pytest.mark.parametrize("text", ["60 units/min", *(f"60 units/min {rule}" for rule in RULES), "60 concurrency"])
+    def test_it_lacks_what_is_charged(self, text):
+        m = meter(quota(text), T0, 0.0)
+        m.charge(T0, 1.0)
+        assert m.lack(T0) == pytest.approx(1.0)
 
     @pytest.mark.parametrize("held", [False, True])
     def test_a_bucket_is_open_unless_it_is_gentle(self, held):

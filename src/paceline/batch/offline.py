@@ -174,7 +174,9 @@ class Offline:
         self._queues: dict[Kind, Queue] = {}
         self._lines = array("H")
         self._lost: list[Chunk] = []  # batches that may still appear
-        self._finding = asyncio.Lock()  # a batch that two chunks could be is the one's that finds it first
+        self._finding = (
+            asyncio.Lock()
+        )  # one search at a time: a batch may fit two chunks, and the first to find it takes it
         self._tasks: dict[asyncio.Task[None], Chunk] = {}
         self._seen: dict[str, Seen] = {}
         self._changed = asyncio.Event()
@@ -469,7 +471,7 @@ class Offline:
         return bool(self._tasks)
 
     async def _find_late(self, chunk: Chunk) -> bool:
-        """Look for one of them. It is cancelled if all its requests are answered."""
+        """Look for the batch of a lost creation; whether there is one. It is cancelled if all its requests are answered."""
         ends = self._ends[chunk.kind.provider]
         with known_form():
             batch = await ends.find(chunk, self._journal.run, self._journal.known, self._index)

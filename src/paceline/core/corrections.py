@@ -1,4 +1,4 @@
-"""What an answer changes: the limits of the quotas, their rules, and what other processes are told of it."""
+"""The corrections that follow from answers: limits, rules and levels of the quotas, and the report to other processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNITS_MAX = 16
 
 
 class Corrections:
-    """Corrects the quotas of a ledger by what answers say.
+    """Corrects the quotas of a ledger after answers.
 
     A correction passes three levels. ``Meter.adopt`` changes the arithmetic for another amount. ``Ledger.adopt`` changes the
     name and the given limit of the account with it. :meth:`set_limit` also changes the source, begins an epoch, and informs the
@@ -73,7 +73,7 @@ class Corrections:
     def index_of(self, unit: str | None, period_s: float | None) -> int | None:
         """The index of the one quota on ``unit`` and period; ``None`` for none or several.
 
-        A quota whose period was learned is that of any other period: what answers say of its period is wrong.
+        A quota whose period was learned matches every period, because the answers state a wrong one.
         """
         meters = self.ledger.meters
         on_unit = [i for i, m in enumerate(meters) if m.quota.unit == unit and m.quota.rule not in OWN_RULES]
@@ -93,7 +93,7 @@ class Corrections:
         return named and unit not in units and not split and len(self.accounts) < UNITS_MAX
 
     def usable_share(self, index: int | None, unit: str | None) -> float:
-        """The share that is used of a limit on ``unit``, that of the quota at ``index`` if there is one."""
+        """The used share of a limit on ``unit``: the share of the quota at ``index``, if there is one."""
         if index is not None:
             return self.ledger.share_of(self.accounts[index].meter.quota)
         return 1.0 if unit == CONCURRENCY else self.ledger.usable
@@ -178,17 +178,17 @@ class Corrections:
             return
         self.change(index, now_ns, What.SPREAD)
         m = tracker.meter
-        missing = lack - max(m.full_at_ns - now_ns, 0) / m.ns_per_unit
+        missing = lack - m.lack(now_ns)
         if missing > 0:
             m.charge(now_ns, missing)
             self._report(Change(index, What.SHIFT, math.ceil(missing * m.ns_per_unit)))
         tracker.begin_epoch(now_ns)
 
     def about_guess(self, index: int) -> str:
-        """A sentence about a guessed limit: its source, and what the user can do."""
+        """A sentence about a guessed limit, with its source and the remedy."""
         account = self.accounts[index]
         name, source = account.name, account.source
-        # A published limit is that of the tier that was named, or of the only one.
+        # A published limit belongs to the tier that was named, or to the only tier.
         tier = "name the tier of the account (tier=...), " if source.kind is SourceKind.ASSUMED else ""
         return (
             f"the limit {name!r} is {source}, and no answer has confirmed it: {tier}give the limits, or measure them with"

@@ -28,6 +28,7 @@ Exact refunds
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -60,7 +61,7 @@ LOW_POINTS_MAX = 16
 shrink a refund: they stay evenly apart while the bucket empties."""
 
 
-class Meter:
+class Meter(ABC):
     """One quota and its use. What a rule has no use for does nothing.
 
     Attributes:
@@ -87,6 +88,7 @@ class Meter:
         """Whether the rule is ``bucket``, and answers have shown that the quota is none: it is spread."""
         return self.quota.rule is Rule.BUCKET and not self.bursts
 
+    @abstractmethod
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
         """The first instant at which ``cost`` fits if nothing is released before.
 
@@ -98,14 +100,13 @@ class Meter:
             ahead: The cost of the requests that go first.
             slack_ns: How much later the grant may be used: the headroom is larger by as much refill.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def charge(self, now_ns: int, cost: float) -> int:
         """Charge ``cost``; return the mark of this charge, for :meth:`correct`.
 
         In buckets the mark is the instant, made unique; in a window its start; 0 in slots, and where nothing was charged.
         """
-        raise NotImplementedError
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
         """Turn a charge of ``charged`` into one of ``actual``: an exact refund, or debt."""
@@ -121,21 +122,21 @@ class Meter:
         """
         return mark
 
+    @abstractmethod
     def level(self, now_ns: int) -> float:
         """What is left, headroom included; negative in debt."""
-        raise NotImplementedError
 
     def lack(self, now_ns: int) -> float:
-        """What it lacks from full, without what is held: of a quota that can be spread."""
-        raise NotImplementedError
+        """What it lacks from full, without what is held."""
+        return self.quota.amount - self.level(now_ns)
 
     def full_ns(self, now_ns: int) -> int | None:
         """When it is full without further requests; ``None``: that is unknown."""
         return self.earliest(now_ns, self.quota.amount)
 
+    @abstractmethod
     def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
         """Change the amount of the quota, and its period (``None``: as it is); the use stays."""
-        raise NotImplementedError
 
     def shift(self, now_ns: int, by_ns: int) -> None:
         """Move the level by so much refill. Positive: less is left, because others use the key, too. Negative: more is left."""

@@ -84,7 +84,7 @@ class Refusals:
     def _doubt_window(self, now_ns: int, index: int, m: Window) -> None:
         """Spread a window that should have had enough, after refusals in two of its periods.
 
-        It restarts at another time, or has another amount, which is measured then as that of any other counter.
+        It restarts at another time, or has another amount. The amount is measured then, as for any other counter.
         """
         if self._corrections.shared:  # the store keeps its windows
             return

@@ -25,7 +25,7 @@ NOTICES_MAX = 8
 
 
 class Silence:
-    """Whether the attempts of a pool get answers, and what the pool does while they get none.
+    """Whether the attempts of a pool get answers. While they get none, the pool sends only probes.
 
     Attributes:
         since_ns: Since when the pool sends only probes; 0 while answers come.

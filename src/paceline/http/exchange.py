@@ -237,7 +237,7 @@ class Exchange:
         http: The request, and the way to send it.
         metered: Its description.
         target: Its host and path.
-        timeout_s: The longest wait in the queue, over all attempts, in seconds; that of the settings by default.
+        timeout_s: The longest wait in the queue, over all attempts, in seconds; by default the timeout in the settings.
         name: A name for the ``queue`` in the status.
         seen: Called with the verdict on each answer, and the request that it answers. It returns whether a fault of the
             server ends the request, where another attempt is allowed.

@@ -1,4 +1,4 @@
-"""Requests that pass further schedulers after that of their own pool: the slots of the provider, the spacing of starts.
+"""Requests that pass further schedulers after their own: the slots of the provider, the spacing of starts.
 
 Slots come after quotas: no request holds a slot while it waits for a quota, so a model with little quota does not take the
 slots of another one, and no deadlock is possible. A request that waits at a further scheduler holds the charge of its own
@@ -84,7 +84,7 @@ class ChainedScheduler(Scheduler):
             waiter.returned = True
 
     def _remember(self, reservation: Reservation, scheduler: Scheduler, further: Reservation) -> None:
-        """Keep ``further`` with ``reservation``; settle those of reservations that were closed as lost."""
+        """Keep ``further`` with ``reservation``, and settle the further ones of reservations that were closed as lost."""
         if len(self._passed) > self._look_at:
             for lost in [other for other in list(self._passed) if not other.open]:
                 self._release(lost)

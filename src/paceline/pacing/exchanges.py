@@ -16,7 +16,7 @@ class Exchanges:
         poke: Informs the worker that an exchange is due; returns whether it will be made.
 
     Attributes:
-        due: Whether an exchange is due of which the worker is to be informed.
+        due: Whether an exchange is due and the worker is not informed yet.
     """
 
     __slots__ = ("_capacity", "_poke", "_running", "_told", "due")
@@ -45,7 +45,7 @@ class Exchanges:
         return self._poke()
 
     def begin(self) -> None:
-        """The worker begins an exchange, or will make none: it is informed of the next one again."""
+        """The worker begins an exchange, or will make none. It is informed again when the next one is due."""
         self._told = False
 
     @property
@@ -54,5 +54,5 @@ class Exchanges:
         return not (self.due or self._told)
 
     def after_fork(self) -> None:
-        """Forget what the worker of the parent process knew."""
+        """Drop the state of the worker of the parent process."""
         self.due = self._told = False

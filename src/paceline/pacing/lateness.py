@@ -21,9 +21,9 @@ SEARCH_NS = NS // 20
 
 
 class Lateness:
-    """The granted waiters of one pool that have not continued, and what their lateness changes.
+    """The granted waiters of one pool that have not continued, and the corrections for late ones.
 
-    Where a store keeps the quotas, only the headroom adapts: its levels are those of all processes.
+    Where a store keeps the quotas, only the headroom adapts, because the levels belong to all processes.
 
     Attributes:
         bound_ns: How long after its grant a waiter may continue without consequences.

@@ -180,7 +180,7 @@ class Lines:
             )
 
     def notices(self) -> None:
-        """Log what the pool has noticed: lessons about its quotas, silence."""
+        """Log the notices of the pool, about learned limits and silence."""
         learning = self._pool.capacity.learning
         while learning is not None and learning.notices:
             _notices.warning("%s: %s", self._pool.name, learning.notices.pop())

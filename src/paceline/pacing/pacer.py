@@ -115,7 +115,7 @@ class Pacer:
             scheduler: The scheduler.
             estimate: Returns the amounts per unit, ``requests`` among them, by the present calibration. It is called again when
                 the request comes first in the queue: answers may have shown meanwhile that the first estimate was wrong.
-            units: The units that the provider counts, beside those of the estimate.
+            units: Further units that the provider counts, beside the units of the estimate.
             again: As for :meth:`BaseLimiter.acquire`.
             behind: Also a further attempt goes to the end of its lane.
             timeout: As there.
@@ -145,7 +145,7 @@ class Pacer:
         name: str | None = None,
         units: Collection[str] | None = None,
     ) -> Waiter:
-        """A waiter for ``cost``, whose units are known, or those of the quotas, or in ``units``."""
+        """A waiter for ``cost``. Its units must be known units, units of the quotas, or in ``units``."""
         check_cost(cost, units or scheduler.pool.capacity.ledger.units)
         if REQUESTS not in cost:
             cost[REQUESTS] = 1
@@ -162,7 +162,7 @@ class Pacer:
         return Waiter(cost, spec, self.clock.now_ns() + round((checked_timeout(timeout) or 0) * NS), name)
 
     def _lane_of(self, name: str | None) -> LaneName:
-        """The surrounding lane; outside of all lanes, that of the priority of the waiter ``name``."""
+        """The surrounding lane; outside of all lanes, the lane of the priority of the waiter ``name``."""
         around = current_lane.get()
         if name is not None and self._priorities and around is DEFAULT_LANE_NAME:
             for pattern, priority in self._priorities:

@@ -102,7 +102,7 @@ class Pools:
         return Scheduler(pool, self._settings.clock, worker)
 
     def warn_of_left_out(self, pool: str, cost: Cost) -> None:
-        """Warn of each of the user's own units that ``cost``, that of the first request to ``pool``, leaves out.
+        """Warn of each of the user's own units that the first request to ``pool``, at ``cost``, leaves out.
 
         Such a unit cannot be derived, so it costs 0, and a request that leaves it out never waits for its quota.
         """

@@ -55,7 +55,7 @@ class Section:
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
         self._loops: set[asyncio.AbstractEventLoop] = set()  # those with waiters, and some that had
-        self._forked = False  # the quotas are those of the parent process, which spends them, too
+        self._forked = False  # the parent process has the same quotas and spends them, too
 
     def enter(self, submit: Callable[[int, Waiter], Outcome], waiter: Waiter, owner: Callable[[], Owner]) -> Outcome:
         """Submit ``waiter`` to the pool. If it joins the queue, ``owner`` makes its owner.

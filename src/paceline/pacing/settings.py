@@ -28,7 +28,7 @@ QuotaLike = str | Quota | Sequence[str | Quota]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacingSettings:
-    """The arguments of :class:`~paceline.limiter.limiter.Limiter`, which explains them, without those of its store.
+    """The arguments of :class:`~paceline.limiter.limiter.Limiter`, which explains them, without the arguments of its store.
 
     Raises:
         QuotaError: A value is out of its range.

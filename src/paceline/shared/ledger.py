@@ -291,7 +291,7 @@ class SharedLedger:
         return Standing(lack_ns, used, account.charged, account.spent, opened, learned)
 
     def dump(self) -> dict[str, Any]:
-        """The whole state, as plain JSON values: some lists of it are those of the ledger, so it is encoded at once."""
+        """The whole state, as plain JSON values. It shares lists with the ledger, so the caller encodes it at once."""
         return {
             "accounts": [
                 {

@@ -5,6 +5,7 @@ There is a class for each rule, and :func:`of` chooses it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +29,7 @@ M = TypeVar("M", bound=Meter)
 B = TypeVar("B", bound=Bucket)
 
 
-class Sharing(Generic[M]):
+class Sharing(ABC, Generic[M]):
     """What sharing needs of a meter. The methods here are right for a counter.
 
     ``Exact`` has no such class: a pool with a quota that no provider counts is kept in one process (``Pools._pool``).
@@ -42,7 +43,7 @@ class Sharing(Generic[M]):
     learned: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def dump(self, m: M) -> dict[str, Any]:
-        """The changing state of ``m``, as plain values; instants in nanoseconds. The lists are those of the meter."""
+        """The changing state of ``m``, as plain values; instants in nanoseconds. It shares lists with the meter."""
         return {key: getattr(m, name) for key, name in (*self.use.items(), *self.learned.items())}
 
     def load(self, m: M, state: dict[str, Any]) -> None:
@@ -54,20 +55,20 @@ class Sharing(Generic[M]):
         for key, name in (*self.use.items(), *self.learned.items()):
             setattr(m, name, list(state[key]) if isinstance(getattr(m, name), list) else state[key])
 
+    @abstractmethod
     def standing(self, m: M, now_ns: int) -> tuple[int, float, float]:
         """The ``lack_ns``, ``used`` and ``opened`` of :class:`~paceline.shared.messages.Standing`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stand(self, m: M, now_ns: int, lack_ns: int, used: float, opened: float) -> None:
         """Set ``m`` to what :meth:`standing` returned elsewhere."""
-        raise NotImplementedError
 
     def taught(self, m: M) -> tuple[float, float]:  # noqa: ARG002
         """The ``burst_cap`` and the ``ceiling`` of :class:`~paceline.shared.messages.LearnedState`."""
         return inf, 1.0
 
     def teach(self, m: M, quota: Quota, burst_cap: float, ceiling: float) -> None:  # noqa: ARG002
-        """Set the quota of ``m``, and what answers have taught about it; its use stays."""
+        """Set the quota of ``m``, with the learned burst and ceiling; its use stays."""
         m.quota, m.most = quota, quota.amount
 
     def turn(self, m: M, by_ns: int) -> None:
@@ -88,7 +89,7 @@ class Sharing(Generic[M]):
         """Set a new meter to the state that :meth:`recalled` returned in a process, where its quota was maybe spread."""
 
     def left(self, m: M, reported: M, now_ns: int) -> Left:
-        """The use of ``m`` beyond that of ``reported``."""
+        """The use of ``m`` that ``reported`` does not have."""
         return max(reported.level(now_ns) - m.level(now_ns), 0.0)
 
     def at_once(self, m: M, left: Left) -> float:  # noqa: ARG002
@@ -129,7 +130,7 @@ class Sharing(Generic[M]):
 
 
 class SlotsSharing(Sharing[Slots]):
-    """Of slots, each process reports what it holds."""
+    """Each process reports the slots that it holds."""
 
     def standing(self, m: Slots, now_ns: int) -> tuple[int, float, float]:  # noqa: ARG002
         return 0, m.used, inf

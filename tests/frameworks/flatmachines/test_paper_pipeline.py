@@ -262,7 +262,7 @@ async def test_a_conservative_start_until_an_answer_tells_the_rate(world):
 
 async def test_without_paceline_they_drown():
     """At a speed at which any machine asks for more than is allowed, and without the full bucket of the first minute."""
-    options = parse(["--without", "--speed", "4", "--minutes", "0.8", "--workers", "40"])
+    options = parse(["--without", "--speed", "2", "--minutes", "0.4", "--workers", "40"])
     pipeline, meter = await run(options, start_level=0.05)
     assert pipeline.hooks is None
     assert meter.refused()["rate"] > 20
