@@ -57,6 +57,31 @@ def test_each_state_has_an_end_and_each_pair_that_occurs_a_row():
         assert state.known or state is State.MISSED or NEXT[state, Event.OPEN_FAILURE].alone
 
 
+def test_what_was_in_flight_when_a_newer_version_stopped_the_process_is_settled():
+    process = Process("fail_safe")
+    for reply in (None, "away", "away"):
+        process.exchange(reply)
+    pool, [*_, granted] = process.pool, process.pool.capacity.ledger.open_reservations
+    process.exchange(NEWER)
+    pool.settle(process.now_ns, granted, {"requests": 1})
+    assert granted not in pool.capacity.ledger.open_reservations
+
+
+def test_a_process_that_a_newer_version_stopped_tries_once_in_a_second():
+    process = Process("fail_safe")
+    process.exchange()
+    pool, [granted] = process.pool, process.pool.capacity.ledger.open_reservations
+    process.exchange(NEWER)
+    pool.settle(process.now_ns, granted, {"requests": 1})  # news that no store takes
+    started_ns = now_ns = process.now_ns
+    messages = 0
+    while (now_ns := max(now_ns, pool.capacity.exchange_ns)) < started_ns + 10 * NS:
+        assert ask(pool, now_ns) is not None
+        answer(pool, now_ns, NEWER)
+        messages += 1
+    assert messages <= 10
+
+
 def test_a_process_that_was_stopped_lets_the_others_report_first_in_mode_fail_open_too():
     process = Process("fail_open")
     for reply in (None, NEWER, "away"):

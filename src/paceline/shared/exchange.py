@@ -169,7 +169,8 @@ class Exchange:
         apart = 1.0 if membership.peers <= FEW else self._random.uniform(0.5, 1.5)
         schedule.ask_ns = now_ns + round(apart * membership.retry_ns)
         if not membership.state.alone:
-            holdings.fallback = None
+            schedule.head = None  # the queue is refused
+            holdings.end_fallback()
             return Resolution((), StoreLost(reason))
         if not before.alone:
             schedule.head = None

@@ -64,6 +64,10 @@ class Schedule:
         ledger = holdings.snapshot.ledger
         if ledger.slot_indexes and ledger.in_flight:
             due_ns = min(due_ns, self.sent_ns + max(RENEW_NS, between_polls_ns(membership.peers)))
+        if not (membership.state.known or self._queue.length):
+            due_ns = max(
+                due_ns, self.ask_ns
+            )  # a store that refuses this process is tried no more often than a lost one
         return due_ns
 
     def replied(self, now_ns: int, asked: Message, reply: Reply, undecided: Sequence[Waiter]) -> None:
