@@ -45,8 +45,8 @@ class Corrections:
     ) -> None:
         self.ledger, self.accounts = ledger, ledger.accounts
         self.shared = report is not None
-        self.guesses = Guesses(ledger)
         self.notices: list[str] = []
+        self.guesses = Guesses(ledger, self.notices)
         self._report = report or (lambda _: None)
         self._raises, self._adapts = raises, adapts
         self._tracked = 0  # the number of accounts that have a tracker, or need none
@@ -183,14 +183,3 @@ class Corrections:
             m.charge(now_ns, missing)
             self._report(Change(index, What.SHIFT, math.ceil(missing * m.ns_per_unit)))
         tracker.begin_epoch(now_ns)
-
-    def about_guess(self, index: int) -> str:
-        """A sentence about a guessed limit, with its source and the remedy."""
-        account = self.accounts[index]
-        name, source = account.name, account.source
-        # A published limit belongs to the tier that was named, or to the only tier.
-        tier = "name the tier of the account (tier=...), " if source.kind is SourceKind.ASSUMED else ""
-        return (
-            f"the limit {name!r} is {source}, and no answer has confirmed it: {tier}give the limits, or measure them with"
-            " `paceline check`"
-        )
