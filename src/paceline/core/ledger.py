@@ -65,7 +65,7 @@ class Ledger:
     Attributes:
         accounts: One per quota, in the order of all lists of amounts. Quotas are only ever appended.
         units: The units of the accounts, for what looks up the amounts of each request.
-        exceeded: Whether an attempt larger than a quota was settled since the learning last looked.
+        oversized: The open reservations of requests larger than a quota.
         pause: No grant before its end, then a probe: after a refusal, in a silence, or where the host has failed.
         loss_check_ns: When :meth:`lose_old` has to look again: no reservation is lost before this instant.
     """
@@ -98,8 +98,7 @@ class Ledger:
         self._last_ns = self._at_once = 0  # the instant of the last grant, and the number of grants at that instant
         self.ttl_ns = round(ttl_s * NS)
         self.loss_check_ns = now_ns + self.ttl_ns
-        self._alone: set[Reservation] = set()  # of these: larger than a quota
-        self.exceeded = False
+        self.oversized: set[Reservation] = set()
 
     @property
     def meters(self) -> list[Meter]:
@@ -206,7 +205,7 @@ class Ledger:
         reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self.ttl_ns)
         self._open[reservation] = None
         if alone:
-            self._alone.add(reservation)
+            self.oversized.add(reservation)
         if self.pause.phase is Phase.CLOSED:
             self.pause.granted(now_ns, reservation)
         return reservation
@@ -242,8 +241,8 @@ class Ledger:
             The true amount per account.
         """
         reserved = reservation.amounts
-        if self._alone and reservation in self._alone:
-            actual, self.exceeded = actual or self._most_debt(reservation), True
+        if reservation in self.oversized:
+            actual = actual or self._most_debt(reservation)
         if not self.close(now_ns, reservation):
             return reserved
         if reservation is self.pause.probe:
@@ -423,8 +422,7 @@ class Ledger:
         reservation.open = False
         del self._open[reservation]
         assert len(reservation.amounts) <= len(self.accounts)
-        if self._alone:
-            self._alone.discard(reservation)
+        self.oversized.discard(reservation)
         for i in self._released:
             if i < len(reservation.amounts):  # quotas may have been added since
                 m, amount, marks = self.accounts[i].meter, reservation.amounts[i], reservation.marks
