@@ -195,10 +195,10 @@ class LocalCapacity:
             return False
         if refusal.kind.about_rate:
             self.learning.charge_kept(reservation)
-        return bool(self.learning.refused(now_ns, reservation, refusal, pause_ns))
+        return self.learning.refused(now_ns, reservation, refusal, pause_ns)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
-        return self.learning is not None and bool(self.learning.observe(now_ns, readings, reservation))
+        return self.learning is not None and self.learning.observe(now_ns, readings, reservation)
 
     def pause(self, until_ns: int) -> None:
         self.ledger.pause.begin(until_ns)

@@ -61,11 +61,11 @@ class Learning:
         """Track the accounts that the ledger has got since."""
         self._corrections.track_new()
 
-    def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> list[int]:
+    def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
         """Learn from the headers of the answer to ``reservation``; see :meth:`Readings.observe`."""
         return self._readings.observe(now_ns, readings, reservation)
 
-    def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> list[int]:
+    def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """Learn from a refusal for rate or growth; see :meth:`Refusals.refused`."""
         return self._refusals.refused(now_ns, reservation, refusal, pause_ns)
 
