@@ -237,22 +237,22 @@ class Scheduler:
     def expected_s(self, waiter: Waiter) -> float:
         """How long ``waiter`` would wait if it joined the queue now, in seconds; infinite where it cannot be granted."""
 
-        def read(now_ns: int) -> float:
+        def expected_s(now_ns: int) -> float:
             at_ns = self.pool.expected(now_ns, waiter)
             return wait_until_s(at_ns, now_ns) if at_ns is not None and at_ns < UNKNOWN_NS else math.inf
 
-        return self.read(read)
+        return self.read(expected_s)
 
     def why(self, waiter: Waiter) -> Waiting | None:
         """Why ``waiter`` waits; ``None`` if it does not."""
 
-        def read(now_ns: int) -> Waiting | None:
+        def waiting(now_ns: int) -> Waiting | None:
             if waiter.owner is None or waiter.outcome is not None:
                 return None
             ahead, at_ns, quota = self.pool.place(now_ns, waiter)
             return Waiting(ahead, quota, wait_until_s(at_ns, now_ns) if at_ns < UNKNOWN_NS else None)
 
-        return self.read(read)
+        return self.read(waiting)
 
     def status(self, shown: int = QUEUE_SHOWN) -> dict[str, Any]:
         """The state of the pool, as JSON values, with ``shown`` waiters at most."""
@@ -272,21 +272,23 @@ class Scheduler:
         return self._exchanges is None or self._exchanges.idle
 
     def refresh(self) -> StoreLost | None:
-        """Update the snapshot from the store, if one keeps the quotas; ``StoreLost`` if it has never answered."""
+        """Update the snapshot from the store, if one keeps the quotas; ``StoreLost`` if it has never answered.
+
+        The store is asked for a request that costs nothing, and its reply has the state of the quotas.
+        """
         if self._exchanges is None:
             return None
         outcome = Scheduler.try_grant(
             self, Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0))
         )
         if isinstance(outcome, Reservation):
-            self.cancel(outcome)
-
-            def uncount(_: int) -> None:
-                for name in ("granted", "cancelled"):  # it was no request
-                    self.pool.counts[name] -= 1
-
-            self.read(uncount)
+            self._section.change(self._cancel_uncounted, outcome)
         return outcome if isinstance(outcome, StoreLost) else None
+
+    def _cancel_uncounted(self, now_ns: int, reservation: Reservation) -> None:
+        self.pool.cancel(now_ns, reservation)
+        for name in ("granted", "cancelled"):  # it was no request
+            self.pool.counts[name] -= 1
 
     # Events.
 
