@@ -29,6 +29,7 @@ from paceline.pacing.traffic import TrafficLog, writing
 
 if TYPE_CHECKING:
     from paceline.pacing.attempts import Attempts
+    from paceline.pacing.events import Event
 
 log = logging.getLogger("paceline")
 
@@ -267,9 +268,9 @@ class BaseLimiter:
         return Attempts(self.pacer.health, self.pacer.pools.scheduler(pool), acquire, retry or self.pacer.retry)
 
 
-def _notifier(settings: PacingSettings, shadow: TrafficLog | None) -> Callable[..., None] | None:
-    """What is called with the fields of each event: the user's listener, and the log of the traffic."""
-    notifier: Callable[..., None] | None = None
+def _notifier(settings: PacingSettings, shadow: TrafficLog | None) -> Callable[[Event], None] | None:
+    """What is called with each event: the user's listener, and the log of the traffic."""
+    notifier: Callable[[Event], None] | None = None
     if settings.events is not None:
         from paceline.pacing.events import Notifier
 
