@@ -304,13 +304,7 @@ class Ledger:
 
     def open_before(self, index: int, at_ns: int) -> float:
         """The charges to the quota at ``index`` of the open reservations that were granted at ``at_ns`` or before."""
-        amount = 0.0
-        for reservation in self._open:
-            if reservation.granted_ns > at_ns:
-                break
-            if index < len(reservation.amounts):
-                amount += reservation.amounts[index]
-        return amount
+        return sum(r.amounts[index] for r in self._open if r.granted_ns <= at_ns and index < len(r.amounts))
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close a reservation whose request was never sent."""
