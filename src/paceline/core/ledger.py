@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from paceline.core.account import Account
 from paceline.core.changes import Change, What, apply
-from paceline.core.meters import FAR_NS, Bucket, Meter, Spread, meter
+from paceline.core.meters import FAR_NS, Bucket, Meter, Spread, new_meter
 from paceline.core.pause import Pause, Phase
 from paceline.core.quota import (
     CONCURRENCY,
@@ -368,7 +368,7 @@ class Ledger:
     def add_quota(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
         """Charge a further quota, which is the usable part of its limit, from now on; slots also with what is in flight."""
         given = source.kind is SourceKind.GIVEN
-        m = meter(quota, now_ns, self.headroom_s, gentle=self.gentle, held=quota.unit in self.charged_after)
+        m = new_meter(quota, now_ns, self.headroom_s, gentle=self.gentle, held=quota.unit in self.charged_after)
         if not given:
             m.open_less()  # the limit may be lower
         if quota.rule is Rule.SLOTS:

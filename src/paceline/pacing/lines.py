@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.ledger import total_tokens
 from paceline.core.pool import Pool
-from paceline.core.queue import Waiter
+from paceline.core.queue import DEFAULT_LANE, Waiter
 from paceline.core.quota import NS
 from paceline.core.results import COOL_DOWN, QUEUE, STORE, STORE_LOST, RefusalKind, WaitUntil
 from paceline.pacing.status import Waiting, metrics, wait_until_s
@@ -231,4 +231,4 @@ class Lines:
 
 
 def _caller(name: str | None, lane: str) -> str:
-    return f", {name}" if name else "" if lane == "default" else f", lane {lane}"
+    return f", {name}" if name else "" if lane == DEFAULT_LANE.name else f", lane {lane}"
