@@ -87,8 +87,8 @@ class SharedCapacity:
     @property
     def ledger(self) -> Ledger:
         """The snapshot; while the store is lost, the ledger of the fallback."""
-        holdings = self.holdings
-        return holdings.snapshot.ledger if holdings.fallback is None else holdings.fallback.local.ledger
+        fallback = self.holdings.fallback  # read once: a caller outside of the lock may see it end
+        return self.holdings.snapshot.ledger if fallback is None else fallback.local.ledger
 
     @property
     def exchange_ns(self) -> int:
