@@ -32,7 +32,6 @@ from paceline.core.quota import (
     rounded,
 )
 from paceline.core.results import (
-    COOL_DOWN,
     GIVEN,
     LEARNED,
     Decision,
@@ -228,8 +227,8 @@ class Ledger:
         return longest if longest >= 0 else 1.0  # there are slots only
 
     def name(self, binding: int) -> str:
-        """The quota at index ``binding`` in its notation; ``cool-down`` for -1."""
-        return COOL_DOWN if binding < 0 else self.accounts[binding].name
+        """The quota at index ``binding`` in its notation; for -1 the reason of the pause."""
+        return self.pause.reason if binding < 0 else self.accounts[binding].name
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         """Close ``reservation`` with its true cost; a closed one stays as it is.

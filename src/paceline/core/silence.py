@@ -12,6 +12,7 @@ from paceline.core.capacity import Capacity
 from paceline.core.meters import FAR_NS
 from paceline.core.pause import PROBE_NS
 from paceline.core.quota import NS
+from paceline.core.results import NO_ANSWER
 
 SILENCE_NS, SILENT_MIN, USUAL_TIMES = NS, 5, 2
 """A pool is silent when no answer has come for so long, and so many attempts have taken longer than that and than so many
@@ -92,7 +93,7 @@ class Silence:
 
     def _probe(self, now_ns: int) -> None:
         """Grant one attempt now, and look again when it should have been answered."""
-        self._capacity.pause(now_ns)
+        self._capacity.pause(now_ns, NO_ANSWER)
         self.check_ns = now_ns + PROBE_NS
 
     def _end(self, now_ns: int) -> None:

@@ -18,7 +18,7 @@ from paceline.core.ledger import total_tokens
 from paceline.core.pool import Pool
 from paceline.core.queue import DEFAULT_LANE, Waiter
 from paceline.core.quota import NS
-from paceline.core.results import COOL_DOWN, QUEUE, STORE, STORE_LOST, RefusalKind, WaitUntil
+from paceline.core.results import COOL_DOWN, NO_ANSWER, QUEUE, STORE, STORE_LOST, RefusalKind, WaitUntil
 from paceline.pacing.status import Waiting, metrics, wait_until_s
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ LINES_MAX: Final = 100
 EXACT_MAX: Final = 300
 """With so many requests ahead, the line of a wait has a lower bound of it."""
 
-_NOT_QUOTAS: Final = {COOL_DOWN: "the cool-down", QUEUE: "the queue", STORE_LOST: "the store"}
+_NOT_QUOTAS: Final = {COOL_DOWN: "the cool-down", QUEUE: "the queue", STORE_LOST: "the store", NO_ANSWER: "an answer"}
 _REFUSED: Final = {RefusalKind.RATE: "rate_limit.429_error", RefusalKind.GROWTH: "rate_limit.429_error"}
 _EVENTS: Final = {"acquired": "rate_limit.acquire", "settled": "rate_limit.release", "cancelled": "rate_limit.release"}
 
