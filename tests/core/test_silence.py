@@ -46,12 +46,16 @@ def test_who_does_not_wait_hears_that_no_answer_comes():
     assert pool.try_grant(now_ns, Waiter({})) == WaitUntil(now_ns + PROBE_NS, NO_ANSWER)
 
 
-def test_a_longer_pause_of_another_reason_is_the_one_that_binds():
-    pool, _, now_ns = silent_pool()
+def test_a_longer_pause_of_another_reason_is_the_one_that_binds_and_outlasts_the_silence():
+    pool, flying, now_ns = silent_pool()
     sent(pool, now_ns)
     waiter, _ = ask(pool, now_ns)
     pool.capacity.pause(now_ns + 94 * NS)
     assert (pool.place(now_ns, waiter)[1:], report(pool, now_ns)["binds"]) == ((now_ns + 94 * NS, COOL_DOWN), COOL_DOWN)
+    pool.settle(now_ns + NS, flying[0], USED)
+    assert (pool.silent_since_ns, pool.capacity.cool_down_ns(now_ns + NS)) == (0, 93 * NS)
+    assert pool.pump(now_ns + NS) == []
+    assert pump_at_wake(pool) == (now_ns + 94 * NS, [waiter])
 
 
 def test_a_refusal_is_an_answer():
