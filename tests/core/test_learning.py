@@ -1004,6 +1004,8 @@ def test_only_open_reservations_up_to_an_instant_count_as_before_it():
     ledger.add_quota(T0, parse_quotas("600 tokens/min")[0])  # unknown to them
     assert ledger.open_before(0, T0 + NS) == 2
     assert ledger.open_before(1, T0 + NS) == 0
+    ledger.open_reservations[0].granted_ns = T0 + 3 * NS  # it has waited in a further pool
+    assert ledger.open_before(0, T0 + NS) == 1
 
 
 class TestRefusedSlots:

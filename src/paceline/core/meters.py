@@ -796,7 +796,7 @@ class Slots(Meter):
         self.most = amount
 
 
-def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False, held: bool = False) -> Meter:
+def new_meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False, held: bool = False) -> Meter:
     """The meter of ``quota``, with nothing used.
 
     Args:

@@ -17,7 +17,6 @@ from paceline.core.pause import Phase
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, REQUESTS, TOKENS, Cost
 from paceline.core.results import (
-    NO_ANSWER,
     QUEUE,
     Decision,
     Expired,
@@ -353,15 +352,13 @@ class Pool:
         if head is None:
             return None
         at_ns, binding = self.capacity.earliest(now_ns, head.amounts)
-        if binding < 0 and self.silence.since_ns:
-            return NO_ANSWER
         return self.ledger.name(binding) if self.capacity.behind == QUEUE else self._named(now_ns, at_ns, binding)
 
     def _named(self, now_ns: int, at_ns: int, binding: int) -> str:
-        """What binds until ``at_ns``: the quota at index ``binding``, or, if that is past, the queue or the store."""
-        if binding < 0 and self.silence.since_ns:
-            return NO_ANSWER
-        return self.ledger.name(binding) if at_ns > now_ns else self.capacity.behind
+        """What binds until ``at_ns``: the quota at index ``binding`` or a pause; if that is past, the queue or the store."""
+        if at_ns <= now_ns:
+            return self.capacity.behind
+        return self.capacity.pause_reason if binding < 0 else self.ledger.name(binding)
 
     def _reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         ledger = self.capacity.ledger

@@ -32,15 +32,10 @@ class Refusals:
         self._ledger, self._accounts, self._guesses = corrections.ledger, corrections.accounts, corrections.guesses
         self._doubted: dict[int, set[int]] = {}  # of windows, the starts of those with refusals
 
-    def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> list[int]:
-        """Learn from a refusal for rate or growth.
-
-        Returns:
-            The indexes of the quotas that the answer has added, or whose limit it has changed. Limits that follow from
-            what the pool observed are not in it.
-        """
+    def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
+        """Learn from a refusal for rate or growth; whether it has added a quota, or stated another limit."""
         if not refusal.kind.about_rate:
-            return []
+            return False
         named = refusal.unit is not None  # numbers without a unit may be about a quota that is not listed
         refusal = replace(
             refusal,

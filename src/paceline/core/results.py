@@ -178,7 +178,8 @@ class Reservation:
         marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per account.
         notes: What :class:`~paceline.core.learning.Learning` compares the answer with, per account; empty: nothing is
             learned from its settlement.
-        granted_ns: The instant of the grant.
+        granted_ns: The instant of the grant; of the last one, where the request passes several pools. Learning takes it for the
+            instant of sending.
         lost_at_ns: When it is closed as lost, if it is still open.
         open: Whether it is neither settled, cancelled, refused nor lost.
         begun: Whether its answer has begun; a stream can go on for minutes.

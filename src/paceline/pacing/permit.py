@@ -197,16 +197,16 @@ class Permit:
         return first
 
     def _notify(
-        self, kind: str, used: object = None, reason: str | None = None, retry_after_s: float | None = None
+        self, kind: str, used: Cost | None = None, reason: str | None = None, retry_after_s: float | None = None
     ) -> None:
         scheduler, waiter = self._scheduler, self._waiter
         if scheduler.events is not None or log.isEnabledFor(WARNING if kind == "refused" else DEBUG):
+            from paceline.pacing.events import Event
+
             fields = scheduler.pool.ledger.true_cost(self.cost, None), used, reason, retry_after_s, waiter.name
             granted_s = self.reservation.granted_ns / NS
-            usage = None if self.usage is None else asdict(self.usage)
-            scheduler.notify(
-                kind, self.pool, waiter.lane.name, self.waited_s, *fields, granted_s, usage, self.model, self.status
-            )
+            of_client = None if self.usage is None else asdict(self.usage), self.model, self.status
+            scheduler.notify(Event(kind, self.pool, waiter.lane.name, self.waited_s, *fields, granted_s, *of_client))
 
     def cancel(self) -> None:
         """Give back what was reserved: the request was never sent."""

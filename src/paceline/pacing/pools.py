@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.capacity import Capacity, LocalCapacity
 from paceline.core.ledger import Ledger
@@ -22,6 +22,9 @@ from paceline.pacing.scheduler import Scheduler, Worker
 from paceline.pacing.settings import PacingSettings
 from paceline.pacing.status import report
 
+if TYPE_CHECKING:
+    from paceline.pacing.events import Event
+
 POOLS_MAX = 10_000
 """How many pools one limiter keeps: the names of models come from callers, and memory is bounded."""
 
@@ -33,7 +36,7 @@ class Pools:
         settings: The settings of the limiter.
         limits: The quotas of each model.
         worker: Makes the exchanges with the store of shared quotas; ``None``: the quotas are in this process.
-        notify: Called with the fields of every event of a pool; ``None`` for none.
+        notify: Called with every event of a permit; ``None`` for none.
 
     Attributes:
         named: The schedulers by the names in calls. Several names can have one pool.
@@ -42,7 +45,7 @@ class Pools:
     """
 
     def __init__(
-        self, settings: PacingSettings, limits: Limits, worker: Worker | None, notify: Callable[..., None] | None
+        self, settings: PacingSettings, limits: Limits, worker: Worker | None, notify: Callable[[Event], None] | None
     ) -> None:
         self.limits = limits
         self.worker = worker
