@@ -12,7 +12,7 @@ import paceline
 from paceline.testing import ManualClock, run_virtual
 
 POOL = "openai/gpt-5"
-RETRY = paceline.RetryPolicy(max_attempts=3, backoff_s=2.0, jitter=0.0)
+RETRY = paceline.RetryPolicy(max_attempts=3, max_refused=3, backoff_s=2.0, jitter=0.0)
 MONEY = '{"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}}'
 
 
@@ -173,15 +173,74 @@ def test_full_servers_open_the_breaker_and_an_answer_closes_it():
 def test_giving_up_pauses_others_only_for_what_is_theirs_too():
     once = paceline.RetryPolicy(max_attempts=1)
     for error, pause_s in (
-        (answered(429, retry_after="120"), 120),
-        (answered(503, '{"error": {"message": "overloaded"}}', retry_after="120"), 0),
-        (answered(429, retry_after="86400"), 0),
-        (answered(429, retry_after="3456000"), 0),
+        (answered(429, retry_after="50"), 50),
+        (answered(503, '{"error": {"message": "overloaded"}}', retry_after="50"), 0),
+        (answered(429, retry_after="86400"), 15),  # a probe tests it first
+        (answered(429, retry_after="3456000"), 15),
     ):
         call = Call(error)
         with pytest.raises(paceline.GaveUpError):
             call.run(retry=once)
-        assert call.pool["cool_down_s"] == pytest.approx(pause_s, abs=0.1)
+        assert call.pool["cool_down_s"] == pytest.approx(pause_s, abs=0.3)
+
+
+def test_no_attempt_starts_after_the_time_that_the_policy_allows():
+    """Neither the pause after a refusal nor the queue behind it makes an attempt later than that."""
+    brief = paceline.RetryPolicy(max_elapsed_s=5.0, jitter=0.0)
+    call = Call(*[answered(429, retry_after="3")] * 9)
+    with pytest.raises(paceline.GaveUpError, match="more than 5 s after the first"):
+        call.run(retry=brief)
+    assert call.at_s == [0, 3]
+    call = Call(*[answered(429, retry_after="1")] * 9)
+    call.run(retry=paceline.RetryPolicy(jitter=0.0))  # answered after nine refusals
+    busy = Call(answered(429, retry_after="1"))
+
+    async def main():
+        for attempt in busy.limiter.attempts(POOL, retry=brief):
+            async with attempt as permit:
+                busy.limiter.scheduler(POOL).pause(busy.clock.now_ns() + 60 * 10**9)
+                busy.make(permit)
+
+    with pytest.raises(paceline.GaveUpError, match="more than 5 s after the first") as caught:
+        run_virtual(main(), busy.clock)
+    assert busy.at_s == [0]
+    assert caught.value.refusal.retry_after_s == 1
+    assert busy.clock.now_ns() - busy.began_ns <= 5 * 10**9
+
+
+def test_refusals_of_the_pool_use_up_nothing_while_it_admits_others():
+    call = Call(*[answered(429)] * 9)
+    assert call.run(retry=paceline.RetryPolicy(jitter=0.0)) == "answer"
+    assert len(call.at_s) == 10
+
+
+def test_a_request_that_is_always_refused_blocks_no_other_and_is_given_up():
+    call = Call()
+    served = []
+
+    async def one(name):
+        for attempt in call.limiter.attempts(POOL, retry=paceline.RetryPolicy(jitter=0.0)):
+            async with attempt as permit:
+                if name == "bad":
+                    raise answered(429)
+                permit.settle()
+                served.append(name)
+
+    async def main():
+        return await asyncio.gather(*map(one, ["bad", *range(400)]), return_exceptions=True)
+
+    outcomes = run_virtual(main(), call.clock)
+    assert sorted(served) == list(range(400))
+    assert [type(outcome) for outcome in outcomes if outcome] == [paceline.GaveUpError]
+    assert "others of the pool were admitted" in str(outcomes[0])
+
+
+def test_a_pool_that_admits_nothing_stops_after_ten_minutes():
+    call = Call(*[answered(429)] * 99)
+    with pytest.raises(paceline.GaveUpError, match="has admitted nothing for"):
+        call.run(retry=paceline.RetryPolicy(jitter=0.0))
+    assert 600 <= call.at_s[-1] <= 720
+    assert "has admitted nothing for" in call.pool["stopped"]
 
 
 def test_an_error_that_is_caught_in_the_loop_ends_it():

@@ -250,7 +250,7 @@ class TestPermits:
 
 
 class TestRefusalsAndRetries:
-    RETRY = paceline.RetryPolicy(max_attempts=3, backoff_s=2.0, jitter=0.0)
+    RETRY = paceline.RetryPolicy(max_refused=3, backoff_s=2.0, jitter=0.0)
 
     def test_a_429_is_a_warning(self, logged):
         records, limiter = logged(logging.WARNING), limiter_of()

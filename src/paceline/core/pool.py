@@ -14,6 +14,7 @@ from paceline.core.guesses import STALL_NS
 from paceline.core.ledger import Ledger, merged, total_tokens
 from paceline.core.meters import FAR_NS
 from paceline.core.pause import Phase
+from paceline.core.progress import Progress
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, REQUESTS, TOKENS, Cost
 from paceline.core.results import (
@@ -52,7 +53,7 @@ class Pool:
         longest_ns: The longest of these waits.
         estimates: Per unit the sums of the reserved and of the true amounts, over all attempts with a known true cost.
         silence: Whether its attempts get answers.
-        refused_in_row: How many times in a row the pool was refused for its rate; attempts in flight at a refusal count once with it.
+        progress: Whether its attempts are admitted.
     """
 
     def __init__(
@@ -66,8 +67,7 @@ class Pool:
         self.waited_ns = self.longest_ns = 0
         self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._stop = Stop()
-        self.refused_in_row = 0
-        self._row_since_ns = 0
+        self.progress = Progress()
         self.silence = Silence(capacity)
         self._waiting_max = waiting_max
         self._undecided: list[Waiter] = []  # in the queue until the store decides
@@ -239,7 +239,7 @@ class Pool:
         if not reservation.open:
             return
         self.counts["settled"] += 1
-        self.refused_in_row = 0
+        self.progress.admit(now_ns)
         amounts = self.capacity.settle(now_ns, reservation, actual)
         if actual:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
@@ -274,11 +274,17 @@ class Pool:
                 self._stop.cancelled(now_ns, reservation.granted_ns)
 
     def refuse(
-        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0
+        self,
+        now_ns: int,
+        reservation: Reservation,
+        refusal: Refusal,
+        pause_s: float,
+        stop_s: float = 0.0,
+        why: str = "",
     ) -> None:
         """Close ``reservation``, keep its charge, and pause the pool for ``pause_s`` seconds.
 
-        A refusal for money stops the pool, and one for ``stop_s`` seconds; the next :meth:`pump` removes the waiters. A refusal
+        A refusal for money stops the pool; so does one after which the caller gives up, for ``stop_s`` seconds. The next :meth:`pump` removes the waiters. A refusal
         that is not about the pool changes nothing but the charge: the request counts, and none of its tokens.
         """
         self.counts[f"refused_{refusal.kind.value}"] += 1
@@ -288,10 +294,8 @@ class Pool:
                 reservation.notes = ()  # nothing was served
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
-        # Attempts that were sent before the last refusal came count once with it.
-        if refusal.kind.about_rate and reservation.granted_ns >= self._row_since_ns:
-            self.refused_in_row += 1
-            self._row_since_ns = now_ns
+        if refusal.kind.about_rate:
+            self.progress.refuse(now_ns, reservation.granted_ns, refusal)
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):
             self.recount()
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
@@ -299,8 +303,7 @@ class Pool:
         if refusal.kind is RefusalKind.MONEY:
             self._stop.begin(now_ns, reservation.granted_ns, f"no money left{code}")
         elif stop_s:
-            reason = f"the provider asks to wait {stop_s:,.0f} s{code}"
-            self._stop.begin(now_ns, reservation.granted_ns, reason, stop_s)
+            self._stop.begin(now_ns, reservation.granted_ns, f"{why}{code}", stop_s)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:
         """Learn from the headers of the answer to ``reservation``, before it is settled."""

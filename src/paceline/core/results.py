@@ -291,7 +291,8 @@ class Refusal:
         scope: The requests that it is about. A scope below the pool neither pauses, stops nor teaches the pool.
         message: The provider's message, shortened; never part of a prompt.
         code: The provider's error code.
-        retry_after_s: The wait that the provider asks for, in seconds.
+        retry_after_s: The wait that the provider asks for, in seconds: the longest one, if it states several.
+        sooner_s: The shortest of several.
         unit: The unit whose quota was exceeded.
         period_s: The period of that quota, in seconds.
         limit: The amount of that quota.
@@ -311,6 +312,7 @@ class Refusal:
     requested: float | None = None
     pool: str | None = None
     scope: RefusalScope = RefusalScope.POOL
+    sooner_s: float | None = None
 
 
 class Basis(StrEnum):

@@ -45,6 +45,7 @@ from paceline.pacing.pacer import Pacer, current_lane
 from paceline.pacing.permit import Acquisition, Permit, current_permit, holds_permit
 from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.traffic import Entry, TrafficLog
+from paceline.pacing.tries import Tries
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
 from paceline.providers.registry import provider_for_host
@@ -267,7 +268,7 @@ class Exchange:
         self.started_ns = pacer.clock.now_ns()
         self.charge: Charge | None = None
         self.served = False  # whether an answer was accepted, whose end settles the charge
-        self.behind = False  # whether the next attempt goes to the end of its lane
+        self.tries = Tries(pacer.retry, pacer.health, pacer.luck)
         self.judged: Judged | None = None
         self._seen, self._ends = seen, False
         self._head: tuple[int, Mapping[str, str]] = 0, {}  # of the last answer
@@ -330,6 +331,8 @@ class Exchange:
             try:
                 permit = await self._acquire(permit)
             except PacelineError as error:
+                if self.acquisition is not None:
+                    error = self.tries.error(self.record.pool, self.acquisition.waiter, error)
                 return _own_refusal(self.http, error, self.record)
             response = await self._attempt(permit)
         return response
@@ -367,23 +370,21 @@ class Exchange:
                 self.metered.cost,
                 units=self.metered.provider.units,
                 again=last,
-                behind=self.behind,
                 timeout=self._timeout_s,
                 name=self._name,
             )
+            self.tries.place(acquisition.waiter)
             self.waits = True
             permit = await acquisition if self.http.is_async else acquisition.wait()
             self.waits = False
-        self.behind = False
         self.record.cost = permit.cost
         self.record.waited_s += permit.waited_s
         return permit
 
     async def _attempt(self, permit: Permit) -> Any | None:
         """Send the request once: the response for the caller; ``None`` for another attempt, after any pause."""
-        self.record.attempts += 1
-        if self.record.attempts == 1:
-            self.pacer.health.first_attempt(self.metered.scheduler)
+        self.tries.began(permit, self.metered.scheduler)
+        self.record.attempts = self.tries.made
         permit.model = self.metered.call.model
         response = await self._send(permit)
         if response is None or not permit.open:  # superseded: the library has repeated the request, in another exchange
@@ -423,9 +424,10 @@ class Exchange:
             if fault in (Fault.BROKEN, Fault.UNREACHED):
                 # Counted before the permit is closed: a failed probe must not let the other waiters go.
                 self._count_fault(permit, type(error).__name__, fault)
-                delay_s = self._after_fault()
+                delay_s = self._after_fault(permit)
             if fault is Fault.UNSENT:
-                self.record.attempts -= 1
+                self.tries.unsent()
+                self.record.attempts = self.tries.made
             if fault in (Fault.UNSENT, Fault.UNREACHED):
                 permit.cancel()
             else:
@@ -479,24 +481,21 @@ class Exchange:
         await self.http.close(response)
         self.record.refusals.append(refusal)
         self.metered.refused(refusal)
-        decision = self._decide(refusal)
-        stop_s = decision.stop_s if isinstance(decision, GiveUp) else 0.0
-        permit.refuse(refusal, self.pacer.retry.pause_s(refusal, decision), stop_s)
+        decision = self.tries.failed(permit, self.metered.scheduler, refusal)
+        permit.refuse(refusal, decision)
         if not (isinstance(decision, Again) and decision.pool_wide) and self._elsewhere(refusal):
             return None
         if isinstance(decision, GiveUp):
             error = GaveUpError(self.record.pool, self.record.attempts, refusal, decision.reason)
             return _own_refusal(self.http, error, self.record)
-        # If the whole pool pauses, the request waits in the queue: for that, and for the quotas.
-        delay_s = decision.delay_s if decision.pool_wide else self._delay_s(decision)
-        self._log_retry(delay_s, refusal.kind.value)
-        if not decision.pool_wide:
-            await self._sleep(delay_s)
+        self.tries.announce(self.metered.scheduler, decision)
+        if not decision.pool_wide:  # else the request waits in the queue: for the end of the pause, and for the quotas
+            await self._sleep(decision.delay_s)
         return None
 
     async def _failed(self, response: Any, judged: Judged, permit: Permit) -> Any | None:
         """An error that is no refusal: for the caller, or for another attempt after a server fault."""
-        delay_s = self._after_fault() if judged.status >= 500 and not self._ends else None
+        delay_s = self._after_fault(permit) if judged.status >= 500 and not self._ends else None
         permit.settle()  # the provider may have counted it
         if delay_s is None:
             return await self._shown(response, judged)
@@ -564,35 +563,23 @@ class Exchange:
         """
         reached = fault is Fault.BROKEN or self.pacer.retry.faults
         sent_ns, scheduler = permit.reservation.granted_ns, self.metered.scheduler
-        self.behind = self.pacer.health.failed(self.http.address, scheduler, sent_ns, reason, reached=reached)
+        self.tries.behind = self.pacer.health.failed(self.http.address, scheduler, sent_ns, reason, reached=reached)
 
-    def _after_fault(self) -> float | None:
+    def _after_fault(self, permit: Permit) -> float | None:
         """The seconds until another attempt after a server fault or a broken connection; ``None`` for no other."""
         if self._elsewhere(None):
             return 0.0
-        decision = self._decide(None) if self.pacer.retry.faults else None
-        if not isinstance(decision, Again):
+        if not self.pacer.retry.faults:
             return None
-        delay_s = self._delay_s(decision)
-        self._log_retry(delay_s, "fault")
-        return delay_s
+        decision = self.tries.failed(permit, self.metered.scheduler, None)
+        if isinstance(decision, GiveUp):
+            return None
+        self.tries.announce(self.metered.scheduler, decision)
+        return decision.delay_s
 
     def _elsewhere(self, refusal: Refusal | None) -> bool:  # noqa: ARG002
         """Whether another attempt follows at once at another account, which the request did not fail at."""
         return False
-
-    def _log_retry(self, delay_s: float, reason: str) -> None:
-        now_ns, most = self.pacer.clock.now_ns(), self.pacer.retry.max_attempts
-        self.metered.scheduler.lines.retries(now_ns, self.record.attempts, most, delay_s, reason)
-
-    def _decide(self, refusal: Refusal | None) -> Again | GiveUp:
-        elapsed_s = (self.pacer.clock.now_ns() - self.started_ns) / NS
-        in_row = self.metered.scheduler.pool.refused_in_row if refusal is not None else 0
-        return self.pacer.retry.after(self.record.attempts, elapsed_s, refusal, self.pacer.luck(), in_row=in_row)
-
-    def _delay_s(self, again: Again) -> float:
-        """The seconds until another attempt: the decided ones, or more if the budget for retries asks for them."""
-        return max(again.delay_s, self.pacer.health.retry_delay_s(self.metered.scheduler))
 
     async def _sleep(self, seconds: float) -> None:
         if self.http.is_async:

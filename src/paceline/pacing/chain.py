@@ -113,10 +113,12 @@ class ChainedScheduler(Scheduler):
         finally:
             self._release(reservation)
 
-    def refuse(self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0) -> None:
+    def refuse(
+        self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0, why: str = ""
+    ) -> None:
         """See :meth:`Scheduler.refuse`."""
         try:
-            super().refuse(reservation, refusal, pause_s, stop_s)
+            super().refuse(reservation, refusal, pause_s, stop_s, why)
         finally:
             self._release(reservation)
 

@@ -158,14 +158,18 @@ class Lines:
             **left,
         )
 
-    def retries(self, now_ns: int, attempt: int, max_attempts: int, delay_s: float, reason: str) -> None:
-        """Another attempt follows attempt number ``attempt``, which failed for ``reason``, after ``delay_s``."""
+    def retries(self, now_ns: int, attempt: int, max_attempts: int | None, delay_s: float, reason: str) -> None:
+        """Another attempt follows attempt number ``attempt``, which failed for ``reason``, after ``delay_s``.
+
+        ``max_attempts``: ``None`` where attempts are not bounded.
+        """
         level = INFO if delay_s >= NOTICED_S else DEBUG
         if log.isEnabledFor(level) and self._may("rate_limit.retry", now_ns):
+            bound = "" if max_attempts is None else f"/{max_attempts}"
             self._write(
                 level,
                 "rate_limit.retry",
-                f"Retry {attempt}/{max_attempts} in {delay_s:.1f} s: {self._pool.name} ({reason})",
+                f"Retry {attempt}{bound} in {delay_s:.1f} s: {self._pool.name} ({reason})",
                 attempt=attempt,
                 max_attempts=max_attempts,
                 delay_s=round(delay_s, 3),

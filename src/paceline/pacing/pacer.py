@@ -106,7 +106,6 @@ class Pacer:
         *,
         units: Collection[str] = (),
         again: Permit | None = None,
-        behind: bool = False,
         timeout: float | None = None,
         name: str | None = None,
     ) -> Acquisition:
@@ -118,7 +117,6 @@ class Pacer:
                 the request comes first in the queue: answers may have shown meanwhile that the first estimate was wrong.
             units: Further units that the provider counts, beside the units of the estimate.
             again: As for :meth:`BaseLimiter.acquire`.
-            behind: Also a further attempt goes to the end of its lane.
             timeout: As there.
             name: As there.
         """
@@ -126,7 +124,6 @@ class Pacer:
         if self.pools.unusual:
             self.pools.warn_of_unmetered(scheduler.pool.name, {CONCURRENCY, *cost, *units})
         waiter = self.waiter(scheduler, cost, timeout, lane=None, again=again, name=name, units=cost)
-        waiter.returned &= not behind
         waiter.estimate = estimate
         return Acquisition(scheduler, waiter)
 

@@ -12,6 +12,7 @@ from logging import DEBUG, WARNING
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from paceline.core import progress
 from paceline.core.hints import did_you_mean
 from paceline.core.queue import Waiter
 from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, REQUESTS, Cost
@@ -36,6 +37,7 @@ from paceline.core.results import (
     StoreLost,
 )
 from paceline.pacing.lines import LEVELS, log
+from paceline.pacing.retry import Again, GiveUp, about_pool
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.status import Waiting, wait_until_s
 
@@ -245,14 +247,18 @@ class Permit:
         pause_s = retry_after_s or refusal.retry_after_s or 0.0
         if not 0 <= pause_s <= PAUSE_MAX_S:
             raise QuotaError(f"retry_after_s is {pause_s!r}: it must be from 0 s to 32 days")
-        self.refuse(refusal, pause_s)
+        if not pause_s and about_pool(refusal):
+            now_ns, sent_ns = self._scheduler.now_ns(), self.reservation.granted_ns
+            pause_s = progress.pause_s(refusal, self._scheduler.pool.progress.row(now_ns, sent_ns, refusal))
+        self.refuse(refusal, Again(pause_s, pool_wide=True))
 
-    def refuse(self, refusal: Refusal, pause_s: float, stop_s: float = 0.0) -> None:
-        """Like :meth:`refused`, with a pause or a stop of so many seconds that the caller has decided."""
+    def refuse(self, refusal: Refusal, decision: Again | GiveUp) -> None:
+        """Like :meth:`refused`, with the pause or the stop that the caller has decided."""
         self.refusal = refusal
         of_pool = refusal.scope is RefusalScope.POOL
         first = self._close_once(None if of_pool else dict.fromkeys(self.cost, 0.0) | {REQUESTS: 1.0})
-        self._scheduler.refuse(self.reservation, refusal, pause_s, stop_s)
+        stop_s, why = (decision.stop_s, decision.reason) if isinstance(decision, GiveUp) else (0.0, "")
+        self._scheduler.refuse(self.reservation, refusal, decision.pause_s, stop_s, why)
         if first:
             self._notify("refused", None, refusal.kind.value, refusal.retry_after_s)
 

@@ -180,9 +180,11 @@ class Scheduler:
         """See :meth:`Pool.cancel`."""
         self._section.change(self.pool.cancel, reservation)
 
-    def refuse(self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0) -> None:
+    def refuse(
+        self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0, why: str = ""
+    ) -> None:
         """See :meth:`Pool.refuse`."""
-        self._section.change(self.pool.refuse, reservation, refusal, pause_s, stop_s)
+        self._section.change(self.pool.refuse, reservation, refusal, pause_s, stop_s, why)
         self.lines.notices()
 
     def reads_now(self) -> bool:
