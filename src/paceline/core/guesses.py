@@ -24,9 +24,6 @@ from paceline.core.results import LEARNED, Reservation, Source, SourceKind
 STALL_NS = 60 * NS
 """The user is told of a guess that makes a request wait longer."""
 
-LONG_S = 600.0
-"""A guess with a longer period would stall a run: it is tested as soon as it binds, by a few attempts at a time."""
-
 SHARE = 1 / 8
 """An assumed rate doubles when this share of its amount has been served since the last time, and it still binds."""
 
@@ -256,9 +253,9 @@ class Guesses:
         meters = self._ledger.meters
         waits = [m.earliest(now_ns, min(a, m.most)) if a else now_ns for m, a in zip(meters, amounts, strict=True)]
         latest = max(range(len(waits)), key=waits.__getitem__)
-        others = [at_ns for m, at_ns in zip(meters, waits, strict=True) if m.quota.period_s <= LONG_S]
+        others = [at_ns for m, at_ns in zip(meters, waits, strict=True) if not m.quota.is_long]
         until_ns = max(others, default=now_ns)
-        return {latest} | {i for i, at_ns in enumerate(waits) if meters[i].quota.period_s > LONG_S and at_ns > until_ns}
+        return {latest} | {i for i, at_ns in enumerate(waits) if meters[i].quota.is_long and at_ns > until_ns}
 
     def _step_ns(self, index: int) -> int:
         return max(RETEST_EACH_NS, round(self._ledger.accounts[index].meter.quota.period_s * NS))
@@ -274,7 +271,7 @@ class Guesses:
         if guess.kind is not Kind.GUESSED:
             guess.test_ns = now_ns + self._step_ns(index)
             return limit * RETEST_STEP, 0.0
-        if m.quota.period_s > LONG_S:
+        if m.quota.is_long:
             guess.step = max(2 * guess.step, amount)
             return limit + guess.step, guess.step
         assumed = self._ledger.accounts[index].source.kind is SourceKind.ASSUMED

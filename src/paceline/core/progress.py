@@ -16,7 +16,7 @@ FIRST_S: Final = 1.0
 MOST_S: Final = 60.0
 """The first wait after a refusal that states none, and the longest one, in seconds."""
 
-LONG_S: Final = 60.0
+LONG_WAIT_S: Final = 60.0
 """A stated wait that is longer is tested, unless the refusal names a quota of such a period."""
 
 PROBE_S: Final = 15.0
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
     Attributes:
         number: How many there are. Attempts that were in flight at one of them count once with it.
-        long: How many of them have stated a wait of more than :data:`LONG_S`.
+        long: How many of them have stated a wait of more than :data:`LONG_WAIT_S`.
         lasted_s: The time since the first one came, in seconds.
         longest_s: The same of the longest row that has ended.
         admitted: How many attempts the pool has had admitted so far.
@@ -88,7 +88,7 @@ class Progress:
 
 def is_believed(refusal: Refusal) -> bool:
     """Whether the wait that a refusal states is obeyed without a test: it is short, or that of a named quota."""
-    return (refusal.retry_after_s or 0.0) <= max(LONG_S, NAMED_PART * (refusal.period_s or 0.0))
+    return (refusal.retry_after_s or 0.0) <= max(LONG_WAIT_S, NAMED_PART * (refusal.period_s or 0.0))
 
 
 def pause_s(refusal: Refusal, row: Row, first_s: float = FIRST_S, most_s: float = MOST_S) -> float:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from paceline.core.corrections import Corrections
 from paceline.core.guesses import RETEST_STEP, Guess
 from paceline.core.meters import Slots, Window
-from paceline.core.quota import OWN_RULES, Rule
+from paceline.core.quota import LONG_S, OWN_RULES, Rule
 from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
 from paceline.core.results import LEARNED, Refusal, Reservation
 
@@ -51,7 +51,7 @@ class Refusals:
         if refusal.unit:
             index = self._corrections.index_of(refusal.unit, refusal.period_s)
         else:
-            index = self._tightest(now_ns, ample)
+            index = self._tightest(now_ns, ample, refusal.retry_after_s or 0.0)
         if refusal.limit is not None:
             refusal = replace(refusal, limit=refusal.limit * self._corrections.usable_share(index, refusal.unit))
         before = self._accounts[index].meter.quota.amount if index is not None else 0.0
@@ -90,12 +90,14 @@ class Refusals:
             spread = self._ledger.spread(now_ns, index)
             self._corrections.track(index, spread)
 
-    def _tightest(self, now_ns: int, ample: Collection[int]) -> int | None:
+    def _tightest(self, now_ns: int, ample: Collection[int], wait_s: float) -> int | None:
         """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty.
 
-        Quotas that are ``ample`` are left out, unless all are.
+        Quotas that are ``ample`` are left out, unless all are. So are those with a long period, unless the refusal asks for
+        such a wait: they are used whole, and a refusal of the next minute must not spread them over a day.
         """
         counted = [(i, m) for i, m in enumerate(self._ledger.meters) if m.quota.rule not in (Rule.SLOTS, *OWN_RULES)]
+        counted = [(i, m) for i, m in counted if not m.quota.is_long or wait_s > LONG_S]
         # Of a guess that is raised a few attempts at a time, nothing is ever left.
         counted = [(i, m) for i, m in counted if not self._guesses.is_stepped(i)] or counted
         counted = [(i, m) for i, m in counted if i not in ample] or counted
