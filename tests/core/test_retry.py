@@ -10,17 +10,20 @@ from hypothesis import strategies as st
 from paceline.core.progress import Progress, Row
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
-from paceline.pacing.breaker import Breaker, BreakerPolicy
+from paceline.pacing.breaker import Breaker, BreakerPolicy, is_server_fault
 from paceline.pacing.retry import Again, Failures, GiveUp, RetryBudget, RetryPolicy, about_pool
 
 RATE, GROWTH, CAPACITY = RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY
 EVEN = 0.5  # this luck leaves a pause as it is
 
 
-def after(policy, refusal, luck=EVEN, *, failed=1, row=1, **facts):
-    """The decision after so many failures of one kind, and so many refusals of the pool in a row."""
-    of_pool = about_pool(refusal)
-    failures = Failures(of_pool=failed) if of_pool else Failures(own=failed)
+def after(policy, refusal, luck=EVEN, *, failed=1, row=1, full=0, **facts):
+    """The decision after so many failures of one kind, and so many refusals of the pool in a row.
+
+    ``full``: how many were by full servers, and none was admitted meanwhile.
+    """
+    of_pool = about_pool(refusal) or full
+    failures = Failures(of_pool=failed, full=full) if of_pool else Failures(own=failed)
     return policy.after(failures, refusal, Row(row, **facts) if of_pool else None, luck)
 
 
@@ -134,33 +137,73 @@ class TestProgress:
         progress, refusal = Progress(), Refusal(RATE, retry_after_s=500.0)
         for _ in range(5):
             progress.refuse(T0 + NS, T0, refusal)
-        assert progress.row(T0 + 2 * NS, T0, refusal) == Row(1, 1, 1.0)
-        assert progress.row(T0 + 3 * NS, T0 + 2 * NS, refusal) == Row(2, 2, 2.0)
+        assert progress.row(T0 + 2 * NS, T0, refusal) == Row(1, 1, 1.0, refused=6)
+        assert progress.row(T0 + 3 * NS, T0 + 2 * NS, refusal) == Row(2, 2, 2.0, refused=6)
         progress.refuse(T0 + 3 * NS, T0 + 2 * NS, Refusal(RATE))
-        assert progress.row(T0 + 4 * NS, T0 + 4 * NS, refusal) == Row(3, 2, 3.0)
+        assert progress.row(T0 + 4 * NS, T0 + 4 * NS, refusal) == Row(3, 2, 3.0, refused=7)
         progress.admit(T0 + 6 * NS)
-        assert progress.row(T0 + 9 * NS, T0 + 9 * NS, Refusal(RATE)) == Row(1, 0, 0.0, 5.0, 1)
+        assert progress.row(T0 + 9 * NS, T0 + 9 * NS, Refusal(RATE)) == Row(1, 0, 0.0, 5.0, 7, 1)
+
+    def test_an_attempt_that_was_not_refused_in_time_is_admitted_without_an_answer(self):
+        """One that was sent with the refused one: of a rate it came first, of full servers it shows chance."""
+        for kind, sent_ns, number in ((RATE, T0, 2), (RATE, T0 + NS // 2, 1), (CAPACITY, T0 - 1, 2), (CAPACITY, T0, 1)):
+            progress, refusal = Progress(), Refusal(kind)
+            progress.refuse(T0 + NS // 2, T0, refusal)
+            again = T0 + 3 * NS // 2, T0 + NS, refusal, [sent_ns, T0 + NS]
+            assert progress.row(*again).number == number
+            assert progress.row(*again).admitted == 1
+            progress.refuse(*again)
+            assert progress.row(T0 + 2 * NS, T0 + 2 * NS, refusal).number == number + 1
+
+    def test_refusals_for_capacity_are_a_row_of_their_own_and_others_are_none(self):
+        progress = Progress()
+        progress.refuse(T0, T0, Refusal(RATE))
+        assert progress.row(T0, T0, Refusal(CAPACITY)) == Row(1)
+        for other in (Refusal(RATE, scope=RefusalScope.MODE), Refusal(RefusalKind.MONEY)):
+            progress.refuse(T0, T0, other)
+            assert progress.row(T0, T0, other) is None
+
+
+class TestFullServers:
+    def test_they_use_up_nothing_of_a_request_while_others_are_served(self):
+        failures, counted = Failures(), []
+        for admitted in (5, 6, 8, 8, 8, 9, 9):
+            failures.count(Row(1, admitted=admitted), Refusal(CAPACITY))
+            counted.append(failures.full)
+        assert counted == [1, 1, 1, 2, 3, 1, 2]
+        failures.count(Row(9, admitted=9), Refusal(RATE))
+        failures.count(None)
+        assert (failures.own, failures.full, failures.of_pool, failures.admitted) == (1, 2, 8, 5)
+
+    def test_the_pause_grows_only_while_none_is_served(self):
+        policy, full = RetryPolicy(), Refusal(CAPACITY)
+        assert after(policy, full, full=1, failed=9, row=4) == Again(1, pool_wide=False)
+        assert after(policy, full, full=4, failed=9) == Again(8, pool_wide=False)
+        assert after(policy, full, full=6, failed=9) == GiveUp("6 attempts made")
+
+    def test_a_request_that_chance_cannot_explain_is_given_up(self):
+        half = {"refused": 1_000, "admitted": 1_000}
+        assert isinstance(after(RetryPolicy(), Refusal(CAPACITY), full=1, failed=19, **half), Again)
+        ends = after(RetryPolicy(), Refusal(CAPACITY), full=1, failed=20, **half)
+        assert ends == GiveUp("20 attempts made, while 1,000 others of the pool were admitted")
+        assert after(RetryPolicy(max_attempts=1), Refusal(CAPACITY), full=1).reason == "1 attempt made"
 
 
 class TestBudget:
     def test_a_few_at_once_then_one_a_second(self):
         budget = RetryBudget(T0)
-        assert [budget.spend(T0) for _ in range(22)] == [0] * 20 + [1, 2]
-        assert budget.spend(T0 + 3 * NS) == 0
+        assert [budget.spend(T0, 0) for _ in range(102)] == [0] * 100 + [1, 2]
+        assert budget.spend(T0 + 3 * NS, 0) == 0
 
-    def test_first_attempts_earn_a_share_of_one(self):
+    def test_each_admitted_attempt_earns_three(self):
         budget = RetryBudget(T0)
-        for _ in range(20):
-            budget.spend(T0)
-        for _ in range(10):
-            budget.earn()
-        assert [round(budget.spend(T0), 6) for _ in range(3)] == [0, 0, 1]
+        for _ in range(100):
+            budget.spend(T0, 7)
+        assert [budget.spend(T0, 9) for _ in range(8)] == [0] * 6 + [1, 2]
 
     def test_it_saves_up_to_a_bound(self):
         budget = RetryBudget(T0)
-        for _ in range(1_000):
-            budget.earn()
-        assert [budget.spend(T0 + 3_600 * NS) for _ in range(21)] == [0] * 20 + [1]
+        assert [budget.spend(T0 + 3_600 * NS, 9_999) for _ in range(102)] == [0] * 100 + [1, 2]
 
 
 class TestBreaker:
@@ -175,6 +218,13 @@ class TestBreaker:
         breaker.succeeded()
         assert [breaker.failed(now_ns, now_ns) for _ in range(3)] == [False, False, True]
         assert breaker.open_until_ns == now_ns + NS
+
+    def test_full_servers_fail_when_none_was_served_for_a_second(self):
+        full = Refusal(CAPACITY)
+        assert is_server_fault(529, full, Row(9, lasted_s=0.9)) is None
+        assert is_server_fault(529, full, Row(2, lasted_s=1.0)) is True
+        assert is_server_fault(503, Refusal(RATE), Row(9, lasted_s=9.0)) is False
+        assert [is_server_fault(status, None, None) for status in (200, 429, 500)] == [False, False, True]
 
     def test_one_success_closes_it(self):
         breaker = Breaker(BreakerPolicy(failures=2))

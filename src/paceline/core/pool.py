@@ -14,7 +14,7 @@ from paceline.core.guesses import STALL_NS
 from paceline.core.ledger import Ledger, merged, total_tokens
 from paceline.core.meters import FAR_NS
 from paceline.core.pause import Phase
-from paceline.core.progress import Progress
+from paceline.core.progress import Progress, Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, REQUESTS, TOKENS, Cost
 from paceline.core.results import (
@@ -294,8 +294,7 @@ class Pool:
                 reservation.notes = ()  # nothing was served
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
-        if refusal.kind.about_rate:
-            self.progress.refuse(now_ns, reservation.granted_ns, refusal)
+        self.progress.refuse(now_ns, reservation.granted_ns, refusal, self._in_flight_ns())
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):
             self.recount()
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
@@ -304,6 +303,14 @@ class Pool:
             self._stop.begin(now_ns, reservation.granted_ns, f"no money left{code}")
         elif stop_s:
             self._stop.begin(now_ns, reservation.granted_ns, f"{why}{code}", stop_s)
+
+    def row(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> Row | None:
+        """The refusals of the pool in a row, with that of ``reservation``, which comes now; see :meth:`Progress.row`."""
+        return self.progress.row(now_ns, reservation.granted_ns, refusal, self._in_flight_ns())
+
+    def _in_flight_ns(self) -> list[int]:
+        """When the attempts in flight were sent."""
+        return [one.granted_ns for one in self.capacity.ledger.open_reservations]
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:
         """Learn from the headers of the answer to ``reservation``, before it is settled."""

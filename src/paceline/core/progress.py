@@ -7,10 +7,12 @@ as all of them together. A stated wait is a minimum, unless it is so long that a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from paceline.core.pause import PROBE_NS
 from paceline.core.quota import NS
-from paceline.core.results import Refusal
+from paceline.core.results import Refusal, RefusalKind, RefusalScope
 
 FIRST_S: Final = 1.0
 MOST_S: Final = 60.0
@@ -27,63 +29,145 @@ NAMED_PART: Final = 1.1
 
 
 class Row(NamedTuple):
-    """Refusals of a pool, one after the other, with no attempt admitted since the first.
+    """Refusals of one sort that a pool has met one after the other, with no attempt admitted since the first.
 
     Attributes:
         number: How many there are. Attempts that were in flight at one of them count once with it.
         long: How many of them have stated a wait of more than :data:`LONG_WAIT_S`.
         lasted_s: The time since the first one came, in seconds.
         longest_s: The same of the longest row that has ended.
-        admitted: How many attempts the pool has had admitted so far.
+        refused: How many attempts of the pool have been refused so, in all rows.
+        admitted: How many attempts the pool has had admitted.
     """
 
     number: int
     long: int = 0
     lasted_s: float = 0.0
     longest_s: float = 0.0
+    refused: int = 1
     admitted: int = 0
+
+
+class Refused:
+    """The refusals of one sort: those for the rate of the pool, or those for want of capacity at the provider.
+
+    An attempt is admitted when it has an answer, and also when it has been in flight for longer than refusals take: a provider
+    refuses before it works.
+
+    Args:
+        by_chance: Whether one of two attempts that were sent at the same time may be admitted. Of those for the rate the ones
+            that came first are, and tell nothing of the present.
+
+    Attributes:
+        number: How many there are in the present row.
+    """
+
+    __slots__ = (
+        "_after_ns",
+        "_by_chance",
+        "_last_ns",
+        "_long",
+        "_longest_ns",
+        "_since_ns",
+        "_slowest_ns",
+        "_total",
+        "number",
+    )
+
+    def __init__(self, *, by_chance: bool) -> None:
+        self._by_chance = by_chance
+        self.number = self._long = self._total = 0  # as in a row
+        self._since_ns = self._last_ns = 0  # when the first and the last refusal of the row came
+        self._after_ns = 0  # an attempt that was sent at this instant or later, and is admitted, ends the row
+        self._longest_ns = self._slowest_ns = 0  # the longest row, and the longest time from an attempt to its refusal
+
+    def end(self, now_ns: int) -> None:
+        """End the row: an attempt was admitted."""
+        if self.number:
+            self._longest_ns = max(self._longest_ns, now_ns - self._since_ns)
+            self.number = self._long = 0
+
+    def count(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> None:
+        """Count a refusal that comes now, of an attempt that was sent at ``sent_ns``."""
+        row = self.row(now_ns, sent_ns, refusal, in_flight_ns)
+        if row.number <= 1:
+            self.end(now_ns)
+        if row.number == 1:
+            self._since_ns, self._after_ns = now_ns, sent_ns if self._by_chance else now_ns
+        if row.number > self.number:
+            self._last_ns = now_ns
+        self.number, self._long = row.number, row.long
+        self._total += 1
+        self._slowest_ns = max(self._slowest_ns, now_ns - sent_ns)
+
+    def row(
+        self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = (), admitted: int = 0
+    ) -> Row:
+        """The row with a refusal that comes now.
+
+        Args:
+            now_ns: The present.
+            sent_ns: When the refused attempt was sent.
+            refusal: The refusal.
+            in_flight_ns: When the attempts in flight were sent.
+            admitted: How many attempts had an answer.
+        """
+        before_ns = now_ns - min(max(2 * self._slowest_ns, 2 * (now_ns - sent_ns)), PROBE_NS)
+        presumed = [at_ns for at_ns in in_flight_ns if at_ns <= before_ns]
+        if not self.number or max(presumed, default=-1) >= self._after_ns:
+            number = long = lasted_ns = 0
+        else:
+            number, long, lasted_ns = self.number, self._long, now_ns - self._since_ns
+        new = int(not number or sent_ns >= self._last_ns)
+        long += new and not is_believed(refusal)
+        longest_s, admitted = self._longest_ns / NS, admitted + len(presumed)
+        return Row(number + new, long, lasted_ns / NS, longest_s, self._total + 1, admitted)
 
 
 class Progress:
     """What refusals and answers show of a pool as a whole.
 
     Attributes:
-        admitted: How many attempts were admitted.
+        admitted: How many attempts had an answer that is no refusal.
+        rate: Its refusals for its rate, and for the growth of its rate.
+        capacity: Its refusals for want of capacity.
     """
 
-    __slots__ = ("_last_ns", "_long", "_longest_ns", "_number", "_since_ns", "admitted")
+    __slots__ = ("_refused", "admitted", "capacity", "rate")
 
     def __init__(self) -> None:
         self.admitted = 0
-        self._number = self._long = 0  # as in a row
-        self._since_ns = self._last_ns = 0  # when the first and the last refusal of the row came
-        self._longest_ns = 0
-
-    @property
-    def refused_in_row(self) -> int:
-        """The number of refusals in the present row."""
-        return self._number
+        self.rate, self.capacity = Refused(by_chance=False), Refused(by_chance=True)
+        self._refused = False  # since the last answer that is no refusal
 
     def admit(self, now_ns: int) -> None:
-        """Count an attempt that was not refused. It ends the row."""
+        """Count an answer that is no refusal. It ends the rows."""
         self.admitted += 1
-        if self._number:
-            self._longest_ns = max(self._longest_ns, now_ns - self._since_ns)
-            self._number = self._long = 0
+        if self._refused:
+            self._refused = False
+            self.rate.end(now_ns)
+            self.capacity.end(now_ns)
 
-    def refuse(self, now_ns: int, sent_ns: int, refusal: Refusal) -> None:
-        """Count the refusal of an attempt that was sent at ``sent_ns``."""
-        row = self.row(now_ns, sent_ns, refusal)
-        if row.number > self._number:
-            self._since_ns = self._since_ns if self._number else now_ns
-            self._number, self._long, self._last_ns = row.number, row.long, now_ns
+    def refuse(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> None:
+        """Count the refusal of an attempt that was sent at ``sent_ns``, if it is of one of the sorts.
 
-    def row(self, now_ns: int, sent_ns: int, refusal: Refusal) -> Row:
-        """The row with a refusal that comes now, of an attempt that was sent at ``sent_ns``."""
-        new = int(sent_ns >= self._last_ns or not self._number)
-        long = new and not is_believed(refusal)
-        lasted_ns = now_ns - self._since_ns if self._number else 0
-        return Row(self._number + new, self._long + long, lasted_ns / NS, self._longest_ns / NS, self.admitted)
+        ``in_flight_ns``: when the attempts in flight were sent.
+        """
+        if (refused := self._of(refusal)) is not None:
+            self._refused = True
+            refused.count(now_ns, sent_ns, refusal, in_flight_ns)
+
+    def row(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> Row | None:
+        """The row with a refusal that comes now, as for :meth:`refuse`; ``None`` for another sort."""
+        refused = self._of(refusal)
+        return None if refused is None else refused.row(now_ns, sent_ns, refusal, in_flight_ns, self.admitted)
+
+    def _of(self, refusal: Refusal) -> Refused | None:
+        if refusal.scope is not RefusalScope.POOL:
+            return None
+        if refusal.kind is RefusalKind.CAPACITY:
+            return self.capacity
+        return self.rate if refusal.kind.about_rate else None
 
 
 def is_believed(refusal: Refusal) -> bool:

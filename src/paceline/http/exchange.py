@@ -383,7 +383,7 @@ class Exchange:
 
     async def _attempt(self, permit: Permit) -> Any | None:
         """Send the request once: the response for the caller; ``None`` for another attempt, after any pause."""
-        self.tries.began(permit, self.metered.scheduler)
+        self.tries.began(permit)
         self.record.attempts = self.tries.made
         permit.model = self.metered.call.model
         response = await self._send(permit)
@@ -395,9 +395,11 @@ class Exchange:
         self._ends = self._seen(judged, self.http)
         try:
             self._observe(headers, permit, refusal)
-            if is_server_fault(judged.status, refusal):
+            row = None if refusal is None else self.metered.scheduler.row(permit.reservation, refusal)
+            failed = is_server_fault(judged.status, refusal, row)
+            if failed:
                 self._count_fault(permit, f"status {status}{judged.why and f', {judged.why}'}")
-            else:
+            elif failed is not None:
                 self.pacer.health.succeeded(self.http.address, self.metered.scheduler)
             if refusal is not None:
                 return await self._refused(response, refusal, permit)

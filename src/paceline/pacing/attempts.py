@@ -55,7 +55,7 @@ class Attempts:
 
     def began(self, permit: Permit) -> Permit:
         """Count the attempt that has this permit."""
-        self._tries.began(permit, self._scheduler)
+        self._tries.began(permit)
         return permit
 
     def error(self, acquisition: Acquisition, error: BaseException) -> BaseException:
@@ -82,10 +82,12 @@ class Attempts:
     def _retries(self, permit: Permit, error: Exception) -> bool:
         """Whether ``error`` is a refusal that is retried. The refusal, and the health of the provider, are recorded."""
         refusal, answer = refusal_of(error), answer_of(error)
-        if answer is not None and is_server_fault(answer.status, refusal):
-            reason = f"status {answer.status}"
-            self._health.failed(self._host, self._scheduler, permit.reservation.granted_ns, reason)
-        elif answer is not None and not answer.ours:
+        row = None if refusal is None else self._scheduler.row(permit.reservation, refusal)
+        failed = answer is not None and is_server_fault(answer.status, refusal, row)
+        if answer is not None and failed:
+            sent_ns, reason = permit.reservation.granted_ns, f"status {answer.status}"
+            self._health.failed(self._host, self._scheduler, sent_ns, reason)
+        elif answer is not None and failed is not None and not answer.ours:
             self._health.succeeded(self._host, self._scheduler)
         if refusal is None or not permit.open:  # another error, or the block has closed the permit itself
             return False

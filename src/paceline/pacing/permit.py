@@ -248,8 +248,8 @@ class Permit:
         if not 0 <= pause_s <= PAUSE_MAX_S:
             raise QuotaError(f"retry_after_s is {pause_s!r}: it must be from 0 s to 32 days")
         if not pause_s and about_pool(refusal):
-            now_ns, sent_ns = self._scheduler.now_ns(), self.reservation.granted_ns
-            pause_s = progress.pause_s(refusal, self._scheduler.pool.progress.row(now_ns, sent_ns, refusal))
+            row = self._scheduler.row(self.reservation, refusal)
+            pause_s = 0.0 if row is None else progress.pause_s(refusal, row)
         self.refuse(refusal, Again(pause_s, pool_wide=True))
 
     def refuse(self, refusal: Refusal, decision: Again | GiveUp) -> None:

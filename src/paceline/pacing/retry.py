@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 
 from paceline.core import progress
 from paceline.core.progress import FIRST_S, MOST_S, Row, is_believed
@@ -13,9 +14,13 @@ RETRIED = frozenset({RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY}
 """Refusals that may end with time."""
 
 
-FAIR_REFUSED, FAIR_ADMITTED = 6, 20
-"""A request is not refused for the rate of its pool, but for its own sake, if it was refused so many times while the pool
-had so many times as many other attempts admitted. With one refusal in ten by chance, that is one request in a million."""
+FAIR_REFUSED, FAIR_ADMITTED, FAIR_CHANCE = 6, 20, 1e-6
+"""A request is not refused for the sake of its pool, but for its own, if it was refused so many times while the pool had so
+many times as many other attempts admitted. More refusals are needed where the pool is refused often: chance must refuse a
+request so often no more than once in a million requests."""
+
+FAIR_SHARE = 0.75
+"""The largest share of refusals that is taken for chance."""
 
 BEHIND = 3
 """A request that was refused so many times goes behind the others while the pool admits none: one of them is the next probe.
@@ -63,22 +68,28 @@ class Failures:
     """What the failed attempts at one request have in common.
 
     Attributes:
-        own: How many were about the request itself: server faults, broken connections, full servers, its size or its mode.
-        of_pool: How many were refused for the rate of the pool. They say nothing of the request.
+        own: How many were about the request itself: server faults, broken connections, its size or its mode.
+        full: How many were refused by full servers, since other attempts of the pool were last admitted.
+        of_pool: How many were refused for the rate of the pool, or by full servers. They say nothing of the request.
         admitted: How many attempts of the pool had been admitted at the first of these.
     """
 
     own: int = 0
+    full: int = 0
     of_pool: int = 0
     admitted: int = 0
+    _admitted_last: int = 0  # the same at the last of those by full servers
 
-    def count(self, row: Row | None) -> None:
-        """Count one: the last refusal of ``row``, or, without one, a failure of the request itself."""
+    def count(self, row: Row | None, refusal: Refusal | None = None) -> None:
+        """Count the last refusal of ``row``, or, without one, a failure of the request itself."""
         if row is None:
             self.own += 1
-        else:
-            self.admitted = self.admitted if self.of_pool else row.admitted
-            self.of_pool += 1
+            return
+        self.admitted = self.admitted if self.of_pool else row.admitted
+        self.of_pool += 1
+        if refusal is not None and refusal.kind is RefusalKind.CAPACITY:
+            self.full = self.full + 1 if row.admitted == self._admitted_last else 1
+            self._admitted_last = row.admitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +99,8 @@ class RetryPolicy:
     A refusal for the rate of the pool uses up nothing of a request: while the provider admits others, it is tried again.
 
     Attributes:
-        max_attempts: How many attempts may fail by a server fault, a broken connection, a lack of capacity at the provider, or
-            a refusal that is not about the pool. With 1, no attempt follows the first one.
+        max_attempts: How many attempts may fail by a server fault, a broken connection, or a refusal that is not about the pool;
+            and by full servers, as long as they serve no other request of the pool. With 1, no attempt follows the first one.
         max_refused: How many attempts may be refused for the rate of the pool; ``None``: any number, while it admits others.
         max_elapsed_s: No attempt starts later than this after the first, in seconds; ``None``: without a bound.
         backoff_s: The first pause when the provider names none, in seconds; it doubles with each failure, and with each refusal
@@ -125,24 +136,28 @@ class RetryPolicy:
         Args:
             failures: The failed attempts, this one included.
             refusal: The refusal; ``None`` for a server fault (5xx) or a broken connection.
-            row: The refusals of the pool in a row, this one included; ``None`` if it is not about the rate of the pool.
+            row: The refusals of the pool in a row, this one included; ``None`` if it is about neither its rate nor the capacity
+                of its provider.
             luck: A random number in [0, 1).
         """
         if refusal is not None and refusal.kind not in RETRIED:
             return GiveUp("waiting cannot help")
-        if refusal is not None and row is not None:
+        if refusal is not None and row is not None and about_pool(refusal):
             return self._after_pool(failures, refusal, row, luck)
         asked_s = (refusal.retry_after_s or None) if refusal else None  # a wait of 0 would use up the attempts at once
         if asked_s is not None and asked_s > self.max_retry_after_s:
             return GiveUp(_asks(asked_s))
-        if failures.own >= self.max_attempts:
-            return GiveUp(_made(failures.own))
-        own_s = min(self.backoff_s * 2.0 ** min(failures.own - 1, 30), self.backoff_max_s)
+        if failures.own + failures.full >= self.max_attempts:
+            return GiveUp(_made(failures.own + failures.full))
+        if row is not None and (unfair := _unfair(failures, row)):
+            return GiveUp(unfair)
+        number = failures.own + failures.full
+        own_s = min(self.backoff_s * 2.0 ** min(number - 1, 30), self.backoff_max_s)
         return Again(self._spread(asked_s or own_s, luck, stated=asked_s is not None), pool_wide=False)
 
     def _after_pool(self, failures: Failures, refusal: Refusal, row: Row, luck: float) -> Again | GiveUp:
         """Decide after a refusal for the rate of the pool."""
-        asked_s, others = refusal.retry_after_s or 0.0, row.admitted - failures.admitted
+        asked_s = refusal.retry_after_s or 0.0
         dead_s = max(2 * self.max_retry_after_s, DEAD_TIMES * row.longest_s)
         if asked_s > self.max_retry_after_s and (is_believed(refusal) or row.long > 1):
             return GiveUp(_asks(asked_s), stop_s=asked_s)
@@ -153,9 +168,8 @@ class RetryPolicy:
         pause_s = self._spread(pause_s, luck, stated=asked_s > 0)
         if failures.of_pool == self.max_refused or self.max_attempts == 1:
             return GiveUp(_made(failures.of_pool), pause_s=pause_s)
-        if failures.of_pool >= FAIR_REFUSED and others >= FAIR_ADMITTED * failures.of_pool:
-            reason = f"{_made(failures.of_pool)}, while {others:,} others of the pool were admitted"
-            return GiveUp(reason, pause_s=pause_s)
+        if unfair := _unfair(failures, row):
+            return GiveUp(unfair, pause_s=pause_s)
         return Again(pause_s, pool_wide=True, behind=min(failures.of_pool, row.number) >= BEHIND)
 
     def _spread(self, pause_s: float, luck: float, *, stated: bool) -> float:
@@ -163,6 +177,15 @@ class RetryPolicy:
         if stated:
             return pause_s + self.jitter * luck * min(pause_s, 1.0)
         return pause_s * (1 + self.jitter * (2 * luck - 1))
+
+
+def _unfair(failures: Failures, row: Row) -> str:
+    """Why a request is given up that is refused again and again while others are admitted; empty: it is not."""
+    refused, others = failures.of_pool, row.admitted - failures.admitted
+    share = min(row.refused / (row.refused + row.admitted), FAIR_SHARE)
+    if refused < max(FAIR_REFUSED, log(FAIR_CHANCE) / log(share)) or others < FAIR_ADMITTED * refused:
+        return ""
+    return f"{_made(refused)}, while {others:,} others of the pool were admitted"
 
 
 def _made(number: int) -> str:
@@ -179,28 +202,29 @@ def about_pool(refusal: Refusal | None) -> bool:
 
 
 class RetryBudget:
-    """Bounds retries after faults to a share of the traffic: further retries wait, spread out.
+    """Bounds retries after faults in proportion to success: further retries wait, spread out.
 
-    Every first attempt earns ``SHARE`` of a retry, and every second earns ``PER_S``. A retry spends one, in advance if
-    none is left, and then waits for it. Retries after a refusal for rate need no budget: they wait in the queue.
+    Every admitted attempt earns ``EACH`` retries, and every second ``PER_S``. A retry spends one, in advance if none is left,
+    and then waits for it. So servers that refuse three attempts of four by chance are used in full, and a server that answers
+    none gets one retry a second. Retries after a refusal for rate need no budget: they wait in the queue.
     """
 
-    SHARE = 0.2
+    EACH = 3.0
     PER_S = 1.0
-    MOST = 20.0
+    MOST = 100.0
 
-    __slots__ = ("_left", "_now_ns")
+    __slots__ = ("_admitted", "_left", "_now_ns")
 
     def __init__(self, now_ns: int) -> None:
         self._left = self.MOST
-        self._now_ns = now_ns
+        self._now_ns, self._admitted = now_ns, 0
 
-    def earn(self) -> None:
-        """Count a first attempt."""
-        self._left = min(self._left + self.SHARE, self.MOST)
+    def spend(self, now_ns: int, admitted: int) -> float:
+        """Spend one retry; return the seconds to wait for it.
 
-    def spend(self, now_ns: int) -> float:
-        """Spend one retry; return the seconds to wait for it."""
-        self._left = min(self._left + max(now_ns - self._now_ns, 0) / NS * self.PER_S, self.MOST) - 1
-        self._now_ns = now_ns
+        ``admitted``: how many attempts of the pool were admitted so far.
+        """
+        earned = max(now_ns - self._now_ns, 0) / NS * self.PER_S + (admitted - self._admitted) * self.EACH
+        self._left = min(self._left + earned, self.MOST) - 1
+        self._now_ns, self._admitted = now_ns, admitted
         return max(-self._left, 0.0) / self.PER_S

@@ -18,6 +18,7 @@ from paceline.core.capacity import PENDING, Capacity, Learns
 from paceline.core.ledger import Ledger
 from paceline.core.meters import UNKNOWN_NS
 from paceline.core.pool import Pool
+from paceline.core.progress import Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
 from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, StoreLost, WaitUntil
@@ -179,6 +180,10 @@ class Scheduler:
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""
         self._section.change(self.pool.cancel, reservation)
+
+    def row(self, reservation: Reservation, refusal: Refusal) -> Row | None:
+        """See :meth:`Pool.row`."""
+        return self._section.read(lambda now_ns: self.pool.row(now_ns, reservation, refusal))
 
     def refuse(
         self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0, why: str = ""

@@ -10,7 +10,7 @@ from paceline.core.quota import NS
 from paceline.core.results import AcquireTimeoutError, GaveUpError, PacelineError, Refusal
 from paceline.pacing.breaker import Health
 from paceline.pacing.permit import Permit
-from paceline.pacing.retry import Again, Failures, GiveUp, RetryPolicy, about_pool
+from paceline.pacing.retry import Again, Failures, GiveUp, RetryPolicy
 from paceline.pacing.scheduler import Scheduler
 
 
@@ -37,13 +37,12 @@ class Tries:
         self._began_ns = 0  # when the first attempt was sent
         self._refusal: Refusal | None = None  # of the last attempt
 
-    def began(self, permit: Permit, scheduler: Scheduler) -> None:
+    def began(self, permit: Permit) -> None:
         """Count an attempt that is sent now."""
         self.made += 1
         self.behind, self._refusal = False, None
         if self.made == 1:
             self._began_ns = permit.reservation.granted_ns
-            self._health.first_attempt(scheduler)
 
     def unsent(self) -> None:
         """Count the last attempt no more: it was not sent."""
@@ -52,10 +51,8 @@ class Tries:
     def failed(self, permit: Permit, scheduler: Scheduler, refusal: Refusal | None) -> Again | GiveUp:
         """Decide after a failed attempt; ``refusal``: ``None`` for a server fault or a broken connection."""
         now_ns, self._refusal = scheduler.now_ns(), refusal
-        row = None
-        if refusal is not None and about_pool(refusal):
-            row = scheduler.pool.progress.row(now_ns, permit.reservation.granted_ns, refusal)
-        self._failures.count(row)
+        row = None if refusal is None else scheduler.row(permit.reservation, refusal)
+        self._failures.count(row, refusal)
         decision = self._policy.after(self._failures, refusal, row, self._luck())
         if isinstance(decision, GiveUp):
             return decision
