@@ -283,7 +283,7 @@ def test_a_batch_of_another_input_with_the_same_ids_and_size_is_not_adopted(
     async def killed(self, load):
         if lost:
             return await create(self, load)
-        lost.append(self._journal.intend(load, self._accounts[load.kind.provider]))
+        lost.append(self._journal.intend(load, self._addresses[load.kind.provider].account))
         raise offline.StopError(130, "killed")
 
     monkeypatch.setattr(offline.Offline, "_create", killed)

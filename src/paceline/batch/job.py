@@ -23,7 +23,6 @@ from paceline.batch import cost
 from paceline.batch.address import (
     ROOTS,
     Address,
-    account,
     account_of,
     address_at,
     address_of,
@@ -176,8 +175,8 @@ class Job:
                         again = partial(_from_start, file, index, provider, plan.last_line, checker, self.shard)
                         end_s = self._end_s(journal)
                         offline = partial(
-                            self._offline, again, index, addresses, results, tally, view,
-                            self._deadline(end_s, plan, limiter, tally, view),
+                            Offline, again, index, addresses, results, tally, view, most_lines=self.batch_lines,
+                            queue=self.batch_queue, deadline=self._deadline(end_s, plan, limiter, tally, view),
                         )  # fmt: skip
                         end = _in_batches(offline, journal, end_s, again, index, runner, tally, results)
                     else:
@@ -240,21 +239,6 @@ class Job:
                 f"in batches, and one by one from {in_time(needs_s)} before the deadline on if they have not ended"
             )
         return deadline
-
-    def _offline(
-        self,
-        again: Callable[[], Iterator[tuple[Request, Metered]]],
-        index: Index,
-        addresses: Mapping[str, Address],
-        results: Results,
-        tally: Tally,
-        view: View,
-        deadline: Deadline | None,
-        journal: Journal,
-    ) -> Offline:
-        accounts = {name: account(address.root, address.key) for name, address in addresses.items()}
-        options: dict[str, Any] = {"most_lines": self.batch_lines, "queue": self.batch_queue, "deadline": deadline}
-        return Offline(again, index, journal, addresses, accounts, results, tally, view, **options)
 
     def _journal(self, results: Results) -> Journal | None:
         """The journal of batches of a run that sends in batches.
@@ -441,7 +425,7 @@ class Job:
             at_host = (one for one in addresses.values() if urlsplit(one.root).hostname == name)
             address = addresses.get(name) or next(at_host, None)
             if address is not None:
-                return account(address.root, address.key)
+                return address.account
             return account_of(pool, self.config.base_url, self.environ)
 
         try:
@@ -597,7 +581,7 @@ def _in_batches(
     """
     created, sender = 0, cast("Runner | None", None)
     while True:
-        batches = offline(journal)
+        batches = offline(journal=journal)
         if tally.left or journal.unfinished or journal.lost:
             try:
                 journal.open()

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -126,12 +127,11 @@ class Offline:
     Args:
         scan: Reads the requests that have no answer yet, from the first line on.
         index: Has the ids of the input, and which lines are done.
-        journal: Open for writing.
         addresses: Where requests go, by the provider's name.
-        accounts: The name of the account at each of them.
         results: The output.
         tally: Counts requests.
         view: Shows the progress.
+        journal: Open for writing.
         most_lines: The most requests of a batch; ``None`` for the provider's limit.
         queue: The known limit of enqueued tokens of each model.
         deadline: When the batches are left; ``None`` for never.
@@ -147,13 +147,12 @@ class Offline:
         self,
         scan: Callable[[], Iterator[tuple[Request, Metered]]],
         index: Index,
-        journal: Journal,
         addresses: Mapping[str, Address],
-        accounts: Mapping[str, str],
         results: Results,
         tally: Tally,
         view: View,
         *,
+        journal: Journal,
         most_lines: int | None = None,
         queue: float | None = None,
         deadline: Deadline | None = None,
@@ -166,34 +165,30 @@ class Offline:
         self._started_s = time.time()
         self._unable_s: float | None = None  # since when no batch could be created
         self._scan, self._index, self._journal, self._addresses = scan, index, journal, addresses
-        self._accounts, self._results, self._tally, self._view = accounts, results, tally, view
-        self._most_lines, self._limit, self._time = most_lines, queue, timing or TIMING
-        self._secrets = Secrets(address.key for address in addresses.values())
+        self._results, self._tally, self._view = results, tally, view
+        self._most_lines, self._time = most_lines, timing or TIMING
         self._ends: dict[str, Endpoints] = {}
-        self._webs: list[Web] = []
-        self._queues: dict[Kind, Queue] = {}
+        self._queues = defaultdict[Kind, Queue](lambda: Queue(queue))  # by provider and model
         self._lines = array("H")
         self._lost: list[Chunk] = []  # batches that may still appear
         self._finding = (
             asyncio.Lock()
         )  # one search at a time: a batch may fit two chunks, and the first to find it takes it
-        self._tasks: dict[asyncio.Task[None], Chunk] = {}
+        self._tasks: list[asyncio.Task[None]] = []
         self._seen: dict[str, Seen] = {}
-        self._changed = asyncio.Event()
         self._counted: dict[str, tuple[int, int]] = {}  # answers with usage, and their input tokens, by chunk
         self._worked: set[Kind] = set()  # a batch of these was not failed by the provider's validation
         self._returned = False
-        self._random = random.Random()  # jitter
 
     @property
     def calls(self) -> int:
         """HTTP calls so far."""
-        return sum(web.calls for web in self._webs)
+        return sum(ends.web.calls for ends in self._ends.values())
 
     @property
     def refused(self) -> int:
         """Those that were answered with status 429."""
-        return sum(web.refused for web in self._webs)
+        return sum(ends.web.refused for ends in self._ends.values())
 
     @property
     def in_progress(self) -> int:
@@ -231,10 +226,10 @@ class Offline:
         heeded = [number for number in _STOPPING if in_main and signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, on_signal) for number in heeded}
         client = session(self._time.call_s)
-        proxy = proxy_for(self._addresses)
+        proxy, secrets = proxy_for(self._addresses), Secrets(address.key for address in self._addresses.values())
         for name, address in self._addresses.items():
-            self._webs.append(Web(client, address, self._secrets, self._time.call_s, proxy))
-            self._ends[name] = endpoints(name, self._webs[-1], self._time.retry_s, self._journal.run)
+            web = Web(client, address, secrets, self._time.call_s, proxy)
+            self._ends[name] = endpoints(name, web, self._time.retry_s, self._journal.run)
         progress = asyncio.create_task(self._show())
         try:
             await self._adopt()
@@ -264,7 +259,7 @@ class Offline:
         """Go on with the batches of an earlier process."""
         for chunk, ids in list(self._journal.chunks(self._index)):
             lost, ends = self._journal.is_lost(chunk), self._ends.get(chunk.kind.provider)
-            if ends is None or self._accounts[chunk.kind.provider] != chunk.account:
+            if ends is None or self._addresses[chunk.kind.provider].account != chunk.account:
                 if lost:
                     continue
                 raise StopError(
@@ -330,8 +325,7 @@ class Offline:
             yield Item(kind, request.line, request.custom_id, content, metered.tokens()[0])
 
     def _queue(self, kind: Kind) -> Queue:
-        kind = kind._replace(path="")
-        return self._queues.setdefault(kind, Queue(self._limit))
+        return self._queues[kind._replace(path="")]
 
     def _hold(self, chunk: Chunk) -> None:
         """Note that the requests of a batch are part of it."""
@@ -368,7 +362,7 @@ class Offline:
         ends = self._ends[load.kind.provider]
         while True:
             self._check_deadline()
-            chunk = self._journal.intend(load, self._accounts[load.kind.provider])
+            chunk = self._journal.intend(load, self._addresses[load.kind.provider].account)
             self._hold(chunk)
             try:
                 with known_form():
@@ -404,7 +398,7 @@ class Offline:
             self._view.say(f"no batch can be created: {error}: trying again for {self._time.lost_s / 60:.0f} min")
         if time.monotonic() - self._unable_s > self._time.lost_s:
             raise StopError(FAILED, f"no batch can be created: {error}")
-        await asyncio.sleep(self._jittered(self._time.retry_s))
+        await asyncio.sleep(_jittered(self._time.retry_s))
 
     def _drop(self, chunk: Chunk, state: str) -> None:
         """There is no such batch."""
@@ -440,7 +434,7 @@ class Offline:
                 if not waits and time.monotonic() - lost_s > self._time.lost_s:
                     raise StopError(FAILED, f"the provider's batches cannot be listed: {error}") from None
                 said = self._tell(said, lost_s, f"not known whether a batch was created: {error}")
-                await asyncio.sleep(self._jittered(self._time.poll_most_s if waits else self._time.retry_s))
+                await asyncio.sleep(_jittered(self._time.poll_most_s if waits else self._time.retry_s))
                 continue
             if settled:
                 return False
@@ -483,21 +477,18 @@ class Offline:
         return True
 
     def _follow(self, chunk: Chunk) -> None:
-        task = asyncio.create_task(self._finish(chunk))
-        self._tasks[task] = chunk
-        task.add_done_callback(lambda _: self._changed.set())
+        self._tasks.append(asyncio.create_task(self._finish(chunk)))
 
     async def _wait(self, seconds: float | None) -> None:
         """Wait until a batch has ended, for so many seconds at most; raise what has gone wrong with one."""
         if self._deadline is not None and not self._leaving.is_set():
             seconds = min(self._time.poll_first_s, self._time.poll_first_s if seconds is None else seconds)
-        self._changed.clear()
-        if not any(task.done() for task in self._tasks):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds if seconds is not None or self._tasks else self._time.retry_s):
-                    await self._changed.wait()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(self._time.retry_s if seconds is None else seconds)
         for task in [task for task in self._tasks if task.done()]:
-            del self._tasks[task]
+            self._tasks.remove(task)
             task.result()
         self._check_deadline()
 
@@ -585,10 +576,10 @@ class Offline:
                         FAILED, f"batch {chunk.batch} has not ended after {self._time.life_s / 86_400:.0f} days"
                     )
             if self._leaving.is_set():
-                await asyncio.sleep(self._jittered(wait_s))
+                await asyncio.sleep(_jittered(wait_s))
             else:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._jittered(wait_s)):
+                    async with asyncio.timeout(_jittered(wait_s)):
                         await self._leaving.wait()
             wait_s = min(self._time.poll_most_s, wait_s * 1.5)
 
@@ -608,7 +599,7 @@ class Offline:
             if since_s == math.inf:
                 since_s = time.monotonic()
                 self._view.say(f"{text}; reading them again for {self._time.unread_s / 60:.0f} min")
-            await asyncio.sleep(self._jittered(wait_s))
+            await asyncio.sleep(_jittered(wait_s))
             seen, wait_s = await self._poll(chunk), min(self._time.poll_most_s, wait_s * 1.5)
         self._view.say(f"{text}; the others are not sent again, because they may be paid: --repair sends them")
         for line in list(self._unanswered(chunk)):
@@ -633,7 +624,7 @@ class Offline:
                 said = self._tell(said, lost_s, f"batch {chunk.batch}: its results cannot be read: {error}")
             else:
                 return
-            await asyncio.sleep(self._jittered(self._time.retry_s))
+            await asyncio.sleep(_jittered(self._time.retry_s))
 
     def _tell(self, said: bool, since_s: float, text: str) -> bool:
         """Say once what does not work since some time; whether it was said."""
@@ -699,9 +690,6 @@ class Offline:
         except OSError as error:
             raise StopError(FAILED, f"{self._results.path} cannot be written: {error.strerror}") from None
 
-    def _jittered(self, seconds: float) -> float:
-        return seconds * self._random.uniform(0.8, 1.2)
-
     async def _show(self) -> None:
         while True:
             await asyncio.sleep(self._view.every_s)
@@ -723,6 +711,10 @@ class Offline:
             f"{held:,.0f} tokens in the queue",
         ]
         return "  ".join(parts), done / max(tally.requests, 1)
+
+
+def _jittered(seconds: float) -> float:
+    return seconds * random.uniform(0.8, 1.2)
 
 
 def _body(result: Result) -> dict[str, Any]:
