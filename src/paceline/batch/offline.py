@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 import signal
 import threading
 import time
@@ -16,13 +15,11 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
 from paceline.batch.address import Address, proxy_for
 from paceline.batch.api import (
-    UNTRUSTED,
     BrokenError,
     Endpoints,
     NotYetError,
@@ -44,10 +41,9 @@ from paceline.batch.requests import Request
 from paceline.batch.results import UNREAD, OutputError, Results, encode_answer
 from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, WRITE_AGAIN_S
 from paceline.batch.summary import Tally
+from paceline.batch.timing import Outage, StopError, Timing, jittered, stopping
 from paceline.batch.transport import session
-from paceline.core.results import PacelineError
 from paceline.http.describe import Metered
-from paceline.providers.meanings import refuses_key
 from paceline.providers.registry import provider_named
 
 IN_FLIGHT_MAX: Final = 20
@@ -68,53 +64,7 @@ GONE: Final = "gone"
 _TRIES, _HOLD = 0b11, 0b100  # of the number of a line: its tries, and one batch that has it
 _STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Durations, in seconds.
-
-    Attributes:
-        poll_first_s: Between the first looks at a batch; each next one is half as long again.
-        poll_most_s: Between two looks at most; Azure asks for a minute at least.
-        settle_s: How long after a creation without an answer the list of batches is believed.
-        full_first_s: The pause when the queue was full; it doubles.
-        full_most_s: The longest such pause.
-        full_all_s: How long the queue may be full without a batch of this run in it, before the run stops.
-        quiet_s: How long a provider may give no usable answer, before the run says so.
-        lost_s: The same, before the run stops.
-        unread_s: How long the results of a batch are read again that are fewer than the provider counts.
-        retry_s: Between two calls of which the first had no usable answer.
-        call_s: The longest time of one call; that of a large file.
-        cancel_s: How long cancelled batches are waited for; the providers state ten minutes.
-        life_s: The age at which a batch that has not ended, or was not found, is given up: no provider's window is longer than a week.
-        last_s: What the last answers of requests that are sent one by one take, beside the limits.
-    """
-
-    poll_first_s: float = 5.0
-    poll_most_s: float = 60.0
-    settle_s: float = 30.0
-    full_first_s: float = 60.0
-    full_most_s: float = 600.0
-    full_all_s: float = 86_400.0
-    quiet_s: float = 30.0
-    lost_s: float = 3_600.0
-    unread_s: float = 900.0
-    retry_s: float = 5.0
-    call_s: float = 1_800.0
-    cancel_s: float = 600.0
-    life_s: float = 8 * 86_400.0
-    last_s: float = 60.0
-
-
 TIMING = Timing()
-
-
-class StopError(PacelineError):
-    """The run cannot go on; its batches can."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class _LeaveError(Exception):
@@ -370,7 +320,7 @@ class Offline:
             except RefusedError as error:
                 self._drop(chunk, "refused")
                 if error.status not in (429, 503) and error.code != FULL:
-                    raise _stopping(error, load.kind) from None
+                    raise stopping(error, load.kind) from None
                 if error.code == "upload_failed":
                     await self._unable(error)
                     continue
@@ -398,7 +348,7 @@ class Offline:
             self._view.say(f"no batch can be created: {error}: trying again for {self._time.lost_s / 60:.0f} min")
         if time.monotonic() - self._unable_s > self._time.lost_s:
             raise StopError(FAILED, f"no batch can be created: {error}")
-        await asyncio.sleep(_jittered(self._time.retry_s))
+        await asyncio.sleep(jittered(self._time.retry_s))
 
     def _drop(self, chunk: Chunk, state: str) -> None:
         """There is no such batch."""
@@ -417,9 +367,9 @@ class Offline:
 
     async def _find(self, chunk: Chunk) -> bool:
         """Look for the batch of ``chunk`` in the provider's list, some time after it was to be created; whether there is one."""
-        ends, lost_s, said = self._ends[chunk.kind.provider], time.monotonic(), False
+        ends, outage = self._ends[chunk.kind.provider], Outage(self._view, self._time)
         while True:
-            settled = time.time() >= chunk.at_s + self._time.settle_s or time.monotonic() - lost_s > self._time.settle_s
+            settled = time.time() >= chunk.at_s + self._time.settle_s or outage.seconds > self._time.settle_s
             try:
                 async with self._finding:
                     with known_form():
@@ -430,11 +380,11 @@ class Offline:
             except (BrokenError, RefusedError) as error:
                 waits = isinstance(error, NotYetError)
                 if isinstance(error, RefusedError) and error.status != 429:
-                    raise _stopping(error, chunk.kind) from None
-                if not waits and time.monotonic() - lost_s > self._time.lost_s:
+                    raise stopping(error, chunk.kind) from None
+                if not waits and outage.too_long:
                     raise StopError(FAILED, f"the provider's batches cannot be listed: {error}") from None
-                said = self._tell(said, lost_s, f"not known whether a batch was created: {error}")
-                await asyncio.sleep(_jittered(self._time.poll_most_s if waits else self._time.retry_s))
+                outage.tell(f"not known whether a batch was created: {error}")
+                await asyncio.sleep(jittered(self._time.poll_most_s if waits else self._time.retry_s))
                 continue
             if settled:
                 return False
@@ -547,7 +497,7 @@ class Offline:
 
     async def _poll(self, chunk: Chunk) -> Seen:
         """Look at a batch until it has ended."""
-        ends, answered_s, cancelled, said = self._ends[chunk.kind.provider], time.monotonic(), False, False
+        ends, outage, cancelled = self._ends[chunk.kind.provider], Outage(self._view, self._time), False
         wait_s = first_s = self._time.poll_most_s if ends.SELDOM else self._time.poll_first_s
         while True:
             try:
@@ -559,16 +509,17 @@ class Offline:
             except (BrokenError, RefusedError) as error:
                 missing = isinstance(error, RefusedError) and error.status == 404  # also just after the creation
                 if isinstance(error, RefusedError) and error.status not in (404, 429):
-                    raise _stopping(error, chunk.kind) from None
-                if time.monotonic() - answered_s > self._time.lost_s:
+                    raise stopping(error, chunk.kind) from None
+                if outage.too_long:
                     if missing:
                         return Seen(chunk.batch, GONE, ended=True, stated=len(chunk.lines))
                     raise StopError(
                         FAILED, f"batch {chunk.batch}: the provider gives no usable answer: {error}"
                     ) from None
-                said = self._tell(said, answered_s, f"batch {chunk.batch}: no usable answer: {error}")
+                outage.tell(f"batch {chunk.batch}: no usable answer: {error}")
             else:
-                answered_s, self._seen[chunk.name], said = time.monotonic(), seen, False
+                outage.end()
+                self._seen[chunk.name] = seen
                 if seen.ended:
                     return seen
                 if time.time() - chunk.at_s > self._time.life_s:
@@ -576,10 +527,10 @@ class Offline:
                         FAILED, f"batch {chunk.batch} has not ended after {self._time.life_s / 86_400:.0f} days"
                     )
             if self._leaving.is_set():
-                await asyncio.sleep(_jittered(wait_s))
+                await asyncio.sleep(jittered(wait_s))
             else:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_jittered(wait_s)):
+                    async with asyncio.timeout(jittered(wait_s)):
                         await self._leaving.wait()
             wait_s = min(self._time.poll_most_s, wait_s * 1.5)
 
@@ -599,7 +550,7 @@ class Offline:
             if since_s == math.inf:
                 since_s = time.monotonic()
                 self._view.say(f"{text}; reading them again for {self._time.unread_s / 60:.0f} min")
-            await asyncio.sleep(_jittered(wait_s))
+            await asyncio.sleep(jittered(wait_s))
             seen, wait_s = await self._poll(chunk), min(self._time.poll_most_s, wait_s * 1.5)
         self._view.say(f"{text}; the others are not sent again, because they may be paid: --repair sends them")
         for line in list(self._unanswered(chunk)):
@@ -609,7 +560,7 @@ class Offline:
 
     async def _read(self, chunk: Chunk, place: str, left: set[int | str]) -> None:
         """Write the results of a batch that are not in the output, and take their lines out of ``left``."""
-        ends, lost_s, said = self._ends[chunk.kind.provider], time.monotonic(), False
+        ends, outage = self._ends[chunk.kind.provider], Outage(self._view, self._time)
         own_ids = ends.own_ids(filter(None, map(self._index.id_of, chunk.lines)))
         while True:
             try:
@@ -618,20 +569,13 @@ class Offline:
                         self._take(chunk, result, left)
             except (BrokenError, RefusedError) as error:
                 if isinstance(error, RefusedError) and error.status not in (404, 429):
-                    raise _stopping(error, chunk.kind) from None
-                if time.monotonic() - lost_s > self._time.lost_s:
+                    raise stopping(error, chunk.kind) from None
+                if outage.too_long:
                     raise StopError(FAILED, f"batch {chunk.batch}: its results cannot be read: {error}") from None
-                said = self._tell(said, lost_s, f"batch {chunk.batch}: its results cannot be read: {error}")
+                outage.tell(f"batch {chunk.batch}: its results cannot be read: {error}")
             else:
                 return
-            await asyncio.sleep(_jittered(self._time.retry_s))
-
-    def _tell(self, said: bool, since_s: float, text: str) -> bool:
-        """Say once what does not work since some time; whether it was said."""
-        if not said and time.monotonic() - since_s > self._time.quiet_s:
-            self._view.say(f"{text}; trying again")
-            return True
-        return said
+            await asyncio.sleep(jittered(self._time.retry_s))
 
     def _take(self, chunk: Chunk, result: Result, left: set[int | str]) -> None:
         """Write one result of a request of the batch, unless it is there already or the request can be sent again."""
@@ -713,32 +657,9 @@ class Offline:
         return "  ".join(parts), done / max(tally.requests, 1)
 
 
-def _jittered(seconds: float) -> float:
-    return seconds * random.uniform(0.8, 1.2)
-
-
 def _body(result: Result) -> dict[str, Any]:
     body = (result.response or {}).get("body")
     return body if isinstance(body, dict) else {}
-
-
-def _stopping(error: RefusedError, kind: Kind) -> StopError:
-    """Why a run cannot go on after a refusal."""
-    if error.code == UNTRUSTED:
-        return StopError(USAGE, str(error))
-    if refuses_key(error.status, {"code": error.code, "message": str(error)}):
-        detail = f" ({error.code})" if error.code else ""
-        env = provider_named(kind.provider).key_env
-        return StopError(
-            USAGE, f"{kind.provider} refused the key with a {error.status}{detail}; set {env} to a key for batches"
-        )
-    if error.status in (404, 405) and not error.code:
-        return StopError(
-            USAGE, f"{kind.provider}: this address has no Batch API (status {error.status}); use --mode sync"
-        )
-    return StopError(
-        FAILED, f"{kind.provider} refused a call of its Batch API with a {error.status}: {error.code}: {error}"
-    )
 
 
 def deadline_in(seconds: float, need_s: Callable[[int], float]) -> Deadline:
