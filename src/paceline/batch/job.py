@@ -30,6 +30,7 @@ from paceline.batch.address import (
     provider_of,
     root_of,
 )
+from paceline.batch.batches import Batches
 from paceline.batch.check import SHOWN, Checker, Plan, check
 from paceline.batch.cost import Bill
 from paceline.batch.deadline import Deadline
@@ -581,19 +582,19 @@ def _in_batches(
     """
     created, sender = 0, cast("Runner | None", None)
     while True:
-        batches = offline(journal=journal)
+        current = offline(journal=journal)
         if tally.left or journal.unfinished or journal.lost:
             try:
                 journal.open()
                 journal.keep_deadline(deadline)
-                asyncio.run(batches.run(create=sender is None))
+                asyncio.run(current.run(create=sender is None))
             finally:
                 journal.close()
-        batches.created = created = created + batches.created
-        if batches.stop is not None or not (batches.left or (sender is not None and tally.left)):
-            _forget_deadline(journal, ended=batches.stop is None)
-            return partial(_end_offline, batches)
-        following = runner(_free(again(), batches, index))
+        created += current.batches.created
+        if current.stop is not None or not (current.left if sender is None else tally.left):
+            _forget_deadline(journal, ended=current.stop is None)
+            return partial(_end_offline, current, created=created)
+        following = runner(_free(again(), current.batches, index))
         if sender is not None:
             following.sender.attempts, following.sender.refused = sender.sender.attempts, sender.sender.refused
         sender = following
@@ -614,7 +615,7 @@ def _forget_deadline(journal: Journal, *, ended: bool) -> None:
 
 
 def _free(
-    found: Iterator[tuple[Request, Metered]], batches: Offline, index: Index
+    found: Iterator[tuple[Request, Metered]], batches: Batches, index: Index
 ) -> Iterator[tuple[Request, Metered]]:
     """The requests that are in no batch, each once."""
     for request, metered in found:
@@ -623,10 +624,10 @@ def _free(
 
 
 def _end_offline(
-    offline: Offline, limiter: Limiter, tally: Tally, view: View, results: Results
+    offline: Offline, limiter: Limiter, tally: Tally, view: View, results: Results, *, created: int
 ) -> tuple[int, dict[str, Any]]:
     """Print the summary of a run in batches; return the exit code and the summary."""
-    stop = offline.stop
+    stop, in_progress = offline.stop, offline.batches.journal.unfinished
     report = tally.report(
         limiter.status()["pools"],
         attempts=offline.calls,
@@ -634,16 +635,14 @@ def _end_offline(
         elapsed_s=0.0,
         output=results.path,
         interrupted=stop is not None and stop[0] == INTERRUPTED,
-    ) | {"batches": offline.created, "batches_in_progress": offline.in_progress}
+    ) | {"batches": created, "batches_in_progress": in_progress}
     view.close()
     lines = in_words(report, tally.left, tally.about)
-    lines[1] = (
-        f"{offline.created:,} batches created in {offline.calls:,} calls, {offline.refused:,} of them refused with a 429"
-    )
+    lines[1] = f"{created:,} batches created in {offline.calls:,} calls, {offline.refused:,} of them refused with a 429"
     for line in [*lines, *cost.in_words(report, tally.ok)]:
         view.say(line)
     if stop is not None:
-        goes = f"{offline.in_progress:,} batches go on at the provider: " if offline.in_progress else ""
+        goes = f"{in_progress:,} batches go on at the provider: " if in_progress else ""
         text = f"stopped: {stop[1]}; {tally.left:,} requests left: {goes}the same command again goes on"
         with suppress(OSError):  # the terminal was closed
             print(f"paceline run: {text}", file=sys.stderr)  # noqa: T201

@@ -6,7 +6,7 @@ import random
 import time
 from dataclasses import dataclass
 
-from paceline.batch.api import UNTRUSTED, RefusedError
+from paceline.batch.api import UNTRUSTED, BrokenError, NotYetError, RefusedError
 from paceline.batch.chunks import Kind
 from paceline.batch.progress import View
 from paceline.batch.runner import FAILED, USAGE
@@ -66,12 +66,7 @@ class StopError(PacelineError):
 
 
 class Outage:
-    """The time without a usable answer: the run says so once, and stops after long.
-
-    Args:
-        view: Shows what is said.
-        timing: Durations.
-    """
+    """The time without a usable answer: the run says so once, and stops after long."""
 
     def __init__(self, view: View, timing: Timing) -> None:
         self._view, self._timing = view, timing
@@ -91,10 +86,18 @@ class Outage:
         """Whether the run stops for it."""
         return self.seconds > self._timing.lost_s
 
-    def tell(self, text: str) -> None:
-        """Say once what does not work."""
+    def note(self, error: BrokenError | RefusedError, kind: Kind, words: str, last_words: str = "") -> None:
+        """Take the error of a call for a batch of ``kind``, and say once what does not work.
+
+        Raises:
+            StopError: The refusal is a final one, or the outage is too long.
+        """
+        if isinstance(error, RefusedError) and error.status not in (404, 429):  # 404: also just after the creation
+            raise stopping(error, kind) from None
+        if self.too_long and not isinstance(error, NotYetError):
+            raise StopError(FAILED, f"{last_words or words}: {error}") from None
         if not self._said and self.seconds > self._timing.quiet_s:
-            self._view.say(f"{text}; trying again")
+            self._view.say(f"{words}: {error}; trying again")
             self._said = True
 
 
