@@ -7,11 +7,8 @@ command goes on with its batches.
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
 from typing import Final
 
 from paceline.batch.address import Address, proxy_for
@@ -27,7 +24,7 @@ from paceline.batch.progress import View
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import Request
 from paceline.batch.results import OutputError, Results
-from paceline.batch.runner import FAILED, INTERRUPTED, USAGE
+from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed
 from paceline.batch.summary import Tally
 from paceline.batch.timing import StopError, Timing
 from paceline.batch.transport import session
@@ -41,8 +38,6 @@ LINES_MIN: Final = 1_000
 
 PARTS: Final = 8
 """Batches that a large input is cut into, at least: so that each of them could still be sent one by one."""
-
-_STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 TIMING = Timing()
 
@@ -120,13 +115,11 @@ class Offline:
         loop, main = asyncio.get_running_loop(), asyncio.current_task()
         assert main is not None
 
-        def on_signal(_number: int, _frame: FrameType | None) -> None:
+        def on_signal() -> None:
             self.stop = self.stop or (INTERRUPTED, "interrupted")
             loop.call_soon_threadsafe(main.cancel)
 
-        in_main = threading.current_thread() is threading.main_thread()
-        heeded = [number for number in _STOPPING if in_main and signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, on_signal) for number in heeded}
+        restore = heed(on_signal)
         client = session(self._time.call_s)
         proxy, secrets = proxy_for(self._addresses), Secrets(address.key for address in self._addresses.values())
         for name, address in self._addresses.items():
@@ -153,8 +146,7 @@ class Offline:
             for task in (progress, *self._flight.tasks):
                 task.cancel()
             await asyncio.gather(progress, *self._flight.tasks, return_exceptions=True)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            restore()
             await client.close()
 
     async def _adopt(self) -> None:
