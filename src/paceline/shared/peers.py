@@ -126,20 +126,20 @@ class Places:
         """Keep a place for a process, its place ``mine`` unless it has to be the ``last``; ``None``: it has none any more."""
         if mine is not None and (amounts is None or last):
             self.remove(mine)
+            mine = None
         if amounts is None:
             return None
-        if mine is None or last:
+        if mine is None:
             self.number += 1
             front = len(self._front) < FRONT and not self._behind
             mine = Place(who, self.number, until_us, amounts, front)
             self.enter(mine)
-            if not front:
-                self._add(amounts)
-            return mine
+        else:
+            if not mine.front:
+                self._add(mine.amounts, -1.0)
+            mine.amounts, mine.until_us = amounts, until_us
         if not mine.front:
-            self._add(mine.amounts, -1.0)
             self._add(amounts)
-        mine.amounts, mine.until_us = amounts, until_us
         return mine
 
     def enter(self, place: Place) -> None:
