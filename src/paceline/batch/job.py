@@ -546,18 +546,24 @@ def _end(
     )
     if batches is not None:
         report["batches"] = batches
+    lines = [*in_words(report, tally.left, tally.about), *cost.in_words(report, tally.ok), *runner.reach.at_end()]
+    again = "the same command again sends the rest" if results.resumable else "nothing can be resumed"
+    return _told(lines, stop, again, tally, view), report
+
+
+def _told(lines: Iterable[str], stop: tuple[int, str] | None, again: str, tally: Tally, view: View) -> int:
+    """Print the lines of a summary, and ``again`` after a stop; return the exit code."""
     view.close()
-    for line in [*in_words(report, tally.left, tally.about), *cost.in_words(report, tally.ok), *runner.reach.at_end()]:
+    for line in lines:
         view.say(line)
     if stop is not None:
-        again = "the same command again sends the rest" if results.resumable else "nothing can be resumed"
         with suppress(OSError):  # the terminal was closed
             left = f"{tally.about}{tally.left:,}"
             print(f"paceline run: stopped: {stop[1]}; {left} requests left: {again}", file=sys.stderr)  # noqa: T201
-        return stop[0], report
+        return stop[0]
     for line in tally.remedies():
         view.say(line)
-    return (FAILED if tally.failed or tally.doubtful else DONE), report
+    return FAILED if tally.failed or tally.doubtful else DONE
 
 
 def _run(runner: Runner) -> None:
@@ -636,20 +642,11 @@ def _end_offline(
         output=results.path,
         interrupted=stop is not None and stop[0] == INTERRUPTED,
     ) | {"batches": created, "batches_in_progress": in_progress}
-    view.close()
     lines = in_words(report, tally.left, tally.about)
     lines[1] = f"{created:,} batches created in {offline.calls:,} calls, {offline.refused:,} of them refused with a 429"
-    for line in [*lines, *cost.in_words(report, tally.ok)]:
-        view.say(line)
-    if stop is not None:
-        goes = f"{in_progress:,} batches go on at the provider: " if in_progress else ""
-        text = f"stopped: {stop[1]}; {tally.left:,} requests left: {goes}the same command again goes on"
-        with suppress(OSError):  # the terminal was closed
-            print(f"paceline run: {text}", file=sys.stderr)  # noqa: T201
-        return stop[0], report
-    for line in tally.remedies():
-        view.say(line)
-    return (FAILED if tally.failed or tally.doubtful else DONE), report
+    goes = f"{in_progress:,} batches go on at the provider: " if in_progress else ""
+    again = f"{goes}the same command again goes on"
+    return _told([*lines, *cost.in_words(report, tally.ok)], stop, again, tally, view), report
 
 
 def _from_start(
