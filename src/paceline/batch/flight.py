@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from paceline.batch.address import Address
 from paceline.batch.api import BrokenError, Endpoints, NotYetError, RefusedError, Result, Seen, known_form, spool
 from paceline.batch.batches import Batches
 from paceline.batch.chunks import Chunk, Kind, Load
@@ -117,7 +116,6 @@ class Flight:
 
     Args:
         ends: The Batch APIs, by the provider's name.
-        addresses: Where requests go, by the provider's name.
         batches: The batches of the run, and the requests that each of them has.
         answers: Writes the results.
 
@@ -131,7 +129,6 @@ class Flight:
     def __init__(
         self,
         ends: Mapping[str, Endpoints],
-        addresses: Mapping[str, Address],
         batches: Batches,
         answers: Answers,
         view: View,
@@ -141,8 +138,7 @@ class Flight:
         self.seen: dict[str, Seen] = {}
         self.leaving = asyncio.Event()
         self.returned = False
-        self._ends, self._addresses, self._batches, self._answers = ends, addresses, batches, answers
-        self._view, self._time = view, timing
+        self._ends, self._batches, self._answers, self._view, self._time = ends, batches, answers, view, timing
         self._worked: set[Kind] = set()  # a batch of these was not failed by the provider's validation
         # One search at a time: a batch may fit two chunks, and the first to find it takes it.
         self._finding = asyncio.Lock()
@@ -162,7 +158,7 @@ class Flight:
         ends = self._ends[load.kind.provider]
         while True:
             check()
-            chunk = self._batches.journal.intend(load, self._addresses[load.kind.provider].account)
+            chunk = self._batches.journal.intend(load, ends.web.account)
             self._batches.hold(chunk)
             try:
                 with known_form():

@@ -86,7 +86,7 @@ class Offline:
         self._ends: dict[str, Endpoints] = {}
         self.batches = Batches(journal, index, queue)
         answers = Answers(results, index, tally, view, self._time)
-        self._flight = Flight(self._ends, addresses, self.batches, answers, view, self._time)
+        self._flight = Flight(self._ends, self.batches, answers, view, self._time)
 
     @property
     def left(self) -> bool:
@@ -153,7 +153,7 @@ class Offline:
         """Go on with the batches of an earlier process."""
         for chunk, ids in list(self.batches.journal.chunks(self.batches.index)):
             lost, ends = self.batches.journal.is_lost(chunk), self._ends.get(chunk.kind.provider)
-            if ends is None or self._addresses[chunk.kind.provider].account != chunk.account:
+            if ends is None or ends.web.account != chunk.account:
                 if lost:
                     continue
                 raise StopError(
