@@ -219,6 +219,11 @@ class Web:
         self.calls = self.refused = 0
         self._reach = Reach(lambda _: None, again=False)  # for certificates; what else fails is said of each batch
 
+    @property
+    def account(self) -> str:
+        """The name of the account; see :func:`paceline.batch.address.account`."""
+        return self._address.account
+
     async def call(self, method: str, path: str, expect: type = dict, **options: Any) -> Any:
         """The JSON value of an answer, of the type ``expect``.
 

@@ -267,10 +267,9 @@ class Exchange:
         self.record = Exchanged(metered.scheduler.pool.name)
         self.started_ns = pacer.clock.now_ns()
         self.charge: Charge | None = None
-        self.served = False  # whether an answer was accepted, whose end settles the charge
         self.tries = Tries(pacer.retry, pacer.health, pacer.luck)
         self.judged: Judged | None = None
-        self._seen, self._ends = seen, False
+        self._seen = seen
         self._head: tuple[int, Mapping[str, str]] = 0, {}  # of the last answer
 
     async def run(self) -> Any:
@@ -292,7 +291,7 @@ class Exchange:
                 self.charge.cancel()
             self.charge.end()
             raise
-        if not self.served:
+        if not self.charge.settles:
             self.charge.cancel()
         return response
 
@@ -392,7 +391,7 @@ class Exchange:
         assert self.judged is not None
         judged, (status, headers) = self.judged, self._head
         permit.status, refusal = judged.status, judged.refusal
-        self._ends = self._seen(judged, self.http)
+        ends = self._seen(judged, self.http)
         try:
             self._observe(headers, permit, refusal)
             row = None if refusal is None else self.metered.scheduler.row(permit.reservation, refusal)
@@ -405,7 +404,7 @@ class Exchange:
                 return await self._refused(response, refusal, permit)
             self.http.note(response, self.record)
             if judged.verdict is not Verdict.RESULT:
-                return await self._failed(response, judged, permit)
+                return await self._failed(response, judged, permit, ends=ends)
             self._settle_after_body(response, headers, permit)
         except BaseException:  # cancelled while the body of an error was read, for example
             permit.close()
@@ -495,9 +494,9 @@ class Exchange:
             await self._sleep(decision.delay_s)
         return None
 
-    async def _failed(self, response: Any, judged: Judged, permit: Permit) -> Any | None:
-        """An error that is no refusal: for the caller, or for another attempt after a server fault."""
-        delay_s = self._after_fault(permit) if judged.status >= 500 and not self._ends else None
+    async def _failed(self, response: Any, judged: Judged, permit: Permit, *, ends: bool) -> Any | None:
+        """An error that is no refusal: for the caller, or for another attempt after a server fault; not if it ``ends``."""
+        delay_s = self._after_fault(permit) if judged.status >= 500 and not ends else None
         permit.settle()  # the provider may have counted it
         if delay_s is None:
             return await self._shown(response, judged)
@@ -525,7 +524,8 @@ class Exchange:
     def _settle_after_body(self, response: Any, headers: Mapping[str, str], permit: Permit) -> None:
         """Settle the permit with the usage that the body reports, while the caller reads it."""
         call = self.metered.call
-        self.served = True
+        if self.charge is not None:
+            self.charge.settles = True
 
         def settle(usage: Usage | None, refusal: Refusal | None) -> None:
             refusal = self._scoped(refusal)

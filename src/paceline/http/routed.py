@@ -106,11 +106,11 @@ class RoutedExchange(Exchange):
         self._failed_at.add(self.member)
         return len(self._failed_at) < len(self._ways) and self.record.attempts < self.pacer.retry.max_attempts
 
-    async def _failed(self, response: Any, judged: Judged, permit: Permit) -> Any | None:
+    async def _failed(self, response: Any, judged: Judged, permit: Permit, *, ends: bool) -> Any | None:
         status = judged.status
         here = status != 404 and not refuses_key(status, judged.error)  # else its key or its deployments are others
         if here or not self._elsewhere(None):
-            return await super()._failed(response, judged, permit)
+            return await super()._failed(response, judged, permit, ends=ends)
         permit.settle()
         await self.http.close(response)
         if self._choice.put_aside(self.member, self._model):

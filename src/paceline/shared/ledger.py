@@ -237,7 +237,7 @@ class SharedLedger:
     def _grant(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> Reply:
         gone = self._peers.gone / BILLION
         sums = [of(account.meter).reserved(account.meter, gone) if gone else 0.0 for account in self._accounts]
-        before, others = self._peers.ahead(peer.place, sums)
+        before, others = self._peers.places.ahead(peer.place, sums)
         grants: list[list[Mark]] = []
         probe, latest, binds = False, now_ns, -1
         back_ns = now_ns  # after an outage, those that vanished in it may yet report what they have spent
@@ -266,7 +266,7 @@ class SharedLedger:
             for i, amount in zip(index, message.wants[len(grants)], strict=False):
                 amounts[i] = amount
             until_us = now_us + (max(message.place_ns, between_polls_ns(peers)) + GRACE_NS) // 1_000
-        self._peers.place(message.who, peer, amounts, until_us, last=bool(grants))
+        peer.place = self._peers.places.keep(message.who, peer.place, amounts, until_us, last=bool(grants))
         waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
         binds = binds if waits_ns else -1
         pause_ns = max(self._pause.until_ns, back_ns) - now_ns
