@@ -294,7 +294,7 @@ class Pool:
                 reservation.notes = ()  # nothing was served
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
-        self.progress.refuse(now_ns, reservation.granted_ns, refusal, self._in_flight_ns())
+        self.progress.refuse(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):
             self.recount()
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
@@ -306,11 +306,11 @@ class Pool:
 
     def row(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> Row | None:
         """The refusals of the pool in a row, with that of ``reservation``, which comes now; see :meth:`Progress.row`."""
-        return self.progress.row(now_ns, reservation.granted_ns, refusal, self._in_flight_ns())
+        return self.progress.row(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
 
-    def _in_flight_ns(self) -> list[int]:
-        """When the attempts in flight were sent."""
-        return [one.granted_ns for one in self.capacity.ledger.open_reservations]
+    def _in_flight_ns(self, apart: Reservation) -> list[int]:
+        """When the attempts in flight were sent, ``apart`` from one."""
+        return [one.granted_ns for one in self.capacity.ledger.open_reservations if one is not apart]
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:
         """Learn from the headers of the answer to ``reservation``, before it is settled."""

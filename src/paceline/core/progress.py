@@ -28,6 +28,11 @@ NAMED_PART: Final = 1.1
 """A stated wait of up to so many periods of the named quota is believed: a counter restarts then."""
 
 
+REFUSED_IN_NS: Final = NS // 20
+"""The least time that refusals are taken to need. An attempt that is in flight for twice the longest time that one has needed, or for
+``PROBE_NS``, is admitted."""
+
+
 class Row(NamedTuple):
     """Refusals of one sort that a pool has met one after the other, with no attempt admitted since the first.
 
@@ -109,10 +114,11 @@ class Refused:
             now_ns: The present.
             sent_ns: When the refused attempt was sent.
             refusal: The refusal.
-            in_flight_ns: When the attempts in flight were sent.
+            in_flight_ns: When the other attempts in flight were sent.
             admitted: How many attempts had an answer.
         """
-        before_ns = now_ns - min(max(2 * self._slowest_ns, 2 * (now_ns - sent_ns)), PROBE_NS)
+        refused_in_ns = max(self._slowest_ns, now_ns - sent_ns, REFUSED_IN_NS)
+        before_ns = now_ns - min(2 * refused_in_ns, PROBE_NS)
         presumed = [at_ns for at_ns in in_flight_ns if at_ns <= before_ns]
         if not self.number or max(presumed, default=-1) >= self._after_ns:
             number = long = lasted_ns = 0
@@ -151,7 +157,7 @@ class Progress:
     def refuse(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> None:
         """Count the refusal of an attempt that was sent at ``sent_ns``, if it is of one of the sorts.
 
-        ``in_flight_ns``: when the attempts in flight were sent.
+        ``in_flight_ns``: when the other attempts in flight were sent.
         """
         if (refused := self._of(refusal)) is not None:
             self._refused = True
