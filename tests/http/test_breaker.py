@@ -13,8 +13,8 @@ import pytest
 import paceline
 from paceline.core.quota import NS
 from paceline.http import pace_transport
-from paceline.http.exchange import Fault, fault_of
 from paceline.http.httpx import _Httpx
+from paceline.pacing.faults import Fault, fault_of
 from paceline.testing import ManualClock, run_virtual
 
 BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "Say something."}], "max_tokens": 5}

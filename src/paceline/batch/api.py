@@ -27,7 +27,7 @@ from paceline.batch.redact import Secrets
 from paceline.batch.requests import Request
 from paceline.batch.results import UNREAD, read_json
 from paceline.batch.transport import NO_CONNECTION
-from paceline.http.lack import lack_of
+from paceline.pacing.lack import lack_of
 from paceline.providers.parse import error_in
 from paceline.providers.verdict import is_result
 
