@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 import httpx
@@ -168,6 +169,58 @@ def test_full_servers_open_the_breaker_and_an_answer_closes_it():
     call = Call(*full, breaker=paceline.BreakerPolicy(failures=2, pause_s=60.0))
     assert call.run() == "answer"
     assert call.at_s == [0, 1, 2]
+
+
+class TestFaultsByHand:
+    """The breaker heeds them; the pool pauses after five in a row, and an answer ends that."""
+
+    def pool(self, name=POOL):
+        self.clock = ManualClock()
+        self.limiter = paceline.Limiter({POOL: "600 requests/min", "starts": "600 starts/min"}, clock=self.clock)
+        self.name = name
+
+    def fail(self, error, times=5, *, reported=False):
+        for _ in range(times):
+            cost = {"starts": 1} if self.name == "starts" else {}
+            with contextlib.suppress(type(error)), self.limiter.acquire(self.name, **cost) as permit:
+                if not reported:
+                    raise error
+                permit.failed(error)
+        return self.limiter.status()["pools"][self.name]["cool_down_s"]
+
+    @pytest.mark.parametrize("reported", [False, True])
+    @pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), httpx.ReadTimeout("no"), answered(502)])
+    def test_five_in_a_row_pause_the_pool(self, error, reported):
+        self.pool()
+        assert self.fail(error, 4, reported=reported) == 0
+        assert self.fail(error, 1, reported=reported) == pytest.approx(1.0, abs=0.01)
+        assert self.limiter.status()["pools"][POOL]["in_flight"] == 0
+
+    def test_an_answer_between_ends_the_row_and_one_after_it_the_pause(self):
+        self.pool()
+        for _ in range(3):
+            assert self.fail(TimeoutError(), 4) == 0
+            self.limiter.try_acquire(POOL).settle()
+        held = self.limiter.try_acquire(POOL)
+        assert self.fail(TimeoutError()) > 0
+        held.settle()
+        assert self.limiter.status()["pools"][POOL]["cool_down_s"] == 0
+
+    @pytest.mark.parametrize("error", [ValueError("no"), answered(400), KeyError("x")])
+    def test_another_error_is_none(self, error):
+        self.pool()
+        assert self.fail(error, 9) == 0
+
+    def test_a_pool_that_is_none_of_a_provider_has_no_host(self):
+        self.pool("starts")
+        assert self.fail(TimeoutError(), 9) == 0
+
+    def test_without_a_connection_the_charge_is_given_back(self):
+        self.pool()
+        self.limiter.try_acquire(POOL).failed(httpx.ConnectError("no"))
+        self.limiter.try_acquire(POOL).failed()
+        counts = self.limiter.status()["pools"][POOL]["counts"]
+        assert (counts["cancelled"], counts["settled"]) == (1, 1)
 
 
 def test_giving_up_pauses_others_only_for_what_is_theirs_too():

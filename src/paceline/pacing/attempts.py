@@ -24,8 +24,7 @@ class Attempts:
         self, health: Health, scheduler: Scheduler, acquire: Callable[..., Acquisition], policy: RetryPolicy
     ) -> None:
         self._tries = Tries(policy, health, random.random)
-        self._health, self._scheduler, self._acquire = health, scheduler, acquire
-        self._host = scheduler.pool.name.partition("/")[0]  # by hand only the provider is known
+        self._scheduler, self._acquire = scheduler, acquire
         self._refused: Permit | None = None
         self._pause_s = 0.0
         self._begun = 0  # how many blocks have begun
@@ -73,8 +72,6 @@ class Attempts:
         self._done = True
         if error is None and permit is not None and permit.refusal is not None:  # the block has called permit.refused()
             self._done = not self._follows(permit, permit.refusal, None)
-        elif error is None:
-            self._health.succeeded(self._host, self._scheduler)
         elif isinstance(error, Exception) and permit is not None:
             self._done = not self._retries(permit, error)
         return not self._done
@@ -82,13 +79,10 @@ class Attempts:
     def _retries(self, permit: Permit, error: Exception) -> bool:
         """Whether ``error`` is a refusal that is retried. The refusal, and the health of the provider, are recorded."""
         refusal, answer = refusal_of(error), answer_of(error)
-        row = None if refusal is None else self._scheduler.row(permit.reservation, refusal)
-        failed = answer is not None and is_server_fault(answer.status, refusal, row)
-        if answer is not None and failed:
-            sent_ns, reason = permit.reservation.granted_ns, f"status {answer.status}"
-            self._health.failed(self._host, self._scheduler, sent_ns, reason)
-        elif answer is not None and failed is not None and not answer.ours:
-            self._health.succeeded(self._host, self._scheduler)
+        if answer is not None and refusal is not None:
+            row = self._scheduler.row(permit.reservation, refusal)
+            if is_server_fault(answer.status, refusal, row):
+                self._scheduler.failed(permit.reservation.granted_ns, f"status {answer.status}", reached=True)
         if refusal is None or not permit.open:  # another error, or the block has closed the permit itself
             return False
         return self._follows(permit, refusal, error)

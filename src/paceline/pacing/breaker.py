@@ -188,6 +188,11 @@ class Health:
             one.pause(until_ns)
         return True
 
+    def forget(self, host: str) -> None:
+        """Forget a host: beside another one of the same pools, its closed breaker would keep them going."""
+        with self._lock:
+            self._breakers.pop(host, None)
+
     def retry_delay_s(self, scheduler: Scheduler) -> float:
         """Spend one retry of the pool's budget; return the seconds to wait for it."""
         now_ns, pool = self._clock.now_ns(), scheduler.pool
@@ -209,3 +214,20 @@ class Health:
         """When the first host of a pool may be tried; 0 while the breaker of one of them is closed."""
         instants = [one.open_until_ns for one in self._breakers.values() if scheduler in one.schedulers]
         return min((at_ns for at_ns in instants if at_ns > now_ns), default=0) if all(instants) else 0
+
+
+class ByHand:
+    """The health of the provider that calls by hand to one pool go to: its host is not known, so its name stands for it."""
+
+    def __init__(self, health: Health, scheduler: Scheduler) -> None:
+        self._health, self._scheduler = health, scheduler
+        self._host = scheduler.pool.name.partition("/")[0]
+
+    def failed(self, sent_ns: int, reason: str, *, reached: bool) -> None:
+        """Count a call without an answer; see :meth:`Health.failed`."""
+        self._health.failed(self._host, self._scheduler, sent_ns, reason, reached=reached)
+
+    def answered(self) -> None:
+        """Count an answer after failures."""
+        self._health.succeeded(self._host, self._scheduler)
+        self._health.forget(self._host)

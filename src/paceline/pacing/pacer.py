@@ -93,7 +93,7 @@ class Pacer:
         for pattern, priority in self._priorities:
             LaneSpec(f"priority of {pattern!r}", priority=priority)  # an invalid one raises here
         self.shadow = None if settings.shadow is None else TrafficLog(settings.shadow, "shadow")
-        self.pools = Pools(settings, limits, worker, _notifier(settings, self.shadow))
+        self.pools = Pools(settings, limits, worker, _notifier(settings, self.shadow), self.health)
         self.allowances = Allowances(self.pools.allowance, dict(settings.prices or {}))
         for spec in lanes:
             self.allowances.set(spec.name, spec.limits)

@@ -36,6 +36,7 @@ from paceline.core.results import (
     StoreError,
     StoreLost,
 )
+from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lines import LEVELS, log
 from paceline.pacing.retry import Again, GiveUp, about_pool
 from paceline.pacing.scheduler import Scheduler
@@ -164,6 +165,8 @@ class Permit:
             self._settle(actual)
         elif reservation.open:  # the hot path, without the lock: the scheduler ignores a second call
             self._used = actual
+            if scheduler.fails:
+                scheduler.answered()
             scheduler.settle(reservation, actual, self._waiter)
 
     def _read(self, usage: object, headers: object, units: Cost) -> Cost | None:
@@ -184,8 +187,10 @@ class Permit:
         if readings and self.reservation.open:
             self._scheduler.observe(readings, self.reservation)
 
-    def _settle(self, actual: Cost | None) -> None:
+    def _settle(self, actual: Cost | None, *, answered: bool = True) -> None:
         if self._close_once(actual):
+            if answered:
+                self._scheduler.answered()
             self._scheduler.settle(self.reservation, actual, self._waiter)
             if self._scheduler.events is not None or log.isEnabledFor(DEBUG):
                 self._notify("settled", self.charged)
@@ -215,6 +220,32 @@ class Permit:
         if self._close_once(_UNSENT):
             self._scheduler.cancel(self.reservation)
             self._notify("cancelled")
+
+    def failed(self, error: BaseException | None = None) -> None:
+        """Report that the request has no answer: after some in a row the pool pauses, as the pools of attached clients do.
+
+        A block reports the error that leaves it: call this for an error that stays inside.
+
+        Args:
+            error: A timeout, a broken connection or an answer with a status of 500 or more counts as a failure of the
+                provider; ``None``, too. Without a connection the charge is given back. Any other error settles the permit as
+                reserved.
+        """
+        from paceline.providers.answers import answer_of
+
+        fault = Fault.BROKEN if error is None else fault_of(error)
+        answer = answer_of(error) if isinstance(error, Exception) else None
+        if fault is None and answer is not None and answer.status >= 500 and not answer.ours:
+            fault = Fault.BROKEN
+        if (
+            fault in (Fault.BROKEN, Fault.UNREACHED) and self.open
+        ):  # counted first: a failed probe lets no other request go
+            reason = "no answer" if error is None else type(error).__name__
+            self._scheduler.failed(self.reservation.granted_ns, reason, reached=fault is Fault.BROKEN)
+        if fault in (Fault.UNSENT, Fault.UNREACHED):
+            self.cancel()
+        else:
+            self._settle(None, answered=fault is None and answer is not None and not answer.ours)
 
     def refused(self, refusal: object = None, *, retry_after_s: float | None = None) -> None:
         """Report a refusal (a 429): the charge stays, and the whole pool pauses for as long as the provider asks.
@@ -255,6 +286,8 @@ class Permit:
     def refuse(self, refusal: Refusal, decision: Again | GiveUp) -> None:
         """Like :meth:`refused`, with the pause or the stop that the caller has decided."""
         self.refusal = refusal
+        if refusal.kind is not RefusalKind.CAPACITY:
+            self._scheduler.answered()
         of_pool = refusal.scope is RefusalScope.POOL
         first = self._close_once(None if of_pool else dict.fromkeys(self.cost, 0.0) | {REQUESTS: 1.0})
         stop_s, why = (decision.stop_s, decision.reason) if isinstance(decision, GiveUp) else (0.0, "")
@@ -316,13 +349,22 @@ class Permit:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close(forgotten=kind is None, stacklevel=3)
+        self._leave(error, stacklevel=4)
+
+    def _leave(self, error: BaseException | None, stacklevel: int) -> None:
+        """Close it at the end of a block, which ``error`` has left."""
+        if error is None:
+            self.close(forgotten=True, stacklevel=stacklevel)
+        elif isinstance(error, Exception):
+            self.failed(error)
+        else:
+            self.close()
 
     def close(self, *, forgotten: bool = False, stacklevel: int = 2) -> None:
         """Settle as reserved, if it is still open; warn if the caller has ``forgotten`` to settle it."""
         if not self.reservation.open:
             return
-        self._settle(None)
+        self._settle(None, answered=forgotten)
         if forgotten and not _REPORTED.isdisjoint(self.reservation.cost):
             warnings.warn(
                 f"{self.pool}: a permit was not settled, so its whole reserved cost stays charged; call "
@@ -416,7 +458,7 @@ class Acquisition:
         return self._enter(self.wait())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._exit(kind)
+        self._exit(error)
 
     def __aenter__(self) -> Coroutine[Any, Any, Permit]:
         return self._wait_async(enter=True)
@@ -424,14 +466,14 @@ class Acquisition:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self._exit(kind)
+        self._exit(error)
 
     def _enter(self, permit: Permit) -> Permit:
         self._permit = permit
         self._reset = _current.set(permit)
         return permit
 
-    def _exit(self, kind: type[BaseException] | None) -> None:
+    def _exit(self, error: BaseException | None) -> None:
         permit, reset = self._permit, self._reset
         assert permit is not None
         assert reset is not None
@@ -441,7 +483,7 @@ class Acquisition:
             pass
         finally:
             if permit.reservation.open:
-                permit.close(forgotten=kind is None, stacklevel=4)
+                permit._leave(error, stacklevel=5)  # noqa: SLF001  (of this module)
 
 
 def as_error(scheduler: Scheduler, waiter: Waiter, outcome: Outcome) -> PacelineError:

@@ -64,6 +64,16 @@ class Worker(Protocol):
         """Send the news that is not sent yet, and end."""
 
 
+class ByHand(Protocol):
+    """Takes what calls by hand to one pool show of the health of their provider."""
+
+    def failed(self, sent_ns: int, reason: str, *, reached: bool) -> None:
+        """Count a call without an answer."""
+
+    def answered(self) -> None:
+        """Count an answer."""
+
+
 class Scheduler:
     """The thread-safe side of one :class:`~paceline.core.pool.Pool`.
 
@@ -77,6 +87,8 @@ class Scheduler:
         lines: Its log lines.
         events: Called with every event of a permit of the pool, or ``None``.
         periods: The periods of the pool's quotas, of each unit that has several.
+        by_hand: Takes the failures of calls by hand; ``None`` for a pool that is none of a provider.
+        fails: Whether the last call by hand had no answer.
     """
 
     further: Sequence[Scheduler] = ()
@@ -86,6 +98,8 @@ class Scheduler:
         self.lines = Lines(pool, self.read, self.why)
         self.events: Callable[[Event], None] | None = None
         self.periods: Mapping[str, Sequence[float]] = {}
+        self.by_hand: ByHand | None = None
+        self.fails = False
         self._clock = clock
         self._read_ns = 0  # until when the headers that were read suffice
         self._lateness = Lateness(pool)
@@ -176,6 +190,18 @@ class Scheduler:
     def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """See :meth:`Pool.settle`."""
         self._section.change(self.pool.settle, reservation, actual, waiter, quiet=True)
+
+    def failed(self, sent_ns: int, reason: str, *, reached: bool) -> None:
+        """Count a call by hand without an answer."""
+        if self.by_hand is not None:
+            self.fails = True
+            self.by_hand.failed(sent_ns, reason, reached=reached)
+
+    def answered(self) -> None:
+        """Count an answer to a call by hand."""
+        if self.fails and self.by_hand is not None:
+            self.fails = False
+            self.by_hand.answered()
 
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""
