@@ -74,9 +74,9 @@ class Settings:
         """
         retry = paceline.RetryPolicy(
             max_attempts=self.retry_max_attempts,
+            max_refused=self.retry_max_attempts,
             backoff_s=self.retry_initial_wait_s / speed,
             jitter=0.25,
-            max_elapsed_s=86_400,  # waits for a small quota are long; the number of attempts is the bound
         )
         return paceline.Limiter(
             {POOL: str(paceline.Quota("tokens", self.max_tpm, period_s=60 / speed))},

@@ -35,7 +35,7 @@ from paceline.batch.summary import Tally
 from paceline.batch.transport import AnswerTooLargeError, NotDecodedError, Sender, Target, session
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
-from paceline.http.exchange import Fault, fault_of
+from paceline.pacing.faults import Fault, fault_of
 
 KEY = "sk-proj-Zq3+x/9TtLw0Vb7RfKs2Mn8Yh5Gd1Pc6Jo4Ea=="
 OTHER = "sk-ant-api03-Wm5Kd8Ns1Bv4Xc7Zl0Qp3Rt6Yu9Io2Ha"

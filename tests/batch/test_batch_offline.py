@@ -278,15 +278,15 @@ def test_a_batch_of_another_input_with_the_same_ids_and_size_is_not_adopted(
     assert one.start()[0] == 0
     (tmp_path / "other").mkdir()
     other = Run(emulator, tmp_path / "other", lines_of(style, 4), one.given.get("provider"))
-    create, lost = offline.Offline._create, []
+    create, lost = offline.Flight.create, []
 
-    async def killed(self, load):
+    async def killed(self, load, check):
         if lost:
-            return await create(self, load)
-        lost.append(self._journal.intend(load, self._accounts[load.kind.provider]))
+            return await create(self, load, check)
+        lost.append(self._batches.journal.intend(load, self._ends[load.kind.provider].web.account))
         raise offline.StopError(130, "killed")
 
-    monkeypatch.setattr(offline.Offline, "_create", killed)
+    monkeypatch.setattr(offline.Flight, "create", killed)
     assert other.start()[0] == 130
     assert Journal(str(other.output)).unfinished == 1
     assert other.start()[0] == 0

@@ -18,7 +18,7 @@ from paceline.batch.progress import Plain
 from paceline.batch.room import Room
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
-from paceline.http.lack import Lack
+from paceline.pacing.lack import Lack
 
 GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
 KEY = SimpleNamespace(ssl=True, host="host", port=1)

@@ -303,11 +303,16 @@ def test_processes_share_slots_through_a_store():
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_a_pause_that_begins_while_the_slots_are_asked_for_keeps_nobody_who_does_not_wait():
+@pytest.mark.parametrize("by_breaker", [False, True])
+def test_a_pause_that_begins_while_the_slots_are_asked_for_keeps_nobody_who_does_not_wait(by_breaker):
     class Pausing(MemoryStore):
         def exchange(self, pool, message):
             if refused and pool == "openai/in flight" and message.wants:
-                refused.pop().refused(retry_after_s=4)
+                permit = refused.pop()
+                if by_breaker:  # of this process alone
+                    limiter.scheduler("openai/a").pause(clock.now_ns() + 4 * 10**9)
+                else:
+                    permit.refused(retry_after_s=4)
             return super().exchange(pool, message)
 
     clock, refused, said = ManualClock(), [], []

@@ -383,6 +383,33 @@ class TestHeadroomTest:
         assert TestAdaptiveHeadroom.headroom_s(pool) == headroom_s
 
 
+class TestLongPeriods:
+    """A quota of an hour or a day is used whole: it opens whole, and a refusal that does not name it changes nothing of it."""
+
+    def test_it_opens_whole(self):
+        pool = Pool("openai/m", LocalCapacity.of(parse_quotas("50 requests/day"), T0, learns=True, headroom_s=0.0))
+        assert all(isinstance(pool.try_grant(T0, Waiter({})), Reservation) for _ in range(50))
+
+    @pytest.mark.parametrize("rule", ["", " window utc"])
+    def test_a_refusal_that_names_nothing_leaves_it_as_it_is(self, rule):
+        pool = pool_of(f"50 requests/day{rule}, 600 requests/min")
+        for _ in range(10):
+            pool.settle(T0, pool.try_grant(T0, Waiter({})), {"requests": 1})
+        for n in range(3):
+            pool.refuse(T0 + n * NS, pool.try_grant(T0 + n * NS, Waiter({})), Refusal(RefusalKind.RATE), 0.0)
+        limit, _ = report(pool, T0 + 3 * NS)["quotas"]
+        assert (limit["limit"], limit["learned"]) == (50, {})
+        assert limit["remaining"] == pytest.approx(37, abs=1)
+
+    def test_one_that_names_it_or_asks_to_wait_for_it_is_about_it(self):
+        for said in ({"unit": "requests"}, {"retry_after_s": 20_000.0}):
+            pool = pool_of("50 requests/day")
+            pool.settle(T0, pool.try_grant(T0, Waiter({})), {"requests": 1})
+            pool.refuse(T0 + NS, pool.try_grant(T0 + NS, Waiter({})), Refusal(RefusalKind.RATE, **said), 0.0)
+            [limit] = report(pool, T0 + NS)["quotas"]
+            assert limit["learned"] or limit["remaining"] < 2
+
+
 class TestGuesses:
     """Limits that no answer has confirmed are raised while the provider serves more."""
 
@@ -1004,6 +1031,8 @@ def test_only_open_reservations_up_to_an_instant_count_as_before_it():
     ledger.add_quota(T0, parse_quotas("600 tokens/min")[0])  # unknown to them
     assert ledger.open_before(0, T0 + NS) == 2
     assert ledger.open_before(1, T0 + NS) == 0
+    ledger.open_reservations[0].granted_ns = T0 + 3 * NS  # it has waited in a further pool
+    assert ledger.open_before(0, T0 + NS) == 1
 
 
 class TestRefusedSlots:

@@ -28,7 +28,7 @@ def test_without_quotas_all_goes_at_once():
     assert ledger.earliest(T0, []) == (0, -1)
     reservation = grant(ledger, T0, tokens=5)
     assert ledger.settle(T0, reservation, {"tokens": 3}) == []
-    assert (ledger.seconds_of([]), ledger.exceeded) == (1, False)
+    assert (ledger.seconds_of([]), ledger.oversized) == (1, set())
 
 
 class TestReserve:
@@ -49,9 +49,9 @@ class TestReserve:
     def test_a_request_of_the_whole_quota_is_not_larger_than_it(self):
         ledger = ledger_of("100 tokens/min", usable=0.5)
         ledger.settle(T0, grant(ledger, T0, tokens=50), None)
-        assert not ledger.exceeded
-        ledger.settle(T0 + 60 * NS, grant(ledger, T0 + 60 * NS, tokens=51), None)
-        assert ledger.exceeded
+        assert not ledger.oversized
+        larger = grant(ledger, T0 + 60 * NS, tokens=51)
+        assert ledger.oversized == {larger}
 
     @pytest.mark.parametrize(("cost", "reserved"), [(50, 50), (51, 50), (100, 50)])
     def test_a_request_above_the_usable_part_reserves_that_part(self, cost, reserved):
@@ -124,12 +124,18 @@ class TestSettle:
         ledger = ledger_of("100 tokens/min", sources=[LEARNED])
         small, large = grant(ledger, T0, tokens=0), grant(ledger, T0, tokens=400)
         ledger.settle(T0, small, {"tokens": 1})
-        assert not ledger.exceeded
+        assert ledger.oversized == {large}
         ledger.settle(T0, large, None)
-        assert ledger.exceeded
-        ledger.exceeded = False
-        ledger.settle(T0, large, None)  # it is closed
-        assert not ledger.exceeded
+        assert not ledger.oversized
+
+    def test_one_without_a_true_cost_raises_no_limit_later(self):
+        capacity = LocalCapacity(ledger_of("100 tokens/min", sources=[LEARNED]), learns=True)
+        large = grant(capacity.ledger, T0, tokens=400)
+        small = grant(capacity.ledger, T0, tokens=0)
+        for reservation, actual in ((large, None), (small, {"tokens": 1_000})):
+            capacity.learning.granted(T0, reservation)
+            capacity.settle(T0, reservation, actual)
+        assert capacity.ledger.names == ["100 tokens/min"]
 
     def test_a_debt_alone_raises_no_limit(self):
         capacity = LocalCapacity(ledger_of("100 tokens/min", sources=[LEARNED]), learns=True)

@@ -10,7 +10,7 @@ import pytest
 from core_worlds import T0, quota
 
 from paceline.core import meters
-from paceline.core.meters import FAR_NS, SLICES, Bucket, Exact, Held, Slots, Spread, Window, meter, restarts
+from paceline.core.meters import FAR_NS, SLICES, Bucket, Exact, Held, Slots, Spread, Window, new_meter, restarts
 from paceline.core.quota import MONTH, NS, Quota, Rule
 
 RULES = ["even", "exact", "sliding", "window", "window utc"]
@@ -33,22 +33,22 @@ def lack_s(m: Bucket, now_ns: int = T0) -> float:
 class TestNew:
     @pytest.mark.parametrize("rule", ["", *RULES])
     def test_nothing_is_used(self, rule):
-        m = meter(quota(f"60 units/min {rule}"), T0, 0.0)
+        m = new_meter(quota(f"60 units/min {rule}"), T0, 0.0)
         assert getattr(m, "used", 0.0) == 0
         assert (m.level(T0), m.most) == (60, 60)
         assert m.earliest(T0, 60) <= T0
 
     @pytest.mark.parametrize("text", ["60 units/min", *(f"60 units/min {rule}" for rule in RULES), "60 concurrency"])
     def test_it_lacks_what_is_charged(self, text):
-        m = meter(quota(text), T0, 0.0)
+        m = new_meter(quota(text), T0, 0.0)
         m.charge(T0, 1.0)
         assert m.lack(T0) == pytest.approx(1.0)
 
     @pytest.mark.parametrize("held", [False, True])
     def test_a_bucket_is_open_unless_it_is_gentle(self, held):
-        assert meter(quota("600 units/min"), T0, 0.0, held=held).opened == math.inf
-        assert meter(quota("600 units/min"), T0, 0.0, held=held, gentle=True).opened == 20
-        assert type(meter(quota("600 units/min"), T0, 0.0, held=held)) is (Held if held else Bucket)
+        assert new_meter(quota("600 units/min"), T0, 0.0, held=held).opened == math.inf
+        assert new_meter(quota("600 units/min"), T0, 0.0, held=held, gentle=True).opened == 20
+        assert type(new_meter(quota("600 units/min"), T0, 0.0, held=held)) is (Held if held else Bucket)
         assert Held(quota("600 units/min"), T0, 0.0).opened == math.inf
 
     def test_slots_have_no_marks(self):
@@ -114,7 +114,7 @@ class TestRate:
 
     @pytest.mark.parametrize("text", ["60 units/min", "60 units/min sliding"])
     def test_a_ceiling_has_bounds(self, text):
-        m = meter(quota(text), T0, 0.0)
+        m = new_meter(quota(text), T0, 0.0)
         seen = []
         for ceiling in (0.5, 1.5, 0.001):
             m.set_ceiling(T0, ceiling)
@@ -306,7 +306,7 @@ class TestShift:
 
 @pytest.mark.parametrize("rule", ["exact", "sliding"])
 def test_sums_of_floats_do_not_make_the_last_cost_wait(rule):
-    m = meter(quota(f"0.3 usd/min {rule}"), T0, 0.0)
+    m = new_meter(quota(f"0.3 usd/min {rule}"), T0, 0.0)
     m.charge(T0, 0.1)
     m.charge(T0, 0.1)
     assert m.level(T0) < 0.1

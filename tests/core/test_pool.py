@@ -506,12 +506,19 @@ class TestStop:
     def test_a_wait_longer_than_the_policy_allows_stops_the_pool_for_so_long(self):
         pool = pool_of("60 requests/min")
         long = Refusal(RefusalKind.RATE, code="rate_limit_exceeded", retry_after_s=400.0)
-        pool.refuse(T0, ask(pool)[1], long, 0.0, stop_s=400.0)
+        pool.refuse(T0, ask(pool)[1], long, 0.0, stop_s=400.0, why="the provider asks to wait 400 s")
         reason = "the provider asks to wait 400 s (rate_limit_exceeded)"
         assert ask(pool, T0 + 399 * NS)[1] == Stopped(reason, T0 + 400 * NS)
         trial, other = ask(pool, T0 + 400 * NS)[1], pool.try_grant(T0 + 400 * NS, Waiter({}))
         assert other == Stopped(reason, T0 + 1_000 * NS)  # of the next trial, should this one not return
-        pool.refuse(T0 + 401 * NS, trial, replace(long, retry_after_s=9_000.0), 0.0, stop_s=9_000.0)
+        pool.refuse(
+            T0 + 401 * NS,
+            trial,
+            replace(long, retry_after_s=9_000.0),
+            0.0,
+            stop_s=9_000.0,
+            why="the provider asks to wait 9,000 s",
+        )
         assert ask(pool, T0 + 1_601 * NS - 1)[1].probe_ns == T0 + 1_601 * NS
         assert isinstance(ask(pool, T0 + 1_601 * NS)[1], Reservation)
 
@@ -588,7 +595,7 @@ class TestScope:
         )
         assert not outcome.open
         assert [m.level(T0) for m in pool.ledger.meters] == [59, 100]
-        assert (pool.stopped, pool.refused_in_row, report(pool, T0)["cool_down_s"]) == (None, 0, 0)
+        assert (pool.stopped, pool.progress.rate.number, report(pool, T0)["cool_down_s"]) == (None, 0, 0)
         assert [m.quota.amount for m in pool.ledger.meters] == [60, 100]
         assert isinstance(ask(pool, tokens=90)[1], Reservation)
 
@@ -633,14 +640,14 @@ class TestCoolDown:
         together = use_up(pool)
         for reservation in together[:5]:
             pool.refuse(T0 + NS, reservation, RATE, 0.0)
-        assert pool.refused_in_row == 1
+        assert pool.progress.rate.number == 1
         probe = use_up(pool, T0 + 9 * NS)[0]
         pool.refuse(T0 + 9 * NS, probe, RATE, 0.0)
-        assert pool.refused_in_row == 2
+        assert pool.progress.rate.number == 2
         pool.refuse(T0 + 9 * NS, use_up(pool, T0 + 12 * NS)[0], Refusal(RefusalKind.CAPACITY), 0.0)
-        assert pool.refused_in_row == 2  # it is not about the rate
+        assert pool.progress.rate.number == 2  # it is not about the rate
         pool.settle(T0 + 12 * NS, together[5], None)
-        assert pool.refused_in_row == 0
+        assert pool.progress.rate.number == 0
 
     def test_a_request_that_waits_is_estimated_again_when_it_comes_first(self):
         pool = pool_of("60 requests/min", "600 tokens/min")

@@ -7,94 +7,203 @@ from core_worlds import T0
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.core.progress import Progress, Row
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
-from paceline.pacing.breaker import Breaker, BreakerPolicy
-from paceline.pacing.retry import Again, GiveUp, RetryBudget, RetryPolicy
+from paceline.pacing.breaker import Breaker, BreakerPolicy, is_server_fault
+from paceline.pacing.retry import Again, Failures, GiveUp, RetryBudget, RetryPolicy, about_pool
 
 RATE, GROWTH, CAPACITY = RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY
 EVEN = 0.5  # this luck leaves a pause as it is
 
 
+def after(policy, refusal, luck=EVEN, *, failed=1, row=1, full=0, **facts):
+    """The decision after so many failures of one kind, and so many refusals of the pool in a row.
+
+    ``full``: how many were by full servers, and none was admitted meanwhile.
+    """
+    of_pool = about_pool(refusal) or full
+    failures = Failures(of_pool=failed, full=full) if of_pool else Failures(own=failed)
+    return policy.after(failures, refusal, Row(row, **facts) if of_pool else None, luck)
+
+
 @pytest.mark.parametrize(
-    ("refusal", "attempt", "luck", "expected"),
+    ("refusal", "number", "luck", "expected"),
     [
         (Refusal(RATE), 1, EVEN, Again(1, pool_wide=True)),
-        (Refusal(RATE), 3, EVEN, Again(4, pool_wide=True)),
         (Refusal(RATE), 2, 0.0, Again(1.5, pool_wide=True)),
         (Refusal(RATE), 2, 1.0, Again(2.5, pool_wide=True)),
+        (Refusal(RATE), 3, EVEN, Again(4, pool_wide=True, behind=True)),
+        (Refusal(RATE), 999, EVEN, Again(60, pool_wide=True, behind=True)),
         (Refusal(RATE, retry_after_s=7), 1, 0.0, Again(7, pool_wide=True)),
         (Refusal(RATE, retry_after_s=7), 1, 1.0, Again(7.25, pool_wide=True)),
         (Refusal(RATE, retry_after_s=0.1), 1, 1.0, Again(0.125, pool_wide=True)),
-        (Refusal(RATE, retry_after_s=0), 5, EVEN, Again(16, pool_wide=True)),
+        (Refusal(RATE, retry_after_s=0.1), 2, 0.0, Again(2, pool_wide=True)),
+        (Refusal(RATE, retry_after_s=0), 5, EVEN, Again(16, pool_wide=True, behind=True)),
+        (Refusal(RATE, retry_after_s=60, sooner_s=0.2), 1, 0.0, Again(0.2, pool_wide=True)),
+        (Refusal(RATE, retry_after_s=60, sooner_s=0.2), 2, 0.0, Again(60, pool_wide=True)),
         (Refusal(RATE, scope=RefusalScope.REQUEST), 1, EVEN, Again(1, pool_wide=False)),
         (Refusal(RATE, retry_after_s=7, scope=RefusalScope.MODE), 1, 0.0, Again(7, pool_wide=False)),
+        (Refusal(RATE, retry_after_s=301, scope=RefusalScope.MODE), 1, 0.0, GiveUp("the provider asks to wait 301 s")),
         (Refusal(GROWTH, retry_after_s=2), 1, 0.0, Again(2, pool_wide=True)),
         (Refusal(CAPACITY, retry_after_s=2), 1, 0.0, Again(2, pool_wide=False)),
         (None, 1, EVEN, Again(1, pool_wide=False)),
-        (Refusal(RATE), 6, EVEN, GiveUp("6 attempts made")),
-        (Refusal(RATE, retry_after_s=301), 1, EVEN, GiveUp("the provider asks to wait 301 s", 301)),
+        (None, 3, EVEN, Again(4, pool_wide=False)),
+        (None, 6, EVEN, GiveUp("6 attempts made")),
+        (Refusal(CAPACITY), 6, EVEN, GiveUp("6 attempts made")),
         (Refusal(RefusalKind.MONEY), 1, EVEN, GiveUp("waiting cannot help")),
         (Refusal(RefusalKind.NEVER_FITS), 1, EVEN, GiveUp("waiting cannot help")),
     ],
 )
-def test_table(refusal, attempt, luck, expected):
-    assert RetryPolicy().after(attempt, 0.0, refusal, luck) == expected
+def test_table(refusal, number, luck, expected):
+    assert after(RetryPolicy(), refusal, luck, failed=number, row=number) == expected
 
 
-def test_pauses_grow_to_a_bound():
-    policy = RetryPolicy(max_attempts=2_000, backoff_max_s=30)
-    assert policy.after(5, 0.0, Refusal(RATE), EVEN) == Again(16, pool_wide=True)
-    assert policy.after(999, 0.0, Refusal(RATE), EVEN) == Again(30, pool_wide=True)
+class TestLongWaits:
+    DAY = Refusal(RATE, retry_after_s=86_400.0)
+
+    def test_probes_test_one_and_a_refused_probe_confirms_it(self):
+        assert after(RetryPolicy(), self.DAY, 0.0, long=1) == Again(15, pool_wide=True)
+        confirmed = GiveUp("the provider asks to wait 86,400 s", stop_s=86_400)
+        assert after(RetryPolicy(), self.DAY, 0.0, row=2, long=2) == confirmed
+
+    def test_whoever_has_time_goes_on_with_probes(self):
+        patient = RetryPolicy(max_retry_after_s=1e6)
+        waits = [after(patient, self.DAY, 0.0, row=n, long=n).pause_s for n in range(1, 16)]
+        assert waits[:5] == [15, 30, 60, 120, 240]
+        assert waits[-1] == 86_400
+        assert next(n for n in range(15) if sum(waits[: n + 1]) >= 86_400) <= 13
+
+    def test_that_of_a_named_quota_is_believed(self):
+        day = Refusal(RATE, retry_after_s=80_000.0, period_s=86_400.0)
+        assert after(RetryPolicy(), day) == GiveUp("the provider asks to wait 80,000 s", stop_s=80_000)
+        assert after(RetryPolicy(max_retry_after_s=1e6), day, 0.0) == Again(80_000, pool_wide=True)
+
+    def test_one_within_the_policy_is_tested_too(self):
+        assert after(RetryPolicy(), Refusal(RATE, retry_after_s=200.0), 0.0, long=1) == Again(15, pool_wide=True)
+        assert after(RetryPolicy(), Refusal(RATE, retry_after_s=20.0), 0.0) == Again(20, pool_wide=True)
 
 
-def test_no_attempt_starts_after_the_last_moment():
-    policy = RetryPolicy(max_elapsed_s=10)
-    assert isinstance(policy.after(1, 9.0, Refusal(RATE), EVEN), Again)
-    assert policy.after(1, 9.1, Refusal(RATE), EVEN) == GiveUp("9 s spent on it")
+class TestEnds:
+    def test_refusals_of_the_pool_end_nothing_while_it_admits_others(self):
+        for number in (6, 60, 600):
+            assert isinstance(after(RetryPolicy(), Refusal(RATE), failed=number, admitted=5), Again)
 
+    def test_a_request_that_is_refused_while_others_go_is_given_up(self):
+        policy = RetryPolicy()
+        assert isinstance(after(policy, Refusal(RATE), failed=6, admitted=119), Again)
+        assert isinstance(after(policy, Refusal(RATE), failed=5, admitted=1_000), Again)
+        ends = after(policy, Refusal(RATE), failed=6, admitted=120)
+        assert ends == GiveUp("6 attempts made, while 120 others of the pool were admitted", pause_s=4)
 
-def test_one_attempt_is_the_least():
-    assert RetryPolicy(max_attempts=1).after(1, 0, Refusal(RATE), EVEN) == GiveUp("1 attempts made")
-    with pytest.raises(QuotaError, match="max_attempts is 0"):
-        RetryPolicy(max_attempts=0)
+    def test_a_pool_that_admits_nothing_stops(self):
+        policy = RetryPolicy()
+        assert isinstance(after(policy, Refusal(RATE), row=8, lasted_s=599.0), Again)
+        assert isinstance(after(policy, Refusal(RATE), row=7, lasted_s=6_000.0), Again)
+        stop = GiveUp("the provider has admitted nothing for 600 s", stop_s=600)
+        assert after(policy, Refusal(RATE), row=8, lasted_s=600.0) == stop
+        assert isinstance(after(policy, Refusal(RATE), row=8, lasted_s=600.0, longest_s=200.0), Again)
+
+    def test_bounds_that_the_user_sets(self):
+        policy = RetryPolicy(max_refused=3)
+        assert isinstance(after(policy, Refusal(RATE), failed=2), Again)
+        assert after(policy, Refusal(RATE), failed=3) == GiveUp("3 attempts made", pause_s=4)
+        for refusal in (Refusal(RATE), Refusal(CAPACITY), None):
+            assert after(RetryPolicy(max_attempts=1), refusal).reason == "1 attempt made"
+        for bad in ({"max_attempts": 0}, {"max_refused": 0}):
+            with pytest.raises(QuotaError, match=f"{next(iter(bad))} is 0"):
+                RetryPolicy(**bad)
 
 
 @given(
-    attempt=st.integers(1, 5),
-    elapsed_s=st.floats(0, 1_000),
-    asked_s=st.none() | st.floats(0, 1_000),
+    failed=st.integers(1, 9),
+    row=st.integers(1, 9),
+    asked_s=st.none() | st.floats(0, 60),
     luck=st.floats(0, 1, exclude_max=True),
     kind=st.sampled_from([*RefusalKind, None]),
 )
-def test_what_the_provider_asks_for_is_a_minimum(attempt, elapsed_s, asked_s, luck, kind):
-    policy = RetryPolicy()
-    decision = policy.after(attempt, elapsed_s, Refusal(kind, retry_after_s=asked_s) if kind else None, luck)
+def test_what_the_provider_asks_for_is_a_minimum(failed, row, asked_s, luck, kind):
+    refusal = Refusal(kind, retry_after_s=asked_s) if kind else None
+    decision = after(RetryPolicy(), refusal, luck, failed=failed, row=row)
     if isinstance(decision, Again):
         assert decision.delay_s >= (asked_s or 0.0 if kind else 0.0)
-        assert elapsed_s + decision.delay_s <= policy.max_elapsed_s
         assert decision.pool_wide == (kind in (RATE, GROWTH))
+    else:
+        assert kind not in (RATE, GROWTH)
+
+
+class TestProgress:
+    def test_attempts_in_flight_together_count_once_and_an_admitted_one_ends_the_row(self):
+        progress, refusal = Progress(), Refusal(RATE, retry_after_s=500.0)
+        for _ in range(5):
+            progress.refuse(T0 + NS, T0, refusal)
+        assert progress.row(T0 + 2 * NS, T0, refusal) == Row(1, 1, 1.0, refused=6)
+        assert progress.row(T0 + 3 * NS, T0 + 2 * NS, refusal) == Row(2, 2, 2.0, refused=6)
+        progress.refuse(T0 + 3 * NS, T0 + 2 * NS, Refusal(RATE))
+        assert progress.row(T0 + 4 * NS, T0 + 4 * NS, refusal) == Row(3, 2, 3.0, refused=7)
+        progress.admit(T0 + 6 * NS)
+        assert progress.row(T0 + 9 * NS, T0 + 9 * NS, Refusal(RATE)) == Row(1, 0, 0.0, 5.0, 7, 1)
+
+    def test_an_attempt_that_was_not_refused_in_time_is_admitted_without_an_answer(self):
+        """One that was sent with the refused one: of a rate it came first, of full servers it shows chance."""
+        for kind, sent_ns, number in ((RATE, T0, 2), (RATE, T0 + NS // 2, 1), (CAPACITY, T0 - 1, 2), (CAPACITY, T0, 1)):
+            progress, refusal = Progress(), Refusal(kind)
+            progress.refuse(T0 + NS // 2, T0, refusal)
+            again = T0 + 3 * NS // 2, T0 + NS, refusal, [sent_ns, T0 + NS]
+            assert progress.row(*again).number == number
+            assert progress.row(*again).admitted == 1
+            progress.refuse(*again)
+            assert progress.row(T0 + 2 * NS, T0 + 2 * NS, refusal).number == number + 1
+
+    def test_refusals_for_capacity_are_a_row_of_their_own_and_others_are_none(self):
+        progress = Progress()
+        progress.refuse(T0, T0, Refusal(RATE))
+        assert progress.row(T0, T0, Refusal(CAPACITY)) == Row(1)
+        for other in (Refusal(RATE, scope=RefusalScope.MODE), Refusal(RefusalKind.MONEY)):
+            progress.refuse(T0, T0, other)
+            assert progress.row(T0, T0, other) is None
+
+
+class TestFullServers:
+    def test_they_use_up_nothing_of_a_request_while_others_are_served(self):
+        failures, counted = Failures(), []
+        for admitted in (5, 6, 8, 8, 8, 9, 9):
+            failures.count(Row(1, admitted=admitted), Refusal(CAPACITY))
+            counted.append(failures.full)
+        assert counted == [1, 1, 1, 2, 3, 1, 2]
+        failures.count(Row(9, admitted=9), Refusal(RATE))
+        failures.count(None)
+        assert (failures.own, failures.full, failures.of_pool, failures.admitted) == (1, 2, 8, 5)
+
+    def test_the_pause_grows_only_while_none_is_served(self):
+        policy, full = RetryPolicy(), Refusal(CAPACITY)
+        assert after(policy, full, full=1, failed=9, row=4) == Again(1, pool_wide=False)
+        assert after(policy, full, full=4, failed=9) == Again(8, pool_wide=False)
+        assert after(policy, full, full=6, failed=9) == GiveUp("6 attempts made")
+
+    def test_a_request_that_chance_cannot_explain_is_given_up(self):
+        half = {"refused": 1_000, "admitted": 1_000}
+        assert isinstance(after(RetryPolicy(), Refusal(CAPACITY), full=1, failed=19, **half), Again)
+        ends = after(RetryPolicy(), Refusal(CAPACITY), full=1, failed=20, **half)
+        assert ends == GiveUp("20 attempts made, while 1,000 others of the pool were admitted")
+        assert after(RetryPolicy(max_attempts=1), Refusal(CAPACITY), full=1).reason == "1 attempt made"
 
 
 class TestBudget:
     def test_a_few_at_once_then_one_a_second(self):
         budget = RetryBudget(T0)
-        assert [budget.spend(T0) for _ in range(22)] == [0] * 20 + [1, 2]
-        assert budget.spend(T0 + 3 * NS) == 0
+        assert [budget.spend(T0, 0) for _ in range(102)] == [0] * 100 + [1, 2]
+        assert budget.spend(T0 + 3 * NS, 0) == 0
 
-    def test_first_attempts_earn_a_share_of_one(self):
+    def test_each_admitted_attempt_earns_three(self):
         budget = RetryBudget(T0)
-        for _ in range(20):
-            budget.spend(T0)
-        for _ in range(10):
-            budget.earn()
-        assert [round(budget.spend(T0), 6) for _ in range(3)] == [0, 0, 1]
+        for _ in range(100):
+            budget.spend(T0, 7)
+        assert [budget.spend(T0, 9) for _ in range(8)] == [0] * 6 + [1, 2]
 
     def test_it_saves_up_to_a_bound(self):
         budget = RetryBudget(T0)
-        for _ in range(1_000):
-            budget.earn()
-        assert [budget.spend(T0 + 3_600 * NS) for _ in range(21)] == [0] * 20 + [1]
+        assert [budget.spend(T0 + 3_600 * NS, 9_999) for _ in range(102)] == [0] * 100 + [1, 2]
 
 
 class TestBreaker:
@@ -109,6 +218,13 @@ class TestBreaker:
         breaker.succeeded()
         assert [breaker.failed(now_ns, now_ns) for _ in range(3)] == [False, False, True]
         assert breaker.open_until_ns == now_ns + NS
+
+    def test_full_servers_fail_when_none_was_served_for_a_second(self):
+        full = Refusal(CAPACITY)
+        assert is_server_fault(529, full, Row(9, lasted_s=0.9)) is None
+        assert is_server_fault(529, full, Row(2, lasted_s=1.0)) is True
+        assert is_server_fault(503, Refusal(RATE), Row(9, lasted_s=9.0)) is False
+        assert [is_server_fault(status, None, None) for status in (200, 429, 500)] == [False, False, True]
 
     def test_one_success_closes_it(self):
         breaker = Breaker(BreakerPolicy(failures=2))

@@ -7,7 +7,7 @@ from core_worlds import T0
 from paceline.core.pause import PROBE_NS
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS
-from paceline.core.results import NO_ANSWER, Reservation
+from paceline.core.results import COOL_DOWN, NO_ANSWER, Reservation, WaitUntil
 from paceline.core.silence import SILENT_MAX_NS, SILENT_MIN
 from paceline.pacing.status import report
 
@@ -34,9 +34,28 @@ def test_one_probe_goes_and_the_others_after_an_answer():
     assert isinstance(ask(pool, now_ns)[1], Reservation)
     waiters = [ask(pool, now_ns)[0] for _ in range(3)]
     assert (report(pool, now_ns)["binds"], pool.wake_ns) == (NO_ANSWER, now_ns + PROBE_NS)
+    assert pool.place(now_ns, waiters[2]) == (2, now_ns + PROBE_NS, NO_ANSWER)
     pool.settle(now_ns + 1, flying[0], USED)
     assert pool.pump(now_ns + 1) == waiters
     assert [notice.split(",")[0] for notice in pool.notices] == ["no answer for 10.0 s", "answers come again"]
+
+
+def test_who_does_not_wait_hears_that_no_answer_comes():
+    pool, _, now_ns = silent_pool()
+    sent(pool, now_ns)
+    assert pool.try_grant(now_ns, Waiter({})) == WaitUntil(now_ns + PROBE_NS, NO_ANSWER)
+
+
+def test_a_longer_pause_of_another_reason_is_the_one_that_binds_and_outlasts_the_silence():
+    pool, flying, now_ns = silent_pool()
+    sent(pool, now_ns)
+    waiter, _ = ask(pool, now_ns)
+    pool.capacity.pause(now_ns + 94 * NS)
+    assert (pool.place(now_ns, waiter)[1:], report(pool, now_ns)["binds"]) == ((now_ns + 94 * NS, COOL_DOWN), COOL_DOWN)
+    pool.settle(now_ns + NS, flying[0], USED)
+    assert (pool.silent_since_ns, pool.capacity.cool_down_ns(now_ns + NS)) == (0, 93 * NS)
+    assert pool.pump(now_ns + NS) == []
+    assert pump_at_wake(pool) == (now_ns + 94 * NS, [waiter])
 
 
 def test_a_refusal_is_an_answer():

@@ -12,8 +12,8 @@ import trustme
 from paceline.gateway import client as module
 from paceline.gateway.client import HELD_MAX, HttpClient, InvalidAnswerError
 from paceline.gateway.upstreams import Upstream
-from paceline.http.exchange import Fault, fault_of
-from paceline.http.lack import Lack, lack_of
+from paceline.pacing.faults import Fault, fault_of
+from paceline.pacing.lack import Lack, lack_of
 from paceline.providers.registry import provider_named
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

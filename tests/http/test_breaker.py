@@ -13,22 +13,12 @@ import pytest
 import paceline
 from paceline.core.quota import NS
 from paceline.http import pace_transport
-from paceline.http.exchange import Fault, fault_of
 from paceline.http.httpx import _Httpx
-from paceline.pacing.retry import RetryBudget
+from paceline.pacing.faults import Fault, fault_of
 from paceline.testing import ManualClock, run_virtual
 
 BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "Say something."}], "max_tokens": 5}
 PATH = "/v1/chat/completions"
-
-
-def test_retries_beyond_their_share_wait_longer_and_longer():
-    budget = RetryBudget(0)
-    assert [budget.spend(0) for _ in range(22)] == [0.0] * 20 + [1.0, 2.0]
-    for _ in range(50):
-        budget.earn()
-    assert budget.spend(0) == 0.0
-    assert budget.spend(3_600 * NS) == 0.0
 
 
 class Script(httpx2.AsyncBaseTransport):

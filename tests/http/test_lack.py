@@ -16,8 +16,8 @@ import urllib3
 
 import paceline
 from paceline.http import lack as lack_module
-from paceline.http.exchange import Fault, fault_of
-from paceline.http.lack import FILES_WANTED, Lack, lack_of, raise_files
+from paceline.pacing.faults import Fault, fault_of
+from paceline.pacing.lack import FILES_WANTED, Lack, lack_of, raise_files
 
 resource = pytest.importorskip("resource")
 

@@ -15,7 +15,7 @@ import requests
 import urllib3
 
 import paceline
-from paceline.http.exchange import Fault, fault_of
+from paceline.pacing.faults import Fault, fault_of
 
 LIMITS = ["6000 requests/min", "4M tokens/min"]
 KEY = {"authorization": "Bearer k"}

@@ -88,20 +88,26 @@ def pool_exists(limiter):
     return "openai/gpt-5" in limiter.status()["pools"]
 
 
-async def test_attempts_are_bounded_and_the_sdk_sees_one_rate_limit_error():
-    limiter = make_limiter(retry=paceline.RetryPolicy(max_attempts=3))
-    script = Script(*[rate_limited("0.01", "Rate limit reached for gpt-5")] * 3)
+async def test_no_attempt_follows_after_the_time_and_the_sdk_sees_one_rate_limit_error():
+    limiter = make_limiter(retry=paceline.RetryPolicy(max_elapsed_s=0.5))
+    script = Script(*[rate_limited("0.3", "Rate limit reached for gpt-5")] * 2)
     async with openai.AsyncOpenAI(
         api_key="k", base_url="http://127.0.0.1/v1", http_client=client(script, limiter)
     ) as sdk:
-        with pytest.raises(openai.RateLimitError, match="3 attempts made: Rate limit reached for gpt-5") as error:
+        with pytest.raises(
+            openai.RateLimitError, match=r"more than 0\.5 s after the first: Rate limit reached for gpt-5"
+        ) as error:
             await sdk.chat.completions.create(**BODY)
     assert script.answers == []  # the SDK's own two retries did not happen
     assert error.value.response.headers["x-paceline"] == "gave_up"
 
 
 async def test_a_long_wait_is_handed_up():
-    limiter, script = make_limiter(), Script(rate_limited("3000"))
+    limiter = make_limiter()
+    limiter.scheduler("openai/gpt-5").pool.progress.refuse(
+        0, 0, paceline.Refusal(paceline.RefusalKind.RATE, retry_after_s=3_000)
+    )
+    script = Script(rate_limited("3000"))  # and another one was refused before
     async with client(script, limiter) as http:
         response = await http.post("/v1/chat/completions", json=BODY)
     assert response.status_code == 429

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 import httpx
@@ -12,7 +13,7 @@ import paceline
 from paceline.testing import ManualClock, run_virtual
 
 POOL = "openai/gpt-5"
-RETRY = paceline.RetryPolicy(max_attempts=3, backoff_s=2.0, jitter=0.0)
+RETRY = paceline.RetryPolicy(max_attempts=3, max_refused=3, backoff_s=2.0, jitter=0.0)
 MONEY = '{"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}}'
 
 
@@ -170,18 +171,129 @@ def test_full_servers_open_the_breaker_and_an_answer_closes_it():
     assert call.at_s == [0, 1, 2]
 
 
+class TestFaultsByHand:
+    """The breaker heeds them; the pool pauses after five in a row, and an answer ends that."""
+
+    def pool(self, name=POOL):
+        self.clock = ManualClock()
+        self.limiter = paceline.Limiter({POOL: "600 requests/min", "starts": "600 starts/min"}, clock=self.clock)
+        self.name = name
+
+    def fail(self, error, times=5, *, reported=False):
+        for _ in range(times):
+            cost = {"starts": 1} if self.name == "starts" else {}
+            with contextlib.suppress(type(error)), self.limiter.acquire(self.name, **cost) as permit:
+                if not reported:
+                    raise error
+                permit.failed(error)
+        return self.limiter.status()["pools"][self.name]["cool_down_s"]
+
+    @pytest.mark.parametrize("reported", [False, True])
+    @pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), httpx.ReadTimeout("no"), answered(502)])
+    def test_five_in_a_row_pause_the_pool(self, error, reported):
+        self.pool()
+        assert self.fail(error, 4, reported=reported) == 0
+        assert self.fail(error, 1, reported=reported) == pytest.approx(1.0, abs=0.01)
+        assert self.limiter.status()["pools"][POOL]["in_flight"] == 0
+
+    def test_an_answer_between_ends_the_row_and_one_after_it_the_pause(self):
+        self.pool()
+        for _ in range(3):
+            assert self.fail(TimeoutError(), 4) == 0
+            self.limiter.try_acquire(POOL).settle()
+        held = self.limiter.try_acquire(POOL)
+        assert self.fail(TimeoutError()) > 0
+        held.settle()
+        assert self.limiter.status()["pools"][POOL]["cool_down_s"] == 0
+
+    @pytest.mark.parametrize("error", [ValueError("no"), answered(400), KeyError("x")])
+    def test_another_error_is_none(self, error):
+        self.pool()
+        assert self.fail(error, 9) == 0
+
+    def test_a_pool_that_is_none_of_a_provider_has_no_host(self):
+        self.pool("starts")
+        assert self.fail(TimeoutError(), 9) == 0
+
+    def test_without_a_connection_the_charge_is_given_back(self):
+        self.pool()
+        self.limiter.try_acquire(POOL).failed(httpx.ConnectError("no"))
+        self.limiter.try_acquire(POOL).failed()
+        counts = self.limiter.status()["pools"][POOL]["counts"]
+        assert (counts["cancelled"], counts["settled"]) == (1, 1)
+
+
 def test_giving_up_pauses_others_only_for_what_is_theirs_too():
     once = paceline.RetryPolicy(max_attempts=1)
     for error, pause_s in (
-        (answered(429, retry_after="120"), 120),
-        (answered(503, '{"error": {"message": "overloaded"}}', retry_after="120"), 0),
-        (answered(429, retry_after="86400"), 0),
-        (answered(429, retry_after="3456000"), 0),
+        (answered(429, retry_after="50"), 50),
+        (answered(503, '{"error": {"message": "overloaded"}}', retry_after="50"), 0),
+        (answered(429, retry_after="86400"), 15),  # a probe tests it first
+        (answered(429, retry_after="3456000"), 15),
     ):
         call = Call(error)
         with pytest.raises(paceline.GaveUpError):
             call.run(retry=once)
-        assert call.pool["cool_down_s"] == pytest.approx(pause_s, abs=0.1)
+        assert call.pool["cool_down_s"] == pytest.approx(pause_s, abs=0.3)
+
+
+def test_no_attempt_starts_after_the_time_that_the_policy_allows():
+    """Neither the pause after a refusal nor the queue behind it makes an attempt later than that."""
+    brief = paceline.RetryPolicy(max_elapsed_s=5.0, jitter=0.0)
+    call = Call(*[answered(429, retry_after="3")] * 9)
+    with pytest.raises(paceline.GaveUpError, match="more than 5 s after the first"):
+        call.run(retry=brief)
+    assert call.at_s == [0, 3]
+    call = Call(*[answered(429, retry_after="1")] * 9)
+    call.run(retry=paceline.RetryPolicy(jitter=0.0))  # answered after nine refusals
+    busy = Call(answered(429, retry_after="1"))
+
+    async def main():
+        for attempt in busy.limiter.attempts(POOL, retry=brief):
+            async with attempt as permit:
+                busy.limiter.scheduler(POOL).pause(busy.clock.now_ns() + 60 * 10**9)
+                busy.make(permit)
+
+    with pytest.raises(paceline.GaveUpError, match="more than 5 s after the first") as caught:
+        run_virtual(main(), busy.clock)
+    assert busy.at_s == [0]
+    assert caught.value.refusal.retry_after_s == 1
+    assert busy.clock.now_ns() - busy.began_ns <= 5 * 10**9
+
+
+def test_refusals_of_the_pool_use_up_nothing_while_it_admits_others():
+    call = Call(*[answered(429)] * 9)
+    assert call.run(retry=paceline.RetryPolicy(jitter=0.0)) == "answer"
+    assert len(call.at_s) == 10
+
+
+def test_a_request_that_is_always_refused_blocks_no_other_and_is_given_up():
+    call = Call()
+    served = []
+
+    async def one(name):
+        for attempt in call.limiter.attempts(POOL, retry=paceline.RetryPolicy(jitter=0.0)):
+            async with attempt as permit:
+                if name == "bad":
+                    raise answered(429)
+                permit.settle()
+                served.append(name)
+
+    async def main():
+        return await asyncio.gather(*map(one, ["bad", *range(400)]), return_exceptions=True)
+
+    outcomes = run_virtual(main(), call.clock)
+    assert sorted(served) == list(range(400))
+    assert [type(outcome) for outcome in outcomes if outcome] == [paceline.GaveUpError]
+    assert "others of the pool were admitted" in str(outcomes[0])
+
+
+def test_a_pool_that_admits_nothing_stops_after_ten_minutes():
+    call = Call(*[answered(429)] * 99)
+    with pytest.raises(paceline.GaveUpError, match="has admitted nothing for"):
+        call.run(retry=paceline.RetryPolicy(jitter=0.0))
+    assert 600 <= call.at_s[-1] <= 720
+    assert "has admitted nothing for" in call.pool["stopped"]
 
 
 def test_an_error_that_is_caught_in_the_loop_ends_it():

@@ -12,6 +12,7 @@ import pytest
 from shared_world import until
 
 import paceline
+from paceline.core.results import NO_ANSWER
 from paceline.pacing import lines
 from paceline.testing import ManualClock, run_virtual
 
@@ -117,6 +118,13 @@ class TestWaits:
         limiter.try_acquire(POOL).refused(retry_after_s=20)
         wait(limiter, (POOL, {}))
         assert texts(records)[1:] == ["Rate limit: waiting 20.0 s for the cool-down of openai/gpt-4o"]
+
+    def test_for_an_answer_of_a_silent_pool(self, logged):
+        records, limiter = logged(logging.INFO), limiter_of()
+        pool = limiter.scheduler(POOL).pool
+        pool.capacity.pause(limiter.pacer.clock.now_ns() + 20 * 10**9, NO_ANSWER)
+        wait(limiter, (POOL, {"tokens": 1}))
+        assert texts(records) == ["Rate limit: waiting 20.0 s for an answer of openai/gpt-4o"]
 
     def test_of_a_burst(self, logged):
         records, limiter = logged(logging.INFO), limiter_of({"jobs": "60 requests/min burst 3"})
@@ -242,7 +250,7 @@ class TestPermits:
 
 
 class TestRefusalsAndRetries:
-    RETRY = paceline.RetryPolicy(max_attempts=3, backoff_s=2.0, jitter=0.0)
+    RETRY = paceline.RetryPolicy(max_refused=3, backoff_s=2.0, jitter=0.0)
 
     def test_a_429_is_a_warning(self, logged):
         records, limiter = logged(logging.WARNING), limiter_of()

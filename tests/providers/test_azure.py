@@ -6,8 +6,9 @@ import pytest
 from cases import check_error, check_headers, check_usage, each, load
 
 from paceline import Limiter
+from paceline.core.progress import Row
 from paceline.core.quota import TOKENS, Rule
-from paceline.pacing.retry import GiveUp, RetryPolicy
+from paceline.pacing.retry import Failures, GiveUp, RetryPolicy
 from paceline.providers.answers import usage_cost
 from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
@@ -86,4 +87,4 @@ def test_a_day_is_handed_up():
     import json
 
     refusal = PROVIDER.refusal(429, case["headers"], json.dumps(case["body"]).encode())
-    assert isinstance(RetryPolicy().after(1, 0.0, refusal, 0.5), GiveUp)
+    assert isinstance(RetryPolicy().after(Failures(of_pool=1), refusal, Row(1), 0.5), GiveUp)

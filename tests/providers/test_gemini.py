@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 from cases import check_error, check_headers, check_usage, each, feed, load, sse
 
+from paceline.core.progress import Row
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Rule
 from paceline.core.results import RefusalKind
 from paceline.estimation.estimate import estimate_tokens
-from paceline.pacing.retry import GiveUp, RetryPolicy
+from paceline.pacing.retry import Failures, GiveUp, RetryPolicy
 from paceline.providers.answers import usage_cost
 from paceline.providers.base import Usage
 from paceline.providers.gemini import MEDIA
@@ -135,7 +136,7 @@ def test_a_day_that_is_over_is_not_tried_again_in_seconds():
     refusal = PROVIDER.refusal(429, {}, json.dumps(case["body"]).encode())
     assert refusal is not None
     assert refusal.kind is RefusalKind.RATE
-    assert isinstance(RetryPolicy().after(1, 0.0, refusal, 0.5), GiveUp)
+    assert isinstance(RetryPolicy().after(Failures(of_pool=1), refusal, Row(1), 0.5), GiveUp)
 
 
 @pytest.mark.parametrize("date", ["Fri, 31 Dec 9999 23:59:59 GMT", "Sat, 99 Nov 2026 00:00:00 GMT", "x"])

@@ -52,7 +52,7 @@ class Fleet:
     def __init__(
         self, told, settings, *, jobs=1_000, hosts=1, workers=500, seed=1, underestimate=UNDERESTIMATE, words=(20, 3_000),
         output=200, model=MODEL, source="given", stalls=(), changes=(), net_s=(0.001, 0.02), lies="",
-        capacity=None, skew_s=(), store=None, headroom_s=None, retry=None,
+        capacity=None, skew_s=(), store=None, headroom_s=None, retry=None, breaker=None,
     ):  # fmt: skip
         self.model, self.workers, self.output, self.under = model, workers, output, underestimate
         settings = {**settings, "limits": {model: settings["limits"]["m"]}}
@@ -78,7 +78,7 @@ class Fleet:
             process = self.sim.process(
                 quotas={model: told}, source=SourceKind(source), shared=capacity is not None, **capacity or {},
                 skew_s=skew_s[n] if skew_s else 0.0, retry=retry or RetryPolicy(faults=True, max_attempts=12),
-                breaker=None, headroom_s=headroom_s if capacity is None else headroom_s or 1.0,
+                breaker=breaker, headroom_s=headroom_s if capacity is None else headroom_s or 1.0,
                 events=lambda event, n=n: self._on_event(n, event),
             )  # fmt: skip
             dice = random.Random(seed * 100 + n)

@@ -15,6 +15,8 @@ from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Refusal, RefusalKind, Reservation, Source, SourceKind
+from paceline.pacing.breaker import BreakerPolicy
+from paceline.pacing.retry import RetryPolicy
 
 START = 1_700_000_003 * NS
 BLIND = {"headers": False, "body_numbers": False}
@@ -170,3 +172,17 @@ def test_an_unknown_servers_refusals_lower_the_slots(parallel):
     assert pool.ledger.accounts[0].meter.quota.amount <= parallel + 1
     assert refused <= 60
     assert seconds <= 1.35 * 6_000 / parallel
+
+
+@pytest.mark.parametrize(("share", "most"), [(0.05, 1.2), (0.3, 1.5), (0.5, 2.1)])
+def test_servers_that_refuse_a_share_by_chance_are_used_in_full(share, most):
+    """Retries are in proportion to success, the breaker stays closed, and no request is given up for chance."""
+    wide = "100k requests/min"
+    fleet = Fleet(
+        wide, {"limits": {"m": wide}, "latency_s": 2.0, "faults": {"529": share}}, jobs=1_500, workers=100,
+        retry=RetryPolicy(), breaker=BreakerPolicy(),
+    )  # fmt: skip
+    report = fleet.run(300)
+    ideal_s = 1_500 * 2.0 / 100
+    assert report.lost == 0
+    assert fleet.sim.now_s <= most * ideal_s, fleet.sim.now_s / ideal_s

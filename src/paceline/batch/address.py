@@ -43,6 +43,11 @@ class Address:
         """The headers of a request to ``path``, with the key."""
         return {**self.headers, **dict([credentials(self.provider, path, self.key)] if self.provider else [])}
 
+    @property
+    def account(self) -> str:
+        """The name of the account; see :func:`account`."""
+        return account(self.root, self.key)
+
 
 def provider_of(config: Config) -> str | None:
     """The provider whose API every request uses; ``None``: by the format of each request."""

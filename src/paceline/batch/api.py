@@ -27,7 +27,7 @@ from paceline.batch.redact import Secrets
 from paceline.batch.requests import Request
 from paceline.batch.results import UNREAD, read_json
 from paceline.batch.transport import NO_CONNECTION
-from paceline.http.lack import lack_of
+from paceline.pacing.lack import lack_of
 from paceline.providers.parse import error_in
 from paceline.providers.verdict import is_result
 
@@ -218,6 +218,11 @@ class Web:
         )  # fmt: skip
         self.calls = self.refused = 0
         self._reach = Reach(lambda _: None, again=False)  # for certificates; what else fails is said of each batch
+
+    @property
+    def account(self) -> str:
+        """The name of the account; see :func:`paceline.batch.address.account`."""
+        return self._address.account
 
     async def call(self, method: str, path: str, expect: type = dict, **options: Any) -> Any:
         """The JSON value of an answer, of the type ``expect``.

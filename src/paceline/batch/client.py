@@ -34,9 +34,9 @@ from paceline.batch.transport import (
 from paceline.config.servers import ServerGroup
 from paceline.http.describe import Metered, at_account, describe
 from paceline.http.exchange import Binding, Exchange
-from paceline.http.lack import lack_of
 from paceline.http.routed import RoutedExchange, Way
 from paceline.limiter.limiter import Limiter
+from paceline.pacing.lack import lack_of
 from paceline.providers.meanings import KEY_INVALID, codes_of, refuses_key
 from paceline.providers.verdict import Judged, Verdict
 

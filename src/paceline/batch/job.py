@@ -23,7 +23,6 @@ from paceline.batch import cost
 from paceline.batch.address import (
     ROOTS,
     Address,
-    account,
     account_of,
     address_at,
     address_of,
@@ -31,6 +30,7 @@ from paceline.batch.address import (
     provider_of,
     root_of,
 )
+from paceline.batch.batches import Batches
 from paceline.batch.check import SHOWN, Checker, Plan, check
 from paceline.batch.cost import Bill
 from paceline.batch.deadline import Deadline
@@ -176,8 +176,8 @@ class Job:
                         again = partial(_from_start, file, index, provider, plan.last_line, checker, self.shard)
                         end_s = self._end_s(journal)
                         offline = partial(
-                            self._offline, again, index, addresses, results, tally, view,
-                            self._deadline(end_s, plan, limiter, tally, view),
+                            Offline, again, index, addresses, results, tally, view, most_lines=self.batch_lines,
+                            queue=self.batch_queue, deadline=self._deadline(end_s, plan, limiter, tally, view),
                         )  # fmt: skip
                         end = _in_batches(offline, journal, end_s, again, index, runner, tally, results)
                     else:
@@ -240,21 +240,6 @@ class Job:
                 f"in batches, and one by one from {in_time(needs_s)} before the deadline on if they have not ended"
             )
         return deadline
-
-    def _offline(
-        self,
-        again: Callable[[], Iterator[tuple[Request, Metered]]],
-        index: Index,
-        addresses: Mapping[str, Address],
-        results: Results,
-        tally: Tally,
-        view: View,
-        deadline: Deadline | None,
-        journal: Journal,
-    ) -> Offline:
-        accounts = {name: account(address.root, address.key) for name, address in addresses.items()}
-        options: dict[str, Any] = {"most_lines": self.batch_lines, "queue": self.batch_queue, "deadline": deadline}
-        return Offline(again, index, journal, addresses, accounts, results, tally, view, **options)
 
     def _journal(self, results: Results) -> Journal | None:
         """The journal of batches of a run that sends in batches.
@@ -441,7 +426,7 @@ class Job:
             at_host = (one for one in addresses.values() if urlsplit(one.root).hostname == name)
             address = addresses.get(name) or next(at_host, None)
             if address is not None:
-                return account(address.root, address.key)
+                return address.account
             return account_of(pool, self.config.base_url, self.environ)
 
         try:
@@ -561,18 +546,24 @@ def _end(
     )
     if batches is not None:
         report["batches"] = batches
+    lines = [*in_words(report, tally.left, tally.about), *cost.in_words(report, tally.ok), *runner.reach.at_end()]
+    again = "the same command again sends the rest" if results.resumable else "nothing can be resumed"
+    return _told(lines, stop, again, tally, view), report
+
+
+def _told(lines: Iterable[str], stop: tuple[int, str] | None, again: str, tally: Tally, view: View) -> int:
+    """Print the lines of a summary, and ``again`` after a stop; return the exit code."""
     view.close()
-    for line in [*in_words(report, tally.left, tally.about), *cost.in_words(report, tally.ok), *runner.reach.at_end()]:
+    for line in lines:
         view.say(line)
     if stop is not None:
-        again = "the same command again sends the rest" if results.resumable else "nothing can be resumed"
         with suppress(OSError):  # the terminal was closed
             left = f"{tally.about}{tally.left:,}"
             print(f"paceline run: stopped: {stop[1]}; {left} requests left: {again}", file=sys.stderr)  # noqa: T201
-        return stop[0], report
+        return stop[0]
     for line in tally.remedies():
         view.say(line)
-    return (FAILED if tally.failed or tally.doubtful else DONE), report
+    return FAILED if tally.failed or tally.doubtful else DONE
 
 
 def _run(runner: Runner) -> None:
@@ -597,19 +588,19 @@ def _in_batches(
     """
     created, sender = 0, cast("Runner | None", None)
     while True:
-        batches = offline(journal)
+        current = offline(journal=journal)
         if tally.left or journal.unfinished or journal.lost:
             try:
                 journal.open()
                 journal.keep_deadline(deadline)
-                asyncio.run(batches.run(create=sender is None))
+                asyncio.run(current.run(create=sender is None))
             finally:
                 journal.close()
-        batches.created = created = created + batches.created
-        if batches.stop is not None or not (batches.left or (sender is not None and tally.left)):
-            _forget_deadline(journal, ended=batches.stop is None)
-            return partial(_end_offline, batches)
-        following = runner(_free(again(), batches, index))
+        created += current.batches.created
+        if current.stop is not None or not (current.left if sender is None else tally.left):
+            _forget_deadline(journal, ended=current.stop is None)
+            return partial(_end_offline, current, created=created)
+        following = runner(_free(again(), current.batches, index))
         if sender is not None:
             following.sender.attempts, following.sender.refused = sender.sender.attempts, sender.sender.refused
         sender = following
@@ -630,7 +621,7 @@ def _forget_deadline(journal: Journal, *, ended: bool) -> None:
 
 
 def _free(
-    found: Iterator[tuple[Request, Metered]], batches: Offline, index: Index
+    found: Iterator[tuple[Request, Metered]], batches: Batches, index: Index
 ) -> Iterator[tuple[Request, Metered]]:
     """The requests that are in no batch, each once."""
     for request, metered in found:
@@ -639,10 +630,10 @@ def _free(
 
 
 def _end_offline(
-    offline: Offline, limiter: Limiter, tally: Tally, view: View, results: Results
+    offline: Offline, limiter: Limiter, tally: Tally, view: View, results: Results, *, created: int
 ) -> tuple[int, dict[str, Any]]:
     """Print the summary of a run in batches; return the exit code and the summary."""
-    stop = offline.stop
+    stop, in_progress = offline.stop, offline.batches.journal.unfinished
     report = tally.report(
         limiter.status()["pools"],
         attempts=offline.calls,
@@ -650,23 +641,12 @@ def _end_offline(
         elapsed_s=0.0,
         output=results.path,
         interrupted=stop is not None and stop[0] == INTERRUPTED,
-    ) | {"batches": offline.created, "batches_in_progress": offline.in_progress}
-    view.close()
+    ) | {"batches": created, "batches_in_progress": in_progress}
     lines = in_words(report, tally.left, tally.about)
-    lines[1] = (
-        f"{offline.created:,} batches created in {offline.calls:,} calls, {offline.refused:,} of them refused with a 429"
-    )
-    for line in [*lines, *cost.in_words(report, tally.ok)]:
-        view.say(line)
-    if stop is not None:
-        goes = f"{offline.in_progress:,} batches go on at the provider: " if offline.in_progress else ""
-        text = f"stopped: {stop[1]}; {tally.left:,} requests left: {goes}the same command again goes on"
-        with suppress(OSError):  # the terminal was closed
-            print(f"paceline run: {text}", file=sys.stderr)  # noqa: T201
-        return stop[0], report
-    for line in tally.remedies():
-        view.say(line)
-    return (FAILED if tally.failed or tally.doubtful else DONE), report
+    lines[1] = f"{created:,} batches created in {offline.calls:,} calls, {offline.refused:,} of them refused with a 429"
+    goes = f"{in_progress:,} batches go on at the provider: " if in_progress else ""
+    again = f"{goes}the same command again goes on"
+    return _told([*lines, *cost.in_words(report, tally.ok)], stop, again, tally, view), report
 
 
 def _from_start(

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from paceline.http.lack import Lack
+from paceline.pacing.lack import Lack
 
 SPARE: Final = 8
 """How many requests fewer are in flight then: their files are for the resolver, the store and the output."""

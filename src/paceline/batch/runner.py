@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Iterator, Mapping
-from types import FrameType
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from paceline.batch.address import Address
@@ -31,6 +31,19 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 
 _STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+
+
+def heed(on_signal: Callable[[], object]) -> Callable[[], None]:
+    """Call ``on_signal`` at each signal that ends a program, and is not ignored; return what restores the handlers."""
+    main = threading.current_thread() is threading.main_thread()  # other threads cannot handle signals
+    heeded = [number for number in _STOPPING if main and signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+    before = [(number, signal.signal(number, lambda *_: on_signal())) for number in heeded]
+
+    def restore() -> None:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+    return restore
 
 
 class Runner:
@@ -68,14 +81,7 @@ class Runner:
 
     async def run(self) -> None:
         """Send everything."""
-        loop = asyncio.get_running_loop()
-
-        def on_signal(_number: int, _frame: FrameType | None) -> None:
-            loop.call_soon_threadsafe(self._on_signal)
-
-        main = threading.current_thread() is threading.main_thread()  # other threads cannot handle signals
-        heeded = [number for number in _STOPPING if main and signal.getsignal(number) is not signal.SIG_IGN]  # nohup
-        before = {number: signal.signal(number, on_signal) for number in heeded}
+        restore = heed(partial(asyncio.get_running_loop().call_soon_threadsafe, self._on_signal))
         workers = min(self._config.workers, max(self._tally.left, 1))
         self._client.open()
         self._tasks = [asyncio.create_task(self._work()) for _ in range(workers)]
@@ -89,8 +95,7 @@ class Runner:
             progress.cancel()
             if self._writing is not None:
                 self._writing.cancel()
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            restore()
             await self._client.close()
 
     def _halt(self, code: int, message: str) -> None:

@@ -21,7 +21,7 @@ from paceline.batch.redact import Secrets
 from paceline.batch.results import read_body
 from paceline.core.results import QuotaError
 from paceline.http.exchange import Binding, Exchanged, Tap, UnsentError
-from paceline.http.lack import lack_of
+from paceline.pacing.lack import lack_of
 from paceline.pacing.permit import Permit
 from paceline.providers.verdict import Beginning
 

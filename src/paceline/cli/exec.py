@@ -35,8 +35,8 @@ EPILOG = (
 def command(*, words: tuple[str, ...], limits: tuple[str, ...], file: Path | None, quiet: bool, **given: Any) -> None:
     """Run COMMAND with the requests of all its Python processes paced, by quotas that they share."""
     from paceline.config import Config, parse_limit
-    from paceline.http.lack import raise_files
     from paceline.launcher.command import StartError, run
+    from paceline.pacing.lack import raise_files
     from paceline.stores import NO_STORE
 
     try:

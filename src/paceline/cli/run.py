@@ -102,7 +102,7 @@ def command(
     from paceline.batch.requests import WHOLE, Shard
     from paceline.batch.runner import INTERRUPTED, USAGE
     from paceline.config import Config, parse_limit
-    from paceline.http.lack import raise_files
+    from paceline.pacing.lack import raise_files
 
     if mode == "sync" and (batch_lines is not None or batch_queue is not None):
         raise click.UsageError("--batch-lines and --batch-queue need --mode batch")

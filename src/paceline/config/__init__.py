@@ -51,7 +51,7 @@ __all__ = ["ANY", "ENV_PREFIX", "Config", "find_file", "load_arguments", "parse_
 OPTIONS = ("clock", "events")
 """Arguments of a limiter that are not settings."""
 
-PATIENT = {"max_elapsed_s": RUN_S, "max_retry_after_s": RUN_S, "faults": True}
+PATIENT = {"max_retry_after_s": RUN_S, "faults": True}
 """How a batch retries by default: its attempts are bounded, and it has time."""
 
 

@@ -224,6 +224,7 @@ class Retry(TypedDict, total=False):
     """Fields of :class:`~paceline.RetryPolicy`."""
 
     max_attempts: Attempts
+    max_refused: Attempts
     max_elapsed_s: Month
     backoff_s: Day
     backoff_max_s: Day

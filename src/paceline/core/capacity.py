@@ -14,7 +14,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
 from paceline.core.queue import Waiter
 from paceline.core.quota import Cost, Quota
-from paceline.core.results import QUEUE, Decision, Reading, Refusal, Reservation, StoreLost, WaitUntil
+from paceline.core.results import COOL_DOWN, QUEUE, Decision, Reading, Refusal, Reservation, StoreLost, WaitUntil
 
 Learns = bool | Literal["up"]
 """Whether answers change the limits; ``up``: they also raise those that the user has given."""
@@ -50,6 +50,7 @@ class Capacity(Protocol):
         behind: What a request waits for when neither a quota nor a pause binds: ``queue`` or ``store``.
         exchange_ns: When an exchange with the store is due; ``FAR_NS``: not before the next event.
         exchange_due: Whether ``exchange_ns`` became earlier since it was last read.
+        pause_reason: Why the pool pauses; of the last pause, if it does not.
     """
 
     behind: str
@@ -63,6 +64,9 @@ class Capacity(Protocol):
 
     @property
     def exchange_ns(self) -> int: ...
+
+    @property
+    def pause_reason(self) -> str: ...
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         """Charge every quota for ``waiter``, or none; :data:`PENDING` when the store decides."""
@@ -92,8 +96,8 @@ class Capacity(Protocol):
     def observe(self, now_ns: int, readings: Sequence[Reading], reservation: Reservation) -> bool:
         """Learn from the headers of the answer to ``reservation``; whether quotas have changed."""
 
-    def pause(self, until_ns: int) -> None:
-        """Grant nothing before ``until_ns``, then one attempt, and the others after its answer."""
+    def pause(self, until_ns: int, reason: str = COOL_DOWN) -> None:
+        """Grant nothing before ``until_ns``, for ``reason``, then one attempt, and the others after its answer."""
 
     def lift(self, now_ns: int, until_ns: int) -> None:
         """End the pause until ``until_ns``, if it is the one in force."""
@@ -175,12 +179,12 @@ class LocalCapacity:
         return True
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
+        oversized = reservation in self.ledger.oversized
         true = self.ledger.settle(now_ns, reservation, actual)
         if actual and self.learning is not None and reservation.notes:
             if self.learning.guesses.tested:
                 self.learning.served(now_ns, reservation, true)
-            if self.ledger.exceeded:
-                self.ledger.exceeded = False
+            if oversized:
                 self.learning.outgrown(now_ns, true)
         return true
 
@@ -195,13 +199,17 @@ class LocalCapacity:
             return False
         if refusal.kind.about_rate:
             self.learning.charge_kept(reservation)
-        return bool(self.learning.refused(now_ns, reservation, refusal, pause_ns))
+        return self.learning.refused(now_ns, reservation, refusal, pause_ns)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
-        return self.learning is not None and bool(self.learning.observe(now_ns, readings, reservation))
+        return self.learning is not None and self.learning.observe(now_ns, readings, reservation)
 
-    def pause(self, until_ns: int) -> None:
-        self.ledger.pause.begin(until_ns)
+    @property
+    def pause_reason(self) -> str:
+        return self.ledger.pause.reason
+
+    def pause(self, until_ns: int, reason: str = COOL_DOWN) -> None:
+        self.ledger.pause.begin(until_ns, reason)
 
     def lift(self, now_ns: int, until_ns: int) -> None:
         self.ledger.pause.lift(now_ns, until_ns)

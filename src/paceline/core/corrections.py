@@ -45,8 +45,8 @@ class Corrections:
     ) -> None:
         self.ledger, self.accounts = ledger, ledger.accounts
         self.shared = report is not None
-        self.guesses = Guesses(ledger)
         self.notices: list[str] = []
+        self.guesses = Guesses(ledger, self.notices)
         self._report = report or (lambda _: None)
         self._raises, self._adapts = raises, adapts
         self._tracked = 0  # the number of accounts that have a tracker, or need none
@@ -112,28 +112,28 @@ class Corrections:
         self._report(quota)
         return len(self.accounts) - 1
 
-    def take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> list[int]:
-        """Take the limit of the answer to an attempt that was sent at ``sent_ns``; return the index of the changed quota.
+    def take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> bool:
+        """Take the limit of the answer to an attempt that was sent at ``sent_ns``; whether a quota is new or has changed.
 
         With an ``index`` it is the limit of that quota, unless a later attempt has met another one. Without, the quota
         is added, if it is new. Nothing is taken from an answer without a limit.
         """
         limit = answer.limit
         if limit is None:
-            return []
+            return False
         if index is None:
             if not answer.unit or not self._is_new(answer.unit, answer.period_s):
-                return []
+                return False
             slots = answer.unit == CONCURRENCY
             rule = Rule.SLOTS if slots else Rule.BUCKET
             index = self.add(now_ns, Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule))
             if slots:
                 self.guesses.found_slots(index)
-            return [index]
+            return True
         account = self.accounts[index]
         tracker = account.tracker
         if tracker is not None and sent_ns < tracker.limit_as_of_ns:
-            return []
+            return False
         limit = self.in_period(index, limit)
         if limit > account.given and not self._raises:
             self._stated_above(index, limit)
@@ -147,11 +147,11 @@ class Corrections:
         if limit == before:
             if account.source.kind is not SourceKind.GIVEN:
                 account.source = LEARNED
-            return []
+            return False
         self.set_limit(now_ns, index, limit)
         if tracker is not None:
             tracker.limit_as_of_ns = sent_ns
-        return [index]
+        return True
 
     def set_limit(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
         """Set the limit of the quota at ``index``, here and in the other processes."""
@@ -183,14 +183,3 @@ class Corrections:
             m.charge(now_ns, missing)
             self._report(Change(index, What.SHIFT, math.ceil(missing * m.ns_per_unit)))
         tracker.begin_epoch(now_ns)
-
-    def about_guess(self, index: int) -> str:
-        """A sentence about a guessed limit, with its source and the remedy."""
-        account = self.accounts[index]
-        name, source = account.name, account.source
-        # A published limit belongs to the tier that was named, or to the only tier.
-        tier = "name the tier of the account (tier=...), " if source.kind is SourceKind.ASSUMED else ""
-        return (
-            f"the limit {name!r} is {source}, and no answer has confirmed it: {tier}give the limits, or measure them with"
-            " `paceline check`"
-        )

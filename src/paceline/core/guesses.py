@@ -24,9 +24,6 @@ from paceline.core.results import LEARNED, Reservation, Source, SourceKind
 STALL_NS = 60 * NS
 """The user is told of a guess that makes a request wait longer."""
 
-LONG_S = 600.0
-"""A guess with a longer period would stall a run: it is tested as soon as it binds, by a few attempts at a time."""
-
 SHARE = 1 / 8
 """An assumed rate doubles when this share of its amount has been served since the last time, and it still binds."""
 
@@ -95,12 +92,16 @@ class Guess:
 class Guesses:
     """The limits of a ledger that are tested upward.
 
+    Args:
+        ledger: The ledger.
+        notices: Takes what the user should know.
+
     Attributes:
         tested: These limits, by the index of the quota.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: Ledger, notices: list[str]) -> None:
+        self._ledger, self._notices = ledger, notices
         kinds = (SourceKind.ASSUMED, SourceKind.PUBLISHED)
         guessed = [i for i, account in enumerate(ledger.accounts) if account.source.kind in kinds]
         self.tested = {i: Guess(Kind.GUESSED) for i in guessed}
@@ -131,7 +132,21 @@ class Guesses:
         guess.wait_ns = min(max(2 * guess.wait_ns, first_ns), RETEST_TIMES * first_ns)
         guess.test_ns = now_ns + guess.wait_ns
 
-    def changed_elsewhere(self, now_ns: int, index: int, before: float) -> None:
+    def learned_elsewhere(self, now_ns: int, index: int, before: float) -> None:
+        """Note that another process has changed the limit at ``index`` from ``before``, unless this one has raised it so far."""
+        guess, account = self.tested.get(index), self._ledger.accounts[index]
+        amount = account.meter.quota.amount
+        if guess is not None and guess.amount == amount:
+            return
+        if self.is_bounded(index):
+            self._changed_elsewhere(now_ns, index, before)
+        elif amount < before:  # the process that saw the refusal may end
+            self.lowered(now_ns, index, before)
+        else:
+            self.end(index)
+        account.source = LEARNED
+
+    def _changed_elsewhere(self, now_ns: int, index: int, before: float) -> None:
         """Another process has lowered the limit at ``index`` from ``before``, or raised it in a test of its own."""
         guess, quota = self.tested[index], self._ledger.accounts[index].meter.quota
         slots = quota.rule is Rule.SLOTS
@@ -170,29 +185,44 @@ class Guesses:
         """Raise the slots at ``index`` by one at a time: a refusal has named their number, which may be that of a bad minute."""
         self.tested[index] = Guess(Kind.FOUND, SLOTS_MAX)
 
-    def stalled(self, now_ns: int, amounts: list[float]) -> int | None:
-        """The index of a guess that makes a request with ``amounts`` wait longer than a minute, the first time."""
+    def stalled(self, now_ns: int, amounts: list[float]) -> None:
+        """Add a notice, once for each guess, if a guess makes a request with ``amounts`` wait longer than a minute."""
         for index, guess in self.tested.items():
             m, amount = self._ledger.accounts[index].meter, amounts[index]
             if amount and not guess.warned and m.quota.rule is not Rule.SLOTS:
                 wait_ns = m.earliest(now_ns, min(amount, m.most)) - now_ns
                 if wait_ns > STALL_NS:
-                    guess.warned = True
-                    return index
-        return None
+                    self._warn(index, guess, "requests wait for it")
+                    return
 
-    def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> list[tuple[int, float, float]]:
-        """The quotas that rise after a served attempt: of each the index, the new amount, and the gain of its level.
+    def _warn(self, index: int, guess: Guess, effect: str) -> None:
+        """Tell the user of a guessed limit, with its source and the remedy."""
+        guess.warned = True
+        account = self._ledger.accounts[index]
+        name, source = account.name, account.source
+        # A published limit belongs to the tier that was named, or to the only tier.
+        tier = "name the tier of the account (tier=...), " if source.kind is SourceKind.ASSUMED else ""
+        self._notices.append(
+            f"the limit {name!r} is {source}, and no answer has confirmed it: {tier}give the limits, or measure them with"
+            f" `paceline check`; {effect}"
+        )
 
-        Slots whose test has ended are among them, with their present amount: it has held.
+    def served(
+        self, now_ns: int, reservation: Reservation, true: list[float]
+    ) -> list[tuple[int, float, Source, float]]:
+        """The limits that rise after an attempt that the provider has served at the cost ``true``.
+
+        Of each: the index of the quota, the new amount, its source, and the gain of the level. Slots whose test has ended are
+        among them, with their present amount: it has held.
         """
         raises = []
         binding = self._binding(now_ns, self._ledger.amounts(reservation.cost))
-        for index, guess in self.tested.items():
+        for index, guess in list(self.tested.items()):
             amount = true[index] if index < len(true) else 0.0
             guess.served += amount
             guess.since_ns = guess.since_ns or reservation.granted_ns
-            m = self._ledger.accounts[index].meter
+            account = self._ledger.accounts[index]
+            m, source = account.meter, account.source
             if isinstance(m, Slots):
                 amount_now, gain = self._slots(m, guess, now_ns - reservation.granted_ns), 0.0
             else:
@@ -206,7 +236,13 @@ class Guesses:
             )
             if amount_now > m.quota.amount or held:
                 guess.served, guess.amount = 0.0, amount_now
-                raises.append((index, amount_now, gain))
+                if not guess.warned and m.quota.rule is not Rule.SLOTS:
+                    self._warn(index, guess, "the provider serves more, so it is raised step by step")
+                if amount_now == guess.most:
+                    source = guess.source
+                    if held or m.quota.rule is not Rule.SLOTS:  # other slots have yet to hold
+                        self.end(index)
+                raises.append((index, amount_now, source, gain))
         return raises
 
     def _binding(self, now_ns: int, amounts: list[float]) -> set[int]:
@@ -217,9 +253,9 @@ class Guesses:
         meters = self._ledger.meters
         waits = [m.earliest(now_ns, min(a, m.most)) if a else now_ns for m, a in zip(meters, amounts, strict=True)]
         latest = max(range(len(waits)), key=waits.__getitem__)
-        others = [at_ns for m, at_ns in zip(meters, waits, strict=True) if m.quota.period_s <= LONG_S]
+        others = [at_ns for m, at_ns in zip(meters, waits, strict=True) if not m.quota.is_long]
         until_ns = max(others, default=now_ns)
-        return {latest} | {i for i, at_ns in enumerate(waits) if meters[i].quota.period_s > LONG_S and at_ns > until_ns}
+        return {latest} | {i for i, at_ns in enumerate(waits) if meters[i].quota.is_long and at_ns > until_ns}
 
     def _step_ns(self, index: int) -> int:
         return max(RETEST_EACH_NS, round(self._ledger.accounts[index].meter.quota.period_s * NS))
@@ -235,7 +271,7 @@ class Guesses:
         if guess.kind is not Kind.GUESSED:
             guess.test_ns = now_ns + self._step_ns(index)
             return limit * RETEST_STEP, 0.0
-        if m.quota.period_s > LONG_S:
+        if m.quota.is_long:
             guess.step = max(2 * guess.step, amount)
             return limit + guess.step, guess.step
         assumed = self._ledger.accounts[index].source.kind is SourceKind.ASSUMED

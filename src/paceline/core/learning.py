@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable
 from paceline.core.changes import Change
 from paceline.core.corrections import Corrections
 from paceline.core.ledger import DEBT_MAX, Ledger
-from paceline.core.quota import Quota, Rule
+from paceline.core.quota import Quota
 from paceline.core.readings import Readings
 from paceline.core.refusals import Refusals
-from paceline.core.results import LEARNED, Reading, Refusal, Reservation
+from paceline.core.results import Reading, Refusal, Reservation
 from paceline.core.tracker import Note
 
 
@@ -61,11 +61,11 @@ class Learning:
         """Track the accounts that the ledger has got since."""
         self._corrections.track_new()
 
-    def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> list[int]:
+    def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
         """Learn from the headers of the answer to ``reservation``; see :meth:`Readings.observe`."""
         return self._readings.observe(now_ns, readings, reservation)
 
-    def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> list[int]:
+    def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """Learn from a refusal for rate or growth; see :meth:`Refusals.refused`."""
         return self._refusals.refused(now_ns, reservation, refusal, pause_ns)
 
@@ -109,20 +109,9 @@ class Learning:
 
     def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> None:
         """Raise guessed limits that bind, after an attempt that the provider has served at the cost ``true``."""
-        for index, amount, gain in self.guesses.served(now_ns, reservation, true):
-            account = self._accounts[index]
-            m, tracker, source = account.meter, account.tracker, account.source
-            guess, slots = self.guesses.tested[index], m.quota.rule is Rule.SLOTS
-            if not guess.warned and not slots:
-                guess.warned = True
-                self.notices.append(
-                    self._corrections.about_guess(index) + "; the provider serves more, so it is raised step by step"
-                )
-            if amount == guess.most:
-                source = guess.source
-                if not slots or amount == m.quota.amount:  # else it has yet to hold
-                    self.guesses.end(index)
+        for index, amount, source, gain in self.guesses.served(now_ns, reservation, true):
             self._corrections.set_limit(now_ns, index, amount, source)
+            tracker = self._accounts[index].tracker
             if gain and tracker is not None and tracker.meter.bursts:
                 tracker.gain(now_ns, gain)
 
@@ -138,20 +127,9 @@ class Learning:
                 self._corrections.set_limit(now_ns, index, limit, account.source)
 
     def learned_elsewhere(self, now_ns: int, index: int, before: float) -> None:
-        """Note that another process has changed the limit at ``index`` from ``before``, unless this one has raised it so far."""
-        guess = self.guesses.tested.get(index)
-        account, m = self._accounts[index], self._accounts[index].meter
-        if guess is None or guess.amount != m.quota.amount:
-            if self.guesses.is_bounded(index):
-                self.guesses.changed_elsewhere(now_ns, index, before)
-            elif m.quota.amount < before:  # the process that saw the refusal may end
-                self.guesses.lowered(now_ns, index, before)
-            else:
-                self.guesses.end(index)
-            account.source = LEARNED
+        """Note what another process has learned; see :meth:`Guesses.learned_elsewhere`."""
+        self.guesses.learned_elsewhere(now_ns, index, before)
 
     def stalled(self, now_ns: int, amounts: list[float]) -> None:
-        """Add a notice, once for each guess, if a guess makes a request with ``amounts`` wait longer than a minute."""
-        index = self.guesses.stalled(now_ns, amounts)
-        if index is not None:
-            self.notices.append(self._corrections.about_guess(index) + "; requests wait for it")
+        """Note that a request with ``amounts`` waits long; see :meth:`Guesses.stalled`."""
+        self.guesses.stalled(now_ns, amounts)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from paceline.core.account import Account
 from paceline.core.changes import Change, What, apply
-from paceline.core.meters import FAR_NS, Bucket, Meter, Spread, meter
+from paceline.core.meters import FAR_NS, Bucket, Meter, Spread, new_meter
 from paceline.core.pause import Pause, Phase
 from paceline.core.quota import (
     CONCURRENCY,
@@ -32,7 +32,6 @@ from paceline.core.quota import (
     rounded,
 )
 from paceline.core.results import (
-    COOL_DOWN,
     GIVEN,
     LEARNED,
     Decision,
@@ -65,7 +64,7 @@ class Ledger:
     Attributes:
         accounts: One per quota, in the order of all lists of amounts. Quotas are only ever appended.
         units: The units of the accounts, for what looks up the amounts of each request.
-        exceeded: Whether an attempt larger than a quota was settled since the learning last looked.
+        oversized: The open reservations of requests larger than a quota.
         pause: No grant before its end, then a probe: after a refusal, in a silence, or where the host has failed.
         loss_check_ns: When :meth:`lose_old` has to look again: no reservation is lost before this instant.
     """
@@ -98,8 +97,7 @@ class Ledger:
         self._last_ns = self._at_once = 0  # the instant of the last grant, and the number of grants at that instant
         self.ttl_ns = round(ttl_s * NS)
         self.loss_check_ns = now_ns + self.ttl_ns
-        self._alone: set[Reservation] = set()  # of these: larger than a quota
-        self.exceeded = False
+        self.oversized: set[Reservation] = set()
 
     @property
     def meters(self) -> list[Meter]:
@@ -206,7 +204,7 @@ class Ledger:
         reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self.ttl_ns)
         self._open[reservation] = None
         if alone:
-            self._alone.add(reservation)
+            self.oversized.add(reservation)
         if self.pause.phase is Phase.CLOSED:
             self.pause.granted(now_ns, reservation)
         return reservation
@@ -229,8 +227,8 @@ class Ledger:
         return longest if longest >= 0 else 1.0  # there are slots only
 
     def name(self, binding: int) -> str:
-        """The quota at index ``binding`` in its notation; ``cool-down`` for -1."""
-        return COOL_DOWN if binding < 0 else self.accounts[binding].name
+        """The quota at index ``binding`` in its notation; for -1 the reason of the pause."""
+        return self.pause.reason if binding < 0 else self.accounts[binding].name
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         """Close ``reservation`` with its true cost; a closed one stays as it is.
@@ -242,8 +240,8 @@ class Ledger:
             The true amount per account.
         """
         reserved = reservation.amounts
-        if self._alone and reservation in self._alone:
-            actual, self.exceeded = actual or self._most_debt(reservation), True
+        if reservation in self.oversized:
+            actual = actual or self._most_debt(reservation)
         if not self.close(now_ns, reservation):
             return reserved
         if reservation is self.pause.probe:
@@ -305,13 +303,7 @@ class Ledger:
 
     def open_before(self, index: int, at_ns: int) -> float:
         """The charges to the quota at ``index`` of the open reservations that were granted at ``at_ns`` or before."""
-        amount = 0.0
-        for reservation in self._open:
-            if reservation.granted_ns > at_ns:
-                break
-            if index < len(reservation.amounts):
-                amount += reservation.amounts[index]
-        return amount
+        return sum(r.amounts[index] for r in self._open if r.granted_ns <= at_ns and index < len(r.amounts))
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close a reservation whose request was never sent."""
@@ -375,7 +367,7 @@ class Ledger:
     def add_quota(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
         """Charge a further quota, which is the usable part of its limit, from now on; slots also with what is in flight."""
         given = source.kind is SourceKind.GIVEN
-        m = meter(quota, now_ns, self.headroom_s, gentle=self.gentle, held=quota.unit in self.charged_after)
+        m = new_meter(quota, now_ns, self.headroom_s, gentle=self.gentle, held=quota.unit in self.charged_after)
         if not given:
             m.open_less()  # the limit may be lower
         if quota.rule is Rule.SLOTS:
@@ -423,8 +415,7 @@ class Ledger:
         reservation.open = False
         del self._open[reservation]
         assert len(reservation.amounts) <= len(self.accounts)
-        if self._alone:
-            self._alone.discard(reservation)
+        self.oversized.discard(reservation)
         for i in self._released:
             if i < len(reservation.amounts):  # quotas may have been added since
                 m, amount, marks = self.accounts[i].meter, reservation.amounts[i], reservation.marks

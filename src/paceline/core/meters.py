@@ -166,7 +166,7 @@ class Meter(ABC):
 
 
 def small_burst_s(quota: Quota) -> float:
-    """The first burst of ``quota``, in seconds of its rate: 2 s for a minute, 48 minutes for a day."""
+    """The first burst of ``quota``, in seconds of its rate: 2 s for a minute. One with a long period opens whole."""
     return max(SMALL_BURST_S, SMALL_PERIODS * quota.period_s)
 
 
@@ -201,7 +201,7 @@ class Bucket(Meter):
         self.full_at_ns = now_ns
         self.burst_cap = math.inf
         self.ceiling = 1.0
-        self.opened = small_burst_s(quota) * quota.rate if gentle else math.inf
+        self.opened = small_burst_s(quota) * quota.rate if gentle and not quota.is_long else math.inf
         self.sequence = 0
         self.low_marks: list[int] = []
         self.low_lacks: list[int] = []
@@ -796,7 +796,7 @@ class Slots(Meter):
         self.most = amount
 
 
-def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False, held: bool = False) -> Meter:
+def new_meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False, held: bool = False) -> Meter:
     """The meter of ``quota``, with nothing used.
 
     Args:

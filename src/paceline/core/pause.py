@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
 from paceline.core.quota import NS
+from paceline.core.results import COOL_DOWN
 
 PROBE_NS: Final = 2 * NS
 """How long after a pause the others wait for the answer to the probe: a refusal comes at once."""
@@ -61,16 +62,19 @@ class Pause(Generic[T]):
         until_ns: No grant before this instant. ``shared`` also sets it without an event: in the copies that a process has
             of the store's pause, whose phase the store alone knows, and in all instants when the store's clock was set.
         probe: The probe in flight; ``None`` in the other phases.
+        reason: Why nothing goes: what users read of the pause that ends last, or that was the last one.
     """
 
-    __slots__ = ("phase", "probe", "until_ns")
+    __slots__ = ("phase", "probe", "reason", "until_ns")
 
     def __init__(self, until_ns: int = 0, *, closed: bool = False, probe: T | None = None) -> None:
-        self.until_ns, self.probe = until_ns, probe
+        self.until_ns, self.probe, self.reason = until_ns, probe, COOL_DOWN
         self.phase = Phase.CLOSED if closed else Phase.OPEN if probe is None else Phase.PROBING
 
-    def begin(self, until_ns: int) -> None:
-        """Grant nothing before ``until_ns``; an instant before the one in force does not shorten the pause."""
+    def begin(self, until_ns: int, reason: str = COOL_DOWN) -> None:
+        """Grant nothing before ``until_ns``, for ``reason``. A pause that ends before the one in force changes neither."""
+        if until_ns >= self.until_ns:
+            self.reason = reason
         self._step(Event.BEGIN, None, max(self.until_ns, until_ns))
 
     def granted(self, now_ns: int, attempt: T, within_ns: int = PROBE_NS) -> None:

@@ -14,10 +14,10 @@ from paceline.core.guesses import STALL_NS
 from paceline.core.ledger import Ledger, merged, total_tokens
 from paceline.core.meters import FAR_NS
 from paceline.core.pause import Phase
+from paceline.core.progress import Progress, Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, REQUESTS, TOKENS, Cost
 from paceline.core.results import (
-    NO_ANSWER,
     QUEUE,
     Decision,
     Expired,
@@ -53,7 +53,7 @@ class Pool:
         longest_ns: The longest of these waits.
         estimates: Per unit the sums of the reserved and of the true amounts, over all attempts with a known true cost.
         silence: Whether its attempts get answers.
-        refused_in_row: How many times in a row the pool was refused for its rate; attempts in flight at a refusal count once with it.
+        progress: Whether its attempts are admitted.
     """
 
     def __init__(
@@ -67,8 +67,7 @@ class Pool:
         self.waited_ns = self.longest_ns = 0
         self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._stop = Stop()
-        self.refused_in_row = 0
-        self._row_since_ns = 0
+        self.progress = Progress()
         self.silence = Silence(capacity)
         self._waiting_max = waiting_max
         self._undecided: list[Waiter] = []  # in the queue until the store decides
@@ -240,7 +239,7 @@ class Pool:
         if not reservation.open:
             return
         self.counts["settled"] += 1
-        self.refused_in_row = 0
+        self.progress.admit(now_ns)
         amounts = self.capacity.settle(now_ns, reservation, actual)
         if actual:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
@@ -275,11 +274,17 @@ class Pool:
                 self._stop.cancelled(now_ns, reservation.granted_ns)
 
     def refuse(
-        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0
+        self,
+        now_ns: int,
+        reservation: Reservation,
+        refusal: Refusal,
+        pause_s: float,
+        stop_s: float = 0.0,
+        why: str = "",
     ) -> None:
         """Close ``reservation``, keep its charge, and pause the pool for ``pause_s`` seconds.
 
-        A refusal for money stops the pool, and one for ``stop_s`` seconds; the next :meth:`pump` removes the waiters. A refusal
+        A refusal for money stops the pool; so does one after which the caller gives up, for ``stop_s`` seconds. The next :meth:`pump` removes the waiters. A refusal
         that is not about the pool changes nothing but the charge: the request counts, and none of its tokens.
         """
         self.counts[f"refused_{refusal.kind.value}"] += 1
@@ -289,10 +294,7 @@ class Pool:
                 reservation.notes = ()  # nothing was served
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
-        # Attempts that were sent before the last refusal came count once with it.
-        if refusal.kind.about_rate and reservation.granted_ns >= self._row_since_ns:
-            self.refused_in_row += 1
-            self._row_since_ns = now_ns
+        self.progress.refuse(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):
             self.recount()
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
@@ -300,8 +302,15 @@ class Pool:
         if refusal.kind is RefusalKind.MONEY:
             self._stop.begin(now_ns, reservation.granted_ns, f"no money left{code}")
         elif stop_s:
-            reason = f"the provider asks to wait {stop_s:,.0f} s{code}"
-            self._stop.begin(now_ns, reservation.granted_ns, reason, stop_s)
+            self._stop.begin(now_ns, reservation.granted_ns, f"{why}{code}", stop_s)
+
+    def row(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> Row | None:
+        """The refusals of the pool in a row, with that of ``reservation``, which comes now; see :meth:`Progress.row`."""
+        return self.progress.row(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
+
+    def _in_flight_ns(self, apart: Reservation) -> list[int]:
+        """When the attempts in flight were sent, ``apart`` from one."""
+        return [one.granted_ns for one in self.capacity.ledger.open_reservations if one is not apart]
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:
         """Learn from the headers of the answer to ``reservation``, before it is settled."""
@@ -353,15 +362,13 @@ class Pool:
         if head is None:
             return None
         at_ns, binding = self.capacity.earliest(now_ns, head.amounts)
-        if binding < 0 and self.silence.since_ns:
-            return NO_ANSWER
         return self.ledger.name(binding) if self.capacity.behind == QUEUE else self._named(now_ns, at_ns, binding)
 
     def _named(self, now_ns: int, at_ns: int, binding: int) -> str:
-        """What binds until ``at_ns``: the quota at index ``binding``, or, if that is past, the queue or the store."""
-        if binding < 0 and self.silence.since_ns:
-            return NO_ANSWER
-        return self.ledger.name(binding) if at_ns > now_ns else self.capacity.behind
+        """What binds until ``at_ns``: the quota at index ``binding`` or a pause; if that is past, the queue or the store."""
+        if at_ns <= now_ns:
+            return self.capacity.behind
+        return self.capacity.pause_reason if binding < 0 else self.ledger.name(binding)
 
     def _reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         ledger = self.capacity.ledger

@@ -25,6 +25,9 @@ NS = 1_000_000_000
 
 DAY_S = 86_400.0
 
+LONG_S = 600.0
+"""A quota with a longer period would stall a run if it were spread over it, or opened slowly."""
+
 MONTH_S = 30 * DAY_S
 """The period of a quota of a calendar month; the months themselves have 28 to 31 days."""
 
@@ -120,6 +123,11 @@ class Quota:
             _check_zone(str(self.anchor), self.period_s)
         if not self.burst:
             object.__setattr__(self, "burst", self.amount)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its period is longer than 10 minutes: that of an hour, a day or a month."""
+        return self.period_s > LONG_S
 
     @property
     def rate(self) -> float:

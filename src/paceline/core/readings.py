@@ -38,14 +38,9 @@ class Readings:
         """What was left of each quota by the headers of the answer to ``reservation``, if it was the last one."""
         return self._shown if reservation is self._shown_for else {}
 
-    def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> list[int]:
-        """Learn from the headers of the answer to ``reservation``.
-
-        Returns:
-            The indexes of the quotas that the answer has added, or whose limit it has changed. Limits that follow from
-            what the pool observed are not in it.
-        """
-        changed: list[int] = []
+    def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
+        """Learn from the headers of the answer to ``reservation``; whether it has added a quota, or stated another limit."""
+        changed = False
         self._shown, self._shown_for = {}, reservation
         for whole in map(_sane_reading, readings):
             sent_ns, index = reservation.granted_ns, self._corrections.index_of(whole.unit, whole.period_s)
@@ -58,7 +53,7 @@ class Readings:
             if index is not None and (whole.reset_s or 0) > LONGER_PERIOD * self._accounts[index].meter.quota.period_s:
                 continue  # it is about a longer period
             limited = self._corrections.take_limit(now_ns, index, reading, sent_ns)
-            changed += limited
+            changed |= limited
             if index is None:
                 continue
             if whole.remaining is not None:

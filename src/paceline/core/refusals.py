@@ -8,7 +8,7 @@ from dataclasses import replace
 from paceline.core.corrections import Corrections
 from paceline.core.guesses import RETEST_STEP, Guess
 from paceline.core.meters import Slots, Window
-from paceline.core.quota import OWN_RULES, Rule
+from paceline.core.quota import LONG_S, OWN_RULES, Rule
 from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
 from paceline.core.results import LEARNED, Refusal, Reservation
 
@@ -32,15 +32,10 @@ class Refusals:
         self._ledger, self._accounts, self._guesses = corrections.ledger, corrections.accounts, corrections.guesses
         self._doubted: dict[int, set[int]] = {}  # of windows, the starts of those with refusals
 
-    def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> list[int]:
-        """Learn from a refusal for rate or growth.
-
-        Returns:
-            The indexes of the quotas that the answer has added, or whose limit it has changed. Limits that follow from
-            what the pool observed are not in it.
-        """
+    def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
+        """Learn from a refusal for rate or growth; whether it has added a quota, or stated another limit."""
         if not refusal.kind.about_rate:
-            return []
+            return False
         named = refusal.unit is not None  # numbers without a unit may be about a quota that is not listed
         refusal = replace(
             refusal,
@@ -56,7 +51,7 @@ class Refusals:
         if refusal.unit:
             index = self._corrections.index_of(refusal.unit, refusal.period_s)
         else:
-            index = self._tightest(now_ns, ample)
+            index = self._tightest(now_ns, ample, refusal.retry_after_s or 0.0)
         if refusal.limit is not None:
             refusal = replace(refusal, limit=refusal.limit * self._corrections.usable_share(index, refusal.unit))
         before = self._accounts[index].meter.quota.amount if index is not None else 0.0
@@ -95,12 +90,14 @@ class Refusals:
             spread = self._ledger.spread(now_ns, index)
             self._corrections.track(index, spread)
 
-    def _tightest(self, now_ns: int, ample: Collection[int]) -> int | None:
+    def _tightest(self, now_ns: int, ample: Collection[int], wait_s: float) -> int | None:
         """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty.
 
-        Quotas that are ``ample`` are left out, unless all are.
+        Quotas that are ``ample`` are left out, unless all are. So are those with a long period, unless the refusal asks for
+        such a wait: they are used whole, and a refusal of the next minute must not spread them over a day.
         """
         counted = [(i, m) for i, m in enumerate(self._ledger.meters) if m.quota.rule not in (Rule.SLOTS, *OWN_RULES)]
+        counted = [(i, m) for i, m in counted if not m.quota.is_long or wait_s > LONG_S]
         # Of a guess that is raised a few attempts at a time, nothing is ever left.
         counted = [(i, m) for i, m in counted if not self._guesses.is_stepped(i)] or counted
         counted = [(i, m) for i, m in counted if i not in ample] or counted

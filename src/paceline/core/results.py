@@ -178,7 +178,8 @@ class Reservation:
         marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per account.
         notes: What :class:`~paceline.core.learning.Learning` compares the answer with, per account; empty: nothing is
             learned from its settlement.
-        granted_ns: The instant of the grant.
+        granted_ns: The instant of the grant; of the last one, where the request passes several pools. Learning takes it for the
+            instant of sending.
         lost_at_ns: When it is closed as lost, if it is still open.
         open: Whether it is neither settled, cancelled, refused nor lost.
         begun: Whether its answer has begun; a stream can go on for minutes.
@@ -290,7 +291,8 @@ class Refusal:
         scope: The requests that it is about. A scope below the pool neither pauses, stops nor teaches the pool.
         message: The provider's message, shortened; never part of a prompt.
         code: The provider's error code.
-        retry_after_s: The wait that the provider asks for, in seconds.
+        retry_after_s: The wait that the provider asks for, in seconds: the longest one, if it states several.
+        sooner_s: The shortest of several.
         unit: The unit whose quota was exceeded.
         period_s: The period of that quota, in seconds.
         limit: The amount of that quota.
@@ -310,6 +312,7 @@ class Refusal:
     requested: float | None = None
     pool: str | None = None
     scope: RefusalScope = RefusalScope.POOL
+    sooner_s: float | None = None
 
 
 class Basis(StrEnum):

@@ -1,7 +1,7 @@
 """The silence of a pool: its attempts get no answer, so that it sends one probe after another until an answer comes.
 
 :class:`Silence` decides when a pool is silent. The pause of the capacity (:mod:`paceline.core.pause`) decides what goes
-meanwhile: the silence begins a pause for each probe, and lifts it when an answer comes.
+meanwhile: the silence begins a pause for each probe, and lifts its own pause when an answer comes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from paceline.core.capacity import Capacity
 from paceline.core.meters import FAR_NS
 from paceline.core.pause import PROBE_NS
 from paceline.core.quota import NS
+from paceline.core.results import NO_ANSWER
 
 SILENCE_NS, SILENT_MIN, USUAL_TIMES = NS, 5, 2
 """A pool is silent when no answer has come for so long, and so many attempts have taken longer than that and than so many
@@ -92,12 +93,13 @@ class Silence:
 
     def _probe(self, now_ns: int) -> None:
         """Grant one attempt now, and look again when it should have been answered."""
-        self._capacity.pause(now_ns)
+        self._capacity.pause(now_ns, NO_ANSWER)
         self.check_ns = now_ns + PROBE_NS
 
     def _end(self, now_ns: int) -> None:
         """Send at full speed again: an answer has come."""
         self.since_ns = 0
-        self._capacity.lift(now_ns, now_ns + self._capacity.cool_down_ns(now_ns))
+        if self._capacity.pause_reason == NO_ANSWER:  # else a longer pause of another reason has begun
+            self._capacity.lift(now_ns, now_ns + self._capacity.cool_down_ns(now_ns))
         self._capacity.arrive(now_ns)
         self.notices.append("answers come again")

@@ -17,17 +17,16 @@ class Stop:
         pause: What may go. The probe has no reservation when it is let through, so the instant stands for it.
     """
 
-    __slots__ = ("_began_ns", "_longest_ns", "_reason", "pause")
+    __slots__ = ("_began_ns", "_longest_ns", "pause")
 
     def __init__(self) -> None:
         self.pause: Pause[int] = Pause()
-        self._reason = ""
         self._began_ns = self._longest_ns = 0
 
     @property
     def outcome(self) -> Stopped | None:
         """What a request gets that is refused; ``None`` while the pool is not stopped."""
-        return None if self.pause.phase is Phase.OPEN else Stopped(self._reason, self.pause.until_ns)
+        return None if self.pause.phase is Phase.OPEN else Stopped(self.pause.reason, self.pause.until_ns)
 
     def begin(self, now_ns: int, sent_ns: int, reason: str, stop_s: float = STOP_MAX_NS / NS) -> None:
         """Refuse requests for ``stop_s``, and then send one, the probe.
@@ -39,8 +38,8 @@ class Stop:
             return
         self._longest_ns = min(2 * self._longest_ns or STOP_NS, STOP_MAX_NS)
         self.pause.end()  # the last probe has its answer: its time is over
-        self.pause.begin(now_ns + min(round(stop_s * NS), self._longest_ns))
-        self._began_ns, self._reason = now_ns, reason
+        self.pause.begin(now_ns + min(round(stop_s * NS), self._longest_ns), reason)
+        self._began_ns = now_ns
 
     def for_newcomer(self, now_ns: int) -> Stopped | None:
         """The outcome of a request that comes during the stop; ``None`` for the probe, and while there is no stop."""

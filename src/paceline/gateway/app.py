@@ -22,11 +22,12 @@ from paceline.gateway.relay import HOP_BY_HOP, Relayed, Reply, forwarded, plain,
 from paceline.gateway.siblings import Siblings
 from paceline.gateway.upstreams import KEY_HEADERS, Place, Upstream, Upstreams, is_plain, key_in_query, without_key
 from paceline.http.describe import Metered, at_account, describe
-from paceline.http.exchange import Exchange, Fault, fault_of
-from paceline.http.lack import Lack, lack_of
+from paceline.http.exchange import Exchange
 from paceline.http.routed import RoutedExchange, Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
+from paceline.pacing.faults import Fault, fault_of
+from paceline.pacing.lack import Lack, lack_of
 from paceline.pacing.pacer import NAME_MAX, current_lane
 from paceline.pacing.settings import TIMEOUT_MAX_S
 from paceline.providers.base import Call

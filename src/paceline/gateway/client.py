@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from paceline.gateway.upstreams import Upstream
-from paceline.http.exchange import Fault, fault_of
+from paceline.pacing.faults import Fault, fault_of
 
 CONNECT_S: Final = 30.0
 """The longest time for a connection, its TLS included."""

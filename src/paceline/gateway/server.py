@@ -28,8 +28,8 @@ from paceline.gateway.app import CONNECTION, Gateway, names_of
 from paceline.gateway.client import HttpClient
 from paceline.gateway.keys import Keys
 from paceline.gateway.upstreams import Upstreams
-from paceline.http.lack import raise_files
 from paceline.limiter.limiter import Limiter
+from paceline.pacing.lack import raise_files
 from paceline.providers.registry import is_loopback
 
 log = logging.getLogger("paceline.gateway")

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, Cost
 from paceline.core.results import (
@@ -36,15 +35,16 @@ from paceline.core.results import (
 )
 from paceline.http.background import job_of, poll_of, remember
 from paceline.http.describe import Metered, describe, describe_guessed, is_metered, provider_guessed
-from paceline.http.lack import lack_of
 from paceline.http.recognise import Trial, answers_here, is_chat, llm_body, owner_of, recognised
 from paceline.http.unpaced import MEDIA_HOSTS, announce
 from paceline.pacing.allowances import Charge
 from paceline.pacing.breaker import is_server_fault
+from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.pacer import Pacer, current_lane
 from paceline.pacing.permit import Acquisition, Permit, current_permit, holds_permit
 from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.traffic import Entry, TrafficLog
+from paceline.pacing.tries import Tries
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
 from paceline.providers.registry import provider_for_host
@@ -58,56 +58,6 @@ Settle = Callable[[Usage | None, Refusal | None], None]
 
 class UnsentError(Exception):
     """A binding's own refusal to send: the permit is given back."""
-
-
-class Fault(Enum):
-    """Why a request has no answer."""
-
-    UNSENT = "unsent"  # the caller's own client has sent nothing, or this machine lacked what a connection needs
-    UNREACHED = "unreached"  # no connection to the host: it has received nothing
-    BROKEN = "broken"  # a timeout, or a connection that broke: the provider may have counted the request
-
-
-FAULTS: Final = {
-    name: fault
-    for fault, names in {
-        Fault.UNSENT: "UnsentError PoolTimeout UnsupportedProtocol LocalProtocolError NothingSentError EmptyPoolError FullPoolError"
-        " ClosedPoolError LocationValueError InvalidURL NonHttpUrlClientError",
-        Fault.UNREACHED: "ConnectError ConnectTimeout ProxyError ConnectionRefusedError gaierror ClientConnectorError"
-        " ConnectionTimeoutError NewConnectionError ConnectTimeoutError SSLError EndpointConnectionError"
-        " ProxyConnectionError ClientHttpProxyError",
-        Fault.BROKEN: "TimeoutException NetworkError ProtocolError ReadError WriteError ClientConnectionError"
-        " ClientPayloadError TimeoutError ConnectionResetError ConnectionAbortedError BrokenPipeError"
-        " HTTPClientError",
-    }.items()
-    for name in names.split()
-}
-"""The faults by the names of exceptions, of which an exception's first base class here decides: those of httpx2, httpx,
-dspy, aiohttp and urllib3, and those of the standard library, which transports of other makers raise."""
-
-CAUSES_MAX: Final = 4
-"""How many exceptions that SDKs wrap around one another are looked at."""
-
-
-def fault_of(error: BaseException) -> Fault | None:
-    """Why a request has no answer; ``None`` for an error that is not about the host."""
-    fault, lack = _fault_named(error), lack_of(error)
-    if lack is None:
-        return fault
-    return Fault.UNSENT if lack.is_unsent or fault is Fault.UNREACHED else None
-
-
-def _fault_named(error: BaseException) -> Fault | None:
-    """The fault by the names of the exceptions."""
-    for _ in range(CAUSES_MAX):
-        for base in type(error).__mro__:
-            if base.__name__ in FAULTS:
-                return FAULTS[base.__name__]
-        inner = error.__cause__ or getattr(error, "reason", None)  # urllib3 1.26 has no cause for its MaxRetryError
-        if not isinstance(inner, BaseException):
-            return None
-        error = inner
-    return None
 
 
 class Binding(Protocol):
@@ -266,10 +216,9 @@ class Exchange:
         self.record = Exchanged(metered.scheduler.pool.name)
         self.started_ns = pacer.clock.now_ns()
         self.charge: Charge | None = None
-        self.served = False  # whether an answer was accepted, whose end settles the charge
-        self.behind = False  # whether the next attempt goes to the end of its lane
+        self.tries = Tries(pacer.retry, pacer.health, pacer.luck)
         self.judged: Judged | None = None
-        self._seen, self._ends = seen, False
+        self._seen = seen
         self._head: tuple[int, Mapping[str, str]] = 0, {}  # of the last answer
 
     async def run(self) -> Any:
@@ -291,7 +240,7 @@ class Exchange:
                 self.charge.cancel()
             self.charge.end()
             raise
-        if not self.served:
+        if not self.charge.settles:
             self.charge.cancel()
         return response
 
@@ -330,6 +279,8 @@ class Exchange:
             try:
                 permit = await self._acquire(permit)
             except PacelineError as error:
+                if self.acquisition is not None:
+                    error = self.tries.error(self.record.pool, self.acquisition.waiter, error)
                 return _own_refusal(self.http, error, self.record)
             response = await self._attempt(permit)
         return response
@@ -367,23 +318,21 @@ class Exchange:
                 self.metered.cost,
                 units=self.metered.provider.units,
                 again=last,
-                behind=self.behind,
                 timeout=self._timeout_s,
                 name=self._name,
             )
+            self.tries.place(acquisition.waiter)
             self.waits = True
             permit = await acquisition if self.http.is_async else acquisition.wait()
             self.waits = False
-        self.behind = False
         self.record.cost = permit.cost
         self.record.waited_s += permit.waited_s
         return permit
 
     async def _attempt(self, permit: Permit) -> Any | None:
         """Send the request once: the response for the caller; ``None`` for another attempt, after any pause."""
-        self.record.attempts += 1
-        if self.record.attempts == 1:
-            self.pacer.health.first_attempt(self.metered.scheduler)
+        self.tries.began(permit)
+        self.record.attempts = self.tries.made
         permit.model = self.metered.call.model
         response = await self._send(permit)
         if response is None or not permit.open:  # superseded: the library has repeated the request, in another exchange
@@ -391,18 +340,20 @@ class Exchange:
         assert self.judged is not None
         judged, (status, headers) = self.judged, self._head
         permit.status, refusal = judged.status, judged.refusal
-        self._ends = self._seen(judged, self.http)
+        ends = self._seen(judged, self.http)
         try:
             self._observe(headers, permit, refusal)
-            if is_server_fault(judged.status, refusal):
+            row = None if refusal is None else self.metered.scheduler.row(permit.reservation, refusal)
+            failed = is_server_fault(judged.status, refusal, row)
+            if failed:
                 self._count_fault(permit, f"status {status}{judged.why and f', {judged.why}'}")
-            else:
+            elif failed is not None:
                 self.pacer.health.succeeded(self.http.address, self.metered.scheduler)
             if refusal is not None:
                 return await self._refused(response, refusal, permit)
             self.http.note(response, self.record)
             if judged.verdict is not Verdict.RESULT:
-                return await self._failed(response, judged, permit)
+                return await self._failed(response, judged, permit, ends=ends)
             self._settle_after_body(response, headers, permit)
         except BaseException:  # cancelled while the body of an error was read, for example
             permit.close()
@@ -423,9 +374,10 @@ class Exchange:
             if fault in (Fault.BROKEN, Fault.UNREACHED):
                 # Counted before the permit is closed: a failed probe must not let the other waiters go.
                 self._count_fault(permit, type(error).__name__, fault)
-                delay_s = self._after_fault()
+                delay_s = self._after_fault(permit)
             if fault is Fault.UNSENT:
-                self.record.attempts -= 1
+                self.tries.unsent()
+                self.record.attempts = self.tries.made
             if fault in (Fault.UNSENT, Fault.UNREACHED):
                 permit.cancel()
             else:
@@ -479,24 +431,21 @@ class Exchange:
         await self.http.close(response)
         self.record.refusals.append(refusal)
         self.metered.refused(refusal)
-        decision = self._decide(refusal)
-        stop_s = decision.stop_s if isinstance(decision, GiveUp) else 0.0
-        permit.refuse(refusal, self.pacer.retry.pause_s(refusal, decision), stop_s)
+        decision = self.tries.failed(permit, self.metered.scheduler, refusal)
+        permit.refuse(refusal, decision)
         if not (isinstance(decision, Again) and decision.pool_wide) and self._elsewhere(refusal):
             return None
         if isinstance(decision, GiveUp):
             error = GaveUpError(self.record.pool, self.record.attempts, refusal, decision.reason)
             return _own_refusal(self.http, error, self.record)
-        # If the whole pool pauses, the request waits in the queue: for that, and for the quotas.
-        delay_s = decision.delay_s if decision.pool_wide else self._delay_s(decision)
-        self._log_retry(delay_s, refusal.kind.value)
-        if not decision.pool_wide:
-            await self._sleep(delay_s)
+        self.tries.announce(self.metered.scheduler, decision)
+        if not decision.pool_wide:  # else the request waits in the queue: for the end of the pause, and for the quotas
+            await self._sleep(decision.delay_s)
         return None
 
-    async def _failed(self, response: Any, judged: Judged, permit: Permit) -> Any | None:
-        """An error that is no refusal: for the caller, or for another attempt after a server fault."""
-        delay_s = self._after_fault() if judged.status >= 500 and not self._ends else None
+    async def _failed(self, response: Any, judged: Judged, permit: Permit, *, ends: bool) -> Any | None:
+        """An error that is no refusal: for the caller, or for another attempt after a server fault; not if it ``ends``."""
+        delay_s = self._after_fault(permit) if judged.status >= 500 and not ends else None
         permit.settle()  # the provider may have counted it
         if delay_s is None:
             return await self._shown(response, judged)
@@ -524,7 +473,8 @@ class Exchange:
     def _settle_after_body(self, response: Any, headers: Mapping[str, str], permit: Permit) -> None:
         """Settle the permit with the usage that the body reports, while the caller reads it."""
         call = self.metered.call
-        self.served = True
+        if self.charge is not None:
+            self.charge.settles = True
 
         def settle(usage: Usage | None, refusal: Refusal | None) -> None:
             refusal = self._scoped(refusal)
@@ -564,35 +514,23 @@ class Exchange:
         """
         reached = fault is Fault.BROKEN or self.pacer.retry.faults
         sent_ns, scheduler = permit.reservation.granted_ns, self.metered.scheduler
-        self.behind = self.pacer.health.failed(self.http.address, scheduler, sent_ns, reason, reached=reached)
+        self.tries.behind = self.pacer.health.failed(self.http.address, scheduler, sent_ns, reason, reached=reached)
 
-    def _after_fault(self) -> float | None:
+    def _after_fault(self, permit: Permit) -> float | None:
         """The seconds until another attempt after a server fault or a broken connection; ``None`` for no other."""
         if self._elsewhere(None):
             return 0.0
-        decision = self._decide(None) if self.pacer.retry.faults else None
-        if not isinstance(decision, Again):
+        if not self.pacer.retry.faults:
             return None
-        delay_s = self._delay_s(decision)
-        self._log_retry(delay_s, "fault")
-        return delay_s
+        decision = self.tries.failed(permit, self.metered.scheduler, None)
+        if isinstance(decision, GiveUp):
+            return None
+        self.tries.announce(self.metered.scheduler, decision)
+        return decision.delay_s
 
     def _elsewhere(self, refusal: Refusal | None) -> bool:  # noqa: ARG002
         """Whether another attempt follows at once at another account, which the request did not fail at."""
         return False
-
-    def _log_retry(self, delay_s: float, reason: str) -> None:
-        now_ns, most = self.pacer.clock.now_ns(), self.pacer.retry.max_attempts
-        self.metered.scheduler.lines.retries(now_ns, self.record.attempts, most, delay_s, reason)
-
-    def _decide(self, refusal: Refusal | None) -> Again | GiveUp:
-        elapsed_s = (self.pacer.clock.now_ns() - self.started_ns) / NS
-        in_row = self.metered.scheduler.pool.refused_in_row if refusal is not None else 0
-        return self.pacer.retry.after(self.record.attempts, elapsed_s, refusal, self.pacer.luck(), in_row=in_row)
-
-    def _delay_s(self, again: Again) -> float:
-        """The seconds until another attempt: the decided ones, or more if the budget for retries asks for them."""
-        return max(again.delay_s, self.pacer.health.retry_delay_s(self.metered.scheduler))
 
     async def _sleep(self, seconds: float) -> None:
         if self.http.is_async:

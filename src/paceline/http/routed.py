@@ -82,20 +82,20 @@ class RoutedExchange(Exchange):
         self.http, self.metered, self.target = self._ways[member]
         self.record.pool, self.record.cost = self.metered.scheduler.pool.name, permit.cost
         self.record.waited_s += (permit.reservation.granted_ns - began_ns) / NS
-        self.behind = False
         return permit
 
     def _ask(self, member: str, timeout_s: float | None, last: Permit | None) -> Acquisition:
         metered = self._ways[member].metered
-        return self.pacer.acquire_call(
+        acquisition = self.pacer.acquire_call(
             metered.scheduler,
             metered.cost,
             units=metered.provider.units,
             again=last if metered.scheduler is self.metered.scheduler else None,
-            behind=self.behind,
             timeout=timeout_s,
             name=self._name,
         )
+        self.tries.place(acquisition.waiter)
+        return acquisition
 
     def _expected_s(self, member: str) -> float:
         return self._ask(member, None, None).expected_s()
@@ -106,11 +106,11 @@ class RoutedExchange(Exchange):
         self._failed_at.add(self.member)
         return len(self._failed_at) < len(self._ways) and self.record.attempts < self.pacer.retry.max_attempts
 
-    async def _failed(self, response: Any, judged: Judged, permit: Permit) -> Any | None:
+    async def _failed(self, response: Any, judged: Judged, permit: Permit, *, ends: bool) -> Any | None:
         status = judged.status
         here = status != 404 and not refuses_key(status, judged.error)  # else its key or its deployments are others
         if here or not self._elsewhere(None):
-            return await super()._failed(response, judged, permit)
+            return await super()._failed(response, judged, permit, ends=ends)
         permit.settle()
         await self.http.close(response)
         if self._choice.put_aside(self.member, self._model):

@@ -171,6 +171,9 @@ class Charge:
         usd: Estimates the price of the request by these prices.
         prices: Returns the prices (:class:`~paceline.providers.prices.Prices`).
         timeout_s: The longest wait in each, in seconds; ``None``: no bound.
+
+    Attributes:
+        settles: Whether an answer was accepted, whose end settles it.
     """
 
     def __init__(
@@ -184,6 +187,7 @@ class Charge:
         self._allowances, self._cost, self._timeout_s, self._prices = allowances, cost, timeout_s, prices
         self._usd = usd(prices()) if any(allowance.budget is not None for allowance in allowances) else 0.0
         self._permits: list[Permit] = []
+        self.settles = False
 
     def steps(self) -> Iterable[tuple[Acquisition, Allowance | None]]:
         """The acquisitions to be made one after another, each with its allowance if it is one of a budget."""

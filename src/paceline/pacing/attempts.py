@@ -8,49 +8,60 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from paceline.core.quota import NS
-from paceline.core.results import GaveUpError, Refusal
+from paceline.core.results import GaveUpError, PacelineError, Refusal
 from paceline.pacing.breaker import Health, is_server_fault
 from paceline.pacing.permit import Acquisition, Permit
-from paceline.pacing.retry import Again, GiveUp, RetryPolicy
+from paceline.pacing.retry import Again, RetryPolicy
 from paceline.pacing.scheduler import Scheduler
+from paceline.pacing.tries import Tries
 from paceline.providers.answers import answer_of, refusal_of
 
 
 class Attempts:
-    """The attempts at one call, for one ``for`` loop, which ends after the first block that needs no retry.
-
-    Attributes:
-        made: The number of attempts so far.
-    """
+    """The attempts at one call, for one ``for`` loop, which ends after the first block that needs no retry."""
 
     def __init__(
         self, health: Health, scheduler: Scheduler, acquire: Callable[..., Acquisition], policy: RetryPolicy
     ) -> None:
-        self.made = 0
-        self._health, self._scheduler, self._acquire, self._policy = health, scheduler, acquire, policy
-        self._host = scheduler.pool.name.partition("/")[0]  # by hand only the provider is known
-        self._began_ns: int | None = None  # when the first attempt was sent
+        self._tries = Tries(policy, health, random.random)
+        self._scheduler, self._acquire = scheduler, acquire
         self._refused: Permit | None = None
         self._pause_s = 0.0
+        self._begun = 0  # how many blocks have begun
         self._done = False
+
+    @property
+    def made(self) -> int:
+        """The number of attempts so far."""
+        return self._tries.made
 
     def __iter__(self) -> Iterator[Attempt]:
         while not self._done:
-            before = self.made
+            before = self._begun
             yield Attempt(self)
-            if self.made == before:
+            if self._begun == before:
                 raise RuntimeError(
                     "no attempt was made in the loop: write `with attempt as permit:` in it, or leave it with `break`"
                 )
 
     def next_one(self) -> tuple[Acquisition, float]:
         """The acquisition of the next attempt, and the seconds to sleep before it."""
-        self.made += 1
-        if self.made == 1:
-            self._health.first_attempt(self._scheduler)
+        self._begun += 1
         pause_s, self._pause_s = self._pause_s, 0.0
-        return self._acquire(again=self._refused), pause_s
+        acquisition = self._acquire(again=self._refused)
+        self._tries.place(acquisition.waiter)
+        return acquisition, pause_s
+
+    def began(self, permit: Permit) -> Permit:
+        """Count the attempt that has this permit."""
+        self._tries.began(permit)
+        return permit
+
+    def error(self, acquisition: Acquisition, error: BaseException) -> BaseException:
+        """The error for the caller when an attempt has no permit."""
+        if not isinstance(error, PacelineError):
+            return error
+        return self._tries.error(self._scheduler.pool.name, acquisition.waiter, error)
 
     def over(self, error: BaseException | None, permit: Permit | None) -> bool:
         """End an attempt that raised ``error``; whether another one follows.
@@ -61,8 +72,6 @@ class Attempts:
         self._done = True
         if error is None and permit is not None and permit.refusal is not None:  # the block has called permit.refused()
             self._done = not self._follows(permit, permit.refusal, None)
-        elif error is None:
-            self._health.succeeded(self._host, self._scheduler)
         elif isinstance(error, Exception) and permit is not None:
             self._done = not self._retries(permit, error)
         return not self._done
@@ -70,33 +79,25 @@ class Attempts:
     def _retries(self, permit: Permit, error: Exception) -> bool:
         """Whether ``error`` is a refusal that is retried. The refusal, and the health of the provider, are recorded."""
         refusal, answer = refusal_of(error), answer_of(error)
-        if answer is not None and is_server_fault(answer.status, refusal):
-            reason = f"status {answer.status}"
-            self._health.failed(self._host, self._scheduler, permit.reservation.granted_ns, reason)
-        elif answer is not None and not answer.ours:
-            self._health.succeeded(self._host, self._scheduler)
+        if answer is not None and refusal is not None:
+            row = self._scheduler.row(permit.reservation, refusal)
+            if is_server_fault(answer.status, refusal, row):
+                self._scheduler.failed(permit.reservation.granted_ns, f"status {answer.status}", reached=True)
         if refusal is None or not permit.open:  # another error, or the block has closed the permit itself
             return False
         return self._follows(permit, refusal, error)
 
     def _follows(self, permit: Permit, refusal: Refusal, error: Exception | None) -> bool:
         """Decide after a refusal; another attempt follows, or else an error is raised."""
-        if self._began_ns is None:
-            self._began_ns = permit.reservation.granted_ns
-        elapsed_s = (self._scheduler.now_ns() - self._began_ns) / NS
-        in_row = self._scheduler.pool.refused_in_row
-        decision = self._policy.after(self.made, elapsed_s, refusal, random.random(), in_row=in_row)
+        decision = self._tries.failed(permit, self._scheduler, refusal)
         if permit.open:
-            stop_s = decision.stop_s if isinstance(decision, GiveUp) else 0.0
-            permit.refuse(refusal, self._policy.pause_s(refusal, decision), stop_s)
+            permit.refuse(refusal, decision)
         if not isinstance(decision, Again):
             raise GaveUpError(permit.pool, self.made, refusal, decision.reason) from error
+        self._tries.announce(self._scheduler, decision)
         self._refused = permit
-        delay_s = decision.delay_s
         if not decision.pool_wide:  # the servers are full: only this request waits
-            self._pause_s = delay_s = max(delay_s, self._health.retry_delay_s(self._scheduler))
-        now_ns, most = self._scheduler.now_ns(), self._policy.max_attempts
-        self._scheduler.lines.retries(now_ns, self.made, most, delay_s, refusal.kind.value)
+            self._pause_s = decision.delay_s
         return True
 
 
@@ -116,13 +117,16 @@ class Attempt:
             yield pause_s
         except BaseException as error:
             self._attempts.over(error, None)
-            raise
+            told = self._attempts.error(self._acquisition, error)
+            if told is error:
+                raise
+            raise told from error
 
     def __enter__(self) -> Permit:
         with self._start() as pause_s:
             if pause_s:
                 time.sleep(pause_s)
-            self._permit = self._acquisition.__enter__()
+            self._permit = self._attempts.began(self._acquisition.__enter__())
         return self._permit
 
     async def __aenter__(self) -> Permit:
@@ -131,7 +135,7 @@ class Attempt:
                 import asyncio
 
                 await asyncio.sleep(pause_s)
-            self._permit = await self._acquisition.__aenter__()
+            self._permit = self._attempts.began(await self._acquisition.__aenter__())
         return self._permit
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Never
 
 from paceline.core.pause import Pause
+from paceline.core.progress import Row
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Refusal, RefusalKind
 from paceline.pacing.clock import Clock
@@ -15,6 +16,10 @@ from paceline.pacing.retry import RetryBudget
 from paceline.pacing.scheduler import Scheduler
 
 log = logging.getLogger("paceline")
+
+SHED_S = 1.0
+"""Refusals for want of capacity count as failures of the host when the pool had no attempt admitted for so long. Before, they may be
+chance: servers that refuse half of their load refuse five in a row every few seconds."""
 
 HOSTS_MAX = 1_000
 """How many hosts have a breaker: their names come from callers, and memory is bounded."""
@@ -83,9 +88,24 @@ class Breaker:
         return True
 
 
-def is_server_fault(status: int, refusal: Refusal | None) -> bool:
-    """Whether an answer is a failure of its host: any 5xx that is not a refusal of the pool's own rate."""
-    return status >= 500 and (refusal is None or refusal.kind is RefusalKind.CAPACITY)
+def is_server_fault(status: int, refusal: Refusal | None, row: Row | None) -> bool | None:
+    """Whether an answer is a failure of its host: any 5xx that is not a refusal of the pool's own rate.
+
+    Args:
+        status: Its status.
+        refusal: The refusal in it.
+        row: The refusals of the pool in a row, with this one.
+
+    Returns:
+        ``None``: it is neither a failure nor a success, because the servers refuse a part of the load.
+    """
+    if status < 500:
+        return False
+    if refusal is None:
+        return True
+    if refusal.kind is not RefusalKind.CAPACITY:
+        return False
+    return None if row is not None and row.lasted_s < SHED_S else True
 
 
 class Health:
@@ -124,7 +144,15 @@ class Health:
         for one, until_ns in lifted:
             one.lift(until_ns)
 
-    def failed(self, host: str, scheduler: Scheduler, sent_ns: int, reason: str, *, reached: bool = True) -> bool:
+    def failed(
+        self,
+        host: str,
+        scheduler: Scheduler,
+        sent_ns: int,
+        reason: str,
+        *,
+        reached: bool = True,
+    ) -> bool:
         """Count a failed attempt at ``host``; enough in a row pause its pools.
 
         Args:
@@ -160,16 +188,17 @@ class Health:
             one.pause(until_ns)
         return True
 
-    def first_attempt(self, scheduler: Scheduler) -> None:
-        """Count the first attempt of a request in the retry budget of its pool."""
+    def forget(self, host: str) -> None:
+        """Forget a host: beside another one of the same pools, its closed breaker would keep them going."""
         with self._lock:
-            self._budget(scheduler, self._clock.now_ns()).earn()
+            self._breakers.pop(host, None)
 
     def retry_delay_s(self, scheduler: Scheduler) -> float:
         """Spend one retry of the pool's budget; return the seconds to wait for it."""
-        now_ns = self._clock.now_ns()
+        now_ns, pool = self._clock.now_ns(), scheduler.pool
         with self._lock:
-            return self._budget(scheduler, now_ns).spend(now_ns)
+            budget = self._budgets.setdefault(pool.name, RetryBudget(now_ns))
+            return budget.spend(now_ns, pool.progress.admitted)
 
     def _breaker(self, host: str, scheduler: Scheduler) -> Breaker | None:
         """The breaker of ``host``, which from now on knows the pool; ``None`` without a policy or with too many hosts."""
@@ -186,5 +215,19 @@ class Health:
         instants = [one.open_until_ns for one in self._breakers.values() if scheduler in one.schedulers]
         return min((at_ns for at_ns in instants if at_ns > now_ns), default=0) if all(instants) else 0
 
-    def _budget(self, scheduler: Scheduler, now_ns: int) -> RetryBudget:
-        return self._budgets.setdefault(scheduler.pool.name, RetryBudget(now_ns))
+
+class ByHand:
+    """The health of the provider that calls by hand to one pool go to: its host is not known, so its name stands for it."""
+
+    def __init__(self, health: Health, scheduler: Scheduler) -> None:
+        self._health, self._scheduler = health, scheduler
+        self._host = scheduler.pool.name.partition("/")[0]
+
+    def failed(self, sent_ns: int, reason: str, *, reached: bool) -> None:
+        """Count a call without an answer; see :meth:`Health.failed`."""
+        self._health.failed(self._host, self._scheduler, sent_ns, reason, reached=reached)
+
+    def answered(self) -> None:
+        """Count an answer after failures."""
+        self._health.succeeded(self._host, self._scheduler)
+        self._health.forget(self._host)

@@ -60,7 +60,7 @@ class ChainedScheduler(Scheduler):
             granted = await wait(self, waiter)
             if not isinstance(granted, Reservation):
                 return granted
-            paused_until_ns = self.pool.ledger.pause.until_ns
+            paused_until_ns = self._paused_until_ns()
             self._lateness.granted(granted)
             try:
                 for scheduler in self.further:
@@ -78,10 +78,15 @@ class ChainedScheduler(Scheduler):
             finally:
                 self._at.pop(waiter, None)
                 self._lateness.continued(granted)
-            if self.pool.ledger.pause.until_ns <= max(paused_until_ns + SAME_PAUSE_NS, self.now_ns()):
+            if self._paused_until_ns() <= max(paused_until_ns + SAME_PAUSE_NS, self.now_ns()):
                 return granted
             self.cancel(granted)  # a pause has begun meanwhile: back to its place in its lane
             waiter.returned = True
+
+    def _paused_until_ns(self) -> int:
+        """When the pause of the own pool ends, of all processes or of this one; past for none."""
+        now_ns = self.now_ns()
+        return now_ns + self.pool.capacity.cool_down_ns(now_ns)
 
     def _remember(self, reservation: Reservation, scheduler: Scheduler, further: Reservation) -> None:
         """Keep ``further`` with ``reservation``, and settle the further ones of reservations that were closed as lost."""
@@ -108,10 +113,12 @@ class ChainedScheduler(Scheduler):
         finally:
             self._release(reservation)
 
-    def refuse(self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0) -> None:
+    def refuse(
+        self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0, why: str = ""
+    ) -> None:
         """See :meth:`Scheduler.refuse`."""
         try:
-            super().refuse(reservation, refusal, pause_s, stop_s)
+            super().refuse(reservation, refusal, pause_s, stop_s, why)
         finally:
             self._release(reservation)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 log = logging.getLogger("paceline")
 
@@ -61,10 +60,10 @@ class Notifier:
         self._listener = listener
         self._failed = False
 
-    def __call__(self, *fields: Any) -> None:
-        """Call the listener with an event of these fields."""
+    def __call__(self, event: Event) -> None:
+        """Call the listener with ``event``."""
         try:
-            self._listener(Event(*fields))
+            self._listener(event)
         except Exception:
             if not self._failed:
                 self._failed = True

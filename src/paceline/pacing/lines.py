@@ -10,16 +10,19 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from logging import DEBUG, INFO, WARNING
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.ledger import total_tokens
 from paceline.core.pool import Pool
-from paceline.core.queue import Waiter
+from paceline.core.queue import DEFAULT_LANE, Waiter
 from paceline.core.quota import NS
-from paceline.core.results import COOL_DOWN, QUEUE, STORE, STORE_LOST, RefusalKind, WaitUntil
+from paceline.core.results import COOL_DOWN, NO_ANSWER, QUEUE, STORE, STORE_LOST, RefusalKind, WaitUntil
 from paceline.pacing.status import Waiting, metrics, wait_until_s
+
+if TYPE_CHECKING:
+    from paceline.pacing.events import Event
 
 log = logging.getLogger("paceline.rate_limit")
 _notices = logging.getLogger("paceline")
@@ -37,7 +40,7 @@ LINES_MAX: Final = 100
 EXACT_MAX: Final = 300
 """With so many requests ahead, the line of a wait has a lower bound of it."""
 
-_NOT_QUOTAS: Final = {COOL_DOWN: "the cool-down", QUEUE: "the queue", STORE_LOST: "the store"}
+_NOT_QUOTAS: Final = {COOL_DOWN: "the cool-down", QUEUE: "the queue", STORE_LOST: "the store", NO_ANSWER: "an answer"}
 _REFUSED: Final = {RefusalKind.RATE: "rate_limit.429_error", RefusalKind.GROWTH: "rate_limit.429_error"}
 _EVENTS: Final = {"acquired": "rate_limit.acquire", "settled": "rate_limit.release", "cancelled": "rate_limit.release"}
 
@@ -123,56 +126,50 @@ class Lines:
         wait_s = wait_until_s(until.at_ns, now_ns)
         return Waiting(ahead, until.quota, wait_s if wait_s < math.inf else None)
 
-    def permit(
-        self,
-        now_ns: int,
-        kind: str,
-        lane: str,
-        waited_s: float,
-        reserved: Mapping[str, float],
-        used: Mapping[str, float] | None,
-        reason: str | None,
-        retry_after_s: float | None,
-        name: str | None,
-    ) -> None:
-        """A permit was acquired, settled, cancelled or refused; the arguments are the fields of an event."""
-        event = _EVENTS.get(kind) or _REFUSED.get(RefusalKind(str(reason)), "rate_limit.refused")
+    def permit(self, now_ns: int, event: Event) -> None:
+        """A permit was acquired, settled, cancelled or refused."""
+        kind, used = event.kind, event.used
+        name = _EVENTS.get(kind) or _REFUSED.get(RefusalKind(str(event.reason)), "rate_limit.refused")
         refused = kind == "refused"
-        if refused and not self._may(event, now_ns):
+        if refused and not self._may(name, now_ns):
             return
-        left, estimated = self._read(self._left), total_tokens(dict(reserved))
+        left, estimated = self._read(self._left), total_tokens(dict(event.reserved))
         ratio = None if used is None or not estimated else round(total_tokens(dict(used)) / estimated, 4)
         if refused:
-            asked = "" if retry_after_s is None else f", retry after {retry_after_s:g} s"
-            text = f"refused ({reason}){asked}"
+            asked = "" if event.retry_after_s is None else f", retry after {event.retry_after_s:g} s"
+            text = f"refused ({event.reason}){asked}"
         elif kind == "cancelled":
             text = "cancelled"
         else:
-            text = ", ".join(f"{round(amount, 2):,.15g} {unit}" for unit, amount in (used or reserved).items())
-            text += f" after {waited_s:.1f} s" if used is None else ""
+            text = ", ".join(f"{round(amount, 2):,.15g} {unit}" for unit, amount in (used or event.reserved).items())
+            text += f" after {event.waited_s:.1f} s" if used is None else ""
         self._write(
             WARNING if refused else DEBUG,
-            event,
-            f"{event} {self._pool.name}: {text}{_caller(name, lane)}",
-            caller=name,
-            lane=lane,
-            waited_s=round(waited_s, 6),
-            reserved=dict(reserved),
+            name,
+            f"{name} {self._pool.name}: {text}{_caller(event.name, event.lane)}",
+            caller=event.name,
+            lane=event.lane,
+            waited_s=round(event.waited_s, 6),
+            reserved=dict(event.reserved),
             used=None if used is None else dict(used),
             ratio=ratio,
-            reason=reason,
-            retry_after_s=retry_after_s,
+            reason=event.reason,
+            retry_after_s=event.retry_after_s,
             **left,
         )
 
-    def retries(self, now_ns: int, attempt: int, max_attempts: int, delay_s: float, reason: str) -> None:
-        """Another attempt follows attempt number ``attempt``, which failed for ``reason``, after ``delay_s``."""
+    def retries(self, now_ns: int, attempt: int, max_attempts: int | None, delay_s: float, reason: str) -> None:
+        """Another attempt follows attempt number ``attempt``, which failed for ``reason``, after ``delay_s``.
+
+        ``max_attempts``: ``None`` where attempts are not bounded.
+        """
         level = INFO if delay_s >= NOTICED_S else DEBUG
         if log.isEnabledFor(level) and self._may("rate_limit.retry", now_ns):
+            bound = "" if max_attempts is None else f"/{max_attempts}"
             self._write(
                 level,
                 "rate_limit.retry",
-                f"Retry {attempt}/{max_attempts} in {delay_s:.1f} s: {self._pool.name} ({reason})",
+                f"Retry {attempt}{bound} in {delay_s:.1f} s: {self._pool.name} ({reason})",
                 attempt=attempt,
                 max_attempts=max_attempts,
                 delay_s=round(delay_s, 3),
@@ -238,4 +235,4 @@ class Lines:
 
 
 def _caller(name: str | None, lane: str) -> str:
-    return f", {name}" if name else "" if lane == "default" else f", lane {lane}"
+    return f", {name}" if name else "" if lane == DEFAULT_LANE.name else f", lane {lane}"

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.ledger import total_tokens
-from paceline.core.queue import LaneName, Lanes, LaneSpec, Waiter
+from paceline.core.queue import DEFAULT_LANE, LaneName, Lanes, LaneSpec, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost
 from paceline.core.results import NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
 from paceline.estimation.calibration import Calibrations
@@ -29,13 +29,14 @@ from paceline.pacing.traffic import TrafficLog, writing
 
 if TYPE_CHECKING:
     from paceline.pacing.attempts import Attempts
+    from paceline.pacing.events import Event
 
 log = logging.getLogger("paceline")
 
 NAME_MAX = 200
 """The longest name of a waiter, in characters."""
 
-DEFAULT_LANE_NAME: Final[LaneName] = ("default", None, None)
+DEFAULT_LANE_NAME: Final[LaneName] = (DEFAULT_LANE.name, None, None)
 
 current_lane: ContextVar[LaneName] = ContextVar("paceline_lane", default=DEFAULT_LANE_NAME)
 
@@ -92,7 +93,7 @@ class Pacer:
         for pattern, priority in self._priorities:
             LaneSpec(f"priority of {pattern!r}", priority=priority)  # an invalid one raises here
         self.shadow = None if settings.shadow is None else TrafficLog(settings.shadow, "shadow")
-        self.pools = Pools(settings, limits, worker, _notifier(settings, self.shadow))
+        self.pools = Pools(settings, limits, worker, _notifier(settings, self.shadow), self.health)
         self.allowances = Allowances(self.pools.allowance, dict(settings.prices or {}))
         for spec in lanes:
             self.allowances.set(spec.name, spec.limits)
@@ -105,7 +106,6 @@ class Pacer:
         *,
         units: Collection[str] = (),
         again: Permit | None = None,
-        behind: bool = False,
         timeout: float | None = None,
         name: str | None = None,
     ) -> Acquisition:
@@ -117,15 +117,13 @@ class Pacer:
                 the request comes first in the queue: answers may have shown meanwhile that the first estimate was wrong.
             units: Further units that the provider counts, beside the units of the estimate.
             again: As for :meth:`BaseLimiter.acquire`.
-            behind: Also a further attempt goes to the end of its lane.
             timeout: As there.
             name: As there.
         """
         cost = estimate()
         if self.pools.unusual:
             self.pools.warn_of_unmetered(scheduler.pool.name, {CONCURRENCY, *cost, *units})
-        waiter = self.waiter(scheduler, cost, timeout, None, again, name, cost)
-        waiter.returned &= not behind
+        waiter = self.waiter(scheduler, cost, timeout, lane=None, again=again, name=name, units=cost)
         waiter.estimate = estimate
         return Acquisition(scheduler, waiter)
 
@@ -267,9 +265,9 @@ class BaseLimiter:
         return Attempts(self.pacer.health, self.pacer.pools.scheduler(pool), acquire, retry or self.pacer.retry)
 
 
-def _notifier(settings: PacingSettings, shadow: TrafficLog | None) -> Callable[..., None] | None:
-    """What is called with the fields of each event: the user's listener, and the log of the traffic."""
-    notifier: Callable[..., None] | None = None
+def _notifier(settings: PacingSettings, shadow: TrafficLog | None) -> Callable[[Event], None] | None:
+    """What is called with each event: the user's listener, and the log of the traffic."""
+    notifier: Callable[[Event], None] | None = None
     if settings.events is not None:
         from paceline.pacing.events import Notifier
 

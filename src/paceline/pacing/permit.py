@@ -12,6 +12,7 @@ from logging import DEBUG, WARNING
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from paceline.core import progress
 from paceline.core.hints import did_you_mean
 from paceline.core.queue import Waiter
 from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, REQUESTS, Cost
@@ -35,7 +36,9 @@ from paceline.core.results import (
     StoreError,
     StoreLost,
 )
+from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lines import LEVELS, log
+from paceline.pacing.retry import Again, GiveUp, about_pool
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.status import Waiting, wait_until_s
 
@@ -162,6 +165,8 @@ class Permit:
             self._settle(actual)
         elif reservation.open:  # the hot path, without the lock: the scheduler ignores a second call
             self._used = actual
+            if scheduler.fails:
+                scheduler.answered()
             scheduler.settle(reservation, actual, self._waiter)
 
     def _read(self, usage: object, headers: object, units: Cost) -> Cost | None:
@@ -182,8 +187,10 @@ class Permit:
         if readings and self.reservation.open:
             self._scheduler.observe(readings, self.reservation)
 
-    def _settle(self, actual: Cost | None) -> None:
+    def _settle(self, actual: Cost | None, *, answered: bool = True) -> None:
         if self._close_once(actual):
+            if answered:
+                self._scheduler.answered()
             self._scheduler.settle(self.reservation, actual, self._waiter)
             if self._scheduler.events is not None or log.isEnabledFor(DEBUG):
                 self._notify("settled", self.charged)
@@ -197,22 +204,48 @@ class Permit:
         return first
 
     def _notify(
-        self, kind: str, used: object = None, reason: str | None = None, retry_after_s: float | None = None
+        self, kind: str, used: Cost | None = None, reason: str | None = None, retry_after_s: float | None = None
     ) -> None:
         scheduler, waiter = self._scheduler, self._waiter
         if scheduler.events is not None or log.isEnabledFor(WARNING if kind == "refused" else DEBUG):
+            from paceline.pacing.events import Event
+
             fields = scheduler.pool.ledger.true_cost(self.cost, None), used, reason, retry_after_s, waiter.name
             granted_s = self.reservation.granted_ns / NS
-            usage = None if self.usage is None else asdict(self.usage)
-            scheduler.notify(
-                kind, self.pool, waiter.lane.name, self.waited_s, *fields, granted_s, usage, self.model, self.status
-            )
+            of_client = None if self.usage is None else asdict(self.usage), self.model, self.status
+            scheduler.notify(Event(kind, self.pool, waiter.lane.name, self.waited_s, *fields, granted_s, *of_client))
 
     def cancel(self) -> None:
         """Give back what was reserved: the request was never sent."""
         if self._close_once(_UNSENT):
             self._scheduler.cancel(self.reservation)
             self._notify("cancelled")
+
+    def failed(self, error: BaseException | None = None) -> None:
+        """Report that the request has no answer: after some in a row the pool pauses, as the pools of attached clients do.
+
+        A block reports the error that leaves it: call this for an error that stays inside.
+
+        Args:
+            error: A timeout, a broken connection or an answer with a status of 500 or more counts as a failure of the
+                provider; ``None``, too. Without a connection the charge is given back. Any other error settles the permit as
+                reserved.
+        """
+        from paceline.providers.answers import answer_of
+
+        fault = Fault.BROKEN if error is None else fault_of(error)
+        answer = answer_of(error) if isinstance(error, Exception) else None
+        if fault is None and answer is not None and answer.status >= 500 and not answer.ours:
+            fault = Fault.BROKEN
+        if (
+            fault in (Fault.BROKEN, Fault.UNREACHED) and self.open
+        ):  # counted first: a failed probe lets no other request go
+            reason = "no answer" if error is None else type(error).__name__
+            self._scheduler.failed(self.reservation.granted_ns, reason, reached=fault is Fault.BROKEN)
+        if fault in (Fault.UNSENT, Fault.UNREACHED):
+            self.cancel()
+        else:
+            self._settle(None, answered=fault is None and answer is not None and not answer.ours)
 
     def refused(self, refusal: object = None, *, retry_after_s: float | None = None) -> None:
         """Report a refusal (a 429): the charge stays, and the whole pool pauses for as long as the provider asks.
@@ -245,14 +278,20 @@ class Permit:
         pause_s = retry_after_s or refusal.retry_after_s or 0.0
         if not 0 <= pause_s <= PAUSE_MAX_S:
             raise QuotaError(f"retry_after_s is {pause_s!r}: it must be from 0 s to 32 days")
-        self.refuse(refusal, pause_s)
+        if not pause_s and about_pool(refusal):
+            row = self._scheduler.row(self.reservation, refusal)
+            pause_s = 0.0 if row is None else progress.pause_s(refusal, row)
+        self.refuse(refusal, Again(pause_s, pool_wide=True))
 
-    def refuse(self, refusal: Refusal, pause_s: float, stop_s: float = 0.0) -> None:
-        """Like :meth:`refused`, with a pause or a stop of so many seconds that the caller has decided."""
+    def refuse(self, refusal: Refusal, decision: Again | GiveUp) -> None:
+        """Like :meth:`refused`, with the pause or the stop that the caller has decided."""
         self.refusal = refusal
+        if refusal.kind is not RefusalKind.CAPACITY:
+            self._scheduler.answered()
         of_pool = refusal.scope is RefusalScope.POOL
         first = self._close_once(None if of_pool else dict.fromkeys(self.cost, 0.0) | {REQUESTS: 1.0})
-        self._scheduler.refuse(self.reservation, refusal, pause_s, stop_s)
+        stop_s, why = (decision.stop_s, decision.reason) if isinstance(decision, GiveUp) else (0.0, "")
+        self._scheduler.refuse(self.reservation, refusal, decision.pause_s, stop_s, why)
         if first:
             self._notify("refused", None, refusal.kind.value, refusal.retry_after_s)
 
@@ -310,13 +349,22 @@ class Permit:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close(forgotten=kind is None, stacklevel=3)
+        self._leave(error, stacklevel=4)
+
+    def _leave(self, error: BaseException | None, stacklevel: int) -> None:
+        """Close it at the end of a block, which ``error`` has left."""
+        if error is None:
+            self.close(forgotten=True, stacklevel=stacklevel)
+        elif isinstance(error, Exception):
+            self.failed(error)
+        else:
+            self.close()
 
     def close(self, *, forgotten: bool = False, stacklevel: int = 2) -> None:
         """Settle as reserved, if it is still open; warn if the caller has ``forgotten`` to settle it."""
         if not self.reservation.open:
             return
-        self._settle(None)
+        self._settle(None, answered=forgotten)
         if forgotten and not _REPORTED.isdisjoint(self.reservation.cost):
             warnings.warn(
                 f"{self.pool}: a permit was not settled, so its whole reserved cost stays charged; call "
@@ -410,7 +458,7 @@ class Acquisition:
         return self._enter(self.wait())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._exit(kind)
+        self._exit(error)
 
     def __aenter__(self) -> Coroutine[Any, Any, Permit]:
         return self._wait_async(enter=True)
@@ -418,14 +466,14 @@ class Acquisition:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self._exit(kind)
+        self._exit(error)
 
     def _enter(self, permit: Permit) -> Permit:
         self._permit = permit
         self._reset = _current.set(permit)
         return permit
 
-    def _exit(self, kind: type[BaseException] | None) -> None:
+    def _exit(self, error: BaseException | None) -> None:
         permit, reset = self._permit, self._reset
         assert permit is not None
         assert reset is not None
@@ -435,7 +483,7 @@ class Acquisition:
             pass
         finally:
             if permit.reservation.open:
-                permit.close(forgotten=kind is None, stacklevel=4)
+                permit._leave(error, stacklevel=5)  # noqa: SLF001  (of this module)
 
 
 def as_error(scheduler: Scheduler, waiter: Waiter, outcome: Outcome) -> PacelineError:

@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.capacity import Capacity, LocalCapacity
 from paceline.core.ledger import Ledger
@@ -15,12 +15,16 @@ from paceline.core.queue import Queue
 from paceline.core.quota import KNOWN_UNITS, OWN_RULES, REQUESTS, Cost, Quota, Rule
 from paceline.core.results import GIVEN, PacelineWarning, QuotaError
 from paceline.core.tracker import HEADROOM_S
+from paceline.pacing.breaker import ByHand, Health
 from paceline.pacing.chain import ChainedScheduler
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.periods import in_days, periods
 from paceline.pacing.scheduler import Scheduler, Worker
 from paceline.pacing.settings import PacingSettings
 from paceline.pacing.status import report
+
+if TYPE_CHECKING:
+    from paceline.pacing.events import Event
 
 POOLS_MAX = 10_000
 """How many pools one limiter keeps: the names of models come from callers, and memory is bounded."""
@@ -33,7 +37,8 @@ class Pools:
         settings: The settings of the limiter.
         limits: The quotas of each model.
         worker: Makes the exchanges with the store of shared quotas; ``None``: the quotas are in this process.
-        notify: Called with the fields of every event of a pool; ``None`` for none.
+        notify: Called with every event of a permit; ``None`` for none.
+        health: The hosts that fail.
 
     Attributes:
         named: The schedulers by the names in calls. Several names can have one pool.
@@ -42,14 +47,19 @@ class Pools:
     """
 
     def __init__(
-        self, settings: PacingSettings, limits: Limits, worker: Worker | None, notify: Callable[..., None] | None
+        self,
+        settings: PacingSettings,
+        limits: Limits,
+        worker: Worker | None,
+        notify: Callable[[Event], None] | None,
+        health: Health,
     ) -> None:
         self.limits = limits
         self.worker = worker
         self.named: dict[str, Scheduler] = {}
         self.own_units: dict[str, set[str]] = {}
         self.unusual: dict[str, list[Quota]] = {}
-        self._settings, self._notify = settings, notify
+        self._settings, self._notify, self._health = settings, notify, health
         self._lock = threading.RLock()
         self._made: dict[str, Scheduler] = {}  # by pool
         self._further: dict[str, Scheduler] = {}  # start spacing and providers' slots, by pool
@@ -137,6 +147,7 @@ class Pools:
                     )
                 scheduler = self._open(resolved, self._settings.clock.now_ns())
                 scheduler.events = self._notify
+                scheduler.by_hand = ByHand(self._health, scheduler) if resolved.learns else None
                 if not resolved.learns:  # for a provider's model all units are derived
                     own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
                     if own_units:

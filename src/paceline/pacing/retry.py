@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 
+from paceline.core import progress
+from paceline.core.progress import FIRST_S, MOST_S, Row, is_believed
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
 
@@ -11,12 +14,38 @@ RETRIED = frozenset({RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY}
 """Refusals that may end with time."""
 
 
+FAIR_REFUSED, FAIR_ADMITTED, FAIR_CHANCE = 6, 20, 1e-6
+"""A request is not refused for the sake of its pool, but for its own, if it was refused so many times while the pool had so
+many times as many other attempts admitted. More refusals are needed where the pool is refused often: chance must refuse a
+request so often no more than once in a million requests."""
+
+FAIR_SHARE = 0.75
+"""The largest share of refusals that is taken for chance."""
+
+BEHIND = 3
+"""A request that was refused so many times goes behind the others while the pool admits none: one of them is the next probe.
+Up to so many refusals of one request let the pool wait longer, as so many in a row do."""
+
+DEAD_PROBES, DEAD_TIMES = 8, 8
+"""A pool admits nothing any more after so many refusals in a row, if that has lasted so many times as long as ever before, and
+twice the longest wait that the policy allows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Try again, not before ``delay_s`` from now; ``pool_wide``: the whole pool waits as long."""
+    """Try again, not before ``delay_s`` from now; ``pool_wide``: the whole pool waits as long.
+
+    ``behind``: the request goes to the end of its lane.
+    """
 
     delay_s: float
     pool_wide: bool
+    behind: bool = False
+
+    @property
+    def pause_s(self) -> float:
+        """How long the pool pauses."""
+        return self.delay_s if self.pool_wide else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,32 +55,70 @@ class GiveUp:
     Attributes:
         reason: Why not.
         stop_s: For how many seconds no other request of the pool can be served either; 0: that is not known.
+        pause_s: How long the pool pauses: others may continue then.
     """
 
     reason: str
     stop_s: float = 0.0
+    pause_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Failures:
+    """What the failed attempts at one request have in common.
+
+    Attributes:
+        own: How many were about the request itself: server faults, broken connections, its size or its mode.
+        full: How many were refused by full servers, since other attempts of the pool were last admitted.
+        of_pool: How many were refused for the rate of the pool, or by full servers. They say nothing of the request.
+        admitted: How many attempts of the pool had been admitted at the first of these.
+    """
+
+    own: int = 0
+    full: int = 0
+    of_pool: int = 0
+    admitted: int = 0
+    _admitted_last: int = 0  # the same at the last of those by full servers
+
+    def count(self, row: Row | None, refusal: Refusal | None = None) -> None:
+        """Count the last refusal of ``row``, or, without one, a failure of the request itself."""
+        if row is None:
+            self.own += 1
+            return
+        self.admitted = self.admitted if self.of_pool else row.admitted
+        self.of_pool += 1
+        if refusal is not None and refusal.kind is RefusalKind.CAPACITY:
+            self.full = self.full + 1 if row.admitted == self._admitted_last else 1
+            self._admitted_last = row.admitted
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Bounds on the attempts of one request, and the pauses between them.
+    """When another attempt at a request follows a failed one, and after what pause.
+
+    A refusal for the rate of the pool uses up nothing of a request: while the provider admits others, it is tried again.
 
     Attributes:
-        max_attempts: HTTP attempts in total, with the first.
-        max_elapsed_s: No attempt starts later than this after the first, in seconds.
-        backoff_s: The first pause when the provider names none, in seconds; it doubles with each attempt.
+        max_attempts: How many attempts may fail by a server fault, a broken connection, or a refusal that is not about the pool;
+            and by full servers, as long as they serve no other request of the pool. With 1, no attempt follows the first one.
+        max_refused: How many attempts may be refused for the rate of the pool; ``None``: any number, while it admits others.
+        max_elapsed_s: No attempt starts later than this after the first, in seconds; ``None``: without a bound.
+        backoff_s: The first pause when the provider names none, in seconds; it doubles with each failure, and with each refusal
+            of the pool since an attempt was admitted.
         backoff_max_s: The longest such pause, in seconds.
         jitter: The random share of a pause, to either side.
         faults: Whether server faults (5xx) and broken connections are retried, too. SDKs retry them, and each of their
             attempts is paced; a bare HTTP client does not.
-        max_retry_after_s: No retry if the provider asks for a longer pause (that of a daily quota, for example). The pool
-            then stops: it refuses further requests at once, and tries one after that pause, or after 10 minutes.
+        max_retry_after_s: No retry if the provider asks for a longer pause (that of a daily quota, for example), and a probe
+            after 15 s was refused, too. The pool then stops: it refuses further requests at once, and tries one after that
+            pause, or after 10 minutes. It also stops when nothing was admitted for twice that time.
     """
 
     max_attempts: int = 6
-    max_elapsed_s: float = 600.0
-    backoff_s: float = 1.0
-    backoff_max_s: float = 60.0
+    max_refused: int | None = None
+    max_elapsed_s: float | None = None
+    backoff_s: float = FIRST_S
+    backoff_max_s: float = MOST_S
     jitter: float = 0.25
     max_retry_after_s: float = 300.0
     faults: bool = False
@@ -60,72 +127,104 @@ class RetryPolicy:
         """Refuse invalid values."""
         if self.max_attempts < 1:
             raise QuotaError(f"max_attempts is {self.max_attempts}: it must be 1 or more")
+        if self.max_refused is not None and self.max_refused < 1:
+            raise QuotaError(f"max_refused is {self.max_refused}: it must be 1 or more, or None")
 
-    def after(
-        self, attempt: int, elapsed_s: float, refusal: Refusal | None, luck: float, *, in_row: int = 0
-    ) -> Again | GiveUp:
+    def after(self, failures: Failures, refusal: Refusal | None, row: Row | None, luck: float) -> Again | GiveUp:
         """Decide after a failed attempt.
 
         Args:
-            attempt: The number of attempts made.
-            elapsed_s: Seconds since the first one started.
+            failures: The failed attempts, this one included.
             refusal: The refusal; ``None`` for a server fault (5xx) or a broken connection.
+            row: The refusals of the pool in a row, this one included; ``None`` if it is about neither its rate nor the capacity
+                of its provider.
             luck: A random number in [0, 1).
-            in_row: The number of refused attempts of the pool in a row; a pause without ``retry_after_s`` grows with it.
         """
         if refusal is not None and refusal.kind not in RETRIED:
             return GiveUp("waiting cannot help")
+        if refusal is not None and row is not None and about_pool(refusal):
+            return self._after_pool(failures, refusal, row, luck)
         asked_s = (refusal.retry_after_s or None) if refusal else None  # a wait of 0 would use up the attempts at once
         if asked_s is not None and asked_s > self.max_retry_after_s:
-            stop_s = asked_s if refusal is not None and _about_the_rate_of_the_pool(refusal) else 0.0
-            return GiveUp(f"the provider asks to wait {asked_s:,.0f} s", stop_s)
-        if attempt >= self.max_attempts:
-            return GiveUp(f"{attempt} attempts made")
-        pause_s = min(self.backoff_s * 2 ** min(max(attempt, in_row) - 1, 30), self.backoff_max_s)
-        pause_s *= 1 + self.jitter * (2 * luck - 1)
-        if asked_s is not None:
-            # The provider names a minimum. A random part on top spreads the return of many clients.
-            pause_s = asked_s + self.jitter * luck * min(asked_s, 1.0)
-        if elapsed_s + pause_s > self.max_elapsed_s:
-            return GiveUp(f"{elapsed_s:,.0f} s spent on it")
-        # A lack of capacity at the provider is not about the rate of the pool: only this request waits.
-        return Again(pause_s, refusal is not None and _about_the_rate_of_the_pool(refusal))
+            return GiveUp(_asks(asked_s))
+        if failures.own + failures.full >= self.max_attempts:
+            return GiveUp(_made(failures.own + failures.full))
+        if row is not None and (unfair := _unfair(failures, row)):
+            return GiveUp(unfair)
+        number = failures.own + failures.full
+        own_s = min(self.backoff_s * 2.0 ** min(number - 1, 30), self.backoff_max_s)
+        return Again(self._spread(asked_s or own_s, luck, stated=asked_s is not None), pool_wide=False)
 
-    def pause_s(self, refusal: Refusal, decision: Again | GiveUp) -> float:
-        """How long the pool pauses after ``refusal``: also when this request gives up but others may continue."""
-        if isinstance(decision, Again):
-            return decision.delay_s if decision.pool_wide else 0.0
-        wanted = _about_the_rate_of_the_pool(refusal) and not decision.stop_s
-        return (refusal.retry_after_s or 0.0) if wanted else 0.0
+    def _after_pool(self, failures: Failures, refusal: Refusal, row: Row, luck: float) -> Again | GiveUp:
+        """Decide after a refusal for the rate of the pool."""
+        asked_s = refusal.retry_after_s or 0.0
+        dead_s = max(2 * self.max_retry_after_s, DEAD_TIMES * row.longest_s)
+        if asked_s > self.max_retry_after_s and (is_believed(refusal) or row.long > 1):
+            return GiveUp(_asks(asked_s), stop_s=asked_s)
+        if row.number >= DEAD_PROBES and row.lasted_s >= dead_s:
+            return GiveUp(f"the provider has admitted nothing for {row.lasted_s:,.0f} s", stop_s=row.lasted_s)
+        again = row._replace(number=max(row.number, min(failures.of_pool, BEHIND)))
+        pause_s = progress.pause_s(refusal, again, self.backoff_s, self.backoff_max_s)
+        pause_s = self._spread(pause_s, luck, stated=asked_s > 0)
+        if failures.of_pool == self.max_refused or self.max_attempts == 1:
+            return GiveUp(_made(failures.of_pool), pause_s=pause_s)
+        if unfair := _unfair(failures, row):
+            return GiveUp(unfair, pause_s=pause_s)
+        return Again(pause_s, pool_wide=True, behind=min(failures.of_pool, row.number) >= BEHIND)
+
+    def _spread(self, pause_s: float, luck: float, *, stated: bool) -> float:
+        """A pause with its random part, which comes on top of a stated one: the provider names a minimum."""
+        if stated:
+            return pause_s + self.jitter * luck * min(pause_s, 1.0)
+        return pause_s * (1 + self.jitter * (2 * luck - 1))
 
 
-def _about_the_rate_of_the_pool(refusal: Refusal) -> bool:
-    return refusal.kind.about_rate and refusal.scope is RefusalScope.POOL
+def _unfair(failures: Failures, row: Row) -> str:
+    """Why a request is given up that is refused again and again while others are admitted; empty: it is not."""
+    refused, others = failures.of_pool, row.admitted - failures.admitted
+    share = min(row.refused / (row.refused + row.admitted), FAIR_SHARE)
+    if refused < max(FAIR_REFUSED, log(FAIR_CHANCE) / log(share)) or others < FAIR_ADMITTED * refused:
+        return ""
+    return f"{_made(refused)}, while {others:,} others of the pool were admitted"
+
+
+def _made(number: int) -> str:
+    return f"{number} attempt{'s' if number > 1 else ''} made"
+
+
+def _asks(asked_s: float) -> str:
+    return f"the provider asks to wait {asked_s:,.0f} s"
+
+
+def about_pool(refusal: Refusal | None) -> bool:
+    """Whether a refusal is about the rate of its pool."""
+    return refusal is not None and refusal.kind.about_rate and refusal.scope is RefusalScope.POOL
 
 
 class RetryBudget:
-    """Bounds retries after faults to a share of the traffic: further retries wait, spread out.
+    """Bounds retries after faults in proportion to success: further retries wait, spread out.
 
-    Every first attempt earns ``SHARE`` of a retry, and every second earns ``PER_S``. A retry spends one, in advance if
-    none is left, and then waits for it. Retries after a refusal for rate need no budget: they wait in the queue.
+    Every admitted attempt earns ``EACH`` retries, and every second ``PER_S``. A retry spends one, in advance if none is left,
+    and then waits for it. So servers that refuse three attempts of four by chance are used in full, and a server that answers
+    none gets one retry a second. Retries after a refusal for rate need no budget: they wait in the queue.
     """
 
-    SHARE = 0.2
+    EACH = 3.0
     PER_S = 1.0
-    MOST = 20.0
+    MOST = 100.0
 
-    __slots__ = ("_left", "_now_ns")
+    __slots__ = ("_admitted", "_left", "_now_ns")
 
     def __init__(self, now_ns: int) -> None:
         self._left = self.MOST
-        self._now_ns = now_ns
+        self._now_ns, self._admitted = now_ns, 0
 
-    def earn(self) -> None:
-        """Count a first attempt."""
-        self._left = min(self._left + self.SHARE, self.MOST)
+    def spend(self, now_ns: int, admitted: int) -> float:
+        """Spend one retry; return the seconds to wait for it.
 
-    def spend(self, now_ns: int) -> float:
-        """Spend one retry; return the seconds to wait for it."""
-        self._left = min(self._left + max(now_ns - self._now_ns, 0) / NS * self.PER_S, self.MOST) - 1
-        self._now_ns = now_ns
+        ``admitted``: how many attempts of the pool were admitted so far.
+        """
+        earned = max(now_ns - self._now_ns, 0) / NS * self.PER_S + (admitted - self._admitted) * self.EACH
+        self._left = min(self._left + earned, self.MOST) - 1
+        self._now_ns, self._admitted = now_ns, admitted
         return max(-self._left, 0.0) / self.PER_S

@@ -12,12 +12,13 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from paceline.core.capacity import PENDING, Capacity, Learns
 from paceline.core.ledger import Ledger
 from paceline.core.meters import UNKNOWN_NS
 from paceline.core.pool import Pool
+from paceline.core.progress import Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
 from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, StoreLost, WaitUntil
@@ -29,6 +30,9 @@ from paceline.pacing.owners import ThreadOwner, in_a_loop, running_loop, task_ow
 from paceline.pacing.periods import of_periods
 from paceline.pacing.section import Section
 from paceline.pacing.status import QUEUE_SHOWN, Waiting, report, wait_until_s
+
+if TYPE_CHECKING:
+    from paceline.pacing.events import Event
 
 T = TypeVar("T")
 
@@ -60,6 +64,16 @@ class Worker(Protocol):
         """Send the news that is not sent yet, and end."""
 
 
+class ByHand(Protocol):
+    """Takes what calls by hand to one pool show of the health of their provider."""
+
+    def failed(self, sent_ns: int, reason: str, *, reached: bool) -> None:
+        """Count a call without an answer."""
+
+    def answered(self) -> None:
+        """Count an answer."""
+
+
 class Scheduler:
     """The thread-safe side of one :class:`~paceline.core.pool.Pool`.
 
@@ -71,8 +85,10 @@ class Scheduler:
     Attributes:
         further: The schedulers that every request passes after this one; see :mod:`paceline.pacing.chain`.
         lines: Its log lines.
-        events: Called with the fields of every :class:`~paceline.pacing.events.Event` of the pool, or ``None``.
+        events: Called with every event of a permit of the pool, or ``None``.
         periods: The periods of the pool's quotas, of each unit that has several.
+        by_hand: Takes the failures of calls by hand; ``None`` for a pool that is none of a provider.
+        fails: Whether the last call by hand had no answer.
     """
 
     further: Sequence[Scheduler] = ()
@@ -80,8 +96,10 @@ class Scheduler:
     def __init__(self, pool: Pool, clock: Clock, worker: Worker | None = None) -> None:
         self.pool = pool
         self.lines = Lines(pool, self.read, self.why)
-        self.events: Callable[..., None] | None = None
+        self.events: Callable[[Event], None] | None = None
         self.periods: Mapping[str, Sequence[float]] = {}
+        self.by_hand: ByHand | None = None
+        self.fails = False
         self._clock = clock
         self._read_ns = 0  # until when the headers that were read suffice
         self._lateness = Lateness(pool)
@@ -173,13 +191,31 @@ class Scheduler:
         """See :meth:`Pool.settle`."""
         self._section.change(self.pool.settle, reservation, actual, waiter, quiet=True)
 
+    def failed(self, sent_ns: int, reason: str, *, reached: bool) -> None:
+        """Count a call by hand without an answer."""
+        if self.by_hand is not None:
+            self.fails = True
+            self.by_hand.failed(sent_ns, reason, reached=reached)
+
+    def answered(self) -> None:
+        """Count an answer to a call by hand."""
+        if self.fails and self.by_hand is not None:
+            self.fails = False
+            self.by_hand.answered()
+
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""
         self._section.change(self.pool.cancel, reservation)
 
-    def refuse(self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0) -> None:
+    def row(self, reservation: Reservation, refusal: Refusal) -> Row | None:
+        """See :meth:`Pool.row`."""
+        return self._section.read(lambda now_ns: self.pool.row(now_ns, reservation, refusal))
+
+    def refuse(
+        self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0, why: str = ""
+    ) -> None:
         """See :meth:`Pool.refuse`."""
-        self._section.change(self.pool.refuse, reservation, refusal, pause_s, stop_s)
+        self._section.change(self.pool.refuse, reservation, refusal, pause_s, stop_s, why)
         self.lines.notices()
 
     def reads_now(self) -> bool:
@@ -237,22 +273,22 @@ class Scheduler:
     def expected_s(self, waiter: Waiter) -> float:
         """How long ``waiter`` would wait if it joined the queue now, in seconds; infinite where it cannot be granted."""
 
-        def read(now_ns: int) -> float:
+        def expected_s(now_ns: int) -> float:
             at_ns = self.pool.expected(now_ns, waiter)
             return wait_until_s(at_ns, now_ns) if at_ns is not None and at_ns < UNKNOWN_NS else math.inf
 
-        return self.read(read)
+        return self.read(expected_s)
 
     def why(self, waiter: Waiter) -> Waiting | None:
         """Why ``waiter`` waits; ``None`` if it does not."""
 
-        def read(now_ns: int) -> Waiting | None:
+        def waiting(now_ns: int) -> Waiting | None:
             if waiter.owner is None or waiter.outcome is not None:
                 return None
             ahead, at_ns, quota = self.pool.place(now_ns, waiter)
             return Waiting(ahead, quota, wait_until_s(at_ns, now_ns) if at_ns < UNKNOWN_NS else None)
 
-        return self.read(read)
+        return self.read(waiting)
 
     def status(self, shown: int = QUEUE_SHOWN) -> dict[str, Any]:
         """The state of the pool, as JSON values, with ``shown`` waiters at most."""
@@ -272,34 +308,35 @@ class Scheduler:
         return self._exchanges is None or self._exchanges.idle
 
     def refresh(self) -> StoreLost | None:
-        """Update the snapshot from the store, if one keeps the quotas; ``StoreLost`` if it has never answered."""
+        """Update the snapshot from the store, if one keeps the quotas; ``StoreLost`` if it has never answered.
+
+        The store is asked for a request that costs nothing, and its reply has the state of the quotas.
+        """
         if self._exchanges is None:
             return None
         outcome = Scheduler.try_grant(
             self, Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0))
         )
         if isinstance(outcome, Reservation):
-            self.cancel(outcome)
-
-            def uncount(_: int) -> None:
-                for name in ("granted", "cancelled"):  # it was no request
-                    self.pool.counts[name] -= 1
-
-            self.read(uncount)
+            self._section.change(self._cancel_uncounted, outcome)
         return outcome if isinstance(outcome, StoreLost) else None
+
+    def _cancel_uncounted(self, now_ns: int, reservation: Reservation) -> None:
+        self.pool.cancel(now_ns, reservation)
+        for name in ("granted", "cancelled"):  # it was no request
+            self.pool.counts[name] -= 1
 
     # Events.
 
-    def notify(self, *event: Any) -> None:
+    def notify(self, event: Event) -> None:
         """Call :attr:`events`, and log, outside of the critical section."""
         self._section.outside(partial(self._tell, event))
 
-    def _tell(self, event: tuple[Any, ...]) -> None:
-        kind, _, *fields, _, _, _, _ = event
-        if log.isEnabledFor(logging.WARNING if kind == "refused" else logging.DEBUG):
-            self.lines.permit(self.now_ns(), kind, *fields)
+    def _tell(self, event: Event) -> None:
+        if log.isEnabledFor(logging.WARNING if event.kind == "refused" else logging.DEBUG):
+            self.lines.permit(self.now_ns(), event)
         if self.events is not None:
-            self.events(*event)
+            self.events(event)
 
     def after_fork(self) -> None:
         """In a forked child, drop the state of the parent: its waiters, its requests in flight, its held lock."""

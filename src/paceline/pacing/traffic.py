@@ -8,12 +8,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from paceline.core.quota import INPUT_TOKENS, NS, OUTPUT_TOKENS, TOKENS, Cost
+from paceline.core.quota import INPUT_TOKENS, NS, OUTPUT_TOKENS, TOKENS
 from paceline.core.results import QuotaError
 from paceline.pacing.clock import Clock
 from paceline.pacing.durable import Appender
+
+if TYPE_CHECKING:
+    from paceline.pacing.events import Event
 
 log = logging.getLogger("paceline")
 
@@ -92,16 +95,16 @@ class TrafficLog:
             self._file.close()
 
 
-def writing(permits: TrafficLog, listener: Callable[..., None] | None, clock: Clock) -> Callable[..., None]:
+def writing(permits: TrafficLog, listener: Callable[[Event], None] | None, clock: Clock) -> Callable[[Event], None]:
     """A listener that writes the permits that are settled or refused, and calls ``listener``."""
 
-    def listen(kind: str, pool: str, lane: str, waited_s: float, reserved: Cost, used: Cost | None, *rest: Any) -> None:
-        if kind in ("settled", "refused"):
-            cost, (granted_s, usage, model, status) = reserved | (used or {}), rest[-4:]
-            entry = Entry(granted_s - waited_s, pool, lane, model, seconds=clock.now_ns() / NS - granted_s)
-            entry.output_tokens, entry.status = cost.get(OUTPUT_TOKENS, 0.0), 429 if kind == "refused" else 200
-            if model is not None and kind == "settled":
-                entry.status = status
+    def listen(event: Event) -> None:
+        if event.kind in ("settled", "refused"):
+            cost, usage, refused = {**event.reserved, **(event.used or {})}, event.usage, event.kind == "refused"
+            entry = Entry(event.granted_s - event.waited_s, event.pool, event.lane, event.model)
+            entry.seconds = clock.now_ns() / NS - event.granted_s
+            entry.output_tokens = cost.get(OUTPUT_TOKENS, 0.0)
+            entry.status = 429 if refused else 200 if event.model is None else event.status
             entry.input_tokens = cost.get(INPUT_TOKENS, max(cost.get(TOKENS, 0.0) - entry.output_tokens, 0.0))
             if usage is not None:
                 if entry.output_tokens > usage["output_tokens"]:  # the provider charges what the request allowed
@@ -109,6 +112,6 @@ def writing(permits: TrafficLog, listener: Callable[..., None] | None, clock: Cl
                 entry.input_tokens, entry.output_tokens = usage["input_tokens"], usage["output_tokens"]
             permits.write(entry)
         if listener is not None:
-            listener(kind, pool, lane, waited_s, reserved, used, *rest)
+            listener(event)
 
     return listen

@@ -43,12 +43,14 @@ def classify(
             kind = RefusalKind.NEVER_FITS
     if kind is RefusalKind.NEVER_FITS and facts.limit != 0:  # with a limit of 0 the model or the mode is not enabled
         scope = RefusalScope.REQUEST
-    wait_s = parse.longest(parse.retry_after_s(headers), facts.wait_s)
+    waits = [wait for wait in (parse.retry_after_s(headers), facts.wait_s) if wait]
+    wait_s = parse.longest(*waits)
     refusal = Refusal(
         kind=kind,
         message=text[:300] if error else "",
         code=names[0] if names else "",
         retry_after_s=facts.reset_s if wait_s is None else wait_s,
+        sooner_s=min(waits) if len(set(waits)) > 1 else None,
         scope=scope,
     )
     if kind in (RefusalKind.MONEY, RefusalKind.CAPACITY):  # they say nothing of a quota

@@ -87,8 +87,8 @@ class SharedCapacity:
     @property
     def ledger(self) -> Ledger:
         """The snapshot; while the store is lost, the ledger of the fallback."""
-        holdings = self.holdings
-        return holdings.snapshot.ledger if holdings.fallback is None else holdings.fallback.local.ledger
+        fallback = self.holdings.fallback  # read once: a caller outside of the lock may see it end
+        return self.holdings.snapshot.ledger if fallback is None else fallback.local.ledger
 
     @property
     def exchange_ns(self) -> int:
@@ -103,7 +103,7 @@ class SharedCapacity:
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         """See :meth:`Capacity.reserve <paceline.core.capacity.Capacity.reserve>`."""
         if now_ns < self._pause.until_ns:
-            return WaitUntil(self._pause.until_ns, COOL_DOWN)
+            return WaitUntil(self._pause.until_ns, self._pause.reason)
         if self.membership.state.alone:
             return self._reserve_alone(now_ns, waiter)
         holdings, amounts = self.holdings, waiter.amounts
@@ -205,9 +205,15 @@ class SharedCapacity:
         self._pause.answered(now_ns, reservation)
         return self.holdings.close(now_ns, reservation)
 
-    def pause(self, until_ns: int) -> None:
+    @property
+    def pause_reason(self) -> str:
+        """The reason of the longest pause: that of all processes, or of this one."""
+        of_all, own = self.ledger.pause, self._pause
+        return own.reason if own.until_ns >= of_all.until_ns else of_all.reason
+
+    def pause(self, until_ns: int, reason: str = COOL_DOWN) -> None:
         """Pause this process only: the failure may be in its own network."""
-        self._pause.begin(until_ns)
+        self._pause.begin(until_ns, reason)
 
     def lift(self, now_ns: int, until_ns: int) -> None:
         """End the pause until ``until_ns``, if it is the one in force."""

@@ -74,7 +74,7 @@ class Holdings:
             return bool(changed_limits)
         for index, before in changed_limits.items():
             self.lessons.learning.learned_elsewhere(now_ns, index, before)
-        return bool(self.lessons.learn(now_ns) or changed_limits)
+        return self.lessons.learn(now_ns) or bool(changed_limits)
 
     def begin_fallback(self, now_ns: int, sent_ns: int, share: float, phase: float) -> None:
         """Spend ``share`` of the quotas from now on: the message that was sent at ``sent_ns`` has no reply.

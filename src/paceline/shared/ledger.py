@@ -36,7 +36,7 @@ from operator import attrgetter
 from typing import Any
 
 from paceline.core.changes import Change, What, apply
-from paceline.core.meters import Meter, Slots, Spread, meter
+from paceline.core.meters import Meter, Slots, Spread, new_meter
 from paceline.core.pause import Pause, Phase
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import (
@@ -151,13 +151,13 @@ class SharedLedger:
             i = known.setdefault(key, len(self._accounts))
             index.append(i)
             if i == len(self._accounts):
-                fresh = meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
+                fresh = new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
                 of(fresh).recall(fresh, now_ns, message.recalled[n] if n < len(message.recalled) else 0.0)
                 self._accounts.append(Account(key, fresh, quota))
             elif message.fresh and self._accounts[i].given != quota:
                 account = self._accounts[i]
                 before, account.given = account.meter, quota
-                account.meter = meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
+                account.meter = new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
                 carry(before, account.meter)
                 account.version += 1
                 account.epoch += 1
@@ -237,7 +237,7 @@ class SharedLedger:
     def _grant(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> Reply:
         gone = self._peers.gone / BILLION
         sums = [of(account.meter).reserved(account.meter, gone) if gone else 0.0 for account in self._accounts]
-        before, others = self._peers.ahead(peer.place, sums)
+        before, others = self._peers.places.ahead(peer.place, sums)
         grants: list[list[Mark]] = []
         probe, latest, binds = False, now_ns, -1
         back_ns = now_ns  # after an outage, those that vanished in it may yet report what they have spent
@@ -266,7 +266,7 @@ class SharedLedger:
             for i, amount in zip(index, message.wants[len(grants)], strict=False):
                 amounts[i] = amount
             until_us = now_us + (max(message.place_ns, between_polls_ns(peers)) + GRACE_NS) // 1_000
-        self._peers.place(message.who, peer, amounts, until_us, last=bool(grants))
+        peer.place = self._peers.places.keep(message.who, peer.place, amounts, until_us, last=bool(grants))
         waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
         binds = binds if waits_ns else -1
         pause_ns = max(self._pause.until_ns, back_ns) - now_ns
@@ -329,7 +329,8 @@ class SharedLedger:
         ledger._last_ns = now_ns = state["last"]
         for a in state["accounts"]:
             quota = _quota(a["quota"])
-            m: Meter = Spread(quota, now_ns, a["headroom_s"]) if a["spread"] else meter(quota, now_ns, a["headroom_s"])
+            make: Callable[[Quota, int, float], Meter] = Spread if a["spread"] else new_meter
+            m = make(quota, now_ns, a["headroom_s"])
             of(m).load(m, a["meter"])
             numbers = (a["version"], a["epoch"], a["shifted"], a["charged"], a["spent"], a["refused"])
             ledger._accounts.append(Account(a["key"], m, _quota(a["given"]), *numbers))

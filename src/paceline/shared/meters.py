@@ -15,7 +15,7 @@ from operator import add
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from paceline.core.meters import TINY, Bucket, Held, Meter, Slots, Spread, Window, meter
+from paceline.core.meters import TINY, Bucket, Held, Meter, Slots, Spread, Window, new_meter
 from paceline.core.quota import NS, Quota
 from paceline.shared.messages import Left
 
@@ -76,7 +76,7 @@ class Sharing(ABC, Generic[M]):
 
     def part(self, m: M, now_ns: int, share: float) -> Meter:
         """A meter with ``share`` of the quota and of the use of ``m``; a cost that fits into ``m`` still fits, later."""
-        part = meter(_part_of(m.quota, share), now_ns, m.headroom_s)
+        part = new_meter(_part_of(m.quota, share), now_ns, m.headroom_s)
         part.charge(now_ns, m.quota.amount * share - m.level(now_ns) * share)
         part.most = m.most
         return part

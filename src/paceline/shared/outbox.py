@@ -17,8 +17,8 @@ LINGER_NS, LINGER_PART = NS // 100, 8
 NEWS_MAX = 100_000
 """How much news is kept for a lost store; when it is full, the older half is dropped and its attempts stay charged."""
 
-Lesson = Callable[[Learning, int], list[int]]
-"""Learns from one answer, at the given present; returns the indexes of the quotas that changed."""
+Lesson = Callable[[Learning, int], bool]
+"""Learns from one answer, at the given present; returns whether quotas have changed."""
 
 
 class Outbox:
@@ -104,10 +104,10 @@ class Lessons:
         """Note that a message was sent: its reply counts the attempts of all lessons so far."""
         self._due, self._new = self._due + self._new, []
 
-    def learn(self, now_ns: int) -> list[int]:
-        """Learn what the last reply allows; returns the indexes of the quotas that changed."""
-        changed: list[int] = []
+    def learn(self, now_ns: int) -> bool:
+        """Learn what the last reply allows; whether quotas have changed."""
+        changed = False
         for lesson in self._due:
-            changed += lesson(self.learning, now_ns)
+            changed |= lesson(self.learning, now_ns)
         self._due = []
         return changed

@@ -12,8 +12,9 @@ are exact in any order. A differential test compares this with ``stores/peers.lu
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -101,6 +102,100 @@ _values = attrgetter(*_FIELDS)
 """Of a process, in a dump."""
 
 
+class Places:
+    """The places of the processes that wait, in their order: the first are exact, the others are a sum.
+
+    Attributes:
+        amounts: What the places behind the exact ones need, by account.
+        number: The number of the last place.
+        moved: The number of the last place that has come to the front.
+    """
+
+    def __init__(self) -> None:
+        self.amounts: list[float] = []
+        self.number = self.moved = 0
+        self._front: list[Place] = []
+        self._behind: dict[int, Place] = {}  # the other places, by number
+
+    def __iter__(self) -> Iterator[Place]:
+        return chain(self._front, self._behind.values())
+
+    def keep(
+        self, who: str, mine: Place | None, amounts: list[float] | None, until_us: int = 0, *, last: bool = False
+    ) -> Place | None:
+        """Keep a place for a process, its place ``mine`` unless it has to be the ``last``; ``None``: it has none any more."""
+        if mine is not None and (amounts is None or last):
+            self.remove(mine)
+            mine = None
+        if amounts is None:
+            return None
+        if mine is None:
+            self.number += 1
+            front = len(self._front) < FRONT and not self._behind
+            mine = Place(who, self.number, until_us, amounts, front)
+            self.enter(mine)
+        else:
+            if not mine.front:
+                self._add(mine.amounts, -1.0)
+            mine.amounts, mine.until_us = amounts, until_us
+        if not mine.front:
+            self._add(amounts)
+        return mine
+
+    def enter(self, place: Place) -> None:
+        """Add a place, which the sum has already."""
+        if place.front:
+            self._front.append(place)
+        else:
+            self._behind[place.number] = place
+
+    def remove(self, place: Place) -> None:
+        """Take out a place."""
+        if place.front:
+            self._front.remove(place)
+        else:
+            del self._behind[place.number]
+            self._add(place.amounts, -1.0)
+
+    def advance(self) -> None:
+        """Move places to the front, while it has room."""
+        while self._behind and len(self._front) < FRONT:
+            place = self._behind.pop(next(iter(self._behind)))
+            self._add(place.amounts, -1.0)
+            place.front, self.moved = True, place.number
+            self._front.append(place)
+        if not self._behind:
+            self.amounts, self.moved = [], self.number
+
+    def ahead(self, mine: Place | None, sums: list[float]) -> tuple[list[float], list[float]]:
+        """What goes before the place ``mine``, and before a new one, by account; each begins with ``sums``."""
+        before, others, passed = list(sums), list(sums), False
+        for place in self._front:
+            if place is mine:
+                passed = True
+                continue
+            for i, amount in enumerate(place.amounts):
+                others[i] += amount
+                if not passed:
+                    before[i] += amount
+        if self._behind:
+            inside = mine is not None and not mine.front
+            part = 0.0 if passed else 1.0
+            if mine is not None and inside:
+                part = (mine.number - self.moved - 1) / (self.number - self.moved)
+            for i, amount in enumerate(self.amounts):
+                own = mine.amounts[i] if mine is not None and inside and i < len(mine.amounts) else 0.0
+                rest = max(amount - own, 0.0)
+                others[i] += rest
+                before[i] += rest * part
+        return before, others
+
+    def _add(self, amounts: Sequence[float], times: float = 1.0) -> None:
+        self.amounts += [0.0] * (len(amounts) - len(self.amounts))
+        for i, amount in enumerate(amounts):
+            self.amounts[i] += amount * times
+
+
 class Peers:
     """All processes of one pool.
 
@@ -112,18 +207,16 @@ class Peers:
         away_us: The end of the last time in which all processes had lost the store.
         awaited: How many of those that vanished in that time have not reported since, and may have spent something.
         held: What live processes hold, by account.
+        places: The places of those that wait.
     """
 
     def __init__(self) -> None:
         self.live = self.weight = self.told = self.gone = self.awaited = 0
         self.held: list[float] = []
+        self.places = Places()
         self.away_us = self._quiet_us = self._last_us = self._charged_us = 0
         self._peers: dict[str, Peer] = {}
         self._events: list[tuple[int, str]] = []  # a heap; those that a later one replaced stay until their time
-        self._front: list[Place] = []
-        self._behind: dict[int, Place] = {}  # the other places, by number
-        self._behind_sum: list[float] = []
-        self._number = self._moved = 0  # of the last place; of the last one that has come to the front
 
     def advance(self, now_us: int, ended: Callable[[str], bool]) -> float:
         """Take the events that are due.
@@ -150,7 +243,8 @@ class Peers:
             peer = self._peers[who]
             self._withdraw(peer)
             if peer.place is not None and peer.place.until_us < now_us:
-                self._drop(peer)
+                self.places.remove(peer.place)
+                peer.place = None
             # In an outage all have lost the store, and a new server sees no process yet.
             if peer.due_us and self.away_us <= peer.due_us <= now_us and ended(who):
                 peer.share = peer.due_us = 0
@@ -178,14 +272,7 @@ class Peers:
         """Enter the process, which has sent a message, into the sums again, and move places to the front."""
         peer.seen_us = now_us
         self._enter(who, peer, now_us)
-        while self._behind and len(self._front) < FRONT:
-            number = next(iter(self._behind))
-            place = self._behind.pop(number)
-            self._change(place.amounts, -1.0)
-            place.front, self._moved = True, number
-            self._front.append(place)
-        if not self._behind:
-            self._behind_sum, self._moved = [], self._number
+        self.places.advance()
 
     def share(self) -> int:
         """The share of the limits for the process that was met, in billionths, while the store is lost."""
@@ -247,80 +334,14 @@ class Peers:
         heapq.heappush(self._events, (peer.event_us, who))
         return spent
 
-    # Places.
-
-    def ahead(self, mine: Place | None, sums: list[float]) -> tuple[list[float], list[float]]:
-        """What goes before the place ``mine``, and before a new one, by account; each begins with ``sums``."""
-        before, others, passed = list(sums), list(sums), False
-        for place in self._front:
-            if place is mine:
-                passed = True
-                continue
-            for i, amount in enumerate(place.amounts):
-                others[i] += amount
-                if not passed:
-                    before[i] += amount
-        if self._behind:
-            inside = mine is not None and not mine.front
-            part = 0.0 if passed else 1.0
-            if mine is not None and inside:
-                part = (mine.number - self._moved - 1) / (self._number - self._moved)
-            for i, amount in enumerate(self._behind_sum):
-                own = mine.amounts[i] if mine is not None and inside and i < len(mine.amounts) else 0.0
-                rest = max(amount - own, 0.0)
-                others[i] += rest
-                before[i] += rest * part
-        return before, others
-
-    def place(
-        self, who: str, peer: Peer, amounts: list[float] | None, until_us: int = 0, *, last: bool = False
-    ) -> None:
-        """Keep a place for the process, its old one unless it has to be the ``last``; ``None``: it has none any more."""
-        mine = peer.place
-        if mine is not None and (amounts is None or last):
-            self._drop(peer)
-        if amounts is None:
-            return
-        if mine is not None and not last:
-            if not mine.front:
-                self._change(mine.amounts, -1.0)
-                self._change(amounts, 1.0)
-            mine.amounts, mine.until_us = amounts, until_us
-            return
-        self._number += 1
-        front = len(self._front) < FRONT and not self._behind
-        peer.place = Place(who, self._number, until_us, amounts, front)
-        if front:
-            self._front.append(peer.place)
-        else:
-            self._behind[self._number] = peer.place
-            self._change(amounts, 1.0)
-
-    def _drop(self, peer: Peer) -> None:
-        place, peer.place = peer.place, None
-        assert place is not None
-        if place.front:
-            self._front.remove(place)
-        else:
-            del self._behind[place.number]
-            self._change(place.amounts, -1.0)
-
-    def _change(self, amounts: Sequence[float], times: float) -> None:
-        self._behind_sum += [0.0] * (len(amounts) - len(self._behind_sum))
-        for i, amount in enumerate(amounts):
-            self._behind_sum[i] += amount * times
-
-    # The state.
-
     def dump(self) -> dict[str, Any]:
         """The whole state, as plain JSON values."""
+        places = self.places
         return {
-            "sums": [self.live, self.weight, self.told, self.gone, self.awaited, self.held, self._behind_sum],
-            "times": [self._last_us, self._quiet_us, self.away_us, self._charged_us, self._number, self._moved],
+            "sums": [self.live, self.weight, self.told, self.gone, self.awaited, self.held, places.amounts],
+            "times": [self._last_us, self._quiet_us, self.away_us, self._charged_us, places.number, places.moved],
             "peers": {who: _values(peer) for who, peer in self._peers.items()},
-            "places": [
-                [p.who, p.number, p.until_us, p.amounts, p.front] for p in [*self._front, *self._behind.values()]
-            ],
+            "places": [[p.who, p.number, p.until_us, p.amounts, p.front] for p in places],
         }
 
     @classmethod
@@ -331,9 +352,9 @@ class Peers:
             LookupError, TypeError, ValueError: ``state`` is invalid.
         """
         peers = cls()
-        peers.live, peers.weight, peers.told, peers.gone, peers.awaited, peers.held, peers._behind_sum = state["sums"]
-        peers._last_us, peers._quiet_us, peers.away_us, peers._charged_us, *numbers = state["times"]
-        peers._number, peers._moved = numbers
+        places = peers.places
+        peers.live, peers.weight, peers.told, peers.gone, peers.awaited, peers.held, places.amounts = state["sums"]
+        peers._last_us, peers._quiet_us, peers.away_us, peers._charged_us, places.number, places.moved = state["times"]
         for who, values in state["peers"].items():
             peer = peers._peers[who] = Peer(**dict(zip(_FIELDS, values, strict=True)))
             peers._events.append((peer.event_us, who))
@@ -341,8 +362,5 @@ class Peers:
         for values in state["places"]:
             place = Place(*values)
             peers._peers[place.who].place = place
-            if place.front:
-                peers._front.append(place)
-            else:
-                peers._behind[place.number] = place
+            places.enter(place)
         return peers

@@ -59,6 +59,7 @@ end
 
 -- Bucket and Spread
 
+local LONG_S = 600                                 -- a quota with a longer period opens whole
 local function small_burst(s) return max(2, 1 / 30 * s.period) end
 
 local function reach_of(m, burst)
@@ -381,7 +382,7 @@ local function begin(s, headroom, gentle)          -- a meter for the quota in `
   else
     s.headroom, s.full, s.sequence, s.low = headroom, now, 0, {}
     if s.rule ~= 'bucket' or s.spread then s.log, s.used = {}, 0
-    elseif gentle then s.opened = small_burst(s) * (s.amount / s.period) end
+    elseif gentle and s.period <= LONG_S then s.opened = small_burst(s) * (s.amount / s.period) end
   end
   return s
 end

@@ -1,0 +1,88 @@
+"""The batches of a run, from the intent to the end, and the requests that each of them has."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from paceline.batch.chunks import Chunk, Kind, Queue
+from paceline.batch.index import Index
+from paceline.batch.journal import LOST, Journal
+
+TRIES_MAX: Final = 3
+"""How often a request is part of a batch that ends without having worked on it, before it counts as failed."""
+
+_TRIES, _HOLD = 0b11, 0b100  # of the number of a line: its tries, and one batch that has it
+
+
+class Batches:
+    """The batches of a run: in the journal, in the queues of the providers, and for each line of the input.
+
+    Args:
+        journal: Open for writing.
+        index: Has the ids of the input, and which lines are done.
+        queue: The known limit of enqueued tokens of each model.
+
+    Attributes:
+        lost: The batches that were not found after their creation, and may still appear.
+        created: How many batches this run has created.
+        unable_s: Since when no batch could be created; ``None`` after a creation.
+    """
+
+    def __init__(self, journal: Journal, index: Index, queue: float | None) -> None:
+        self.journal, self.index = journal, index
+        self.lost: list[Chunk] = []
+        self.created, self._started_s = 0, time.time()
+        self.unable_s: float | None = None
+        self._queues = defaultdict[Kind, Queue](lambda: Queue(queue))  # by provider and model
+        self._lines = array("H")
+
+    @property
+    def tokens(self) -> float:
+        """What the batches hold of all queues."""
+        return sum(sum(queue.held.values()) for queue in self._queues.values())
+
+    def note_created(self, chunk: Chunk, batch: str) -> None:
+        """There is a batch."""
+        self.journal.created(chunk, batch)
+        self.created += chunk.at_s >= self._started_s
+        self.unable_s = None
+
+    def holds(self, line: int) -> bool:
+        """Whether a line is part of a batch that has not ended."""
+        return line < len(self._lines) and self._lines[line] >= _HOLD
+
+    def queue(self, kind: Kind) -> Queue:
+        """The provider's queue for the batches of a kind."""
+        return self._queues[kind._replace(path="")]
+
+    def hold(self, chunk: Chunk) -> None:
+        """Note that the requests of a batch are part of it."""
+        self.queue(chunk.kind).held[chunk.name] = chunk.tokens
+        for line in filter(None, chunk.lines):
+            if line >= len(self._lines):
+                self._lines.extend([0] * (line + 1 - len(self._lines)))
+            self._lines[line] += _HOLD
+
+    def drop(self, chunk: Chunk, state: str) -> None:
+        """There is no such batch."""
+        self.journal.ended(chunk, state)
+        self.queue(chunk.kind).held.pop(chunk.name, None)
+        for line in filter(None, chunk.lines):
+            self._lines[line] -= _HOLD
+        if state == LOST:
+            self.lost.append(chunk)
+
+    def unanswered(self, chunk: Chunk) -> Iterator[int]:
+        """The lines of a batch that have no result and are part of no other batch."""
+        for line in filter(None, chunk.lines):
+            if self._lines[line] < 2 * _HOLD and not self.index.is_done(line):
+                yield line
+
+    def tried(self, line: int) -> bool:
+        """A batch has ended without having worked on a request; whether that was the last try."""
+        self._lines[line] += 1
+        return self._lines[line] & _TRIES == TRIES_MAX

@@ -1,0 +1,403 @@
+"""The life of a provider's batch: it is created, found where the answer is lost, and polled; its results are written."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from paceline.batch.api import BrokenError, Endpoints, NotYetError, RefusedError, Result, Seen, known_form, spool
+from paceline.batch.batches import Batches
+from paceline.batch.chunks import Chunk, Kind, Load
+from paceline.batch.endpoints import FULL
+from paceline.batch.index import Index
+from paceline.batch.journal import LOST
+from paceline.batch.progress import View
+from paceline.batch.results import UNREAD, Results, encode_answer
+from paceline.batch.runner import FAILED, USAGE, WRITE_AGAIN_S
+from paceline.batch.summary import Tally
+from paceline.batch.timing import Outage, StopError, Timing, jittered, stopping
+from paceline.providers.registry import provider_named
+
+GONE: Final = "gone"
+"""The state of a batch that the provider does not know any more."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What was read of the results of a batch.
+
+    Attributes:
+        left: The lines without a result, and the ids of requests that the input no longer has.
+        answers: The answers with usage.
+        tokens: Their input tokens.
+    """
+
+    left: set[int | str]
+    answers: int = 0
+    tokens: int = 0
+
+
+class Answers:
+    """Writes the answers of batches, and counts them."""
+
+    def __init__(self, results: Results, index: Index, tally: Tally, view: View, timing: Timing) -> None:
+        self._results, self._index, self._tally, self._view, self._time = results, index, tally, view, timing
+
+    def take(self, kind: Kind, result: Result, reading: Reading) -> None:
+        """Write one result of a request of the batch, unless it is there already or the request can be sent again."""
+        line = self._index.line_of(result.custom_id)
+        key = line or result.custom_id
+        if key not in reading.left:
+            return
+        reading.left.discard(key)
+        if result.again or (line is not None and not self._index.mark(line)):
+            return
+        self._append(line, result.custom_id, result.response, result.error)
+        if line is None:  # paid, and no longer in the input
+            return
+        if result.error is None:
+            self._tally.ok += 1
+            usage = provider_named(kind.provider).usage(_body(result))
+            if usage is not None:
+                reading.answers += 1
+                reading.tokens += usage.input_tokens
+                self._tally.use(kind.provider, kind.model, usage, batch=True)
+        else:
+            self._tally.fail(result.error["code"])
+
+    def record(self, line: int, code: str, message: str) -> None:
+        """Record that a request has failed."""
+        custom_id = self._index.id_of(line)
+        if custom_id is not None and self._index.mark(line):
+            self._append(line, custom_id, None, {"code": code, "message": message})
+            self._tally.fail(code)
+
+    def _append(
+        self, line: int | None, custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None
+    ) -> None:
+        try:
+            self._results.append(encode_answer(self._index.shown(line, custom_id), response, error))
+        except OSError as failure:
+            raise StopError(FAILED, f"{self._results.path} cannot be written: {failure.strerror}") from None
+
+    async def save(self) -> None:
+        """Bring the results to the disk; wait while there is no room for them.
+
+        Raises:
+            StopError: There was no room for too long. The results can be read again.
+        """
+        said, started_s = False, time.monotonic()
+        while self._results.kept:
+            if not said:
+                self._view.say(f"cannot write {self._results.path}: {self._results.why}; free some space")
+            said = True
+            if time.monotonic() - started_s > self._time.lost_s:
+                raise StopError(FAILED, f"{self._results.path} cannot be written: {self._results.why}")
+            await asyncio.sleep(WRITE_AGAIN_S)
+            self._results.write_kept()
+        try:
+            self._results.sync()
+        except OSError as error:
+            raise StopError(FAILED, f"{self._results.path} cannot be written: {error.strerror}") from None
+
+
+def _body(result: Result) -> dict[str, Any]:
+    body = (result.response or {}).get("body")
+    return body if isinstance(body, dict) else {}
+
+
+class Flight:
+    """The batches in flight: creates each once, and follows it to its end in a task of its own.
+
+    Args:
+        ends: The Batch APIs, by the provider's name.
+        batches: The batches of the run, and the requests that each of them has.
+        answers: Writes the results.
+
+    Attributes:
+        tasks: The tasks.
+        seen: The batches as they were when last looked at, by the chunk's name.
+        leaving: Set when the batches are to be cancelled.
+        returned: Whether requests have come back, which can be sent again.
+    """
+
+    def __init__(
+        self,
+        ends: Mapping[str, Endpoints],
+        batches: Batches,
+        answers: Answers,
+        view: View,
+        timing: Timing,
+    ) -> None:
+        self.tasks: list[asyncio.Task[None]] = []
+        self.seen: dict[str, Seen] = {}
+        self.leaving = asyncio.Event()
+        self.returned = False
+        self._ends, self._batches, self._answers, self._view, self._time = ends, batches, answers, view, timing
+        self._worked: set[Kind] = set()  # a batch of these was not failed by the provider's validation
+        # One search at a time: a batch may fit two chunks, and the first to find it takes it.
+        self._finding = asyncio.Lock()
+
+    @property
+    def done(self) -> int:
+        """The requests that are done in them."""
+        return sum(seen.done for seen in self.seen.values())
+
+    async def create(self, load: Load, check: Callable[[], None]) -> None:
+        """Create a batch once, also where the answer to its creation is lost, and follow it.
+
+        Args:
+            load: Its requests.
+            check: Called before each attempt; raises to prevent it.
+        """
+        ends = self._ends[load.kind.provider]
+        while True:
+            check()
+            chunk = self._batches.journal.intend(load, ends.web.account)
+            self._batches.hold(chunk)
+            try:
+                with known_form():
+                    self._batches.note_created(chunk, await ends.create(chunk, self._batches.journal.run, load.content))
+            except RefusedError as error:
+                self._batches.drop(chunk, "refused")
+                if error.status not in (429, 503) and error.code != FULL:
+                    raise stopping(error, load.kind) from None
+                if error.code == "upload_failed":
+                    await self._pause(error)
+                    continue
+                self._full(load.kind, str(error))
+                self.returned = True
+                return
+            except BrokenError as error:
+                self._view.say(f"the answer to the creation of a batch is lost ({error}): looking for it")
+            self.follow(chunk)
+            return
+
+    async def _pause(self, error: object) -> None:
+        """Wait before the next attempt to create a batch.
+
+        Raises:
+            StopError: There were attempts for too long.
+        """
+        if self._batches.unable_s is None:
+            self._batches.unable_s = time.monotonic()
+            self._view.say(f"no batch can be created: {error}: trying again for {self._time.lost_s / 60:.0f} min")
+        if time.monotonic() - self._batches.unable_s > self._time.lost_s:
+            raise StopError(FAILED, f"no batch can be created: {error}")
+        await asyncio.sleep(jittered(self._time.retry_s))
+
+    def _full(self, kind: Kind, text: str) -> None:
+        queue, before = self._batches.queue(kind), self._batches.queue(kind).limit
+        queue.refused(text, time.monotonic(), self._time.full_first_s, self._time.full_most_s)
+        if queue.limit != before:
+            self._view.say(f"{kind.model[:100]}: the provider's queue takes {queue.limit:,.0f} tokens")
+
+    def follow(self, chunk: Chunk) -> None:
+        """Begin to follow a batch."""
+        self.tasks.append(asyncio.create_task(self._finish(chunk)))
+
+    async def wait(self, seconds: float | None) -> None:
+        """Wait until a batch has ended, for so many seconds at most; raise what has gone wrong with one."""
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(self._time.retry_s if seconds is None else seconds)
+        for task in [task for task in self.tasks if task.done()]:
+            self.tasks.remove(task)
+            task.result()
+
+    async def find_lost(self) -> bool:
+        """Look once more for the batches whose creation had no answer; whether any batch is followed now."""
+        for chunk in list(self._batches.lost):
+            if time.time() - chunk.at_s > self._time.life_s:
+                continue
+            async with self._finding:
+                try:
+                    found = await self._find_late(chunk)
+                except (BrokenError, RefusedError) as error:
+                    self._view.say(
+                        f"not known whether a batch was created after all: {error}; the same command looks again"
+                    )
+                    continue
+                if not found:
+                    continue
+                self._batches.note_created(chunk, chunk.batch)
+            self._view.say(
+                f"batch {chunk.batch} was created after the wait for it: its {len(chunk.lines):,} requests may be paid twice"
+            )
+            self._batches.lost.remove(chunk)
+            self._batches.hold(chunk)
+            self.follow(chunk)
+        return bool(self.tasks)
+
+    async def _find_late(self, chunk: Chunk) -> bool:
+        """Look for the batch of a lost creation; whether there is one. It is cancelled if all its requests are answered."""
+        ends = self._ends[chunk.kind.provider]
+        with known_form():
+            batch = await ends.find(chunk, self._batches.journal.run, self._batches.journal.known, self._batches.index)
+            if batch is None:
+                return False
+            chunk.batch = batch
+            if all(map(self._batches.index.is_done, filter(None, chunk.lines))):
+                await ends.cancel(chunk)
+        return True
+
+    async def _finish(self, chunk: Chunk) -> None:
+        """Poll a batch to its end, write its results, and give back the requests that have none."""
+        if not chunk.batch and not await self._find(chunk):
+            self._view.say(
+                "no batch was found: one is created again; if the first appears later, this command reads it"
+            )
+            self._batches.drop(chunk, LOST)
+            self.returned = True
+            await self._pause("the answers are lost")
+            return
+        reading = Reading({*filter(None, chunk.lines), *chunk.others})
+        seen = await self._results_of(chunk, reading)
+        if reading.answers:
+            self._batches.queue(chunk.kind).learn(chunk.tokens * reading.answers / len(chunk.lines), reading.tokens)
+        full = next((problem for problem in seen.problems if problem.code == FULL), None)
+        if full is None:
+            self._batches.queue(chunk.kind).accepted()
+            found = self._fail_lines(chunk, seen)
+            self._return(chunk, seen, tried=not found and not self.leaving.is_set())
+        else:
+            self._full(chunk.kind, full.message)
+        await self._answers.save()
+        self.seen.pop(chunk.name, None)
+        left = sum(1 for _ in self._batches.unanswered(chunk))
+        why = f"; {seen.problems[0].code}: {seen.problems[0].message}" if seen.problems else ""
+        self._view.say(f"batch {chunk.batch}: {seen.state}, {left:,} of {len(chunk.lines):,} requests are left{why}")
+        self._batches.drop(chunk, seen.state)
+        self.returned = self.returned or bool(left)
+        if seen.state != "failed":
+            self._worked.add(chunk.kind)
+        elif full is None and not found and chunk.kind not in self._worked:
+            raise StopError(USAGE, f"the first batch of {chunk.kind.model[:100]} has failed{why}")
+
+    def _fail_lines(self, chunk: Chunk, seen: Seen) -> bool:
+        """Record the requests that have made a batch fail; whether there are any."""
+        found = False
+        for problem in seen.problems:
+            if problem.line is not None and 0 < problem.line <= len(chunk.lines):
+                self._answers.record(chunk.lines[problem.line - 1], problem.code, problem.message)
+                found = True
+        return found
+
+    def _return(self, chunk: Chunk, seen: Seen, *, tried: bool) -> None:
+        """Give back the requests without a result, or record that they have failed, after several tries."""
+        why = seen.problems[0] if seen.problems else None
+        code, words = (
+            (why.code, why.message) if why else (f"batch_{seen.state}", "the provider has not worked on the request")
+        )
+        for line in self._batches.unanswered(chunk) if tried else ():
+            if self._batches.tried(line):
+                self._answers.record(line, code, words)
+
+    async def _find(self, chunk: Chunk) -> bool:
+        """Look for the batch of ``chunk`` in the provider's list, some time after it was to be created; whether there is one."""
+        ends, outage = self._ends[chunk.kind.provider], Outage(self._view, self._time)
+        while True:
+            settled = time.time() >= chunk.at_s + self._time.settle_s or outage.seconds > self._time.settle_s
+            try:
+                async with self._finding:
+                    with known_form():
+                        batch = await ends.find(
+                            chunk, self._batches.journal.run, self._batches.journal.known, self._batches.index
+                        )
+                    if batch is not None:
+                        self._batches.note_created(chunk, batch)
+                        return True
+            except (BrokenError, RefusedError) as error:
+                if isinstance(error, RefusedError) and error.status == 404:
+                    raise stopping(error, chunk.kind) from None
+                outage.note(
+                    error,
+                    chunk.kind,
+                    "not known whether a batch was created",
+                    "the provider's batches cannot be listed",
+                )
+                seldom = isinstance(error, NotYetError)
+                await asyncio.sleep(jittered(self._time.poll_most_s if seldom else self._time.retry_s))
+                continue
+            if settled:
+                return False
+            await asyncio.sleep(max(0.0, min(self._time.retry_s, chunk.at_s + self._time.settle_s - time.time())))
+
+    async def _poll(self, chunk: Chunk) -> Seen:
+        """Look at a batch until it has ended."""
+        ends, outage, cancelled = self._ends[chunk.kind.provider], Outage(self._view, self._time), False
+        wait_s = first_s = self._time.poll_most_s if ends.SELDOM else self._time.poll_first_s
+        while True:
+            try:
+                if self.leaving.is_set() and not cancelled:
+                    await ends.cancel(chunk)
+                    cancelled, wait_s = True, first_s
+                with known_form():
+                    seen = await ends.look(chunk)
+            except (BrokenError, RefusedError) as error:
+                if outage.too_long and isinstance(error, RefusedError) and error.status == 404:
+                    return Seen(chunk.batch, GONE, ended=True, stated=len(chunk.lines))
+                name = f"batch {chunk.batch}"
+                outage.note(
+                    error, chunk.kind, f"{name}: no usable answer", f"{name}: the provider gives no usable answer"
+                )
+            else:
+                outage.end()
+                self.seen[chunk.name] = seen
+                if seen.ended:
+                    return seen
+                if time.time() - chunk.at_s > self._time.life_s:
+                    raise StopError(
+                        FAILED, f"batch {chunk.batch} has not ended after {self._time.life_s / 86_400:.0f} days"
+                    )
+            if self.leaving.is_set():
+                await asyncio.sleep(jittered(wait_s))
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(jittered(wait_s)):
+                        await self.leaving.wait()
+            wait_s = min(self._time.poll_most_s, wait_s * 1.5)
+
+    async def _results_of(self, chunk: Chunk, reading: Reading) -> Seen:
+        """Poll a batch to its end, and write its results: all that the provider counts, or as many as can be read."""
+        seen, since_s, wait_s = await self._poll(chunk), math.inf, self._time.retry_s
+        while True:
+            for place in seen.files:
+                await self._read(chunk, place, reading)
+            read = len(chunk.lines) - len(reading.left)
+            if read >= seen.stated:
+                return seen
+            text = f"batch {chunk.batch}: {seen.state}, with {seen.stated:,} results by the provider's count, of which {read:,} can be read"
+            if seen.state == GONE or time.monotonic() - since_s > self._time.unread_s:
+                break
+            if since_s == math.inf:
+                since_s = time.monotonic()
+                self._view.say(f"{text}; reading them again for {self._time.unread_s / 60:.0f} min")
+            await asyncio.sleep(jittered(wait_s))
+            seen, wait_s = await self._poll(chunk), min(self._time.poll_most_s, wait_s * 1.5)
+        self._view.say(f"{text}; the others are not sent again, because they may be paid: --repair sends them")
+        for line in list(self._batches.unanswered(chunk)):
+            if line in reading.left:
+                self._answers.record(line, UNREAD, f"{text}; this request may be paid: --repair sends it again")
+        return seen
+
+    async def _read(self, chunk: Chunk, place: str, reading: Reading) -> None:
+        """Write the results of a batch that are not in the output."""
+        ends, outage = self._ends[chunk.kind.provider], Outage(self._view, self._time)
+        own_ids = ends.own_ids(filter(None, map(self._batches.index.id_of, chunk.lines)))
+        while True:
+            try:
+                with spool() as file:
+                    for result in await ends.results(place, file, own_ids):
+                        self._answers.take(chunk.kind, result, reading)
+            except (BrokenError, RefusedError) as error:
+                outage.note(error, chunk.kind, f"batch {chunk.batch}: its results cannot be read")
+            else:
+                return
+            await asyncio.sleep(jittered(self._time.retry_s))

@@ -1,0 +1,120 @@
+"""How long a run in batches waits for its providers, and why it stops."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+
+from paceline.batch.api import UNTRUSTED, BrokenError, NotYetError, RefusedError
+from paceline.batch.chunks import Kind
+from paceline.batch.progress import View
+from paceline.batch.runner import FAILED, USAGE
+from paceline.core.results import PacelineError
+from paceline.providers.meanings import refuses_key
+from paceline.providers.registry import provider_named
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Durations, in seconds.
+
+    Attributes:
+        poll_first_s: Between the first looks at a batch; each next one is half as long again.
+        poll_most_s: Between two looks at most; Azure asks for a minute at least.
+        settle_s: How long after a creation without an answer the list of batches is believed.
+        full_first_s: The pause when the queue was full; it doubles.
+        full_most_s: The longest such pause.
+        full_all_s: How long the queue may be full without a batch of this run in it, before the run stops.
+        quiet_s: How long a provider may give no usable answer, before the run says so.
+        lost_s: The same, before the run stops.
+        unread_s: How long the results of a batch are read again that are fewer than the provider counts.
+        retry_s: Between two calls of which the first had no usable answer.
+        call_s: The longest time of one call; that of a large file.
+        cancel_s: How long cancelled batches are waited for; the providers state ten minutes.
+        life_s: The age at which a batch that has not ended, or was not found, is given up: no provider's window is longer than a week.
+        last_s: What the last answers of requests that are sent one by one take, beside the limits.
+    """
+
+    poll_first_s: float = 5.0
+    poll_most_s: float = 60.0
+    settle_s: float = 30.0
+    full_first_s: float = 60.0
+    full_most_s: float = 600.0
+    full_all_s: float = 86_400.0
+    quiet_s: float = 30.0
+    lost_s: float = 3_600.0
+    unread_s: float = 900.0
+    retry_s: float = 5.0
+    call_s: float = 1_800.0
+    cancel_s: float = 600.0
+    life_s: float = 8 * 86_400.0
+    last_s: float = 60.0
+
+
+def jittered(seconds: float) -> float:
+    """``seconds``, up to a fifth more or less: the calls of several batches are spread."""
+    return seconds * random.uniform(0.8, 1.2)
+
+
+class StopError(PacelineError):
+    """The run cannot go on; its batches can."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Outage:
+    """The time without a usable answer: the run says so once, and stops after long."""
+
+    def __init__(self, view: View, timing: Timing) -> None:
+        self._view, self._timing = view, timing
+        self.end()
+
+    def end(self) -> None:
+        """Begin anew: there was a usable answer."""
+        self._since_s, self._said = time.monotonic(), False
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasts."""
+        return time.monotonic() - self._since_s
+
+    @property
+    def too_long(self) -> bool:
+        """Whether the run stops for it."""
+        return self.seconds > self._timing.lost_s
+
+    def note(self, error: BrokenError | RefusedError, kind: Kind, words: str, last_words: str = "") -> None:
+        """Take the error of a call for a batch of ``kind``, and say once what does not work.
+
+        Raises:
+            StopError: The refusal is a final one, or the outage is too long.
+        """
+        if isinstance(error, RefusedError) and error.status not in (404, 429):  # 404: also just after the creation
+            raise stopping(error, kind) from None
+        if self.too_long and not isinstance(error, NotYetError):
+            raise StopError(FAILED, f"{last_words or words}: {error}") from None
+        if not self._said and self.seconds > self._timing.quiet_s:
+            self._view.say(f"{words}: {error}; trying again")
+            self._said = True
+
+
+def stopping(error: RefusedError, kind: Kind) -> StopError:
+    """Why a run cannot go on after a refusal."""
+    if error.code == UNTRUSTED:
+        return StopError(USAGE, str(error))
+    if refuses_key(error.status, {"code": error.code, "message": str(error)}):
+        detail = f" ({error.code})" if error.code else ""
+        env = provider_named(kind.provider).key_env
+        return StopError(
+            USAGE, f"{kind.provider} refused the key with a {error.status}{detail}; set {env} to a key for batches"
+        )
+    if error.status in (404, 405) and not error.code:
+        return StopError(
+            USAGE, f"{kind.provider}: this address has no Batch API (status {error.status}); use --mode sync"
+        )
+    return StopError(
+        FAILED, f"{kind.provider} refused a call of its Batch API with a {error.status}: {error.code}: {error}"
+    )

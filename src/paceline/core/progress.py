@@ -1,0 +1,196 @@
+"""Whether the provider admits attempts of a pool, and how long the pool waits while it admits none.
+
+A refusal about the pool tells nothing of its request. While the provider admits others, the request is tried again without
+a bound. While it admits none, each refusal shows that the time since the first one was too short: the next wait is as long
+as all of them together. A stated wait is a minimum, unless it is so long that a probe tests it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from paceline.core.pause import PROBE_NS
+from paceline.core.quota import NS
+from paceline.core.results import Refusal, RefusalKind, RefusalScope
+
+FIRST_S: Final = 1.0
+MOST_S: Final = 60.0
+"""The first wait after a refusal that states none, and the longest one, in seconds."""
+
+LONG_WAIT_S: Final = 60.0
+"""A stated wait that is longer is tested, unless the refusal names a quota of such a period."""
+
+PROBE_S: Final = 15.0
+"""The first probe of such a wait goes after this time, and each further one after twice the time before."""
+
+NAMED_PART: Final = 1.1
+"""A stated wait of up to so many periods of the named quota is believed: a counter restarts then."""
+
+
+REFUSED_IN_NS: Final = NS // 20
+"""The least time that refusals are taken to need. An attempt that is in flight for twice the longest time that one has needed, or for
+``PROBE_NS``, is admitted."""
+
+
+class Row(NamedTuple):
+    """Refusals of one sort that a pool has met one after the other, with no attempt admitted since the first.
+
+    Attributes:
+        number: How many there are. Attempts that were in flight at one of them count once with it.
+        long: How many of them have stated a wait of more than :data:`LONG_WAIT_S`.
+        lasted_s: The time since the first one came, in seconds.
+        longest_s: The same of the longest row that has ended.
+        refused: How many attempts of the pool have been refused so, in all rows.
+        admitted: How many attempts the pool has had admitted.
+    """
+
+    number: int
+    long: int = 0
+    lasted_s: float = 0.0
+    longest_s: float = 0.0
+    refused: int = 1
+    admitted: int = 0
+
+
+class Refused:
+    """The refusals of one sort: those for the rate of the pool, or those for want of capacity at the provider.
+
+    An attempt is admitted when it has an answer, and also when it has been in flight for longer than refusals take: a provider
+    refuses before it works.
+
+    Args:
+        by_chance: Whether one of two attempts that were sent at the same time may be admitted. Of those for the rate the ones
+            that came first are, and tell nothing of the present.
+
+    Attributes:
+        number: How many there are in the present row.
+    """
+
+    __slots__ = (
+        "_after_ns",
+        "_by_chance",
+        "_last_ns",
+        "_long",
+        "_longest_ns",
+        "_since_ns",
+        "_slowest_ns",
+        "_total",
+        "number",
+    )
+
+    def __init__(self, *, by_chance: bool) -> None:
+        self._by_chance = by_chance
+        self.number = self._long = self._total = 0  # as in a row
+        self._since_ns = self._last_ns = 0  # when the first and the last refusal of the row came
+        self._after_ns = 0  # an attempt that was sent at this instant or later, and is admitted, ends the row
+        self._longest_ns = self._slowest_ns = 0  # the longest row, and the longest time from an attempt to its refusal
+
+    def end(self, now_ns: int) -> None:
+        """End the row: an attempt was admitted."""
+        if self.number:
+            self._longest_ns = max(self._longest_ns, now_ns - self._since_ns)
+            self.number = self._long = 0
+
+    def count(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> None:
+        """Count a refusal that comes now, of an attempt that was sent at ``sent_ns``."""
+        row = self.row(now_ns, sent_ns, refusal, in_flight_ns)
+        if row.number <= 1:
+            self.end(now_ns)
+        if row.number == 1:
+            self._since_ns, self._after_ns = now_ns, sent_ns if self._by_chance else now_ns
+        if row.number > self.number:
+            self._last_ns = now_ns
+        self.number, self._long = row.number, row.long
+        self._total += 1
+        self._slowest_ns = max(self._slowest_ns, now_ns - sent_ns)
+
+    def row(
+        self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = (), admitted: int = 0
+    ) -> Row:
+        """The row with a refusal that comes now.
+
+        Args:
+            now_ns: The present.
+            sent_ns: When the refused attempt was sent.
+            refusal: The refusal.
+            in_flight_ns: When the other attempts in flight were sent.
+            admitted: How many attempts had an answer.
+        """
+        refused_in_ns = max(self._slowest_ns, now_ns - sent_ns, REFUSED_IN_NS)
+        before_ns = now_ns - min(2 * refused_in_ns, PROBE_NS)
+        presumed = [at_ns for at_ns in in_flight_ns if at_ns <= before_ns]
+        if not self.number or max(presumed, default=-1) >= self._after_ns:
+            number = long = lasted_ns = 0
+        else:
+            number, long, lasted_ns = self.number, self._long, now_ns - self._since_ns
+        new = int(not number or sent_ns >= self._last_ns)
+        long += new and not is_believed(refusal)
+        longest_s, admitted = self._longest_ns / NS, admitted + len(presumed)
+        return Row(number + new, long, lasted_ns / NS, longest_s, self._total + 1, admitted)
+
+
+class Progress:
+    """What refusals and answers show of a pool as a whole.
+
+    Attributes:
+        admitted: How many attempts had an answer that is no refusal.
+        rate: Its refusals for its rate, and for the growth of its rate.
+        capacity: Its refusals for want of capacity.
+    """
+
+    __slots__ = ("_refused", "admitted", "capacity", "rate")
+
+    def __init__(self) -> None:
+        self.admitted = 0
+        self.rate, self.capacity = Refused(by_chance=False), Refused(by_chance=True)
+        self._refused = False  # since the last answer that is no refusal
+
+    def admit(self, now_ns: int) -> None:
+        """Count an answer that is no refusal. It ends the rows."""
+        self.admitted += 1
+        if self._refused:
+            self._refused = False
+            self.rate.end(now_ns)
+            self.capacity.end(now_ns)
+
+    def refuse(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> None:
+        """Count the refusal of an attempt that was sent at ``sent_ns``, if it is of one of the sorts.
+
+        ``in_flight_ns``: when the other attempts in flight were sent.
+        """
+        if (refused := self._of(refusal)) is not None:
+            self._refused = True
+            refused.count(now_ns, sent_ns, refusal, in_flight_ns)
+
+    def row(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> Row | None:
+        """The row with a refusal that comes now, as for :meth:`refuse`; ``None`` for another sort."""
+        refused = self._of(refusal)
+        return None if refused is None else refused.row(now_ns, sent_ns, refusal, in_flight_ns, self.admitted)
+
+    def _of(self, refusal: Refusal) -> Refused | None:
+        if refusal.scope is not RefusalScope.POOL:
+            return None
+        if refusal.kind is RefusalKind.CAPACITY:
+            return self.capacity
+        return self.rate if refusal.kind.about_rate else None
+
+
+def is_believed(refusal: Refusal) -> bool:
+    """Whether the wait that a refusal states is obeyed without a test: it is short, or that of a named quota."""
+    return (refusal.retry_after_s or 0.0) <= max(LONG_WAIT_S, NAMED_PART * (refusal.period_s or 0.0))
+
+
+def pause_s(refusal: Refusal, row: Row, first_s: float = FIRST_S, most_s: float = MOST_S) -> float:
+    """How long the pool waits after a refusal, the last one of a row, before it sends a probe.
+
+    Of two stated waits the shorter one is tried once. A wait that was obeyed in vain was too short: then the pool's own
+    estimate counts, too.
+    """
+    own_s = min(first_s * 2.0 ** min(row.number - 1, 30), most_s)
+    asked_s = refusal.retry_after_s or 0.0  # a wait of 0 is none
+    if not is_believed(refusal):
+        asked_s = min(asked_s, PROBE_S * 2.0 ** min(max(row.long, 1) - 1, 30))
+    if row.number == 1:
+        return min(asked_s, refusal.sooner_s or asked_s) or own_s
+    return max(asked_s, own_s)

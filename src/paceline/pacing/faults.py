@@ -1,0 +1,58 @@
+"""Why a request has no answer: by the exceptions of HTTP libraries, and of what this machine lacks."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from paceline.pacing.lack import lack_of
+
+
+class Fault(Enum):
+    """Why a request has no answer."""
+
+    UNSENT = "unsent"  # the caller's own client has sent nothing, or this machine lacked what a connection needs
+    UNREACHED = "unreached"  # no connection to the host: it has received nothing
+    BROKEN = "broken"  # a timeout, or a connection that broke: the provider may have counted the request
+
+
+FAULTS: Final = {
+    name: fault
+    for fault, names in {
+        Fault.UNSENT: "UnsentError PoolTimeout UnsupportedProtocol LocalProtocolError NothingSentError EmptyPoolError FullPoolError"
+        " ClosedPoolError LocationValueError InvalidURL NonHttpUrlClientError",
+        Fault.UNREACHED: "ConnectError ConnectTimeout ProxyError ConnectionRefusedError gaierror ClientConnectorError"
+        " ConnectionTimeoutError NewConnectionError ConnectTimeoutError SSLError EndpointConnectionError"
+        " ProxyConnectionError ClientHttpProxyError",
+        Fault.BROKEN: "TimeoutException NetworkError ProtocolError ReadError WriteError ClientConnectionError"
+        " ClientPayloadError TimeoutError ConnectionResetError ConnectionAbortedError BrokenPipeError"
+        " HTTPClientError",
+    }.items()
+    for name in names.split()
+}
+"""The faults by the names of exceptions, of which an exception's first base class here decides: those of httpx2, httpx,
+dspy, aiohttp and urllib3, and those of the standard library, which transports of other makers raise."""
+
+CAUSES_MAX: Final = 4
+"""How many exceptions that SDKs wrap around one another are looked at."""
+
+
+def fault_of(error: BaseException) -> Fault | None:
+    """Why a request has no answer; ``None`` for an error that is not about the host."""
+    fault, lack = _fault_named(error), lack_of(error)
+    if lack is None:
+        return fault
+    return Fault.UNSENT if lack.is_unsent or fault is Fault.UNREACHED else None
+
+
+def _fault_named(error: BaseException) -> Fault | None:
+    """The fault by the names of the exceptions."""
+    for _ in range(CAUSES_MAX):
+        for base in type(error).__mro__:
+            if base.__name__ in FAULTS:
+                return FAULTS[base.__name__]
+        inner = error.__cause__ or getattr(error, "reason", None)  # urllib3 1.26 has no cause for its MaxRetryError
+        if not isinstance(inner, BaseException):
+            return None
+        error = inner
+    return None

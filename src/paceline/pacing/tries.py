@@ -1,0 +1,94 @@
+"""The attempts at one request, by hand and through clients: what has failed so far, and whether another attempt follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from paceline.core.queue import Waiter
+from paceline.core.quota import NS
+from paceline.core.results import AcquireTimeoutError, GaveUpError, PacelineError, Refusal
+from paceline.pacing.breaker import Health
+from paceline.pacing.permit import Permit
+from paceline.pacing.retry import Again, Failures, GiveUp, RetryPolicy
+from paceline.pacing.scheduler import Scheduler
+
+
+class Tries:
+    """The attempts at one request.
+
+    Args:
+        policy: When another one follows.
+        health: The hosts that fail, and the budgets of the retries.
+        luck: Gives random numbers from 0 to 1.
+
+    Attributes:
+        made: How many attempts were made.
+        behind: Whether the next one goes to the end of its lane.
+    """
+
+    __slots__ = ("_began_ns", "_failures", "_health", "_luck", "_policy", "_refusal", "behind", "made")
+
+    def __init__(self, policy: RetryPolicy, health: Health, luck: Callable[[], float]) -> None:
+        self._policy, self._health, self._luck = policy, health, luck
+        self.made = 0
+        self.behind = False
+        self._failures = Failures()
+        self._began_ns = 0  # when the first attempt was sent
+        self._refusal: Refusal | None = None  # of the last attempt
+
+    def began(self, permit: Permit) -> None:
+        """Count an attempt that is sent now."""
+        self.made += 1
+        self.behind, self._refusal = False, None
+        if self.made == 1:
+            self._began_ns = permit.reservation.granted_ns
+
+    def unsent(self) -> None:
+        """Count the last attempt no more: it was not sent."""
+        self.made -= 1
+
+    def failed(self, permit: Permit, scheduler: Scheduler, refusal: Refusal | None) -> Again | GiveUp:
+        """Decide after a failed attempt; ``refusal``: ``None`` for a server fault or a broken connection."""
+        now_ns, self._refusal = scheduler.now_ns(), refusal
+        row = None if refusal is None else scheduler.row(permit.reservation, refusal)
+        self._failures.count(row, refusal)
+        decision = self._policy.after(self._failures, refusal, row, self._luck())
+        if isinstance(decision, GiveUp):
+            return decision
+        if not decision.pool_wide:  # only this request waits
+            delay_s = max(decision.delay_s, self._health.retry_delay_s(scheduler))
+            decision = replace(decision, delay_s=delay_s)
+        until_ns = self._until_ns
+        if until_ns is not None and now_ns + decision.delay_s * NS > until_ns:
+            return GiveUp(self._spent(), pause_s=decision.pause_s)
+        self.behind |= decision.behind
+        return decision
+
+    def announce(self, scheduler: Scheduler, again: Again) -> None:
+        """Log that another attempt follows."""
+        most = self._policy.max_refused if again.pool_wide else self._policy.max_attempts
+        reason = "fault" if self._refusal is None else self._refusal.kind.value
+        scheduler.lines.retries(scheduler.now_ns(), self.made, most, again.delay_s, reason)
+
+    def place(self, waiter: Waiter) -> None:
+        """Give the waiter of a further attempt its place and its deadline."""
+        waiter.returned &= not self.behind
+        if self.made and (until_ns := self._until_ns) is not None:
+            waiter.deadline_ns = until_ns if waiter.deadline_ns is None else min(waiter.deadline_ns, until_ns)
+
+    def error(self, pool: str, waiter: Waiter, error: PacelineError) -> PacelineError:
+        """The error for a caller whose next attempt has no permit because of ``error``."""
+        spent = isinstance(error, AcquireTimeoutError) and waiter.deadline_ns == self._until_ns
+        if self._refusal is None or not spent:
+            return error
+        return GaveUpError(pool, self.made, self._refusal, self._spent())
+
+    @property
+    def _until_ns(self) -> int | None:
+        """The last instant at which an attempt may start."""
+        most_s = self._policy.max_elapsed_s
+        return None if most_s is None else self._began_ns + round(most_s * NS)
+
+    def _spent(self) -> str:
+        return f"no attempt may start more than {self._policy.max_elapsed_s:g} s after the first"
