@@ -111,8 +111,18 @@ class Meter(ABC):
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
         """Turn a charge of ``charged`` into one of ``actual``: an exact refund, or debt."""
 
-    def answered(self, cost: float) -> None:
-        """An attempt has been answered: a gentle bucket widens its burst by ``cost``, the larger of its charge and its true cost."""
+    def unsent(self, now_ns: int, mark: int, charged: float) -> None:
+        """The attempt that was charged ``charged``, with this mark, was never sent."""
+        self.correct(now_ns, mark, charged, 0.0)
+
+    def answered(self, now_ns: int, mark: int, cost: float) -> None:
+        """The attempt with this mark has an answer that is no refusal. ``cost``: the larger of its charge and its true cost.
+
+        A gentle bucket widens its burst by the cost.
+        """
+
+    def lost(self, now_ns: int, mark: int) -> None:
+        """Nothing was heard of the attempt with this mark within its time-to-live; its charge stays."""
 
     def release(self, now_ns: int, mark: int, cost: float) -> int:  # noqa: ARG002
         """The attempt that was charged ``cost``, with this mark, is over: slots become free, a held cost is charged.
@@ -365,7 +375,7 @@ class Bucket(Meter):
                 del marks[since], lacks[since]
         return min(lack, first)
 
-    def answered(self, cost: float) -> None:
+    def answered(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
         opened = self.opened
         if opened < math.inf:
             # At least two of them, also where a burst holds less than one.
@@ -569,7 +579,7 @@ class Spread(Bucket):
     def cap_burst(self, amount: float) -> None:
         """Its burst is small already."""
 
-    def answered(self, cost: float) -> None:
+    def answered(self, now_ns: int, mark: int, cost: float) -> None:
         """It does not open gently."""
 
 
