@@ -37,6 +37,7 @@ from operator import add, sub
 from typing import ClassVar, assert_never
 
 from paceline.core.quota import MONTH, NS, Quota, Rule
+from paceline.core.results import QuotaError
 
 FAR_NS = 2**63 - 1
 """Later than any instant: not before some event."""
@@ -826,6 +827,8 @@ def new_meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = Fa
         return (Held if held else Bucket)(quota, now_ns, headroom_s, gentle=gentle)
     if quota.rule is Rule.WINDOW and quota.anchor is not None:
         return Window(quota, headroom_s)
-    if quota.rule is Rule.WINDOW or quota.rule is Rule.SLIDING:  # pragma: no branch  (there is no other rule)
+    if quota.rule is Rule.WINDOW or quota.rule is Rule.SLIDING:
         return Spread(quota, now_ns, headroom_s)
+    if quota.rule is Rule.MEASURED:  # pragma: no branch  (there is no other rule)
+        raise QuotaError(f"{quota}: what is measured cannot be given: write a bucket, a window or slots")
     assert_never(quota.rule)  # pragma: no cover

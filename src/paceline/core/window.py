@@ -170,6 +170,12 @@ class InFlightWindow:
         self._set(self.border, self.border)
         return True
 
+    def named(self, now_ns: int, note: InFlightNote) -> None:
+        """Count a refusal that names the number in flight as its reason: it sets the bound at once."""
+        if not self.explains(now_ns, note) and note.most and note.number > self.cut_count:
+            self.full_needed, self.row = FULL_N, 0
+            self._set(note.most, note.most)
+
     @property
     def _highest(self) -> int:
         """The most others that an attempt had in flight and was admitted, lately and since the last change."""
