@@ -8,7 +8,7 @@ from dataclasses import replace
 from paceline.core.corrections import Corrections
 from paceline.core.guesses import RETEST_STEP, Guess
 from paceline.core.meters import Slots, Window
-from paceline.core.quota import LONG_S, OWN_RULES, Rule
+from paceline.core.quota import CONCURRENCY, LONG_S, OWN_RULES, Rule
 from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
 from paceline.core.results import LEARNED, Refusal, Reservation
 
@@ -30,11 +30,13 @@ class Refusals:
     def __init__(self, corrections: Corrections, readings: Readings) -> None:
         self._corrections, self._readings = corrections, readings
         self._ledger, self._accounts, self._guesses = corrections.ledger, corrections.accounts, corrections.guesses
+        self._unstated = corrections.unstated
         self._doubted: dict[int, set[int]] = {}  # of windows, the starts of those with refusals
 
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """Learn from a refusal for rate or growth; whether it has added a quota, or stated another limit."""
         if not refusal.kind.about_rate:
+            self._unstated.explained(now_ns, reservation)
             return False
         named = refusal.unit is not None  # numbers without a unit may be about a quota that is not listed
         refusal = replace(
@@ -44,10 +46,11 @@ class Refusals:
             limit=within(refusal.limit, LIMIT_MIN, LIMIT_MAX) if named else None,
             used=within(refusal.used, 0.0, LIMIT_MAX) if named else None,
         )
+        if self.is_unstated(now_ns, reservation, refusal):
+            return self._unstated.refused(now_ns, reservation, refusal)
+        self._unstated.explained(now_ns, reservation)
         sent_ns = reservation.granted_ns
-        shown = self._readings.shown(reservation)
-        amounts = dict(enumerate(reservation.amounts))
-        ample = {i for i, left in shown.items() if left > amounts.get(i, 0.0)}  # of these the provider had enough
+        ample = self._ample(reservation)
         if refusal.unit:
             index = self._corrections.index_of(refusal.unit, refusal.period_s)
         else:
@@ -75,6 +78,24 @@ class Refusals:
                 if tracker.refused(now_ns, sent_ns, note, amount, refusal, pause_ns) and not other:
                     self._corrections.spread(now_ns, index)
         return changed
+
+    def is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+        """Whether a refusal for rate or growth is about a limit that neither the user nor an answer states."""
+        if refusal.unit is not None:
+            new = refusal.limit is None and self._corrections.is_new(refusal.unit, refusal.period_s)
+            return new and (self._unstated.is_open or not (self._corrections.shared or refusal.unit == CONCURRENCY))
+        if not self._unstated.is_open:
+            return False
+        index = self._tightest(now_ns, self._ample(reservation), refusal.retry_after_s or 0.0)
+        if index is None:
+            return True
+        m = self._accounts[index].meter
+        return m.level(now_ns) > PLENTY * m.quota.burst
+
+    def _ample(self, reservation: Reservation) -> set[int]:
+        """The quotas of which the provider had enough for an attempt, by the headers of its answer."""
+        amounts = dict(enumerate(reservation.amounts))
+        return {i for i, left in self._readings.shown(reservation).items() if left > amounts.get(i, 0.0)}
 
     def _doubt_window(self, now_ns: int, index: int, m: Window) -> None:
         """Spread a window that should have had enough, after refusals in two of its periods.

@@ -46,6 +46,14 @@ class Resolved:
     interval_s: float = 0.0
     charged_after: frozenset[str] = frozenset()
 
+    @property
+    def is_unstated(self) -> bool:
+        """Whether neither the user nor a table states a limit: there are assumed slots only."""
+        return bool(self.quotas) and all(
+            quota.rule is Rule.SLOTS and source.kind is SourceKind.ASSUMED
+            for quota, source in zip(self.quotas, self.sources, strict=True)
+        )
+
 
 class Limits:
     """The given quotas, and the published ones for models without.

@@ -1,0 +1,108 @@
+"""The limits of a pool that neither the user nor an answer states: they are found from the outcomes of its attempts."""
+
+from __future__ import annotations
+
+from math import inf
+
+from paceline.core.account import Account
+from paceline.core.ledger import Ledger
+from paceline.core.measured import FoundMeter, InFlightMeter, RateMeter
+from paceline.core.quota import CONCURRENCY, NS, REQUESTS
+from paceline.core.results import Refusal, Reservation, Source, SourceKind
+from paceline.core.window import blame
+
+MEASURED = Source(SourceKind.LEARNED, "measured")
+"""The source of what was found."""
+
+
+class Unstated:
+    """The accounts of the unstated limits of a ledger: a rate for each unit, and a number in flight.
+
+    Args:
+        ledger: The ledger.
+        notices: Takes what the user should know.
+    """
+
+    def __init__(self, ledger: Ledger, notices: list[str]) -> None:
+        self._ledger, self._notices = ledger, notices
+        self._rates: dict[str, RateMeter] = {}  # by unit
+        self._in_flight: InFlightMeter | None = None
+        self._meters: list[FoundMeter] = []  # all of them
+        self._said: set[str] = set()  # the units that a notice has named
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are any."""
+        return bool(self._meters)
+
+    def open(self, now_ns: int) -> None:
+        """Find the rate of requests and the number in flight from now on."""
+        self.measure(now_ns, REQUESTS)
+        if self._in_flight is None:
+            self._in_flight = InFlightMeter(len(self._ledger.accounts))
+            self._add(self._in_flight)
+
+    def measure(self, now_ns: int, unit: str) -> None:
+        """Measure the rate of ``unit`` from now on."""
+        if unit not in self._rates:
+            self._rates[unit] = RateMeter(len(self._ledger.accounts), unit, now_ns)
+            self._add(self._rates[unit])
+
+    def _add(self, meter: FoundMeter) -> None:
+        self._meters.append(meter)
+        self._ledger.add_account(Account(meter, f"{meter.quota.unit}, not measured yet", MEASURED))
+
+    def stated(self, now_ns: int, unit: str) -> None:
+        """Let what was found of ``unit`` limit nothing from now on: its limit is stated."""
+        for meter in self._meters:
+            if meter.quota.unit == unit:
+                meter.off(now_ns)
+
+    def explained(self, now_ns: int, reservation: Reservation) -> None:
+        """Count a refusal that has another reason than these limits."""
+        for meter in self._meters:
+            meter.explained(now_ns, meter.mark(reservation))
+
+    def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+        """Learn from a refusal that no stated limit explains: it is about the rate of a unit, or the number in flight.
+
+        Returns:
+            Whether there are more accounts, because it names another unit.
+        """
+        before = len(self._meters)
+        if refusal.unit not in (None, CONCURRENCY):
+            self.measure(now_ns, refusal.unit)
+        rate, window = self._rates.get(refusal.unit or self._guilty), self._in_flight
+        rate_note = rate.notes.pop(rate.mark(reservation), None) if rate is not None else None
+        if window is not None and refusal.unit == CONCURRENCY:
+            if (note := window.notes.pop(window.mark(reservation), None)) is not None:
+                window.window.named(now_ns, note)
+        elif rate is not None and rate_note is not None:
+            asked_s = min(refusal.sooner_s or inf, refusal.retry_after_s or inf)
+            asked_ns = round(asked_s * NS) if asked_s < inf else None
+            window_note = window.notes.pop(window.mark(reservation), None) if window and not refusal.unit else None
+            if window is None or window_note is None:
+                rate.rate.refused(now_ns, rate_note, asked_ns)
+            else:
+                blame(now_ns, rate.rate, rate_note, window.window, window_note, asked_ns)
+        self.explained(now_ns, reservation)  # the others
+        for meter in self._meters:
+            self._describe(meter)
+        return len(self._meters) > before
+
+    @property
+    def _guilty(self) -> str:
+        """The unit whose rate a refusal is about that names none: one that has a measured rate, or that of requests."""
+        return next((unit for unit, meter in self._rates.items() if meter.found), REQUESTS)
+
+    def _describe(self, meter: FoundMeter) -> None:
+        """Name the account by what was found, and say so the first time."""
+        if meter.found is not None:
+            meter.describe()
+            account = self._ledger.accounts[meter.index]
+            account.name = str(meter.quota)
+            if account.unit not in self._said:
+                self._said.add(account.unit)
+                self._notices.append(
+                    f"neither the settings nor the answers state the limit of {account.unit}: it is measured"
+                )
