@@ -151,3 +151,36 @@ def test_a_measured_quota_cannot_be_given():
         new_meter(Quota("requests", 57, rule=Rule.MEASURED), T0, 1.0)
     with pytest.raises(QuotaError, match="unknown option 'measured'"):
         Quota.parse("57 requests/min measured")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "measured"),
+    [
+        (Refusal(RefusalKind.RATE), ["requests", "concurrency"]),
+        (Refusal(RefusalKind.RATE, unit="requests"), ["requests"]),
+        (Refusal(RefusalKind.RATE, unit="requests", limit=600), []),
+        (Refusal(RefusalKind.RATE, retry_after_s=2.0), []),
+        (Refusal(RefusalKind.GROWTH), []),
+    ],
+)
+def test_a_bare_refusal_refutes_a_limit_of_which_nothing_was_used(refusal, measured):
+    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("6000 requests/min"), T0, gentle=True), learns=True))
+    driver = Driver(pool)
+    driver.refuse(driver.send(), refusal)
+    assert pool.ledger.units == ["requests", *measured]
+
+
+def test_a_bare_refusal_refutes_no_limit_that_was_used():
+    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("20 requests/min burst 5"), T0, gentle=True), learns=True))
+    driver = Driver(pool)
+    driver.until_refused(2)
+    assert pool.ledger.units == ["requests"]
+
+
+def test_a_refusal_that_names_the_number_in_flight_bounds_it_at_once():
+    driver = Driver(pool_of())
+    for _ in range(5):
+        driver.send()
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
+    assert quotas_of(driver) == ["5 concurrency measured"]
+    assert isinstance(driver.pool.try_grant(driver.now_ns + 9 * NS, Waiter({})), WaitUntil)

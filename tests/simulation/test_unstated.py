@@ -64,3 +64,32 @@ def test_what_was_found_is_in_the_status():
     found = {one["unit"]: one for one in report(fleet.pool, 0)["quotas"]}
     assert found["concurrency"]["rule"] == "measured"
     assert 3 <= found["concurrency"]["limit"] <= 7
+
+
+# what is told, what is true, requests, workers; the most refused, and the seconds
+TOLD = {
+    "a hundred times too high": ("6000 requests/min", "10 requests/10s", 60, 40, 60, 85),
+    "ten times too high": ("600 requests/min", "10 requests/10s", 200, 40, 40, 215),
+    "tokens, a hundred times too high": (
+        "6000 requests/min,4M tokens/min", "6000 requests/min,40k tokens/min", 300, 100, 40, 110,
+    ),
+    "slots that are not told": ("6000 requests/min", "5 concurrency", 200, 40, 60, 50),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("world", TOLD)
+def test_a_limit_that_refusals_refute_is_measured(world, seed):
+    told, true, jobs, workers, most, slowest_s = TOLD[world]
+    refused, took_s, _ = run(true, jobs, workers, seed, told=told, source="given")
+    said = f"{refused} refused, {took_s:.1f} s"
+    assert refused <= most, said
+    assert took_s <= slowest_s, said
+
+
+@pytest.mark.parametrize(
+    ("told", "true"), [("60 requests/min", "10 requests/10s"), ("600 requests/min", "10 requests/s")]
+)
+def test_a_burst_that_was_told_too_large_is_no_other_limit(told, true):
+    *_, fleet = run(true, 200, 40, 1, told=told, source="given")
+    assert [one["rule"] for one in report(fleet.pool, 0)["quotas"]] == ["bucket"]

@@ -145,7 +145,7 @@ class LocalCapacity:
         self.ledger = ledger
         self.learning = Learning(ledger, raises=learns == "up", adapts=adapts) if learns else None
         if self.learning is not None and measures_from_ns is not None:
-            self.learning.unstated.open(measures_from_ns)
+            self.learning.unstated.begin(measures_from_ns)
 
     @classmethod
     def of(

@@ -30,23 +30,18 @@ class Unstated:
         self._meters: list[FoundMeter] = []  # all of them
         self._said: set[str] = set()  # the units that a notice has named
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there are any."""
-        return bool(self._meters)
+    def measures(self, unit: str | None) -> bool:
+        """Whether the limit of ``unit`` is measured; ``None``: whether any limit is."""
+        return bool(self._meters) if unit is None else any(meter.quota.unit == unit for meter in self._meters)
 
-    def open(self, now_ns: int) -> None:
-        """Find the rate of requests and the number in flight from now on."""
-        self.measure(now_ns, REQUESTS)
-        if self._in_flight is None:
+    def begin(self, now_ns: int, unit: str | None = None) -> None:
+        """Measure the rate of ``unit`` from now on; ``None``: that of requests, and the number in flight."""
+        if (of := unit or REQUESTS) not in self._rates:
+            self._rates[of] = RateMeter(len(self._ledger.accounts), of, now_ns)
+            self._add(self._rates[of])
+        if unit is None and self._in_flight is None:
             self._in_flight = InFlightMeter(len(self._ledger.accounts))
             self._add(self._in_flight)
-
-    def measure(self, now_ns: int, unit: str) -> None:
-        """Measure the rate of ``unit`` from now on."""
-        if unit not in self._rates:
-            self._rates[unit] = RateMeter(len(self._ledger.accounts), unit, now_ns)
-            self._add(self._rates[unit])
 
     def _add(self, meter: FoundMeter) -> None:
         self._meters.append(meter)
@@ -71,7 +66,7 @@ class Unstated:
         """
         before = len(self._meters)
         if refusal.unit not in (None, CONCURRENCY):
-            self.measure(now_ns, refusal.unit)
+            self.begin(now_ns, refusal.unit)
         rate, window = self._rates.get(refusal.unit or self._guilty), self._in_flight
         rate_note = rate.notes.pop(rate.mark(reservation), None) if rate is not None else None
         if window is not None and refusal.unit == CONCURRENCY:
