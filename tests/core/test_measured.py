@@ -184,3 +184,10 @@ def test_a_refusal_that_names_the_number_in_flight_bounds_it_at_once():
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
     assert quotas_of(driver) == ["5 concurrency measured"]
     assert isinstance(driver.pool.try_grant(driver.now_ns + 9 * NS, Waiter({})), WaitUntil)
+
+
+def test_a_bare_refusal_where_only_slots_are_stated_begins_a_measurement():
+    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("8 concurrency"), T0, gentle=True), learns=True))
+    driver = Driver(pool)
+    driver.refuse(driver.send())
+    assert pool.ledger.units == ["concurrency", "requests", "concurrency"]

@@ -650,3 +650,12 @@ def test_each_transition_of_the_table_happens_and_no_other(monkeypatch):
             stated=dice.random() < 0.2,
         )
     assert seen == set(NEXT)
+
+
+def test_a_rate_that_is_held_for_a_forecast_stays():
+    rate = held(2.0)
+    rate.hold()
+    first = go(rate)
+    for _ in range(100):
+        last = go(rate)
+    assert last.sent_ns - first.sent_ns == pytest.approx(100 * NS / 2, rel=0.01)

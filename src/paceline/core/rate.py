@@ -386,6 +386,10 @@ class MeasuredRate:
         self._cut(now_ns, max(self.rate, self.cycle.top))
         self.cycle, self.next_at_ns = Cycle(), now_ns
 
+    def hold(self) -> None:
+        """Stay at the measured rate: in a forecast there is no refusal, which would end a test."""
+        self.cycle.steady, self.cycle.progress = inf, 1.0
+
     def refused(self, now_ns: int, note: RateNote, asked_ns: int | None = None) -> Finding:
         """Learn from a refusal that nothing else explains.
 

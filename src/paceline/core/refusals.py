@@ -60,7 +60,7 @@ class Refusals:
         before = self._accounts[index].meter.quota.amount if index is not None else 0.0
         source = self._accounts[index].source if index is not None else LEARNED
         changed = self._corrections.take_limit(now_ns, index, refusal, sent_ns)
-        if index is not None and self._refutes(now_ns, reservation, refusal, index):
+        if self._refutes(now_ns, reservation, refusal, index):
             self._unstated.begin(now_ns, refusal.unit)
             changed = True
         if index is not None:
@@ -106,17 +106,20 @@ class Refusals:
         holds = min(m.quota.burst, m.burst_cap) if isinstance(m, Bucket) else m.quota.burst
         return 1 - m.lack(now_ns) / holds if holds else 0.0
 
-    def _refutes(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int) -> bool:
+    def _refutes(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
         """Whether a refusal that states nothing shows that the limit at ``index`` is not that of the provider.
 
-        Next to nothing of it was used, so another limit holds, which neither the user nor an answer states.
+        Next to nothing of it was used, so another limit holds, which neither the user nor an answer states. So it does
+        without an index: there are slots only, or quotas of a day.
         """
-        m = self._accounts[index].meter
         if refusal.limit is not None or refusal.retry_after_s or refusal.kind is not RefusalKind.RATE:
             return False
-        if self._corrections.shared or self._readings.shown(reservation) or not m.bursts or m.quota.is_long:
+        if self._corrections.shared or self._readings.shown(reservation) or self._unstated.measures(refusal.unit):
             return False
-        return m.level(now_ns) > FULL * m.quota.burst and not self._unstated.measures(refusal.unit)
+        if index is None:
+            return refusal.unit is None
+        m = self._accounts[index].meter
+        return m.bursts and not m.quota.is_long and m.level(now_ns) > FULL * m.quota.burst
 
     def _ample(self, reservation: Reservation) -> set[int]:
         """The quotas of which the provider had enough for an attempt, by the headers of its answer."""
