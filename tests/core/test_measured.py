@@ -191,3 +191,86 @@ def test_a_bare_refusal_where_only_slots_are_stated_begins_a_measurement():
     driver = Driver(pool)
     driver.refuse(driver.send())
     assert pool.ledger.units == ["concurrency", "requests", "concurrency"]
+
+
+def test_an_attempt_that_goes_later_counts_from_then_on():
+    driver = Driver(pool_of())
+    attempt = driver.send()
+    driver.pool.capacity.sent(T0 + 5 * NS, attempt)
+    [meter, window] = driver.pool.ledger.meters
+    assert [note.sent_ns for note in meter.notes.values()] == [T0 + 5 * NS]
+    assert [note.sent_ns for note in window.notes.values()] == [T0 + 5 * NS]
+    assert window.window.in_flight == 1
+
+
+def test_a_stated_number_of_slots_ends_the_search_for_it():
+    driver = Driver(pool_of())
+    open_ = [driver.send() for _ in range(5)]
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
+    driver.refuse(open_[0], Refusal(RefusalKind.RATE, unit="concurrency", limit=4))
+    assert quotas_of(driver) == ["4 concurrency"]
+
+
+def test_waiters_ahead_of_an_opening_rate_take_little_time():
+    pool = pool_of()
+    [meter, _] = pool.ledger.meters
+    assert meter.earliest(T0, 1.0, 1_000.0) == pytest.approx(T0 + 6.1 * NS, abs=NS / 10)  # 10/s, doubling each second
+
+
+def test_waiters_ahead_of_a_measured_rate_take_the_time_of_that_rate():
+    driver = Driver(pool_of())
+    driver.until_refused(10)
+    [meter, _] = driver.pool.ledger.meters
+    at_ns = meter.earliest(driver.now_ns, 1.0)
+    assert meter.earliest(driver.now_ns, 1.0, 60.0) - at_ns == pytest.approx(60 / meter.rate.cycle.top * NS, rel=0.01)
+
+
+def test_waiters_ahead_count_for_nothing_while_nothing_was_measured():
+    driver = Driver(pool_of())
+    for _ in range(4):
+        driver.refuse(driver.send())
+    [meter, _] = driver.pool.ledger.meters
+    assert meter.found is None
+    assert meter.earliest(driver.now_ns, 1.0, 100.0) == meter.earliest(driver.now_ns, 1.0)
+
+
+def test_after_a_bare_refusal_a_stated_limit_with_plenty_left_is_not_to_blame():
+    driver = Driver(pool_of())
+    attempt = driver.send()
+    driver.pool.observe(driver.now_ns, [Reading("requests", limit=6000, remaining=5900, period_s=60)], attempt)
+    driver.settle(attempt)
+    driver.until_refused(3)
+    driver.until_refused(3)
+    assert any(quota.endswith("requests/min measured") for quota in quotas_of(driver))
+    assert "6k requests/min" in quotas_of(driver)
+
+
+def test_the_attempts_before_a_measurement_say_nothing():
+    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("6000 requests/min"), T0, gentle=True), learns=True))
+    driver = Driver(pool)
+    first, second = driver.send(), driver.send()
+    driver.refuse(first)
+    driver.refuse(second)
+    assert pool.ledger.meters[1].rate.sent_count == 0
+
+
+def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing():
+    driver = Driver(pool_of())
+    settled, refused, cancelled = (driver.send() for _ in range(3))
+    driver.pool.observe(driver.now_ns, [Reading("requests", limit=6000, remaining=5900, period_s=60)], settled)
+    driver.pool.observe(driver.now_ns, [Reading("concurrency", limit=100)], settled)
+    driver.settle(settled)
+    driver.refuse(refused)
+    driver.pool.cancel(driver.now_ns, cancelled)
+    assert quotas_of(driver) == ["6k requests/min", "100 concurrency"]
+    assert driver.pool.ledger.meters[0].rate.sent_count == 0
+    assert driver.pool.ledger.meters[1].window.in_flight == 0
+
+
+def test_an_attempt_alone_in_flight_bounds_nothing():
+    driver = Driver(pool_of())
+    attempt = driver.send()
+    for _ in range(2):  # the second time it is closed already
+        driver.refuse(attempt, Refusal(RefusalKind.RATE, unit="concurrency"))
+    assert quotas_of(driver) == []
+    driver.send()

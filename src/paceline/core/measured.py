@@ -5,7 +5,9 @@ They have no amount. Their quota is what was found last, for those who read it.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from math import ceil, inf, isfinite, log, log2
+from typing import Generic, TypeVar
 
 from paceline.core.meters import FAR_NS, Meter
 from paceline.core.quota import CONCURRENCY, NS, Quota, Rule
@@ -13,40 +15,52 @@ from paceline.core.rate import MeasuredRate, Phase, RateNote
 from paceline.core.results import Reservation
 from paceline.core.window import InFlightNote, InFlightWindow
 
+Note = TypeVar("Note", RateNote, InFlightNote)
 
-class FoundMeter(Meter):
-    """A limit that is found from outcomes.
 
-    The mark of an attempt is the number of its note.
+class FoundMeter(Meter, Generic[Note]):
+    """A limit that is found from outcomes. Each attempt has a note, whose number is its mark.
 
     Attributes:
         index: The index of its account.
+        notes: The note of each attempt in flight, by its mark.
     """
 
-    __slots__ = ("index",)
+    __slots__ = ("index", "notes")
 
     def __init__(self, index: int, unit: str, period_s: float) -> None:
         self.index = index
+        self.notes: dict[int, Note] = {}
         self.quota = Quota(unit, 1.0, period_s, rule=Rule.MEASURED)
         self.headroom_s, self.most = 0.0, inf
 
     @property
+    @abstractmethod
     def found(self) -> float | None:
         """The amount that was found; ``None`` for none, or while another limit holds."""
-        raise NotImplementedError
 
+    @abstractmethod
     def off(self, now_ns: int) -> None:
         """Limit nothing from now on, and forget what was found: a limit is stated. Refusals in spite of it are evidence."""
-        raise NotImplementedError
 
-    def explained(self, now_ns: int, mark: int) -> None:
-        """The attempt with this mark was refused for another reason than this limit."""
-        raise NotImplementedError
+    @abstractmethod
+    def explained(self, now_ns: int, reservation: Reservation) -> None:
+        """The attempt was refused for another reason than this limit."""
 
-    def describe(self) -> None:
+    def take(self, reservation: Reservation) -> Note | None:
+        """The note of an attempt, which has no note from now on; ``None`` for one that has none."""
+        return self.notes.pop(reservation.marks[self.index], None) if self.index < len(reservation.marks) else None
+
+    def describe(self, found: float) -> None:
         """Let the quota be what was found."""
-        if (found := self.found) is not None:
-            self.quota = self.quota.with_amount(float(f"{found:.3g}"))
+        self.quota = self.quota.with_amount(float(f"{found:.3g}"))
+
+    def lost(self, now_ns: int, mark: int) -> None:
+        self.answered(now_ns, mark, 0.0)
+
+    def move(self, now_ns: int, mark: int, amount: float) -> int:
+        self.unsent(now_ns, mark, amount)
+        return self.charge(now_ns, amount)
 
     def level(self, now_ns: int) -> float:
         return float(self.earliest(now_ns, 1.0) <= now_ns)
@@ -57,29 +71,19 @@ class FoundMeter(Meter):
     def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
         """A stated amount is that of another quota."""
 
-    def move(self, now_ns: int, mark: int, amount: float) -> int:
-        self.unsent(now_ns, mark, amount)
-        return self.charge(now_ns, amount)
 
-    def mark(self, reservation: Reservation) -> int:
-        """The mark of an attempt; 0 for one that was sent before there was this account."""
-        return reservation.marks[self.index] if self.index < len(reservation.marks) else 0
-
-
-class RateMeter(FoundMeter):
+class RateMeter(FoundMeter[RateNote]):
     """The measured rate of one unit.
 
     Attributes:
         rate: The rate.
-        notes: The note of each attempt in flight, by its mark.
     """
 
-    __slots__ = ("notes", "rate")
+    __slots__ = ("rate",)
 
     def __init__(self, index: int, unit: str, now_ns: int) -> None:
         super().__init__(index, unit, 60.0)
         self.rate = MeasuredRate(now_ns)
-        self.notes: dict[int, RateNote] = {}
 
     @property
     def found(self) -> float | None:
@@ -90,14 +94,14 @@ class RateMeter(FoundMeter):
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
         at_ns = self.rate.earliest_ns(now_ns)
-        return at_ns if not ahead else max(at_ns, now_ns) + self._ahead_ns(ahead)
+        return max(at_ns, now_ns) + self._takes_ns(ahead) if ahead else at_ns
 
-    def _ahead_ns(self, ahead: float) -> int:
-        """How long ``ahead`` takes at the least. An opening rate doubles each second."""
+    def _takes_ns(self, amount: float) -> int:
+        """How long ``amount`` takes at least. An opening rate doubles each second."""
         rate = self.rate
         if rate.phase is Phase.OPENING:
-            return ceil(log2(1 + ahead * log(2) / rate.rate) * NS)
-        return ceil(ahead / rate.cycle.top * NS) if rate.cycle.top else 0
+            return ceil(log2(1 + amount * log(2) / rate.rate) * NS)
+        return ceil(amount / rate.cycle.top * NS) if rate.cycle.top else 0
 
     def charge(self, now_ns: int, cost: float) -> int:
         note = self.rate.sent(now_ns, cost)
@@ -112,28 +116,23 @@ class RateMeter(FoundMeter):
         if (note := self.notes.pop(mark, None)) is not None:
             self.rate.answered(now_ns, note)
 
-    def lost(self, now_ns: int, mark: int) -> None:  # noqa: ARG002
-        self.notes.pop(mark, None)
-
-    def explained(self, now_ns: int, mark: int) -> None:
-        if (note := self.notes.pop(mark, None)) is not None:
+    def explained(self, now_ns: int, reservation: Reservation) -> None:
+        if (note := self.take(reservation)) is not None:
             self.rate.explained(now_ns, note)
 
 
-class InFlightMeter(FoundMeter):
+class InFlightMeter(FoundMeter[InFlightNote]):
     """The bound on the number in flight.
 
     Attributes:
         window: The bound.
-        notes: The note of each attempt in flight, by its mark.
     """
 
-    __slots__ = ("notes", "window")
+    __slots__ = ("window",)
 
     def __init__(self, index: int) -> None:
         super().__init__(index, CONCURRENCY, 0.0)
         self.window = InFlightWindow()
-        self.notes: dict[int, InFlightNote] = {}
 
     @property
     def found(self) -> float | None:
@@ -158,8 +157,6 @@ class InFlightMeter(FoundMeter):
         if (note := self.notes.pop(mark, None)) is not None:
             self.window.answered(now_ns, note)
 
-    def lost(self, now_ns: int, mark: int) -> None:
-        self.answered(now_ns, mark, 0.0)
-
-    def explained(self, now_ns: int, mark: int) -> None:
-        self.unsent(now_ns, mark, 0.0)
+    def explained(self, now_ns: int, reservation: Reservation) -> None:  # noqa: ARG002
+        if (note := self.take(reservation)) is not None:
+            self.window.unsent(note)
