@@ -60,7 +60,7 @@ class Refusals:
         before = self._accounts[index].meter.quota.amount if index is not None else 0.0
         source = self._accounts[index].source if index is not None else LEARNED
         changed = self._corrections.take_limit(now_ns, index, refusal, sent_ns)
-        if self._refutes(now_ns, reservation, refusal, index):
+        if self._shows_another(now_ns, reservation, refusal, index):
             self._unstated.begin(now_ns, refusal.unit)
             changed = True
         if index is not None:
@@ -106,7 +106,7 @@ class Refusals:
         holds = min(m.quota.burst, m.burst_cap) if isinstance(m, Bucket) else m.quota.burst
         return 1 - m.lack(now_ns) / holds if holds else 0.0
 
-    def _refutes(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
+    def _shows_another(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
         """Whether a refusal that states nothing shows that the limit at ``index`` is not that of the provider.
 
         Next to nothing of it was used, so another limit holds, which neither the user nor an answer states. So it does
