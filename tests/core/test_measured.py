@@ -274,3 +274,16 @@ def test_an_attempt_alone_in_flight_bounds_nothing():
         driver.refuse(attempt, Refusal(RefusalKind.RATE, unit="concurrency"))
     assert quotas_of(driver) == []
     driver.send()
+
+
+def test_a_limit_that_an_answer_states_counts_what_was_sent_before():
+    driver = Driver(pool_of())
+    first, *others = (driver.send() for _ in range(4))
+    driver.pool.observe(driver.now_ns, [Reading("requests", limit=100, remaining=98, period_s=60)], first)
+    for attempt in (first, *others):
+        driver.settle(attempt)
+    [row] = report(driver.pool, driver.now_ns)["quotas"]
+    assert (row["remaining"], row["spent"]) == (
+        95,
+        5,
+    )  # of the two that the answer counts, one is that of another client

@@ -137,6 +137,8 @@ class Corrections:
             index = self.add(now_ns, Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule))
             if slots:
                 self.guesses.found_slots(index)
+            elif isinstance(answer, Reading) and answer.remaining is not None and self.unstated.measures(answer.unit):
+                self._take_sent(now_ns, index, limit - answer.remaining, sent_ns)
             return True
         account = self.accounts[index]
         tracker = account.tracker
@@ -160,6 +162,19 @@ class Corrections:
         if tracker is not None:
             tracker.limit_as_of_ns = sent_ns
         return True
+
+    def _take_sent(self, now_ns: int, index: int, used: float, sent_ns: int) -> None:
+        """Charge a quota that an answer has just stated: what the answer counts, and what was sent after its attempt.
+
+        A measured rate bounds what is in flight less than a quota does.
+        """
+        account, tracker = self.accounts[index], self.accounts[index].tracker
+        later = [one for one in self.ledger.open_reservations if one.granted_ns > sent_ns]
+        used = max(used + sum(self.ledger.amounts(one.cost)[index] for one in later), 0.0)
+        self.change(index, now_ns, What.SHIFT, math.ceil(used * account.meter.quota.ns_per_unit))
+        account.spent += used
+        assert tracker is not None
+        tracker.log_charges(now_ns, tracker.charged + used)
 
     def set_limit(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
         """Set the limit of the quota at ``index``, here and in the other processes."""
