@@ -24,6 +24,7 @@ FAIR_SHARE = 0.75
 
 BEHIND = 3
 """A request that was refused so many times goes behind the others while the pool admits none: one of them is the next probe.
+Where a rate is measured, it does so at any time: it may be refused for its own sake, and its refusals slow the others down.
 Up to so many refusals of one request let the pool wait longer, as so many in a row do."""
 
 DEAD_PROBES, DEAD_TIMES = 8, 8
@@ -170,7 +171,8 @@ class RetryPolicy:
             return GiveUp(_made(failures.of_pool), pause_s=pause_s)
         if unfair := _unfair(failures, row):
             return GiveUp(unfair, pause_s=pause_s)
-        return Again(pause_s, pool_wide=True, behind=min(failures.of_pool, row.number) >= BEHIND)
+        alone = failures.of_pool if row.is_paced else min(failures.of_pool, row.number)
+        return Again(pause_s, pool_wide=True, behind=alone >= BEHIND)
 
     def _spread(self, pause_s: float, luck: float, *, stated: bool) -> float:
         """A pause with its random part, which comes on top of a stated one: the provider names a minimum."""
