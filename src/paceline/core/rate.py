@@ -68,6 +68,9 @@ WAIT_S, WAIT_N = 15.0, 3
 """The longest wait while nothing is admitted, in seconds or in attempts at the known rate, whichever is longer. The end of
 the blocked time is found that late."""
 
+UNKNOWN_WAIT_S = 60.0
+"""The longest one while no rate is known: a provider that admits nothing for ten minutes is given up soon after that."""
+
 STATED_MAX_S = 60.0
 """In a longer stated wait a probe goes after 15 s, and then each after twice the time. A day that is true costs 14 refusals, and a
 day that is not costs 15 s."""
@@ -427,7 +430,7 @@ class MeasuredRate:
         if self.cut_lost < STRIKES and self.phase is not Phase.BLOCKED:
             return Finding.UNDECIDED
         wait_s = max((note.sent_ns - self.empty.at_ns) / NS, self.mean / self.rate, WAIT_MIN_S) / (1 - CUT)
-        longest_s = max(WAIT_S, WAIT_N * self.mean / self.cycle.top) if self.cycle.top else inf
+        longest_s = max(WAIT_S, WAIT_N * self.mean / self.cycle.top) if self.cycle.top else UNKNOWN_WAIT_S
         self._block(now_ns, min(wait_s, longest_s))
         return Finding.BLOCKED
 
