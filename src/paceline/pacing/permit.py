@@ -250,6 +250,7 @@ class Permit:
     def refused(self, refusal: object = None, *, retry_after_s: float | None = None) -> None:
         """Report a refusal (a 429): the charge stays, and the whole pool pauses for as long as the provider asks.
 
+        If it asks for no wait, the pool pauses for a second, and for twice as long after each further refusal in a row.
         A refusal whose ``scope`` is below the pool (``request``, ``mode``) pauses nothing and keeps only the request.
 
         Continue with ``limiter.acquire(..., again=permit)``, which goes to the front of its lane.
