@@ -191,6 +191,13 @@ def test_a_number_that_moves_is_none():
     assert not isinstance(server.meter, Spread)
 
 
+def test_a_number_and_an_instant_that_differ_are_none():
+    server = Window()
+    server.answer(0, server.send(0), Reading("requests", 100, 99, reset_number=20.0))
+    server.answer(8, server.send(8), Reading("requests", 100, 98, reset_s=50.0))
+    assert type(server.meter) is Spread
+
+
 def test_a_lack_that_nothing_explains_after_the_restart_refutes_it():
     server = Window()
     server.work(0)
