@@ -339,6 +339,7 @@ class Reading:
         resolution: ``remaining`` is rounded to a multiple of this.
         reset_resolution_s: ``reset_s`` is rounded to a multiple of this.
         basis: How ``period_s`` is known.
+        reset_number: A reset of which it is unknown what it is about, or in which unit; ``reset_s`` is missing then.
     """
 
     unit: str
@@ -349,3 +350,4 @@ class Reading:
     resolution: float = 1.0
     reset_resolution_s: float = 0.0
     basis: Basis = field(default=Basis.STATED, compare=False)
+    reset_number: float | None = field(default=None, compare=False)
