@@ -21,6 +21,7 @@ from paceline.core.results import (
     QUEUE,
     Decision,
     Expired,
+    NeverFits,
     Outcome,
     QueueFull,
     Reading,
@@ -333,6 +334,16 @@ class Pool:
                     if then_ns > at_ns:
                         at_ns, binding = then_ns, i
         return at_ns, self._named(now_ns, at_ns, binding)
+
+    def foresee(self, now_ns: int, waiter: Waiter) -> NeverFits | Expired | None:
+        """Why ``waiter``, not in the queue, would not be granted if it joined the queue now; ``None``: it may be granted."""
+        waiter.amounts = self.ledger.amounts(waiter.cost)
+        if not self.capacity.is_current(now_ns):
+            return None
+        if (never := self.ledger.never(waiter.amounts)) is not None or waiter.deadline_ns is None:
+            return never
+        at_ns, quota = self.soonest(now_ns, waiter)
+        return Expired(at_ns, quota) if FAR_NS != at_ns > waiter.deadline_ns else None
 
     def expected(self, now_ns: int, waiter: Waiter) -> int | None:
         """When ``waiter`` goes if it joins the queue now and those ahead cost as much; ``None``: it never fits here."""
