@@ -178,18 +178,25 @@ class TestTogether:
         async def main(clock):
             limits = OPENAI | {"openai/a": "60 requests/min burst 10"}
             calls = Calls(clock, {"openai": "600 requests/min burst 1"}, limits)
-            flood = calls.later("b" * 6_000)  # ten minutes of the joint quota
+            flood = calls.later("b" * 2_000)  # three minutes of the joint quota
             behind = []
-            for _ in range(600):
+            for _ in range(200):
                 behind += calls.later("aa")
                 await asyncio.sleep(1)
             await asyncio.gather(*flood, *behind)
             return calls
 
         at_s = [at_s for model, at_s in run_virtual(main).log if model == "a"]
-        assert len(at_s) == 1_200
+        assert len(at_s) == 400
         most = max(after - (late - early) for early, late, after in runs_of(at_s))
         assert most <= 11, "10 at once at most, and then one a second"
+
+    def test_the_accounts_of_a_provider_have_it_together(self):
+        accounts = {f"openai@{name}/*": "6000 requests/min" for name in ("eu", "us")}
+        limiter = limiter_of(ManualClock(), {"openai@*/*": "2 requests/min"}, accounts)
+        assert limiter.try_acquire("openai@eu/gpt-5")
+        assert limiter.try_acquire("openai@us/gpt-5")
+        assert limiter.try_acquire("openai@eu/o3").quota == "2 requests/min of joint/openai@*/*"
 
     def test_slots_come_after_it(self):
         async def main(clock):

@@ -121,6 +121,8 @@ class ChainedScheduler(Scheduler):
         """Why a further scheduler would not grant ``waiter``; ``None``: each may."""
         waiter.arrived_ns = self.now_ns()
         for scheduler in self.further:
+            if waiter.deadline_ns is None and _COUNTS.issuperset(scheduler.pool.ledger.units):
+                continue  # it fits
             if (found := scheduler.foresee(_further(waiter))) is not None:
                 named = _named(scheduler, found)
                 assert isinstance(named, NeverFits | Expired)
