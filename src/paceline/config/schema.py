@@ -469,8 +469,8 @@ def _provider(name: str) -> str:
 
 def _check_provider(source: Source, path: Place) -> None:
     """Warn if ``path`` has a provider that is unknown but has nearly the name of a known one."""
-    if path[0] == CONCURRENCY or (path[0] in (LIMITS, "defaults") and len(path) == 3):
-        provider = path[1].strip().lower()
+    if path[0] in (CONCURRENCY, JOINT) or (path[0] in (LIMITS, "defaults") and len(path) == 3):
+        provider = path[1].partition("/")[0].strip().lower()
         near = get_close_matches(provider, [*PROVIDERS, *ALIASES], 1, 0.85)
         if near and near[0] != provider and provider != "default":
             hint = f"{path[1]!r} is used as a provider of your own; did you mean {near[0]!r}?"
