@@ -338,12 +338,12 @@ class Pool:
     def foresee(self, now_ns: int, waiter: Waiter) -> NeverFits | Expired | None:
         """Why ``waiter``, not in the queue, would not be granted if it joined the queue now; ``None``: it may be granted."""
         waiter.amounts = self.ledger.amounts(waiter.cost)
-        if not self.capacity.is_current(now_ns):
-            return None
-        if (never := self.ledger.never(waiter.amounts)) is not None or waiter.deadline_ns is None:
-            return never
-        at_ns, quota = self.soonest(now_ns, waiter)
-        return Expired(at_ns, quota) if FAR_NS != at_ns > waiter.deadline_ns else None
+        found: NeverFits | Expired | None = self.ledger.never(waiter.amounts)
+        if found is None and waiter.deadline_ns is not None:
+            at_ns, quota = self.soonest(now_ns, waiter)
+            if FAR_NS != at_ns > waiter.deadline_ns:
+                found = Expired(at_ns, quota)
+        return found if self.capacity.is_current(now_ns) else None
 
     def expected(self, now_ns: int, waiter: Waiter) -> int | None:
         """When ``waiter`` goes if it joins the queue now and those ahead cost as much; ``None``: it never fits here."""
