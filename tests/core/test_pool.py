@@ -437,6 +437,17 @@ class TestNeverFits:
         assert pool.try_grant(T0, Waiter({"tokens": 51})) == NeverFits("tokens", 51, 50)
         assert pool.queue.length == 1
 
+    def test_it_is_foreseen_without_a_line_as_is_a_deadline_that_cannot_be_met(self):
+        pool = pool_of("60 tokens/min burst 50")
+        assert pool.foresee(T0, Waiter({"tokens": 51})) == NeverFits("tokens", 51, 50)
+        assert pool.foresee(T0, Waiter({"tokens": 50}, deadline_ns=T0)) is None
+        ask(pool, tokens=50)
+        assert pool.foresee(T0, Waiter({"tokens": 50})) is None
+        assert pool.foresee(T0, Waiter({"tokens": 50}, deadline_ns=T0 + 50 * NS)) is None
+        late = pool.foresee(T0, Waiter({"tokens": 50}, deadline_ns=T0 + 49 * NS))
+        assert late == Expired(T0 + 50 * NS, "60 tokens/min burst 50")
+        assert pool.queue.length == 0
+
     def test_a_request_above_an_answers_limit_and_within_the_given_one_goes_alone(self):
         pool = pool_of("100 tokens/min", learns=True)
         _, outcome = ask(pool, tokens=100)

@@ -21,6 +21,7 @@ from paceline.core.results import (
     QUEUE,
     Decision,
     Expired,
+    NeverFits,
     Outcome,
     QueueFull,
     Reading,
@@ -340,6 +341,16 @@ class Pool:
                     if then_ns > at_ns:
                         at_ns, binding = then_ns, i
         return at_ns, self._named(now_ns, at_ns, binding)
+
+    def foresee(self, now_ns: int, waiter: Waiter) -> NeverFits | Expired | None:
+        """Why ``waiter``, not in the queue, would not be granted if it joined the queue now; ``None``: it may be granted."""
+        waiter.amounts = self.ledger.amounts(waiter.cost)
+        found: NeverFits | Expired | None = self.ledger.never(waiter.amounts)
+        if found is None and waiter.deadline_ns is not None:
+            at_ns, quota = self.soonest(now_ns, waiter)
+            if FAR_NS != at_ns > waiter.deadline_ns:
+                found = Expired(at_ns, quota)
+        return found if self.capacity.is_current(now_ns) else None
 
     def expected(self, now_ns: int, waiter: Waiter) -> int | None:
         """When ``waiter`` goes if it joins the queue now and those ahead cost as much; ``None``: it never fits here."""

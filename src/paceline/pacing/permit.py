@@ -491,8 +491,8 @@ def as_error(scheduler: Scheduler, waiter: Waiter, outcome: Outcome) -> Paceline
     """The exception for an outcome other than a grant."""
     name, now_ns = scheduler.pool.name, scheduler.now_ns()
     match outcome:
-        case NeverFits(unit, cost, most):
-            return NeverFitsError(name, unit, cost, most)
+        case NeverFits(unit, cost, most, quota):
+            return NeverFitsError(name, unit, cost, most, quota)
         case QueueFull(length, at_ns):
             return QueueFullError(name, length, wait_until_s(at_ns, now_ns))
         case Stopped(reason, probe_ns):
