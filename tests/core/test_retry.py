@@ -11,7 +11,7 @@ from paceline.core.progress import Progress, Row
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
 from paceline.pacing.breaker import Breaker, BreakerPolicy, is_server_fault
-from paceline.pacing.retry import Again, Failures, GiveUp, RetryBudget, RetryPolicy, about_pool
+from paceline.pacing.retry import Again, Failures, GiveUp, RetryBudget, RetryPolicy
 
 RATE, GROWTH, CAPACITY = RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY
 EVEN = 0.5  # this luck leaves a pause as it is
@@ -22,7 +22,8 @@ def after(policy, refusal, luck=EVEN, *, failed=1, row=1, full=0, **facts):
 
     ``full``: how many were by full servers, and none was admitted meanwhile.
     """
-    of_pool = about_pool(refusal) or full
+    about_rate = refusal is not None and refusal.kind.about_rate and refusal.scope is RefusalScope.POOL
+    of_pool = about_rate or full
     failures = Failures(of_pool=failed, full=full) if of_pool else Failures(own=failed)
     return policy.after(failures, refusal, Row(row, **facts) if of_pool else None, luck)
 

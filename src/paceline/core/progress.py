@@ -68,16 +68,8 @@ class Refused:
     """
 
     __slots__ = (
-        "_after_ns",
-        "_by_chance",
-        "_last_ns",
-        "_long",
-        "_longest_ns",
-        "_since_ns",
-        "_slowest_ns",
-        "_total",
-        "number",
-    )
+        "_after_ns", "_by_chance", "_last_ns", "_long", "_longest_ns", "_since_ns", "_slowest_ns", "_total", "number",
+    )  # fmt: skip
 
     def __init__(self, *, by_chance: bool) -> None:
         self._by_chance = by_chance
@@ -94,8 +86,9 @@ class Refused:
 
     def count(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> None:
         """Count a refusal that comes now, of an attempt that was sent at ``sent_ns``."""
-        row = self.row(now_ns, sent_ns, refusal, in_flight_ns)
-        if not self._goes_on(self._presumed(now_ns, sent_ns, in_flight_ns)):
+        presumed = self._presumed(now_ns, sent_ns, in_flight_ns)
+        row = self._row(now_ns, sent_ns, refusal, presumed)
+        if not self._goes_on(presumed):
             self.end(now_ns)
             self._since_ns, self._after_ns = now_ns, sent_ns if self._by_chance else now_ns
         if row.number > self.number:
@@ -117,6 +110,9 @@ class Refused:
             admitted: How many attempts had an answer.
         """
         presumed = self._presumed(now_ns, sent_ns, in_flight_ns)
+        return self._row(now_ns, sent_ns, refusal, presumed, admitted)
+
+    def _row(self, now_ns: int, sent_ns: int, refusal: Refusal, presumed: Sequence[int], admitted: int = 0) -> Row:
         number = long = lasted_ns = 0
         if self._goes_on(presumed):
             number, long, lasted_ns = self.number, self._long, now_ns - self._since_ns

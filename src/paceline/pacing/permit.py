@@ -38,7 +38,7 @@ from paceline.core.results import (
 )
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lines import LEVELS, log
-from paceline.pacing.retry import Again, GiveUp, about_pool
+from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.status import Waiting, wait_until_s
 
@@ -279,9 +279,8 @@ class Permit:
         pause_s = retry_after_s or refusal.retry_after_s or 0.0
         if not 0 <= pause_s <= PAUSE_MAX_S:
             raise QuotaError(f"retry_after_s is {pause_s!r}: it must be from 0 s to 32 days")
-        if not pause_s and about_pool(refusal):
-            row = self._scheduler.row(self.reservation, refusal)
-            pause_s = 0.0 if row is None else progress.pause_s(refusal, row)
+        if not pause_s and refusal.kind.about_rate and (row := self._scheduler.row(self.reservation, refusal)):
+            pause_s = progress.pause_s(refusal, row)
         self.refuse(refusal, Again(pause_s, pool_wide=True))
 
     def refuse(self, refusal: Refusal, decision: Again | GiveUp) -> None:

@@ -8,7 +8,7 @@ from math import log
 from paceline.core import progress
 from paceline.core.progress import FIRST_S, MOST_S, Row, is_believed
 from paceline.core.quota import NS
-from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
+from paceline.core.results import QuotaError, Refusal, RefusalKind
 
 RETRIED = frozenset({RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY})
 """Refusals that may end with time."""
@@ -142,7 +142,7 @@ class RetryPolicy:
         """
         if refusal is not None and refusal.kind not in RETRIED:
             return GiveUp("waiting cannot help")
-        if refusal is not None and row is not None and about_pool(refusal):
+        if refusal is not None and row is not None and refusal.kind.about_rate:
             return self._after_pool(failures, refusal, row, luck)
         asked_s = (refusal.retry_after_s or None) if refusal else None  # a wait of 0 would use up the attempts at once
         if asked_s is not None and asked_s > self.max_retry_after_s:
@@ -194,11 +194,6 @@ def _made(number: int) -> str:
 
 def _asks(asked_s: float) -> str:
     return f"the provider asks to wait {asked_s:,.0f} s"
-
-
-def about_pool(refusal: Refusal | None) -> bool:
-    """Whether a refusal is about the rate of its pool."""
-    return refusal is not None and refusal.kind.about_rate and refusal.scope is RefusalScope.POOL
 
 
 class RetryBudget:
