@@ -53,7 +53,7 @@ OPTIONS = ("clock", "events")
 """Arguments of a limiter that are not settings."""
 
 PATIENT = {"max_retry_after_s": RUN_S, "faults": True}
-"""How a batch retries by default: its attempts are bounded, and it has time."""
+"""How a batch retries by default: its failed attempts are bounded, and it has time for any wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

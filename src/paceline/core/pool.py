@@ -285,8 +285,9 @@ class Pool:
     ) -> None:
         """Close ``reservation``, keep its charge, and pause the pool for ``pause_s`` seconds.
 
-        A refusal for money stops the pool; so does one after which the caller gives up, for ``stop_s`` seconds. The next :meth:`pump` removes the waiters. A refusal
-        that is not about the pool changes nothing but the charge: the request counts, and none of its tokens.
+        A refusal for money stops the pool. With ``stop_s`` any refusal stops it for so many seconds, for the reason ``why``. The
+        next :meth:`pump` removes the waiters. A refusal that is not about the pool changes nothing but the charge: the request
+        counts, and none of its tokens.
         """
         self.counts[f"refused_{refusal.kind.value}"] += 1
         self.silence.answered(now_ns)
@@ -310,7 +311,7 @@ class Pool:
         return self.progress.row(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
 
     def _in_flight_ns(self, apart: Reservation) -> list[int]:
-        """When the attempts in flight were sent, ``apart`` from one."""
+        """When the attempts in flight were sent, except the attempt ``apart``."""
         return [one.granted_ns for one in self.capacity.ledger.open_reservations if one is not apart]
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:

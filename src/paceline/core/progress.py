@@ -27,10 +27,9 @@ PROBE_S: Final = 15.0
 NAMED_PART: Final = 1.1
 """A stated wait of up to so many periods of the named quota is believed: a counter restarts then."""
 
-
 REFUSED_IN_NS: Final = NS // 20
-"""The least time that refusals are taken to need. An attempt that is in flight for twice the longest time that one has needed, or for
-``PROBE_NS``, is admitted."""
+"""The shortest time that a refusal is assumed to take. An attempt counts as admitted when it has been in flight for twice the time of the
+slowest refusal, or for ``PROBE_NS``."""
 
 
 class Row(NamedTuple):
@@ -60,8 +59,8 @@ class Refused:
     refuses before it works.
 
     Args:
-        by_chance: Whether one of two attempts that were sent at the same time may be admitted. Of those for the rate the ones
-            that came first are, and tell nothing of the present.
+        by_chance: Whether chance decides which of two attempts is refused that were sent at the same time. Under a rate the
+            first ones are admitted, and the row goes on after them.
 
     Attributes:
         number: How many there are in the present row.

@@ -86,9 +86,8 @@ class Restarts:
         if self._due_ns:
             self._late_ns, self._due_ns = self._late_ns + max(sent_ns - self._due_ns, 0), 0
             high_ns = now_ns + reset_ns + ROUNDED_NS + self._late_ns
-        if (
-            sent_ns - self.high_ns < PERIOD_MARGIN * self._longest_ns
-        ):  # it is the very next one, and nothing has passed between
+        # It is the very next one: no restart has passed between.
+        if sent_ns - self.high_ns < PERIOD_MARGIN * self._longest_ns:
             self.period_s = usual((low_ns - self.high_ns) / NS, (high_ns - self.low_ns) / NS)
         self.low_ns, self.high_ns, self._since_ns, self._most = low_ns, high_ns, sent_ns, lack
         return Named.NEXT

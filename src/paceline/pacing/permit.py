@@ -237,9 +237,8 @@ class Permit:
         answer = answer_of(error) if isinstance(error, Exception) else None
         if fault is None and answer is not None and answer.status >= 500 and not answer.ours:
             fault = Fault.BROKEN
-        if (
-            fault in (Fault.BROKEN, Fault.UNREACHED) and self.open
-        ):  # counted first: a failed probe lets no other request go
+        # Counted before the permit is closed: a failed probe must not let the other waiters go.
+        if fault in (Fault.BROKEN, Fault.UNREACHED) and self.open:
             reason = "no answer" if error is None else type(error).__name__
             self._scheduler.failed(self.reservation.granted_ns, reason, reached=fault is Fault.BROKEN)
         if fault in (Fault.UNSENT, Fault.UNREACHED):

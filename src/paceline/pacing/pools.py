@@ -65,9 +65,8 @@ class Pools:
         self._made: dict[str, Scheduler] = {}  # by pool
         self._further: dict[str, Scheduler] = {}  # joint limits, start spacing and providers' slots, by pool
         self._joint = joint_limits(settings.joint_limits, gentle=bool(settings.learn))
-        self._next_number = count(
-            1
-        ).__next__  # one order of arrival: a further attempt keeps its place before joint limits, too
+        # One order of arrival for all pools: a further attempt keeps its place before joint limits, too.
+        self._next_number = count(1).__next__
 
     def scheduler(self, pool: str) -> Scheduler:
         """The scheduler of a pool.
