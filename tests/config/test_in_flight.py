@@ -122,7 +122,7 @@ def test_who_gives_up_waiting_for_a_slot_has_cost_nothing():
         assert limiter.status()["pools"]["openai/in flight"]["waiting"] == 1
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        with pytest.raises(AcquireTimeoutError, match="1 concurrency would allow it"):
+        with pytest.raises(AcquireTimeoutError, match="1 concurrency of openai/in flight would allow it"):
             await limiter.acquire("openai/b", timeout=5)
         pools = limiter.status()["pools"]
         assert (pools["openai/b"]["in_flight"], pools["openai/b"]["quotas"][0]["spent"]) == (0, 0)
@@ -140,7 +140,7 @@ def test_why_it_waits():
         acquisition = limiter.acquire("openai/b")
         task = asyncio.ensure_future(acquisition)
         await asyncio.sleep(0.1)
-        assert acquisition.why().quota == "1 concurrency"
+        assert acquisition.why().quota == "1 concurrency of openai/in flight"
         await asyncio.sleep(1)
         permit.settle()
         assert (await task).waited_s == pytest.approx(1.1)

@@ -51,7 +51,9 @@ def test_the_examples_print_what_the_page_says(page):
 async def test_a_call_of_an_sdk_goes_through_the_lane_around_it(page, monkeypatch):
     waiters = []
     waiter_of = Pacer.waiter
-    monkeypatch.setattr(Pacer, "waiter", lambda *asked: waiters.append(waiter_of(*asked)) or waiters[-1])
+    monkeypatch.setattr(
+        Pacer, "waiter", lambda *asked, **named: waiters.append(waiter_of(*asked, **named)) or waiters[-1]
+    )
     async with page["client"]:
         assert (await page["answer"]("Why?")).output_text
     assert [waiter.lane for waiter in waiters] == [paceline.LaneSpec("interactive", priority=1)]

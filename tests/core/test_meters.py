@@ -448,6 +448,11 @@ class TestExact:
         m.correct(T0, T0, 5, 0)
         assert (m.used, m.amounts) == (0, [])
 
+    def test_the_end_of_an_attempt_changes_nothing_where_none_is_held(self):
+        m = Exact(quota("7 units/min exact"))
+        mark = m.charge(T0, 3)
+        assert (m.release(after_s(1), mark, 3), m.used) == (mark, 3)
+
     def test_another_period(self):
         m = Exact(quota("7 units/min exact"))
         m.charge(T0, 7)

@@ -437,6 +437,17 @@ class TestNeverFits:
         assert pool.try_grant(T0, Waiter({"tokens": 51})) == NeverFits("tokens", 51, 50)
         assert pool.queue.length == 1
 
+    def test_it_is_foreseen_without_a_line_as_is_a_deadline_that_cannot_be_met(self):
+        pool = pool_of("60 tokens/min burst 50")
+        assert pool.foresee(T0, Waiter({"tokens": 51})) == NeverFits("tokens", 51, 50)
+        assert pool.foresee(T0, Waiter({"tokens": 50}, deadline_ns=T0)) is None
+        ask(pool, tokens=50)
+        assert pool.foresee(T0, Waiter({"tokens": 50})) is None
+        assert pool.foresee(T0, Waiter({"tokens": 50}, deadline_ns=T0 + 50 * NS)) is None
+        late = pool.foresee(T0, Waiter({"tokens": 50}, deadline_ns=T0 + 49 * NS))
+        assert late == Expired(T0 + 50 * NS, "60 tokens/min burst 50")
+        assert pool.queue.length == 0
+
     def test_a_request_above_an_answers_limit_and_within_the_given_one_goes_alone(self):
         pool = pool_of("100 tokens/min", learns=True)
         _, outcome = ask(pool, tokens=100)
@@ -463,7 +474,39 @@ class TestNeverFits:
         assert done == [large]
 
 
+class TestEstimates:
+    def test_tokens_are_compared_with_the_sum_of_input_and_output(self):
+        pool = pool_of("60k tokens/min")
+        _, reservation = ask(pool, input_tokens=100, output_tokens=50)
+        pool.settle(T0, reservation, {"input_tokens": 80, "output_tokens": 20})
+        assert pool.estimates == {"input_tokens": [100, 80], "output_tokens": [50, 20], "tokens": [150, 100]}
+
+
+def test_a_waiter_that_is_withdrawn_twice_leaves_once():
+    pool = pool_of("60 requests/min burst 1")
+    use_up(pool)
+    waiter, _ = ask(pool)
+    for _ in range(2):
+        pool.withdraw(T0, waiter)
+        assert (pool.queue.length, pool.wake_ns) == (0, None)
+
+
+def test_the_row_of_a_refusal_knows_the_other_attempts_in_flight():
+    pool = pool_of("60 requests/min")
+    earlier, late = use_up(pool), use_up(pool, T0 + 5 * NS)
+    row = pool.row(T0 + 5 * NS, late[0], RATE)
+    assert (row.number, row.admitted) == (1, len(earlier))
+
+
 class TestStop:
+    def test_an_attempt_from_before_the_stop_that_was_not_sent_is_no_probe(self):
+        pool = pool_of("60 requests/min")
+        early, refused = ask(pool)[1], ask(pool)[1]
+        pool.refuse(T0 + NS, refused, MONEY, 0.0)
+        assert isinstance(ask(pool, T0 + 602 * NS)[1], Reservation)  # the probe
+        pool.cancel(T0 + 603 * NS, early)
+        assert isinstance(ask(pool, T0 + 604 * NS)[1], Stopped)
+
     def test_attempts_in_flight_at_the_stop_do_not_double_it(self):
         pool = pool_of("60 requests/min")
         in_flight = [ask(pool)[1] for _ in range(5)]

@@ -11,7 +11,7 @@ from paceline.core.progress import Progress, Row
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
 from paceline.pacing.breaker import Breaker, BreakerPolicy, is_server_fault
-from paceline.pacing.retry import Again, Failures, GiveUp, RetryBudget, RetryPolicy, about_pool
+from paceline.pacing.retry import Again, Failures, GiveUp, RetryBudget, RetryPolicy
 
 RATE, GROWTH, CAPACITY = RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY
 EVEN = 0.5  # this luck leaves a pause as it is
@@ -22,7 +22,8 @@ def after(policy, refusal, luck=EVEN, *, failed=1, row=1, full=0, **facts):
 
     ``full``: how many were by full servers, and none was admitted meanwhile.
     """
-    of_pool = about_pool(refusal) or full
+    about_rate = refusal is not None and refusal.kind.about_rate and refusal.scope is RefusalScope.POOL
+    of_pool = about_rate or full
     failures = Failures(of_pool=failed, full=full) if of_pool else Failures(own=failed)
     return policy.after(failures, refusal, Row(row, **facts) if of_pool else None, luck)
 
@@ -135,8 +136,8 @@ def test_what_the_provider_asks_for_is_a_minimum(failed, row, asked_s, luck, kin
 class TestProgress:
     def test_attempts_in_flight_together_count_once_and_an_admitted_one_ends_the_row(self):
         progress, refusal = Progress(), Refusal(RATE, retry_after_s=500.0)
-        for _ in range(5):
-            progress.refuse(T0 + NS, T0, refusal)
+        for late_ns in range(5):
+            progress.refuse(T0 + NS + late_ns, T0, refusal)
         assert progress.row(T0 + 2 * NS, T0, refusal) == Row(1, 1, 1.0, refused=6)
         assert progress.row(T0 + 3 * NS, T0 + 2 * NS, refusal) == Row(2, 2, 2.0, refused=6)
         progress.refuse(T0 + 3 * NS, T0 + 2 * NS, Refusal(RATE))
@@ -221,8 +222,9 @@ class TestBreaker:
 
     def test_full_servers_fail_when_none_was_served_for_a_second(self):
         full = Refusal(CAPACITY)
-        assert is_server_fault(529, full, Row(9, lasted_s=0.9)) is None
-        assert is_server_fault(529, full, Row(2, lasted_s=1.0)) is True
+        assert is_server_fault(529, full, Row(9, lasted_s=0.9, admitted=1)) is None
+        assert is_server_fault(529, full, Row(2, lasted_s=1.0, admitted=1)) is True
+        assert is_server_fault(529, full, Row(2)) is True  # none was ever served
         assert is_server_fault(503, Refusal(RATE), Row(9, lasted_s=9.0)) is False
         assert [is_server_fault(status, None, None) for status in (200, 429, 500)] == [False, False, True]
 

@@ -137,7 +137,7 @@ class TestTheFileThatWasAskedFor:
     def test_50_ms_between_two_requests_to_a_provider(self, limiter):
         assert limiter.try_acquire("openai/gpt-5")
         later = limiter.try_acquire("openai/gpt-5-mini")
-        assert (later.retry_after_s, later.quota) == (0.05, "1 requests/0.05s exact")
+        assert (later.retry_after_s, later.quota) == (0.05, "1 requests/0.05s exact of openai/spacing")
         assert limiter.try_acquire("groq/x")
 
 

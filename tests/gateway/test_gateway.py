@@ -501,3 +501,18 @@ def test_the_status_of_two_processes_as_one():
     assert (pool["counts"], pool["wait_s"]) == ({"granted": 40}, {"mean": 4.0, "longest": 10.0})
     assert [row["count"] for row in both["unpaced"]] == [5]
     assert merged([status(2, 10, 1.0, None)])["pools"]["jobs"]["waiting"] == 2
+
+
+def test_a_joint_limit_holds_all_models_of_the_gateway(serve, emulator, client):
+    given = {"limits": {"*": "6000 requests/min"}, "joint_limits": {"openai": "3 requests/min"}}
+    gateway = serve(emulator.base_url, **given)
+    headers = {"x-paceline-timeout": "5"}
+    answers = [
+        client.post(gateway.url + CHAT, json=chat(model=model), headers=headers)
+        for model in ("gpt-5", "gpt-5-mini", "o3", "gpt-5")
+    ]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert "3 requests/min of joint/openai/* would allow it in about" in answers[-1].json()["error"]["message"]
+    assert int(answers[-1].headers["retry-after"]) > 5
+    assert client.get(gateway.url + "/status").json()["pools"]["joint/openai/*"]["quotas"][0]["spent"] == 3
+    assert emulator.tally()["admitted"] == 3

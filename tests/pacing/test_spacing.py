@@ -174,6 +174,6 @@ def test_each_process_spaces_its_own_starts_also_with_a_store(tmp_path):
     limiter = paceline.Limiter(OPENAI, min_interval_s=STEP_S, store=f"sqlite:{tmp_path}/quotas.db")
     assert limiter.try_acquire("openai/a")
     later = limiter.try_acquire("openai/b")
-    assert later or later.quota == "1 requests/0.05s exact"
+    assert later or later.quota == "1 requests/0.05s exact of openai/spacing"
     assert "store" not in limiter.status()["pools"]["openai/spacing"]
     limiter.close()

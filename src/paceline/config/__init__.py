@@ -22,6 +22,7 @@ from paceline.config.schema import (
     ANY,
     BREAKER,
     CONCURRENCY,
+    JOINT,
     LANES,
     LIMITS,
     RUN_S,
@@ -52,7 +53,7 @@ OPTIONS = ("clock", "events")
 """Arguments of a limiter that are not settings."""
 
 PATIENT = {"max_retry_after_s": RUN_S, "faults": True}
-"""How a batch retries by default: its attempts are bounded, and it has time."""
+"""How a batch retries by default: its failed attempts are bounded, and it has time for any wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class Config:
             ``timeout_s``, the longest duration of one attempt.
         ttl_s: ``None``: 900, and for runs at least twice ``timeout_s``.
         acquire_timeout_s: ``None``: no limit. Not for runs.
+        joint_limits: Quotas by the pattern of the pools that are charged to them together.
         concurrency: Requests in flight by provider, over all its models; ``*``: at any other.
         lanes: Weights and priorities by lane, where ``paceline.lane()`` has none.
         priorities: Priorities by pattern of the names of waiters.
@@ -106,6 +108,7 @@ class Config:
     traffic_log: str | None = None
     retry: Mapping[str, Any] = field(default_factory=dict)
     breaker: BreakerPolicy | None = field(default_factory=BreakerPolicy)
+    joint_limits: Mapping[str, tuple[Quota, ...]] = field(default_factory=dict)
     concurrency: Mapping[str, int] = field(default_factory=dict)
     lanes: Mapping[str, LaneSpec] = field(default_factory=dict)
     priorities: Mapping[str, int] = field(default_factory=dict)
@@ -196,7 +199,7 @@ class Config:
     def updated(self, said: Said) -> Self:
         """These settings with those of one source in their place."""
         changed: dict[str, Any] = {BREAKER: self.breaker, "origins": dict(self.origins)}
-        for name in (LIMITS, CONCURRENCY, LANES, *TABLES, "priorities", "retry"):
+        for name in (LIMITS, JOINT, CONCURRENCY, LANES, *TABLES, "priorities", "retry"):
             changed[name] = dict(getattr(self, name))
         for key, (value, origin) in said.items():
             name, rest = key[0], key[1:]

@@ -17,6 +17,7 @@ from paceline.core.quota import CONCURRENCY as IN_FLIGHT
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
 from paceline.core.results import QuotaError, StoreError
 from paceline.pacing.allowances import check_budget
+from paceline.pacing.joint import check_units, written
 from paceline.pacing.settings import TIMEOUT_MAX_S
 from paceline.providers.registry import ALIASES, PROVIDERS, suggest
 from paceline.shared.leases import LEASE_MAX_S
@@ -41,7 +42,7 @@ except ImportError:
 RUN_S: Final = 30 * 86_400.0
 """The longest time in which a request may be retried."""
 
-LIMITS, CONCURRENCY, LANES, BREAKER = "limits", "concurrency", "lanes", "breaker"
+LIMITS, JOINT, CONCURRENCY, LANES, BREAKER = "limits", "joint_limits", "concurrency", "lanes", "breaker"
 UPSTREAMS, GROUPS, PRICES = "upstreams", "groups", "prices"
 TABLES: Final = (UPSTREAMS, GROUPS, PRICES)
 """Tables of tables."""
@@ -146,6 +147,11 @@ def _budget(value: Any) -> tuple[Quota, ...]:
     return check_budget(_quotas(value))
 
 
+def _joint(value: Any) -> tuple[Quota, ...]:
+    """Quotas on units that every request has."""
+    return check_units(_quotas(value))
+
+
 def _limit(value: Any) -> Any:
     """One model's limits, or a table of models; a table of amounts has the name of one, or nothing but numbers."""
     if not isinstance(value, Mapping) or any(name in Amounts.__annotations__ for name in value):
@@ -188,6 +194,7 @@ def _quota(unit: str, period_s: float) -> AfterValidator:
 
 
 Name = Annotated[str, BeforeValidator(str)]  # a key of YAML can be a number
+Pattern = Annotated[Name, AfterValidator(lambda name: written(name) and name)]
 Text = Annotated[str, AfterValidator(str.strip), expected("a text", bool)]
 Tier = Annotated[Text, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 Truth = Annotated[bool, expected("true or false")]
@@ -324,6 +331,9 @@ class Settings(TypedDict, total=False):
     lease_s: Annotated[float, within(0, LEASE_MAX_S, "seconds")]
     shadow: Text
     traffic_log: Text
+    joint_limits: Annotated[
+        dict[Pattern, Annotated[Any, PlainValidator(_joint)]], table('"openai/*" = "2500 requests/min"')
+    ]
     concurrency: Annotated[dict[Name, Slots], table("openai = 10")]
     lanes: Annotated[dict[Name, Annotated[Lane, table("weight = 4")]], table("wrap = { weight = 4 }")]
     starts: Annotated[
@@ -361,7 +371,7 @@ SYNONYMS: Final = {
     "update_from_headers": "learn",
 }
 KEYS: Final[dict[str, Any]] = {
-    "retry": Retry, BREAKER: Breaker, LANES: Lane, "settings": Synonyms, LIMITS: Amounts, "defaults": Amounts,
+    "retry": Retry, BREAKER: Breaker, LANES: Lane, "settings": Synonyms, LIMITS: Amounts, JOINT: Amounts, "defaults": Amounts,
     "starts": Starts, UPSTREAMS: Upstream, GROUPS: Group, PRICES: Price,
 }  # fmt: skip
 """The tables with keys of their own."""
@@ -398,7 +408,7 @@ def read(source: Source, problems: Problems, *, overrides: bool = False) -> Said
                 values = list(leaves(_SETTINGS.validate_python(nested(entry, part))))
             except ValidationError as error:
                 for fault in error.errors(include_url=False):
-                    path = tuple(map(str, fault["loc"]))
+                    path = tuple(str(part) for part in fault["loc"] if part != "[key]")
                     known = fault["type"] == "value_error"
                     message = fault["ctx"]["error"] if known else _unknown(path[-1], KEYS[name].__annotations__)
                     problems.add(source.place(path), message)
@@ -441,6 +451,8 @@ def _key(path: Place) -> Key:
             return LIMITS, f"{_provider(provider)}/{ANY if model == 'default' else model}"
         case ("starts", backend):
             return LIMITS, f"starts/{backend.strip()}"
+        case ("joint_limits", name):
+            return JOINT, written(name)
         case ("concurrency", provider):
             return CONCURRENCY, _provider(provider)
         case ("settings", name):
@@ -457,8 +469,8 @@ def _provider(name: str) -> str:
 
 def _check_provider(source: Source, path: Place) -> None:
     """Warn if ``path`` has a provider that is unknown but has nearly the name of a known one."""
-    if path[0] == CONCURRENCY or (path[0] in (LIMITS, "defaults") and len(path) == 3):
-        provider = path[1].strip().lower()
+    if path[0] in (CONCURRENCY, JOINT) or (path[0] in (LIMITS, "defaults") and len(path) == 3):
+        provider = path[1].partition("/")[0].strip().lower()
         near = get_close_matches(provider, [*PROVIDERS, *ALIASES], 1, 0.85)
         if near and near[0] != provider and provider != "default":
             hint = f"{path[1]!r} is used as a provider of your own; did you mean {near[0]!r}?"

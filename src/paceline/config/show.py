@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from paceline.config import Config
-from paceline.config.schema import ANY, BREAKER, LANES, LIMITS, OVERRIDES, leaves
+from paceline.config.schema import ANY, BREAKER, JOINT, LANES, LIMITS, OVERRIDES, leaves
 from paceline.config.sources import dotted
 from paceline.core.quota import Quota
 from paceline.core.results import GIVEN
@@ -48,6 +48,7 @@ def _settings(config: Config) -> Iterator[Row]:
     values = asdict(replace(config, limits={}, origins={}))
     store = as_store(config.store) if config.store else None
     values["store"] = config.store if store is None else store.url  # without a password
+    values[JOINT] = {name: [str(quota) for quota in quotas] for name, quotas in config.joint_limits.items()}
     values["budget"] = [str(quota) for quota in config.budget]
     for name, lane in config.lanes.items():
         values[LANES][name]["limits"] = [str(quota) for quota in lane.limits]

@@ -96,7 +96,7 @@ def nested(path: Place, value: Any) -> Any:
 
 def dotted(path: Place) -> str:
     """The name of a setting; limits have colons, because the names of models have dots."""
-    return (": " if path[0] in ("limits", "defaults") else ".").join(path)
+    return (": " if path[0] in ("limits", "joint_limits", "defaults") else ".").join(path)
 
 
 def warn(message: str) -> None:

@@ -6,7 +6,7 @@ itself. After ``ADOPT`` the ledger of a process also corrects the name of the ac
 These corrections are no changes, because no other process makes them:
 
 - ``Readings`` changes the period of a quota, or counts it as a bucket again, only where this process keeps its quotas alone.
-  A store finds a quota by its unit and period.
+  A store finds a quota by its unit and period. For the same reason only they count a quota as one that restarts at stated instants.
 - ``Refusals`` spreads a window that restarts at another time. Where there is a store, it keeps the windows.
 - ``QuotaTracker`` adapts the headroom (``Bucket.keep_unused``). Each process measures its own.
 - ``LocalCapacity.no_refill_for_unsent`` lowers the levels by the refill that the provider's full bucket does not get while granted attempts

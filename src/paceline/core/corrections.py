@@ -10,7 +10,7 @@ from functools import partial
 from paceline.core.changes import Change, What
 from paceline.core.guesses import Guesses
 from paceline.core.ledger import Ledger
-from paceline.core.meters import Bucket
+from paceline.core.meters import Bucket, Restarting
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OWN_RULES, TOKENS, Quota, Rule
 from paceline.core.results import LEARNED, Reading, Refusal, Source, SourceKind
 from paceline.core.tracker import QuotaTracker
@@ -206,3 +206,12 @@ class Corrections:
             m.charge(now_ns, missing)
             self._report(Change(index, What.SHIFT, math.ceil(missing * m.ns_per_unit)))
         tracker.begin_epoch(now_ns)
+
+    def refute_restarts(self, now_ns: int, index: int) -> None:
+        """Spread the quota at ``index`` in this process: it does not restart at the instants that answers state."""
+        account = self.accounts[index]
+        assert account.tracker is not None
+        account.tracker.restarts.refuted = True
+        if isinstance(account.meter, Restarting):
+            self.ledger.spread(now_ns, index)
+            account.tracker.begin_epoch(now_ns)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from paceline.core.account import Account
 from paceline.core.changes import Change, What, apply
-from paceline.core.meters import FAR_NS, Bucket, Meter, Spread, new_meter
+from paceline.core.meters import FAR_NS, Bucket, Meter, Restarting, Spread, new_meter
 from paceline.core.pause import Pause, Phase
 from paceline.core.quota import (
     CONCURRENCY,
@@ -399,9 +399,24 @@ class Ledger:
         """
         account = self.accounts[index]
         spread = Spread(account.meter.quota, now_ns, self.headroom_s)
-        spread.charge(now_ns, account.meter.lack(now_ns))
-        account.replace_meter(spread)
+        self._replace(now_ns, account, spread, account.meter.lack(now_ns))
         return spread
+
+    def count_restarts(self, now_ns: int, index: int, stop_ns: int, used: float) -> None:
+        """Count the quota at ``index`` as one that restarts at ``stop_ns``, with ``used`` of its present window."""
+        account = self.accounts[index]
+        opened = account.meter.opened if isinstance(account.meter, Bucket) else math.inf
+        restarting = Restarting(account.meter.quota, now_ns, self.headroom_s, stop_ns, opened + used)
+        self._replace(now_ns, account, restarting, used)
+        restarting.counted = used
+
+    def _replace(self, now_ns: int, account: Account, spread: Spread, used: float) -> None:
+        """Count ``account`` with ``spread``, a new meter, from now on; it takes the log of the present one, or ``used``."""
+        if isinstance(account.meter, Spread):
+            spread.take_log(account.meter)
+        else:
+            spread.charge(now_ns, used)
+        account.replace_meter(spread)
 
     def count_as_bucket(self, now_ns: int, index: int) -> Bucket:
         """Count the quota at ``index`` as a bucket, full."""

@@ -4,6 +4,7 @@ Every meter computes when a cost fits and what is left; it charges a cost, and c
 cost is known. :func:`meter` chooses the class: ``Bucket``, or ``Held`` where output is charged at its end; ``Window`` for a
 window that restarts at known instants; ``Spread`` for one that does not say when, and for ``sliding``; ``Exact`` for a quota
 that no provider counts, and a ``Bucket`` without headroom for one that is ``even``; ``Slots``. ``Held`` and ``Spread`` are buckets with a further rule.
+Answers that state when a quota restarts make it ``Restarting``.
 
 Headroom, not a safety factor
     Two grants a second apart can reach the server closer together. A bucket therefore keeps an amount unused
@@ -37,6 +38,7 @@ from operator import add, sub
 from typing import ClassVar, assert_never
 
 from paceline.core.quota import MONTH, NS, Quota, Rule
+from paceline.core.restarts import Named
 from paceline.core.results import QuotaError
 
 FAR_NS = 2**63 - 1
@@ -577,11 +579,131 @@ class Spread(Bucket):
         self.full_at_ns = now_ns + math.ceil(owed * self.ns_per_unit)
         self.low_marks, self.low_lacks = [], []
 
+    def take_log(self, other: Spread) -> None:
+        """Take the charges and the debt of another meter of the same quota."""
+        self.full_at_ns, self.ends, self.amounts, self.used = other.full_at_ns, other.ends, other.amounts, other.used
+        self.low_marks, self.low_lacks, self.sequence = other.low_marks, other.low_lacks, other.sequence
+
     def cap_burst(self, amount: float) -> None:
         """Its burst is small already."""
 
     def answered(self, now_ns: int, mark: int, cost: float) -> None:
         """It does not open gently."""
+
+
+UNEXPLAINED = 0.25
+"""How much of a quota others may have used when the first answer after a restart comes."""
+
+OPENING_NS = 2 * NS
+"""How long after the first charge of a window the others wait for an answer that names the window: a refusal comes at once."""
+
+
+class Restarting(Spread):
+    """A quota whose restarts answers state: the whole amount goes at once after each of them.
+
+    A small burst goes after the latest instant of a restart, and the rest when an answer names the next restart, or after ``OPENING_NS``.
+    So an instant at which nothing restarts costs no more than that burst. The log of the last period goes on: the quota can be
+    spread at any time. It is spread while its ceiling is below 1.
+
+    Attributes:
+        stop_ns: The latest instant of the next restart.
+        since_ns: When the present window was entered; 0 for the first one.
+        counted: What is used of the present window.
+        named: Whether an answer has named the next restart.
+        open_ns: When the whole amount may go without such an answer; ``FAR_NS`` before the first charge.
+    """
+
+    __slots__ = ("counted", "named", "open_ns", "since_ns", "stop_ns")
+
+    def __init__(self, quota: Quota, now_ns: int, headroom_s: float, stop_ns: int, opened: float) -> None:
+        super().__init__(quota, now_ns, headroom_s)
+        self.counted, self.since_ns, self.stop_ns = 0.0, 0, stop_ns
+        self.named, self.open_ns = True, FAR_NS
+        self.opened = opened
+
+    def roll(self, now_ns: int) -> None:
+        """Enter the window of ``now_ns``, if the present one has ended by what is known."""
+        if now_ns < self.stop_ns:
+            return
+        self._enter(self.stop_ns)
+        self.named, self.opened = False, small_burst_s(self.quota) * self.quota.rate
+        self.stop_ns += ((now_ns - self.stop_ns) // self._window_ns + 1) * self._window_ns
+
+    @property
+    def _window_ns(self) -> int:
+        return ceil(self.quota.period_s * NS)
+
+    def _enter(self, since_ns: int) -> None:
+        self.since_ns = since_ns
+        self.counted, self.opened, self.open_ns = 0.0, math.inf, FAR_NS
+
+    def stated(self, sent_ns: int, named: Named, stop_ns: int, least: float, most: float) -> None:
+        """Take the restart that the answer to an attempt has named, which was sent at ``sent_ns``.
+
+        Args:
+            sent_ns: When it was sent.
+            named: Which restart it has named.
+            stop_ns: The latest instant of the restart.
+            least: What is used at least of the window that ends then.
+            most: What is used of it at most.
+        """
+        if named is Named.EARLIER or (named is Named.SAME and not self.named and sent_ns < self.since_ns):
+            return  # it is about the window before
+        if named is Named.NEXT and self.named:  # the restart has come earlier than was known
+            self._enter(sent_ns)
+        elif not self.named:
+            self.named, self.opened = True, math.inf
+        self.stop_ns = stop_ns
+        self.counted = min(max(self.counted, least), most)
+
+    def lacks_more(self, now_ns: int, lack: float) -> bool:
+        """Whether the quota lacks far more than was charged since it should have restarted: nothing has restarted."""
+        self.roll(now_ns)
+        return not self.named and lack - self.counted > UNEXPLAINED * self.quota.amount
+
+    def use_up(self) -> None:
+        """Grant nothing more of the present window."""
+        self.counted = max(self.counted, self.quota.amount)
+
+    def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
+        if self.ceiling < 1:
+            return super().earliest(now_ns, cost, ahead, slack_ns)
+        self.roll(now_ns)
+        amount, total = self.quota.amount, ahead + cost
+        if self.counted + total > amount + TINY:
+            later = total - max(amount - self.counted, 0.0)  # what does not go in this window
+            return self.stop_ns + (max(ceil(later / amount - TINY), 1) - 1) * self._window_ns
+        if self.counted and self.counted + total > self.opened and now_ns < self.open_ns:
+            return self.open_ns
+        return now_ns
+
+    def charge(self, now_ns: int, cost: float) -> int:
+        self.roll(now_ns)
+        self.counted += cost
+        if not self.named and self.open_ns == FAR_NS:
+            self.open_ns = now_ns + OPENING_NS
+        return super().charge(now_ns, cost)
+
+    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
+        super().correct(now_ns, mark, charged, actual)
+        self.roll(now_ns)
+        if mark == 0 or mark >= self.since_ns:
+            self.counted = max(self.counted + actual - charged, 0.0)
+
+    def answered(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
+        self.opened += 2 * cost  # twice as many as were answered: what is not used before the restart is lost
+
+    def level(self, now_ns: int) -> float:
+        self.roll(now_ns)
+        return self.quota.amount - self.counted
+
+    def lack(self, now_ns: int) -> float:
+        self.roll(now_ns)
+        return self.counted
+
+    def full_ns(self, now_ns: int) -> int | None:
+        self.roll(now_ns)
+        return self.stop_ns
 
 
 EXACT_LOG_MAX = 65_536

@@ -21,6 +21,7 @@ from paceline.core.results import (
     QUEUE,
     Decision,
     Expired,
+    NeverFits,
     Outcome,
     QueueFull,
     Reading,
@@ -284,8 +285,9 @@ class Pool:
     ) -> None:
         """Close ``reservation``, keep its charge, and pause the pool for ``pause_s`` seconds.
 
-        A refusal for money stops the pool; so does one after which the caller gives up, for ``stop_s`` seconds. The next :meth:`pump` removes the waiters. A refusal
-        that is not about the pool changes nothing but the charge: the request counts, and none of its tokens.
+        A refusal for money stops the pool. With ``stop_s`` any refusal stops it for so many seconds, for the reason ``why``. The
+        next :meth:`pump` removes the waiters. A refusal that is not about the pool changes nothing but the charge: the request
+        counts, and none of its tokens.
         """
         self.counts[f"refused_{refusal.kind.value}"] += 1
         self.silence.answered(now_ns)
@@ -312,7 +314,7 @@ class Pool:
         return row._replace(is_paced=True)
 
     def _in_flight_ns(self, apart: Reservation) -> list[int]:
-        """When the attempts in flight were sent, ``apart`` from one."""
+        """When the attempts in flight were sent, except the attempt ``apart``."""
         return [one.granted_ns for one in self.capacity.ledger.open_reservations if one is not apart]
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:
@@ -343,6 +345,16 @@ class Pool:
                     if then_ns > at_ns:
                         at_ns, binding = then_ns, i
         return at_ns, self._named(now_ns, at_ns, binding)
+
+    def foresee(self, now_ns: int, waiter: Waiter) -> NeverFits | Expired | None:
+        """Why ``waiter``, not in the queue, would not be granted if it joined the queue now; ``None``: it may be granted."""
+        waiter.amounts = self.ledger.amounts(waiter.cost)
+        found: NeverFits | Expired | None = self.ledger.never(waiter.amounts)
+        if found is None and waiter.deadline_ns is not None:
+            at_ns, quota = self.soonest(now_ns, waiter)
+            if FAR_NS != at_ns > waiter.deadline_ns:
+                found = Expired(at_ns, quota)
+        return found if self.capacity.is_current(now_ns) else None
 
     def expected(self, now_ns: int, waiter: Waiter) -> int | None:
         """When ``waiter`` goes if it joins the queue now and those ahead cost as much; ``None``: it never fits here."""

@@ -27,10 +27,9 @@ PROBE_S: Final = 15.0
 NAMED_PART: Final = 1.1
 """A stated wait of up to so many periods of the named quota is believed: a counter restarts then."""
 
-
 REFUSED_IN_NS: Final = NS // 20
-"""The least time that refusals are taken to need. An attempt that is in flight for twice the longest time that one has needed, or for
-``PROBE_NS``, is admitted."""
+"""The shortest time that a refusal is assumed to take. An attempt counts as admitted when it has been in flight for twice the time of the
+slowest refusal, or for ``PROBE_NS``."""
 
 
 class Row(NamedTuple):
@@ -62,24 +61,16 @@ class Refused:
     refuses before it works.
 
     Args:
-        by_chance: Whether one of two attempts that were sent at the same time may be admitted. Of those for the rate the ones
-            that came first are, and tell nothing of the present.
+        by_chance: Whether chance decides which of two attempts is refused that were sent at the same time. Under a rate the
+            first ones are admitted, and the row goes on after them.
 
     Attributes:
         number: How many there are in the present row.
     """
 
     __slots__ = (
-        "_after_ns",
-        "_by_chance",
-        "_last_ns",
-        "_long",
-        "_longest_ns",
-        "_since_ns",
-        "_slowest_ns",
-        "_total",
-        "number",
-    )
+        "_after_ns", "_by_chance", "_last_ns", "_long", "_longest_ns", "_since_ns", "_slowest_ns", "_total", "number",
+    )  # fmt: skip
 
     def __init__(self, *, by_chance: bool) -> None:
         self._by_chance = by_chance
@@ -96,10 +87,10 @@ class Refused:
 
     def count(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> None:
         """Count a refusal that comes now, of an attempt that was sent at ``sent_ns``."""
-        row = self.row(now_ns, sent_ns, refusal, in_flight_ns)
-        if row.number <= 1:
+        presumed = self._presumed(now_ns, sent_ns, in_flight_ns)
+        row = self._row(now_ns, sent_ns, refusal, presumed)
+        if not self._goes_on(presumed):
             self.end(now_ns)
-        if row.number == 1:
             self._since_ns, self._after_ns = now_ns, sent_ns if self._by_chance else now_ns
         if row.number > self.number:
             self._last_ns = now_ns
@@ -119,17 +110,26 @@ class Refused:
             in_flight_ns: When the other attempts in flight were sent.
             admitted: How many attempts had an answer.
         """
-        refused_in_ns = max(self._slowest_ns, now_ns - sent_ns, REFUSED_IN_NS)
-        before_ns = now_ns - min(2 * refused_in_ns, PROBE_NS)
-        presumed = [at_ns for at_ns in in_flight_ns if at_ns <= before_ns]
-        if not self.number or max(presumed, default=-1) >= self._after_ns:
-            number = long = lasted_ns = 0
-        else:
+        presumed = self._presumed(now_ns, sent_ns, in_flight_ns)
+        return self._row(now_ns, sent_ns, refusal, presumed, admitted)
+
+    def _row(self, now_ns: int, sent_ns: int, refusal: Refusal, presumed: Sequence[int], admitted: int = 0) -> Row:
+        number = long = lasted_ns = 0
+        if self._goes_on(presumed):
             number, long, lasted_ns = self.number, self._long, now_ns - self._since_ns
         new = int(not number or sent_ns >= self._last_ns)
         long += new and not is_believed(refusal)
         longest_s, admitted = self._longest_ns / NS, admitted + len(presumed)
         return Row(number + new, long, lasted_ns / NS, longest_s, self._total + 1, admitted)
+
+    def _presumed(self, now_ns: int, sent_ns: int, in_flight_ns: Sequence[int]) -> list[int]:
+        """Those of the attempts in flight that are admitted, when an attempt that was sent at ``sent_ns`` is refused now."""
+        refused_in_ns = max(self._slowest_ns, now_ns - sent_ns, REFUSED_IN_NS)
+        return [at_ns for at_ns in in_flight_ns if at_ns <= now_ns - min(2 * refused_in_ns, PROBE_NS)]
+
+    def _goes_on(self, admitted_ns: Sequence[int]) -> bool:
+        """Whether the row goes on, though the attempts that were sent at ``admitted_ns`` are admitted."""
+        return self.number > 0 and max(admitted_ns, default=-1) < self._after_ns
 
 
 class Progress:

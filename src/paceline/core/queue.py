@@ -100,7 +100,7 @@ class Waiter:
         arrived_ns: When it was submitted.
         number: Its place in the order of arrival.
         returned: Whether it takes the place of its number, before all later ones, and not the end of the lane: after a
-            refusal, or after it gave back a grant that a pause made useless.
+            refusal, after it gave back a grant that a pause made useless, or after a wait in another pool.
         deadline_ns: The latest instant of a grant, or ``None``.
         owner: The thread or task that waits, as the scheduler needs it.
         amounts: The cost as one number per account.
@@ -180,6 +180,7 @@ class Queue:
             lane = self._lanes[spec.name] = _Lane(spec)
         before, lane.spec = lane.spec.priority, spec  # the latest weight and priority hold for the whole lane
         moves = waiter.returned or not lane.waiters or before != priority  # whether the key of the lane changes
+        last = next(reversed(lane.waiters), 0)
         lane.waiters[waiter.number] = waiter
         self.length += 1
         self._waiting[priority] += 1
@@ -187,8 +188,8 @@ class Queue:
             lead = max(lane.finish - self._virtual.get(before, 0.0), 0.0)
             lane.finish = self._virtual.get(priority, 0.0) + lead
         if moves:
-            if waiter.returned:
-                older = list(takewhile(lambda number: number < waiter.number, lane.waiters))  # other returned attempts
+            if waiter.returned and waiter.number < last:
+                older = list(takewhile(lambda number: number < waiter.number, lane.waiters))
                 for number in (waiter.number, *reversed(older)):
                     lane.waiters.move_to_end(number, last=False)
             self._place(lane)

@@ -9,9 +9,10 @@ from functools import partial
 
 from paceline.core.changes import What
 from paceline.core.corrections import Corrections
-from paceline.core.meters import Window
-from paceline.core.quota import Rule
+from paceline.core.meters import Restarting, Window
+from paceline.core.quota import NS, Rule
 from paceline.core.refill import LONGER_PERIOD, PERIOD_MARGIN, Refill
+from paceline.core.restarts import Named, Restarts
 from paceline.core.results import LEARNED, Basis, Reading, Reservation
 from paceline.core.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker
 
@@ -49,6 +50,8 @@ class Readings:
             share = self._corrections.usable_share(index, whole.unit)
             reading = whole if share == 1 else self._usable_reading(index, whole, share)
             note = None if index is None else note_of(reservation, index)
+            if index is not None and note is not None and isinstance(self._accounts[index].meter, Restarting):
+                self._take_restart(now_ns, index, sent_ns, note, reading, whole)
             refilled = index is not None and self._take_refill(now_ns, index, sent_ns, note, whole, reading.limit)
             if index is not None and (whole.reset_s or 0) > LONGER_PERIOD * self._accounts[index].meter.quota.period_s:
                 continue  # it is about a longer period
@@ -65,10 +68,16 @@ class Readings:
             )
             if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
                 self._corrections.change(index, now_ns, What.SEEN, reading.remaining)
-            if tracker is None or note is None:
+            if tracker is None or note is None or isinstance(m, Restarting):
                 continue
             partly = share < 1  # the provider refills faster than the part that is used
-            if tracker.read(now_ns, sent_ns, note, reading, limit_is_higher=limit_is_higher, lower_only=partly):
+            no_bucket = tracker.read(now_ns, sent_ns, note, reading, limit_is_higher=limit_is_higher, lower_only=partly)
+            unclear = whole.reset_number is not None
+            if (no_bucket or unclear or not m.bursts) and self._take_restart(
+                now_ns, index, sent_ns, note, reading, whole
+            ):
+                continue
+            if no_bucket:
                 since = max(tracker.charged - note.charged, 0.0)
                 self._corrections.spread(now_ns, index, max(m.quota.amount - (reading.remaining or 0.0), 0.0) + since)
             elif (limited or refilled) and not limit_is_higher:
@@ -124,7 +133,9 @@ class Readings:
             return False  # it has stated its period, or the user the rule, by which its resets have another meaning
         period_s, quota = tracker.refill.learn_period(reading), tracker.meter.quota
         bucket = period_s is not None
-        if not bucket and note is not None:
+        if isinstance(tracker.meter, Restarting):
+            period_s = period_s or tracker.restarts.period_s
+        elif not bucket and note is not None:
             given = self._accounts[index].given
             known = quota.amount if given == math.inf else given
             charged_since = partial(tracker.charged_since, note)
@@ -136,6 +147,42 @@ class Readings:
         if rule_is_new or period_is_new:
             tracker.begin_epoch(now_ns)
         return rule_is_new or period_is_new
+
+    def _take_restart(
+        self, now_ns: int, index: int, sent_ns: int, note: Note, reading: Reading, whole: Reading
+    ) -> bool:
+        """Take the instant of the restart that an answer states; whether the quota is counted as one that restarts.
+
+        ``reading`` is about the part of the limit that is used, ``whole`` about all of it. Processes that share a quota spread
+        it: the store knows no such instants.
+        """
+        account = self._accounts[index]
+        tracker, m, limit, remaining = account.tracker, account.meter, reading.limit, reading.remaining
+        reset_s = whole.reset_number if whole.reset_s is None else whole.reset_s
+        if tracker is None or tracker.restarts.refuted or self._corrections.shared:
+            return False
+        if limit is None or remaining is None or reset_s is None or m.quota.rule is Rule.SLIDING:
+            return False
+        restarts = tracker.restarts
+        lack = limit - remaining
+        named = restarts.read(sent_ns, now_ns, reset_s, lack)
+        least, most = tracker.used_by(sent_ns, note, lack)
+        if named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack):
+            named = Named.NONE
+        if named is None:
+            pass
+        elif named is Named.NONE and whole.reset_s is None and not isinstance(m, Restarting):
+            tracker.restarts = Restarts()  # the number is in another unit, or moves
+        elif named is Named.NONE:
+            self._corrections.refute_restarts(now_ns, index)
+        elif isinstance(m, Restarting):
+            m.stated(sent_ns, named, restarts.high_ns, least, most)
+        elif whole.reset_s is not None or restarts.agree:
+            started_ns = restarts.low_ns - round(m.quota.period_s * NS)
+            used = max(least, tracker.admitted_since(started_ns, account.spent))
+            self._ledger.count_restarts(now_ns, index, restarts.high_ns, used)
+            tracker.begin_epoch(now_ns)
+        return isinstance(account.meter, Restarting)
 
     def _take_bucket(self, now_ns: int, index: int, tracker: QuotaTracker) -> bool:
         """Count a spread quota as a bucket again, if its rule is ``bucket``; whether it was spread."""
@@ -189,6 +236,7 @@ def _sane_reading(reading: Reading) -> Reading:
         within(reading.resolution, 1.0, 1e6) or 1.0,
         within(reading.reset_resolution_s, 0.0, 3_600.0) or 0.0,
     )
+    number = within(reading.reset_number, 0.0, WAIT_MAX_S)
     given = (reading.limit, reading.remaining, reading.reset_s, reading.period_s)
-    same = sane == (*given, reading.resolution, reading.reset_resolution_s)
-    return reading if same else Reading(reading.unit, *sane, basis=reading.basis)
+    same = (*sane, number) == (*given, reading.resolution, reading.reset_resolution_s, reading.reset_number)
+    return reading if same else Reading(reading.unit, *sane, reading.basis, number)

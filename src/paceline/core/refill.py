@@ -90,7 +90,7 @@ class Refill:
         self.sure = agree and self._count >= REFILL_READINGS
         if not self.sure:
             return None
-        return _usual(self._low_s, self._high_s)
+        return usual(self._low_s, self._high_s)
 
     def learn_restart(
         self, sent_ns: int, reading: Reading, known: float, known_s: float, charged_since: Callable[[int], float]
@@ -112,7 +112,7 @@ class Refill:
         self._last_ns = sent_ns
         low_s, high_s = _bounds_s(limit, lack, reset_s, reading)
         if abs(limit / reset_s / (known / known_s) - 1) <= PERIOD_MARGIN and low_s >= LONGER_PERIOD * known_s:
-            return _usual((1 - PERIOD_MARGIN) * reset_s, (1 + PERIOD_MARGIN) * reset_s)
+            return usual((1 - PERIOD_MARGIN) * reset_s, (1 + PERIOD_MARGIN) * reset_s)
         longest_s = max(reset_s, self._reset_s)
         charged = charged_since(sent_ns - round((1 + PERIOD_MARGIN) * longest_s * NS))
         if gap_s > RENEWAL_GAP * self._reset_s or lack > RENEWAL_LACK * charged + reading.resolution:
@@ -122,7 +122,7 @@ class Refill:
         self._most_s, self._least_s = max(self._most_s, low_s), min(self._least_s, high_s)
         if not self.is_counter or sent_ns - self._since_ns < RENEWAL_TIMES * longest_s * NS:
             return None
-        return _usual(0.97 * longest_s, 1.03 * longest_s + self._gap_s)
+        return usual(0.97 * longest_s, 1.03 * longest_s + self._gap_s)
 
 
 def _bounds_s(limit: float, lack: float, reset_s: float, reading: Reading) -> tuple[float, float]:
@@ -134,7 +134,7 @@ def _bounds_s(limit: float, lack: float, reset_s: float, reading: Reading) -> tu
     )
 
 
-def _usual(low_s: float, high_s: float) -> float:
+def usual(low_s: float, high_s: float) -> float:
     """The most usual period within the bounds, else their middle."""
     usual = [period for period in PERIODS_S if 0.99 * low_s <= period <= 1.01 * high_s]
     return usual[0] if usual else (low_s + high_s) / 2

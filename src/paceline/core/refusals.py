@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from paceline.core.corrections import Corrections
 from paceline.core.guesses import RETEST_STEP, Guess
-from paceline.core.meters import Bucket, Slots, Window
+from paceline.core.meters import Bucket, Restarting, Slots, Window
 from paceline.core.quota import CONCURRENCY, LONG_S, OWN_RULES, Rule
 from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
 from paceline.core.results import LEARNED, Refusal, RefusalKind, Reservation
@@ -74,6 +74,8 @@ class Refusals:
             elif refusal.limit is None and isinstance(m, Window):
                 self._doubt_window(now_ns, index, m)
             tracker, note = self._accounts[index].tracker, note_of(reservation, index)
+            if isinstance(m, Restarting) and refusal.kind is RefusalKind.RATE and not self._refutes(now_ns, index, m):
+                return changed
             if tracker is not None and note is not None:
                 amount = reservation.amounts[index]
                 # With enough left of it, a refusal that names none is about a quota that is not listed.
@@ -139,6 +141,22 @@ class Refusals:
             del self._doubted[index]
             spread = self._ledger.spread(now_ns, index)
             self._corrections.track(index, spread)
+
+    def _refutes(self, now_ns: int, index: int, m: Restarting) -> bool:
+        """Whether a refusal has refuted the restarts that answers state; then the quota is spread.
+
+        It has not if the window is used up. Before an answer has named the window, it has in the second such window only.
+        """
+        if m.level(now_ns) <= 0:
+            return False
+        doubted = self._doubted.setdefault(index, set())
+        doubted.add(m.since_ns)
+        if m.named or len(doubted) > 1:
+            del self._doubted[index]
+            self._corrections.refute_restarts(now_ns, index)
+            return True
+        m.use_up()
+        return False
 
     def _tightest(self, now_ns: int, ample: Collection[int], wait_s: float) -> int | None:
         """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty.

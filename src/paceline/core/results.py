@@ -67,9 +67,9 @@ class QuotaError(PacelineError, ValueError):
 class NeverFitsError(PacelineError):
     """The cost of the request is above what a given quota can ever hold: no wait is long enough."""
 
-    def __init__(self, pool: str, unit: str, cost: float, most: float) -> None:
+    def __init__(self, pool: str, unit: str, cost: float, most: float, quota: str = "the quota") -> None:
         super().__init__(
-            f"{pool}: the request costs {cost:,.0f} {unit}, and the quota holds {most:,.0f} at most: send less, or raise the limit"
+            f"{pool}: the request costs {cost:,.0f} {unit}, and {quota} holds {most:,.0f} at most: send less, or raise the limit"
         )
         self.pool, self.unit, self.cost, self.most = pool, unit, cost, most
 
@@ -213,11 +213,12 @@ class WaitUntil:
 
 @dataclass(frozen=True, slots=True)
 class NeverFits:
-    """The cost of ``unit`` is above ``most``, the largest amount that its quota can hold."""
+    """The cost of ``unit`` is above ``most``, the largest amount that its quota can hold; ``quota`` names one of another pool."""
 
     unit: str
     cost: float
     most: float
+    quota: str = "the quota"
 
     def __bool__(self) -> bool:
         """False, so that ``if permit := limiter.try_acquire(...)`` holds for permits only."""
@@ -339,6 +340,7 @@ class Reading:
         resolution: ``remaining`` is rounded to a multiple of this.
         reset_resolution_s: ``reset_s`` is rounded to a multiple of this.
         basis: How ``period_s`` is known.
+        reset_number: A reset of which it is unknown what it is about, or in which unit; ``reset_s`` is missing then.
     """
 
     unit: str
@@ -349,3 +351,4 @@ class Reading:
     resolution: float = 1.0
     reset_resolution_s: float = 0.0
     basis: Basis = field(default=Basis.STATED, compare=False)
+    reset_number: float | None = field(default=None, compare=False)

@@ -82,11 +82,11 @@ class Silence:
         """When the pool is silent, or may be, if no answer comes before."""
         # Not those that were sent long before the last answer: their permits may have been forgotten.
         since_ns = self._answered_ns - self.usual_ns
-        sent_ns = [
+        sent_ns = sorted(
             one.granted_ns
             for one in self._capacity.ledger.open_reservations
             if one.granted_ns >= since_ns and not one.begun
-        ]
+        )
         if len(sent_ns) < SILENT_MIN:
             return now_ns + SILENCE_NS
         return sent_ns[SILENT_MIN - 1] + max(SILENCE_NS, USUAL_TIMES * self.usual_ns)

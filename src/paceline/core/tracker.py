@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from paceline.core.changes import What
 from paceline.core.meters import FAR_NS, Bucket
-from paceline.core.quota import NS, Quota
+from paceline.core.quota import NS, REQUESTS, Quota
 from paceline.core.refill import LONGER_PERIOD, Refill
+from paceline.core.restarts import Restarts
 from paceline.core.results import Reading, Refusal, RefusalKind
 
 ABOUT_NS = NS // 4
@@ -112,13 +113,14 @@ class QuotaTracker:
         limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
         refill: What readings have shown about the refill.
+        restarts: What readings have shown about the restarts.
         stated_period_s: The period that the limits of answers are about; ``None`` for that of the quota.
     """
 
     __slots__ = (
         "_adapts", "_as_of_ns", "_busy_s", "_change", "_climb_s", "_climbed_ns", "_kept", "_last_ns", "_left_ns", "_lives", "_refusal",
         "_slices", "_steady", "_tested_ns", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter",
-        "refill", "refused_amount", "shifted_ns", "stated_period_s",
+        "refill", "refused_amount", "restarts", "shifted_ns", "stated_period_s",
     )  # fmt: skip
 
     def __init__(self, meter: Bucket, change: Callable[[int, What, float], None], *, adapts: bool = False) -> None:
@@ -133,6 +135,7 @@ class QuotaTracker:
         self.epoch = 0
         self.refused_amount = 0.0
         self.refill = Refill()
+        self.restarts = Restarts()
         self.stated_period_s: float | None = None
         self._change = change
         self._slices: list[tuple[int, float]] = []  # instants, and the sum of all charges before
@@ -332,11 +335,29 @@ class QuotaTracker:
 
     def _charged_about(self, sent_ns: int, note: Note) -> tuple[int, int]:
         """The charges shortly after and shortly before the attempt, in nanoseconds of refill; beyond the log, all."""
-        after = bisect_right(self._slices, (sent_ns + self.about_ns, 0.0))
-        later = (self._slices[after][1] if after < len(self._slices) else self.charged) - note.charged
+        later = self._charged_until(sent_ns + self.about_ns) - note.charged
         earlier = self.charged_since(note, sent_ns - self.about_ns)
         learned_unit_ns = self.meter.ns_per_unit
         return math.ceil(max(later, 0.0) * learned_unit_ns), math.ceil(earlier * learned_unit_ns)
+
+    def _charged_until(self, at_ns: int) -> float:
+        """The sum of all charges until an instant, and in its slice."""
+        after = bisect_right(self._slices, (at_ns, 0.0))
+        return self._slices[after][1] if after < len(self._slices) else self.charged
+
+    def used_by(self, sent_ns: int, note: Note, lack: float) -> tuple[float, float]:
+        """The least and the most that is used now of a counter that lacked ``lack`` at the attempt of ``note``.
+
+        Attempts of about the same time may be in the lack. Of a quota whose charges are corrected, the most is unknown.
+        """
+        after = max(self.charged - self._charged_until(sent_ns + self.about_ns), 0.0)
+        since = self.charged - note.charged + self.charged_since(note, sent_ns - self.about_ns)
+        return lack + after, lack + since if self.meter.quota.unit == REQUESTS else math.inf
+
+    def admitted_since(self, since_ns: int, spent: float) -> float:
+        """What this pool has used since an instant: its true costs, without those of refused attempts. ``spent``: as in the ledger."""
+        before = bisect_right(self._slices, (since_ns, 0.0)) - 1
+        return spent - self.refused_amount - (self._slices[before][1] if before >= 0 else 0.0)
 
     def least_limit(self, since_ns: int, sent_ns: int) -> float:
         """The least limit of a bucket that has served all attempts from ``since_ns``, the first one, to ``sent_ns``.
@@ -345,7 +366,7 @@ class QuotaTracker:
         """
         slices, period_s = self._slices, self.meter.quota.period_s
         end = bisect_right(slices, (sent_ns, 0.0))
-        served = (slices[end][1] if end < len(slices) else self.charged) - self.refused_amount
+        served = self._charged_until(sent_ns) - self.refused_amount
         bounds = [
             (served - before) / ((sent_ns - at_ns) / NS + period_s)
             for at_ns, before in [(since_ns, 0.0), *slices[:end]]

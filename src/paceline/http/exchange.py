@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from paceline.core.progress import Row
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, Cost
 from paceline.core.results import (
     AcquireTimeoutError,
@@ -350,7 +351,7 @@ class Exchange:
             elif failed is not None:
                 self.pacer.health.succeeded(self.http.address, self.metered.scheduler)
             if refusal is not None:
-                return await self._refused(response, refusal, permit)
+                return await self._refused(response, refusal, row, permit)
             self.http.note(response, self.record)
             if judged.verdict is not Verdict.RESULT:
                 return await self._failed(response, judged, permit, ends=ends)
@@ -374,7 +375,7 @@ class Exchange:
             if fault in (Fault.BROKEN, Fault.UNREACHED):
                 # Counted before the permit is closed: a failed probe must not let the other waiters go.
                 self._count_fault(permit, type(error).__name__, fault)
-                delay_s = self._after_fault(permit)
+                delay_s = self._after_fault()
             if fault is Fault.UNSENT:
                 self.tries.unsent()
                 self.record.attempts = self.tries.made
@@ -426,12 +427,12 @@ class Exchange:
         broad = refusal is not None and refusal.kind is not RefusalKind.MONEY and refusal.scope is RefusalScope.POOL
         return replace(refusal, scope=RefusalScope.MODE) if refusal and broad and self.metered.call.mode else refusal
 
-    async def _refused(self, response: Any, refusal: Refusal, permit: Permit) -> Any | None:
+    async def _refused(self, response: Any, refusal: Refusal, row: Row | None, permit: Permit) -> Any | None:
         """Pause the pool as the refusal asks; then another attempt, or a refusal of paceline's own."""
         await self.http.close(response)
         self.record.refusals.append(refusal)
         self.metered.refused(refusal)
-        decision = self.tries.failed(permit, self.metered.scheduler, refusal)
+        decision = self.tries.failed(self.metered.scheduler, refusal, row)
         permit.refuse(refusal, decision)
         if not (isinstance(decision, Again) and decision.pool_wide) and self._elsewhere(refusal):
             return None
@@ -445,7 +446,7 @@ class Exchange:
 
     async def _failed(self, response: Any, judged: Judged, permit: Permit, *, ends: bool) -> Any | None:
         """An error that is no refusal: for the caller, or for another attempt after a server fault; not if it ``ends``."""
-        delay_s = self._after_fault(permit) if judged.status >= 500 and not ends else None
+        delay_s = self._after_fault() if judged.status >= 500 and not ends else None
         permit.settle()  # the provider may have counted it
         if delay_s is None:
             return await self._shown(response, judged)
@@ -516,13 +517,13 @@ class Exchange:
         sent_ns, scheduler = permit.reservation.granted_ns, self.metered.scheduler
         self.tries.behind = self.pacer.health.failed(self.http.address, scheduler, sent_ns, reason, reached=reached)
 
-    def _after_fault(self, permit: Permit) -> float | None:
+    def _after_fault(self) -> float | None:
         """The seconds until another attempt after a server fault or a broken connection; ``None`` for no other."""
         if self._elsewhere(None):
             return 0.0
         if not self.pacer.retry.faults:
             return None
-        decision = self.tries.failed(permit, self.metered.scheduler, None)
+        decision = self.tries.failed(self.metered.scheduler, None, None)
         if isinstance(decision, GiveUp):
             return None
         self.tries.announce(self.metered.scheduler, decision)

@@ -45,6 +45,9 @@ class Limiter(BaseLimiter):
         learn: Whether answers correct the limits. ``True``: they lower given limits and never raise them; ``"up"``: they
             raise them, too.
         concurrency: The bound on requests in flight by provider, over all its models; ``*`` for every other provider.
+        joint_limits: Quotas that several pools are charged to together, by the pattern of their names:
+            ``{"openai/*": "2500 requests/min"}``; several patterns with commas. A request waits for its own pool, and then
+            for each of these.
         min_interval_s: The least time between two starts of one pool, in seconds.
         acquire_timeout_s: The default timeout of a request, in seconds; ``None`` for none.
         max_tokens_per_call: A request that is estimated above it, input and output together, is not sent:
@@ -98,6 +101,7 @@ class Limiter(BaseLimiter):
         tpm_override: float | None = None,
         learn: Learns = True,
         concurrency: Mapping[str, int] | None = None,
+        joint_limits: Mapping[str, QuotaLike] | None = None,
         min_interval_s: float = 0.0,
         acquire_timeout_s: float | None = None,
         max_tokens_per_call: float | None = None,
@@ -128,6 +132,7 @@ class Limiter(BaseLimiter):
             tpm_override=tpm_override,
             learn=learn,
             concurrency=concurrency,
+            joint_limits=joint_limits,
             min_interval_s=min_interval_s,
             acquire_timeout_s=acquire_timeout_s,
             max_tokens_per_call=max_tokens_per_call,

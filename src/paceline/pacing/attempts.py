@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
+from paceline.core.progress import Row
 from paceline.core.results import GaveUpError, PacelineError, Refusal
 from paceline.pacing.breaker import Health, is_server_fault
 from paceline.pacing.permit import Acquisition, Permit
@@ -71,7 +72,8 @@ class Attempts:
         """
         self._done = True
         if error is None and permit is not None and permit.refusal is not None:  # the block has called permit.refused()
-            self._done = not self._follows(permit, permit.refusal, None)
+            row = self._scheduler.row(permit.reservation, permit.refusal)
+            self._done = not self._follows(permit, permit.refusal, row, None)
         elif isinstance(error, Exception) and permit is not None:
             self._done = not self._retries(permit, error)
         return not self._done
@@ -79,17 +81,16 @@ class Attempts:
     def _retries(self, permit: Permit, error: Exception) -> bool:
         """Whether ``error`` is a refusal that is retried. The refusal, and the health of the provider, are recorded."""
         refusal, answer = refusal_of(error), answer_of(error)
-        if answer is not None and refusal is not None:
-            row = self._scheduler.row(permit.reservation, refusal)
-            if is_server_fault(answer.status, refusal, row):
-                self._scheduler.failed(permit.reservation.granted_ns, f"status {answer.status}", reached=True)
-        if refusal is None or not permit.open:  # another error, or the block has closed the permit itself
+        if refusal is None:
             return False
-        return self._follows(permit, refusal, error)
+        row = self._scheduler.row(permit.reservation, refusal)
+        if answer is not None and is_server_fault(answer.status, refusal, row):
+            self._scheduler.failed(permit.reservation.granted_ns, f"status {answer.status}", reached=True)
+        return permit.open and self._follows(permit, refusal, row, error)  # else the block has closed the permit itself
 
-    def _follows(self, permit: Permit, refusal: Refusal, error: Exception | None) -> bool:
+    def _follows(self, permit: Permit, refusal: Refusal, row: Row | None, error: Exception | None) -> bool:
         """Decide after a refusal; another attempt follows, or else an error is raised."""
-        decision = self._tries.failed(permit, self._scheduler, refusal)
+        decision = self._tries.failed(self._scheduler, refusal, row)
         if permit.open:
             permit.refuse(refusal, decision)
         if not isinstance(decision, Again):

@@ -18,8 +18,8 @@ from paceline.pacing.scheduler import Scheduler
 log = logging.getLogger("paceline")
 
 SHED_S = 1.0
-"""Refusals for want of capacity count as failures of the host when the pool had no attempt admitted for so long. Before, they may be
-chance: servers that refuse half of their load refuse five in a row every few seconds."""
+"""Refusals for want of capacity count as failures of the host if no attempt of the pool was ever admitted, or none for so many seconds.
+Otherwise they may be chance: servers that refuse half of their load refuse five in a row every few seconds."""
 
 HOSTS_MAX = 1_000
 """How many hosts have a breaker: their names come from callers, and memory is bounded."""
@@ -105,7 +105,8 @@ def is_server_fault(status: int, refusal: Refusal | None, row: Row | None) -> bo
         return True
     if refusal.kind is not RefusalKind.CAPACITY:
         return False
-    return None if row is not None and row.lasted_s < SHED_S else True
+    chance = row is not None and row.admitted and row.lasted_s < SHED_S
+    return None if chance else True
 
 
 class Health:
@@ -144,15 +145,7 @@ class Health:
         for one, until_ns in lifted:
             one.lift(until_ns)
 
-    def failed(
-        self,
-        host: str,
-        scheduler: Scheduler,
-        sent_ns: int,
-        reason: str,
-        *,
-        reached: bool = True,
-    ) -> bool:
+    def failed(self, host: str, scheduler: Scheduler, sent_ns: int, reason: str, *, reached: bool = True) -> bool:
         """Count a failed attempt at ``host``; enough in a row pause its pools.
 
         Args:

@@ -1,19 +1,23 @@
-"""Requests that pass further schedulers after their own: the slots of the provider, the spacing of starts.
+"""Requests that pass further schedulers after their own: joint limits, the slots of the provider, the spacing of starts.
 
-Slots come after quotas: no request holds a slot while it waits for a quota, so a model with little quota does not take the
+A joint limit comes after the own quotas: a model that waits for its own uses nothing of a quota that others could use. Its line
+has the requests of all pools in the order in which they arrived. Slots come after quotas: no request holds a slot while it waits for a quota, so a model with little quota does not take the
 slots of another one, and no deadlock is possible. A request that waits at a further scheduler holds the charge of its own
 pool, which is given back if the request leaves.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
-from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost
-from paceline.core.results import Outcome, Refusal, Reservation
+from paceline.core.quota import CONCURRENCY, NS, REQUESTS, TOKENS, Cost
+from paceline.core.results import Expired, NeverFits, Outcome, Refusal, RefusalScope, Reservation, WaitUntil
 from paceline.pacing.clock import Clock
 from paceline.pacing.scheduler import Scheduler, Worker
 from paceline.pacing.status import Waiting
@@ -26,6 +30,24 @@ PASSED_MIN = 256
 """How many reservations with further ones are kept before lost ones are searched for."""
 
 
+_COUNTS = frozenset((REQUESTS, CONCURRENCY))
+"""Units of which each request costs the same."""
+
+
+class Passed(NamedTuple):
+    """What a request holds at a further scheduler."""
+
+    scheduler: Scheduler
+    reservation: Reservation
+    waiter: Waiter
+
+    def settle(self, actual: Cost | None) -> None:
+        """Charge ``actual``, as far as the quotas there count it; ``None``: as reserved."""
+        units = self.scheduler.pool.ledger.units
+        counted = actual and (TOKENS in units or not actual.keys().isdisjoint(units))
+        self.scheduler.settle(self.reservation, actual if counted else None, self.waiter)
+
+
 class ChainedScheduler(Scheduler):
     """A scheduler whose requests pass ``further`` ones after it, in this order.
 
@@ -36,7 +58,7 @@ class ChainedScheduler(Scheduler):
         super().__init__(pool, clock, worker)
         self.further = tuple(further)
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
-        self._passed: dict[Reservation, list[tuple[Scheduler, Reservation]]] = {}  # further reservations, until closed
+        self._passed: dict[Reservation, list[Passed]] = {}  # the further reservations, until closed
         self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
 
     def wait(self, waiter: Waiter) -> Outcome:
@@ -55,55 +77,79 @@ class ChainedScheduler(Scheduler):
         """Wait in the own pool, and then at each further scheduler.
 
         A request that leaves gives back its grants. So does one whose pool pauses on the way, and then it waits again.
+        One that a further scheduler would not grant does not wait in the own pool.
         """
+        if (hopeless := self._hopeless(waiter)) is not None:
+            return hopeless
         while True:
             granted = await wait(self, waiter)
             if not isinstance(granted, Reservation):
                 return granted
             paused_until_ns = self._paused_until_ns()
             self._lateness.granted(granted)
+            granted.begun = True  # until it is sent, no answer is missing
             try:
                 for scheduler in self.further:
-                    there = Waiter({REQUESTS: 1, CONCURRENCY: 1}, waiter.lane, waiter.deadline_ns, waiter.name)
+                    there = _further(waiter)
+                    if not _COUNTS.issuperset(scheduler.pool.ledger.units):
+                        there.estimate = waiter.estimate  # answers may correct it while it waits there
                     self._at[waiter] = scheduler, there
                     step = await wait(scheduler, there)
                     if not isinstance(step, Reservation):
                         self.cancel(granted)
-                        return step
+                        return _named(scheduler, step)
                     granted.granted_ns = step.granted_ns  # it is sent now, not before
-                    self._remember(granted, scheduler, step)
+                    step.begun = True  # whether answers come is seen in the own pool
+                    scheduler._lateness.granted(step)  # noqa: SLF001  (of this package)
+                    self._remember(granted, Passed(scheduler, step, there))
             except BaseException:
                 self.cancel(granted)
                 raise
             finally:
                 self._at.pop(waiter, None)
                 self._lateness.continued(granted)
-            if self._paused_until_ns() <= max(paused_until_ns + SAME_PAUSE_NS, self.now_ns()):
+                for passed in self._passed.get(granted, ()):
+                    passed.scheduler._lateness.continued(passed.reservation)  # noqa: SLF001
+            granted.begun = False
+            paused = self._paused_until_ns() > max(paused_until_ns + SAME_PAUSE_NS, self.now_ns())
+            if granted.open and not paused:
                 return granted
-            self.cancel(granted)  # a pause has begun meanwhile: back to its place in its lane
+            self.cancel(granted)  # a pause has begun, or it counts as lost by now: back to its place in its lane
             waiter.returned = True
+
+    def _hopeless(self, waiter: Waiter) -> NeverFits | Expired | None:
+        """Why a further scheduler would not grant ``waiter``; ``None``: each may."""
+        waiter.arrived_ns = self.now_ns()
+        for scheduler in self.further:
+            if waiter.deadline_ns is None and _COUNTS.issuperset(scheduler.pool.ledger.units):
+                continue  # it fits
+            if (found := scheduler.foresee(_further(waiter))) is not None:
+                named = _named(scheduler, found)
+                assert isinstance(named, NeverFits | Expired)
+                return named
+        return None
 
     def _paused_until_ns(self) -> int:
         """When the pause of the own pool ends, of all processes or of this one; past for none."""
         now_ns = self.now_ns()
         return now_ns + self.pool.capacity.cool_down_ns(now_ns)
 
-    def _remember(self, reservation: Reservation, scheduler: Scheduler, further: Reservation) -> None:
-        """Keep ``further`` with ``reservation``, and settle the further ones of reservations that were closed as lost."""
+    def _remember(self, reservation: Reservation, passed: Passed) -> None:
+        """Keep ``passed`` with ``reservation``, and settle the further ones of reservations that were closed as lost."""
         if len(self._passed) > self._look_at:
             for lost in [other for other in list(self._passed) if not other.open]:
                 self._release(lost)
             self._look_at = 2 * len(self._passed) + PASSED_MIN
-        self._passed.setdefault(reservation, []).append((scheduler, further))
+        self._passed.setdefault(reservation, []).append(passed)
 
-    def _release(self, reservation: Reservation) -> None:
-        """Settle the further reservations of ``reservation``, which ends."""
-        for scheduler, further in self._passed.pop(reservation, ()):
-            scheduler.settle(further, None)
+    def _release(self, reservation: Reservation, actual: Cost | None = None) -> None:
+        """Settle the further reservations of ``reservation``, which ends with this true cost."""
+        for passed in self._passed.pop(reservation, ()):
+            passed.settle(actual)
 
     def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """See :meth:`Scheduler.settle`."""
-        self._release(reservation)
+        self._release(reservation, actual)
         super().settle(reservation, actual, waiter)
 
     def cancel(self, reservation: Reservation) -> None:
@@ -111,7 +157,8 @@ class ChainedScheduler(Scheduler):
         try:
             super().cancel(reservation)
         finally:
-            self._release(reservation)
+            for scheduler, further, _ in self._passed.pop(reservation, ()):
+                scheduler.cancel(further)
 
     def refuse(
         self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0, why: str = ""
@@ -120,19 +167,53 @@ class ChainedScheduler(Scheduler):
         try:
             super().refuse(reservation, refusal, pause_s, stop_s, why)
         finally:
-            self._release(reservation)
+            of_pool = refusal.scope is RefusalScope.POOL
+            self._release(reservation, None if of_pool else dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
 
     def why(self, waiter: Waiter) -> Waiting | None:
         """See :meth:`Scheduler.why`."""
         if (at := self._at.get(waiter)) is None:
             return super().why(waiter)
         scheduler, there = at
-        return scheduler.why(there)
+        why = scheduler.why(there)
+        return why and replace(why, quota=_quota(scheduler, why.quota))
+
+    def expected_s(self, waiter: Waiter) -> float:
+        """See :meth:`Scheduler.expected_s`. The wait for a slot of the provider is unknown, and left out."""
+        further = [scheduler.expected_s(_further(waiter)) for scheduler in self.further]
+        return max([super().expected_s(waiter), *(wait_s for wait_s in further if wait_s < math.inf)])
 
     def after_fork(self) -> None:
         """See :meth:`Scheduler.after_fork`."""
         super().after_fork()
         self._at, self._passed = {}, {}
+
+
+def _further(waiter: Waiter) -> Waiter:
+    """The same request before a further scheduler; one that has waited before takes the place of its arrival there, too."""
+    there = Waiter(waiter.cost, waiter.lane, waiter.deadline_ns, waiter.name)
+    there.number, there.returned = waiter.number, waiter.returned or waiter.queued
+    return there
+
+
+def _quota(scheduler: Scheduler, quota: str) -> str:
+    """``quota``, which binds at a further scheduler, with the name of that pool if it is one of its quotas."""
+    pool = scheduler.pool
+    return f"{quota} of {pool.name}" if quota in pool.ledger.names else quota
+
+
+def _named(scheduler: Scheduler, outcome: Outcome) -> Outcome:
+    """``outcome``, of a further scheduler, with the name of its pool beside the quota."""
+    match outcome:
+        case NeverFits():
+            return replace(outcome, quota=f"the quota of {scheduler.pool.name}")
+        case Expired(_, quota):
+            return replace(outcome, quota=_quota(scheduler, quota))
+        case WaitUntil(at_ns, quota):
+            unknown = math.isinf(scheduler.retry_after_s(outcome))
+            return WaitUntil(FAR_NS if unknown else at_ns, _quota(scheduler, quota))
+        case _:
+            return outcome
 
 
 async def _wait(scheduler: Scheduler, waiter: Waiter) -> Outcome:

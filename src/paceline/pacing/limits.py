@@ -36,6 +36,7 @@ class Resolved:
         charged_after: The units that the provider charges when the answer is produced.
         slots: The bound on requests in flight at the provider, over all its models; ``None`` for none.
         interval_s: The least time between two starts, in seconds.
+        gentle: Whether buckets open gently, because a provider counts, too.
     """
 
     pool: str
@@ -45,6 +46,7 @@ class Resolved:
     slots: Quota | None = None
     interval_s: float = 0.0
     charged_after: frozenset[str] = frozenset()
+    gentle: bool = False
 
     @property
     def is_unstated(self) -> bool:
@@ -204,7 +206,7 @@ class Limits:
             sources = others | {fewest: sure.get(fewest, GIVEN)}
         pool, quotas, of = f"{known.name}/{alias}", tuple(sources), tuple(sources.values())
         learns, interval_s = self.settings.learn, self.settings.min_interval_s
-        return Resolved(pool, quotas, of, learns, slots, interval_s, known.charged_after)
+        return Resolved(pool, quotas, of, learns, slots, interval_s, known.charged_after, gentle=bool(learns))
 
     def given_for(self, provider: str, model: str, alias: str) -> tuple[Quota, ...] | None:
         """The given quotas that hold for ``model`` at ``provider``, where its pool is ``alias``; ``None`` for none.

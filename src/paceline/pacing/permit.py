@@ -38,7 +38,7 @@ from paceline.core.results import (
 )
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lines import LEVELS, log
-from paceline.pacing.retry import Again, GiveUp, about_pool
+from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.status import Waiting, wait_until_s
 
@@ -237,9 +237,8 @@ class Permit:
         answer = answer_of(error) if isinstance(error, Exception) else None
         if fault is None and answer is not None and answer.status >= 500 and not answer.ours:
             fault = Fault.BROKEN
-        if (
-            fault in (Fault.BROKEN, Fault.UNREACHED) and self.open
-        ):  # counted first: a failed probe lets no other request go
+        # Counted before the permit is closed: a failed probe must not let the other waiters go.
+        if fault in (Fault.BROKEN, Fault.UNREACHED) and self.open:
             reason = "no answer" if error is None else type(error).__name__
             self._scheduler.failed(self.reservation.granted_ns, reason, reached=fault is Fault.BROKEN)
         if fault in (Fault.UNSENT, Fault.UNREACHED):
@@ -250,6 +249,7 @@ class Permit:
     def refused(self, refusal: object = None, *, retry_after_s: float | None = None) -> None:
         """Report a refusal (a 429): the charge stays, and the whole pool pauses for as long as the provider asks.
 
+        If it asks for no wait, the pool pauses for a second, and for twice as long after each further refusal in a row.
         A refusal whose ``scope`` is below the pool (``request``, ``mode``) pauses nothing and keeps only the request.
 
         Continue with ``limiter.acquire(..., again=permit)``, which goes to the front of its lane.
@@ -278,7 +278,7 @@ class Permit:
         pause_s = retry_after_s or refusal.retry_after_s or 0.0
         if not 0 <= pause_s <= PAUSE_MAX_S:
             raise QuotaError(f"retry_after_s is {pause_s!r}: it must be from 0 s to 32 days")
-        if about_pool(refusal) and (row := self._scheduler.row(self.reservation, refusal)) is not None:
+        if refusal.kind.about_rate and (row := self._scheduler.row(self.reservation, refusal)) is not None:
             pause_s = 0.0 if row.is_paced else pause_s or progress.pause_s(refusal, row)
         self.refuse(refusal, Again(pause_s, pool_wide=True))
 
@@ -489,8 +489,8 @@ def as_error(scheduler: Scheduler, waiter: Waiter, outcome: Outcome) -> Paceline
     """The exception for an outcome other than a grant."""
     name, now_ns = scheduler.pool.name, scheduler.now_ns()
     match outcome:
-        case NeverFits(unit, cost, most):
-            return NeverFitsError(name, unit, cost, most)
+        case NeverFits(unit, cost, most, quota):
+            return NeverFitsError(name, unit, cost, most, quota)
         case QueueFull(length, at_ns):
             return QueueFullError(name, length, wait_until_s(at_ns, now_ns))
         case Stopped(reason, probe_ns):

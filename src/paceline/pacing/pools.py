@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.capacity import Capacity, LocalCapacity
@@ -17,6 +17,7 @@ from paceline.core.results import GIVEN, PacelineWarning, QuotaError
 from paceline.core.tracker import HEADROOM_S
 from paceline.pacing.breaker import ByHand, Health
 from paceline.pacing.chain import ChainedScheduler
+from paceline.pacing.joint import joint_limits
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.periods import in_days, periods
 from paceline.pacing.scheduler import Scheduler, Worker
@@ -62,7 +63,10 @@ class Pools:
         self._settings, self._notify, self._health = settings, notify, health
         self._lock = threading.RLock()
         self._made: dict[str, Scheduler] = {}  # by pool
-        self._further: dict[str, Scheduler] = {}  # start spacing and providers' slots, by pool
+        self._further: dict[str, Scheduler] = {}  # joint limits, start spacing and providers' slots, by pool
+        self._joint = joint_limits(settings.joint_limits, gentle=bool(settings.learn))
+        # One order of arrival for all pools: a further attempt keeps its place before joint limits, too.
+        self._next_number = count(1).__next__
 
     def scheduler(self, pool: str) -> Scheduler:
         """The scheduler of a pool.
@@ -102,6 +106,9 @@ class Pools:
                 for one in (resolved, *_provider_wide(resolved)):
                     if one.pool not in pools:
                         pools[one.pool] = report(self._pool(one, now_ns)[0], now_ns)
+        for joint in self._joint:
+            if joint.resolved.pool not in pools:
+                pools[joint.resolved.pool] = report(self._pool(joint.resolved, now_ns)[0], now_ns)
         return pools
 
     def allowance(self, name: str, quotas: tuple[Quota, ...]) -> Scheduler:
@@ -163,8 +170,8 @@ class Pools:
             return scheduler
 
     def _open(self, resolved: Resolved, now_ns: int) -> Scheduler:
-        further = []
-        for one in _provider_wide(resolved):
+        further, joint = [], [each.resolved for each in self._joint if each.holds_for(resolved.pool)]
+        for one in (*joint, *_provider_wide(resolved)):
             if one.pool not in self._further:
                 pool, worker = self._pool(one, now_ns)
                 self._further[one.pool] = Scheduler(pool, self._settings.clock, worker)
@@ -195,9 +202,10 @@ class Pools:
             charged_after=resolved.charged_after if worker is None else (),  # a store counts it at admission
             headroom_s=0.0 if own else HEADROOM_S if settings.headroom_s is None else settings.headroom_s,
             ttl_s=settings.ttl_s,
-            gentle=bool(learns),
+            gentle=resolved.gentle,
         )
         queue = Queue()
+        queue.next_number = self._next_number
         capacity: Capacity
         if worker is None:
             adapts = settings.headroom_s is None and not own

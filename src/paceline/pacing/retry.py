@@ -8,28 +8,27 @@ from math import log
 from paceline.core import progress
 from paceline.core.progress import FIRST_S, MOST_S, Row, is_believed
 from paceline.core.quota import NS
-from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
+from paceline.core.results import QuotaError, Refusal, RefusalKind
 
 RETRIED = frozenset({RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY})
 """Refusals that may end with time."""
 
 
 FAIR_REFUSED, FAIR_ADMITTED, FAIR_CHANCE = 6, 20, 1e-6
-"""A request is not refused for the sake of its pool, but for its own, if it was refused so many times while the pool had so
-many times as many other attempts admitted. More refusals are needed where the pool is refused often: chance must refuse a
-request so often no more than once in a million requests."""
+"""A request that was refused so many times, while so many times as many other attempts of the pool were admitted, is refused because of
+the request itself. Where the pool is refused often, more refusals are needed, so that chance explains them with this probability."""
 
 FAIR_SHARE = 0.75
 """The largest share of refusals that is taken for chance."""
 
 BEHIND = 3
-"""A request that was refused so many times goes behind the others while the pool admits none: one of them is the next probe.
-Where a rate is measured, it does so at any time: it may be refused for its own sake, and its refusals slow the others down.
-Up to so many refusals of one request let the pool wait longer, as so many in a row do."""
+"""A request that was refused so many times goes behind the others while the pool admits none, so that the next probe is another
+request. Where a rate is measured, it does so at any time: it may be refused for its own sake, and its refusals slow the others down.
+Up to this number, the refusals of one request lengthen the pause of the pool as refusals in a row do."""
 
 DEAD_PROBES, DEAD_TIMES = 8, 8
-"""A pool admits nothing any more after so many refusals in a row, if that has lasted so many times as long as ever before, and
-twice the longest wait that the policy allows."""
+"""A pool stops after so many refusals in a row, if they have lasted so many times as long as the longest row before, and twice
+``max_retry_after_s``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ class RetryPolicy:
         """
         if refusal is not None and refusal.kind not in RETRIED:
             return GiveUp("waiting cannot help")
-        if refusal is not None and row is not None and about_pool(refusal):
+        if refusal is not None and row is not None and refusal.kind.about_rate:
             return self._after_pool(failures, refusal, row, luck)
         asked_s = (refusal.retry_after_s or None) if refusal else None  # a wait of 0 would use up the attempts at once
         if asked_s is not None and asked_s > self.max_retry_after_s:
@@ -198,13 +197,8 @@ def _asks(asked_s: float) -> str:
     return f"the provider asks to wait {asked_s:,.0f} s"
 
 
-def about_pool(refusal: Refusal | None) -> bool:
-    """Whether a refusal is about the rate of its pool."""
-    return refusal is not None and refusal.kind.about_rate and refusal.scope is RefusalScope.POOL
-
-
 class RetryBudget:
-    """Bounds retries after faults in proportion to success: further retries wait, spread out.
+    """Bounds retries after faults and by full servers in proportion to success: further retries wait, spread out.
 
     Every admitted attempt earns ``EACH`` retries, and every second ``PER_S``. A retry spends one, in advance if none is left,
     and then waits for it. So servers that refuse three attempts of four by chance are used in full, and a server that answers

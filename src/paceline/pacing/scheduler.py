@@ -21,7 +21,17 @@ from paceline.core.pool import Pool
 from paceline.core.progress import Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost
-from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, StoreLost, WaitUntil
+from paceline.core.results import (
+    Expired,
+    NeverFits,
+    Outcome,
+    PacelineWarning,
+    Reading,
+    Refusal,
+    Reservation,
+    StoreLost,
+    WaitUntil,
+)
 from paceline.pacing.clock import Clock, tell_of_forks
 from paceline.pacing.exchanges import Exchanges
 from paceline.pacing.lateness import Lateness
@@ -269,6 +279,10 @@ class Scheduler:
         if any(one.name == until.quota and not one.meter.quota.period_s for one in accounts):
             return math.inf
         return wait_until_s(until.at_ns, self.now_ns())
+
+    def foresee(self, waiter: Waiter) -> NeverFits | Expired | None:
+        """See :meth:`Pool.foresee`."""
+        return self.read(lambda now_ns: self.pool.foresee(now_ns, waiter))
 
     def expected_s(self, waiter: Waiter) -> float:
         """How long ``waiter`` would wait if it joined the queue now, in seconds; infinite where it cannot be granted."""

@@ -41,6 +41,7 @@ class PacingSettings:
     tpm_override: float | None = None
     learn: Learns = True
     concurrency: Mapping[str, int] | None = None
+    joint_limits: Mapping[str, QuotaLike] | None = None
     min_interval_s: float = 0.0
     acquire_timeout_s: float | None = None
     max_tokens_per_call: float | None = None

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from paceline.core.measured import FoundMeter
-from paceline.core.meters import UNKNOWN_NS, Bucket, Meter, Window
+from paceline.core.meters import UNKNOWN_NS, Bucket, Meter, Restarting, Window
 from paceline.core.pool import Pool
 from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Rule
 from paceline.pacing.periods import REFILLED_DAY_S
@@ -168,7 +168,7 @@ def _reset_s(m: Meter, now_ns: int) -> float | None:
 
 def _resets_at(m: Meter, now_ns: int) -> str | None:
     """When a window restarts, in UTC (``2026-11-22T08:00:00Z``); ``None`` for other rules."""
-    if not isinstance(m, Window):
+    if not isinstance(m, Window | Restarting):
         return None
     m.level(now_ns)  # enter the present window
     try:
@@ -188,6 +188,8 @@ def _learned(m: Meter, headroom_s: float) -> dict[str, Any]:
             learned["ceiling"] = round(m.ceiling, 4)
         if m.headroom_s != headroom_s and m.quota.rule is not Rule.EVEN:
             learned["headroom_s"] = m.headroom_s
-        if m.is_spread_bucket:
+        if isinstance(m, Restarting):
+            learned["rule"] = "restarts at stated instants"
+        elif m.is_spread_bucket:
             learned["rule"] = "no bucket: spread evenly"
     return learned

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from paceline.core.progress import Row
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS
 from paceline.core.results import AcquireTimeoutError, GaveUpError, PacelineError, Refusal
@@ -48,10 +49,15 @@ class Tries:
         """Count the last attempt no more: it was not sent."""
         self.made -= 1
 
-    def failed(self, permit: Permit, scheduler: Scheduler, refusal: Refusal | None) -> Again | GiveUp:
-        """Decide after a failed attempt; ``refusal``: ``None`` for a server fault or a broken connection."""
+    def failed(self, scheduler: Scheduler, refusal: Refusal | None, row: Row | None) -> Again | GiveUp:
+        """Decide after a failed attempt.
+
+        Args:
+            scheduler: That of the pool.
+            refusal: The refusal; ``None`` for a server fault or a broken connection.
+            row: The refusals of the pool in a row, with this one (:meth:`Scheduler.row`).
+        """
         now_ns, self._refusal = scheduler.now_ns(), refusal
-        row = None if refusal is None else scheduler.row(permit.reservation, refusal)
         self._failures.count(row, refusal)
         decision = self._policy.after(self._failures, refusal, row, self._luck())
         if isinstance(decision, GiveUp):

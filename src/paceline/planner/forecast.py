@@ -22,7 +22,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.measured import RateMeter
 from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
-from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
+from paceline.core.quota import NS, REQUESTS, Cost, Rule
 from paceline.core.results import NeverFits, NeverFitsError, QuotaError, Reservation, StoreError
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.pacer import Pacer
@@ -46,7 +46,8 @@ class Forecast:
     Attributes:
         total_s: Seconds from now until the last answer; infinite for never.
         pools: The same per pool, by its name in ``work``.
-        binds: Per pool, the quota with the longest wait, in its notation; ``latency`` where no quota makes it wait, and
+        binds: Per pool, the quota with the longest wait, in its notation, with ``of NAME`` if it is of a joint limit or of
+            the provider's slots; ``latency`` where no quota makes it wait, and
             ``stopped`` where the account has no money left.
     """
 
@@ -111,7 +112,6 @@ class _Stage:
         if (lost := scheduler.refresh()) is not None:
             raise StoreError(f"{scheduler.pool.name}: {lost.reason}")
         scheduler.read(partial(self._copy, scheduler.pool))
-        self.further_amounts = self.ledger.amounts({REQUESTS: 1, CONCURRENCY: 1})
 
     def _copy(self, pool: Pool, now_ns: int) -> None:
         live = pool.ledger
@@ -157,12 +157,13 @@ class _Stage:
             stage.waits_ns[quota] = stage.waits_ns.get(quota, 0) + now_ns - since_ns
             self._blocked = None
         while not self.stopped and (request := self._head()) is not None:
-            amounts = request.amounts if request.stage is self else self.further_amounts
+            amounts = request.amounts if request.stage is self else self.ledger.amounts(request.cost)
             decision = self.ledger.reserve(now_ns, request.cost, amounts)
             if isinstance(decision, NeverFits):
                 raise NeverFitsError(self.name, decision.unit, decision.cost, decision.most)
             if not isinstance(decision, Reservation):
-                self._blocked = request.stage, decision.quota, now_ns
+                own = request.stage is self
+                self._blocked = request.stage, decision.quota if own else f"{decision.quota} of {self.name}", now_ns
                 self.wake_ns = decision.at_ns
                 return
             self.waiting.popleft()
@@ -197,14 +198,14 @@ class _Replay:
         if stage is None:
             stage = self.stages[scheduler] = _Stage(scheduler, self.start_ns, latency_ns)
             stage.work = self._counted(stage.ahead)
-            stage.further = [self.add(other, latency_ns) for other in scheduler.further]  # shared slots
+            stage.further = [self.add(other, latency_ns) for other in scheduler.further]  # joint limits, shared slots
             for at_ns, request in stage.landing(self.start_ns):
                 self._push(at_ns, request)
         stage.work = chain(stage.work, self._counted(costs))
         return stage
 
     def add_rivals(self, pacer: Pacer) -> None:
-        """Add the pools whose requests wait for the same slots as the work."""
+        """Add the pools whose requests wait for the same slots or joint limits as the work."""
         latency_ns = max((stage.latency_ns for stage in self.stages.values()), default=0)
         for scheduler in pacer.pools.in_use:
             if scheduler not in self.stages and any(further in self.stages for further in scheduler.further):

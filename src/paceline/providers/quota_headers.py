@@ -195,12 +195,14 @@ def _reading(
         elif not stated and period_s and limit - remaining >= 2 and not period_s / 2 < bucket_s < period_s * 2:
             period_s = None  # these are the numbers of another period
     unclear = reset_s is not None and (reset_s > period_s if period_s else bool(family.words))
+    number = None
     if unclear and (plain or (period_s is None and not documented.alone)):
+        number = reset_s if period_s is None else None  # readings together show whether it is an instant
         reset_s = None  # it is in another unit, or about something else
     if period_s is None and documented.known:
         return None
     rounded = 1.0 if family.unit == REQUESTS else documented.rounded
-    return Reading(family.unit, limit, remaining, reset_s, period_s, rounded, documented.reset_rounded_s, basis)
+    return Reading(family.unit, limit, remaining, reset_s, period_s, rounded, documented.reset_rounded_s, basis, number)
 
 
 def _proof(bucket_s: float, periods: tuple[float, ...], *, in_ms: bool) -> tuple[float, float] | None:

@@ -141,7 +141,7 @@ def test_what_the_provider_refuses_for_good_is_asked_once(paceline_emulator, sdk
     limiter = paceline.Limiter(LIMITS, retry=paceline.RetryPolicy(max_attempts=1))
     one = attached(limiter, sdk, world)
     one.call()
-    with pytest.raises(sdk.refused, match="1 attempts made"):
+    with pytest.raises(sdk.refused, match="1 attempt made"):
         one.call()
     assert world.tally()["refused_total"] == 1
 

@@ -135,7 +135,7 @@ def test_what_the_provider_refuses_for_good_is_asked_once(paceline_emulator, doo
     limiter = paceline.Limiter(LIMITS, retry=paceline.RetryPolicy(max_attempts=1))
     with door(limiter, anthropic.Anthropic, world) as client:
         client.messages.create(**ASK)
-        with pytest.raises(anthropic.RateLimitError, match="1 attempts made"):
+        with pytest.raises(anthropic.RateLimitError, match="1 attempt made"):
             client.messages.create(**ASK)
     assert world.tally()["refused_total"] == 1
     assert limiter.status()["pools"][POOL]["in_flight"] == 0

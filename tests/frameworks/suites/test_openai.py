@@ -92,7 +92,7 @@ def test_what_the_provider_refuses_for_good_is_asked_once(paceline_emulator):
     limiter = paceline.Limiter({"openai/*": "6000 requests/min"}, retry=paceline.RetryPolicy(max_attempts=1))
     with limiter.attach(sync_client(world), provider="openai") as client:
         client.chat.completions.create(model="gpt-5", messages=MESSAGES, max_tokens=5)
-        with pytest.raises(openai.RateLimitError, match="1 attempts made"):
+        with pytest.raises(openai.RateLimitError, match="1 attempt made"):
             client.chat.completions.create(model="gpt-5", messages=MESSAGES, max_tokens=5)
     assert world.tally()["refused_total"] == 1
 

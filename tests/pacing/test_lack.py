@@ -15,7 +15,7 @@ import requests
 import urllib3
 
 import paceline
-from paceline.http import lack as lack_module
+from paceline.pacing import lack as lack_module
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lack import FILES_WANTED, Lack, lack_of, raise_files
 

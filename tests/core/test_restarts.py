@@ -1,0 +1,245 @@
+"""A quota whose restarts answers state: what shows the instant, what goes after it, and what refutes it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from core_pools import local_pool
+from core_worlds import T0, quota
+
+from paceline.core.learning import Learning
+from paceline.core.meters import OPENING_NS, Restarting, Spread
+from paceline.core.queue import Waiter
+from paceline.core.quota import NS
+from paceline.core.restarts import Named, Restarts
+from paceline.core.results import Reading, Refusal, RefusalKind, Reservation
+
+RATE = Refusal(RefusalKind.RATE, unit="requests")
+
+
+def at(second: float) -> int:
+    return T0 + round(second * NS)
+
+
+class TestRestarts:
+    def read(self, restarts, second, reset_s, *, took_s=0.2, lack=10.0):
+        return restarts.read(at(second - took_s), at(second), reset_s, lack)
+
+    def test_answers_narrow_the_bounds_of_one_instant(self):
+        restarts = Restarts()
+        assert self.read(restarts, 1, 29.0) is Named.NEXT
+        assert self.read(restarts, 5, 25.6) is Named.SAME
+        assert (restarts.low_ns, restarts.high_ns) == (at(29.4), at(31))
+        assert not restarts.agree
+        assert self.read(restarts, 9, 21.0) is Named.SAME
+        assert restarts.agree
+
+    def test_the_next_instant_shows_the_period(self):
+        restarts = Restarts()
+        self.read(restarts, 1, 29.0)
+        assert self.read(restarts, 31, 59.0, lack=1.0) is Named.NEXT
+        assert restarts.period_s == 60
+        assert self.read(restarts, 31.1, 0.0, took_s=2.0) is Named.EARLIER
+
+    def test_after_a_time_without_requests_the_distance_is_no_period(self):
+        restarts = Restarts()
+        self.read(restarts, 1, 29.0)
+        assert self.read(restarts, 120, 29.0, lack=1.0) is Named.NEXT
+        assert restarts.period_s is None
+
+    def test_an_instant_that_moves_before_it_is_reached_refutes_it(self):
+        restarts = Restarts()
+        self.read(restarts, 1, 60.0)
+        assert self.read(restarts, 9, 60.0) is Named.NONE
+        assert restarts.refuted
+
+    def test_a_server_whose_clock_is_ahead_restarts_before_its_instant(self):
+        restarts = Restarts()
+        self.read(restarts, 1, 35.0, lack=100.0)
+        assert self.read(restarts, 31, 65.0, lack=1.0) is Named.NEXT
+
+    def test_a_server_whose_clock_is_behind_is_late_each_time(self):
+        restarts = Restarts()
+        self.read(restarts, 1, 29.0)
+        assert self.read(restarts, 33, 0.0) is Named.LATE
+        assert self.read(restarts, 34.3, 0.0, took_s=0.1) is Named.LATE
+        assert self.read(restarts, 36, 54.0, lack=1.0) is Named.NEXT
+        assert restarts.high_ns == at(36 + 54 + 1 + 4.8)
+
+    @pytest.mark.parametrize(("reset_s", "took_s"), [(3.0, 0.2), (30.0, 20.0)])
+    def test_a_short_reset_and_a_slow_answer_name_nothing(self, reset_s, took_s):
+        assert self.read(Restarts(), 30, reset_s, took_s=took_s) is None
+
+
+class TestMeter:
+    def meter(self, opened=math.inf):
+        m = Restarting(quota("100 requests/min"), T0, 0.0, at(10), opened)
+        m.counted = 40.0
+        return m
+
+    def test_the_first_window_opens_twice_as_far_with_each_answer(self):
+        m = self.meter(opened=41.0)
+        m.charge(T0, 1)
+        assert m.earliest(T0, 1) > at(10**6)  # an answer
+        m.answered(T0, 1, 1.0)
+        assert m.earliest(T0, 2) == T0
+        assert m.full_ns(T0) == at(10)
+        assert (m.level(T0), m.lack(T0)) == (59, 41)
+
+    def test_what_does_not_fit_goes_at_the_restarts(self):
+        m = self.meter()
+        assert m.earliest(T0, 60) == T0
+        assert m.earliest(T0, 61) == at(10)
+        assert m.earliest(T0, 1, ahead=160) == at(70)
+
+    def test_after_a_restart_a_small_burst_goes_and_the_rest_with_an_answer(self):
+        m = self.meter()
+        mark = m.charge(at(10), 1)
+        assert m.earliest(at(10), 2) == at(10)
+        assert m.earliest(at(10), 3) == at(10) + OPENING_NS
+        assert m.earliest(at(12), 3) == at(12)
+        m.correct(at(10), mark, 1, 3)
+        assert m.counted == 3
+        m.correct(at(10), at(9), 10, 1)  # of the window before
+        assert m.counted == 3
+        m.stated(at(9), Named.SAME, at(10), 90, 100)  # so is this answer
+        m.stated(at(9), Named.EARLIER, at(10), 90, 100)
+        assert not m.named
+        m.stated(at(10), Named.NEXT, at(70), 5, 100)
+        assert m.earliest(at(10), 95) == at(10)
+        assert m.level(at(10)) == 95
+
+    def test_a_restart_may_come_earlier_or_later_than_was_known(self):
+        m = self.meter()
+        m.stated(at(7), Named.NEXT, at(68), 2, 100)
+        assert (m.counted, m.since_ns) == (2, at(7))
+        assert m.earliest(at(68), 1) == at(68)
+        m.stated(at(68), Named.LATE, at(70), 100, 100)
+        assert m.earliest(at(68), 1) == at(70)
+
+    def test_after_a_long_time_the_present_window_is_entered(self):
+        m = self.meter()
+        assert m.level(at(200)) == 100
+        assert m.full_ns(at(200)) == at(250)
+
+    def test_below_the_published_rate_it_is_spread(self):
+        m = self.meter()
+        m.set_ceiling(T0, 0.5)
+        assert m.earliest(T0, 50) == T0
+        m.charge(T0, 50)
+        assert m.earliest(T0, 50) > at(50)
+
+
+class Window:
+    """A server that restarts its counter each minute, 20 s after the start."""
+
+    def __init__(self, limit=100, **options):
+        self.pool = local_pool([quota("100 requests/min")], learns=True, **options)
+        self.limit, self.used, self.window = limit, 0, 0
+
+    @property
+    def meter(self):
+        return self.pool.ledger.accounts[0].meter
+
+    def send(self, second):
+        outcome = self.pool.try_grant(at(second), Waiter({"requests": 1}))
+        return outcome if isinstance(outcome, Reservation) else None
+
+    def answer(self, second, one, reading=None):
+        if (second + 40) // 60 != self.window:
+            self.window, self.used = (second + 40) // 60, 0
+        self.used += 1
+        said = reading or Reading("requests", self.limit, self.limit - self.used, reset_s=60 - (second + 40) % 60)
+        self.pool.observe(at(second), [said], one)
+        self.pool.settle(at(second), one, {"requests": 1})
+
+    def work(self, second):
+        count = 0
+        while (one := self.send(second)) is not None:
+            self.answer(second, one)
+            count += 1
+        return count
+
+
+def test_a_window_is_whole_at_once_after_its_restart():
+    server = Window()
+    assert server.work(0) == 100
+    assert isinstance(server.meter, Restarting)
+    assert server.work(20) == 0  # within the rounding of the instant
+    assert server.work(21) == 100
+    assert server.work(81) == 100
+
+
+def test_of_a_part_of_the_limit_as_much_is_used():
+    server = Window(usable=0.5)
+    assert [server.work(second) for second in (0, 21, 81)] == [50, 50, 50]
+
+
+def test_a_number_without_a_meaning_is_an_instant_once_answers_agree():
+    server = Window()
+    for second in range(10):
+        one = server.send(second)
+        server.answer(second, one, Reading("requests", 100, 99 - second, reset_number=20.0 - second))
+        assert isinstance(server.meter, Restarting) == (second > 4)
+
+
+def test_a_number_that_moves_is_none():
+    server = Window()
+    for second in range(20):
+        server.answer(second, server.send(second), Reading("requests", 100, 99 - second, reset_number=50.0))
+    assert not isinstance(server.meter, Spread)
+
+
+def test_a_number_and_an_instant_that_differ_are_none():
+    server = Window()
+    server.answer(0, server.send(0), Reading("requests", 100, 99, reset_number=20.0))
+    server.answer(8, server.send(8), Reading("requests", 100, 98, reset_s=50.0))
+    assert type(server.meter) is Spread
+
+
+def test_a_lack_that_nothing_explains_after_the_restart_refutes_it():
+    server = Window()
+    server.work(0)
+    server.answer(21, server.send(21), Reading("requests", 100, 30, reset_s=59.0))
+    assert type(server.meter) is Spread
+    server.answer(82, server.send(82))
+    assert type(server.meter) is Spread
+
+
+def test_processes_that_share_a_quota_spread_it():
+    server = Window()
+    server.pool.capacity.learning = Learning(server.pool.ledger, lambda *_: None)
+    server.answer(0, server.send(0))
+    assert type(server.meter) is Spread
+
+
+class TestRefusals:
+    def test_of_a_window_that_answers_have_named_it_refutes_the_restarts(self):
+        server = Window()
+        server.answer(0, server.send(0))
+        server.pool.refuse(at(1), server.send(1), RATE, 0.0)
+        assert type(server.meter) is Spread
+
+    def test_of_a_window_that_is_used_up_it_says_nothing(self):
+        server = Window()
+        one = server.send(0)
+        server.work(0)
+        server.pool.observe(at(1), [Reading("requests", 100, 0, reset_s=19.0)], one)
+        server.pool.refuse(at(1), one, RATE, 0.0)
+        assert isinstance(server.meter, Restarting)
+
+    def test_right_after_an_instant_two_of_them_do(self):
+        server = Window()
+        server.answer(0, server.send(0))
+        server.pool.refuse(at(21), server.send(21), RATE, 0.0)
+        assert server.meter.level(at(21)) == 0
+        server.pool.refuse(at(81), server.send(81), RATE, 0.0)
+        assert type(server.meter) is Spread
+
+    def test_for_growth_it_halves_the_speed(self):
+        server = Window()
+        server.answer(0, server.send(0))
+        server.pool.refuse(at(1), server.send(1), Refusal(RefusalKind.GROWTH, unit="requests"), 0.0)
+        assert isinstance(server.meter, Restarting)
+        assert server.meter.ceiling == 0.5

@@ -1,0 +1,460 @@
+"""Joint limits: quotas that several pools are charged to together."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+import paceline
+from paceline.core.quota import NS
+from paceline.core.results import (
+    AcquireTimeoutError,
+    NeverFits,
+    NeverFitsError,
+    QuotaError,
+    Refusal,
+    RefusalKind,
+    RefusalScope,
+)
+from paceline.pacing.joint import joint_limits
+from paceline.planner.forecast import eta
+from paceline.testing import ManualClock, run_virtual
+
+OPENAI = {f"openai/{model}": "6000 requests/min" for model in "abc"}
+
+
+def limiter_of(clock, joint, limits=OPENAI, **given):
+    return paceline.Limiter(limits, joint_limits=joint, clock=clock, learn=False, headroom_s=0, **given)
+
+
+def pool_of(limiter, name="joint/openai/*"):
+    return limiter.status()["pools"][name]
+
+
+def spent(limiter, name="joint/openai/*"):
+    return [quota["spent"] for quota in pool_of(limiter, name)["quotas"]]
+
+
+class Calls:
+    """Calls, each with its model and the second of its start."""
+
+    def __init__(self, clock, joint, limits=OPENAI, **given):
+        self.clock, self.start_ns, self.log = clock, clock.now_ns(), []
+        self.limiter = limiter_of(clock, joint, limits, **given)
+
+    async def one(self, model, **options):
+        async with self.limiter.acquire(f"openai/{model}", **options) as permit:
+            self.log.append((model, round((self.clock.now_ns() - self.start_ns) / NS, 3)))
+            permit.settle()
+
+    def later(self, models, **options):
+        return [asyncio.create_task(self.one(model, **options)) for model in models]
+
+
+def runs_of(at_s):
+    """The first and the last instant of each run of starts, and their number; of those that are longer than 10."""
+    return [(at_s[i], at_s[i + n - 1], n) for n in (11, 20, 50, 100) for i in range(len(at_s) - n + 1)]
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("name", "pools", "others"),
+        [
+            ("openai/*", ["openai/gpt-5", "openai/o3"], ["openai@eu/gpt-5", "groq/x", "jobs"]),
+            ("OpenAI", ["openai/gpt-5"], ["groq/gpt-5"]),
+            ("google", ["gemini/gemini-2.5-pro"], ["openai/gemini"]),
+            ("openai@*/*", ["openai@eu/gpt-5", "openai@us/o3"], ["openai/gpt-5"]),
+            ("openai/gpt-5*", ["openai/gpt-5", "openai/gpt-5-mini"], ["openai/o3"]),
+            ("openai/gpt-5, openai/o3", ["openai/gpt-5", "openai/o3"], ["openai/gpt-5-mini"]),
+            ("gpt-5", ["openai/gpt-5", "azure/gpt-5"], ["openai/gpt-5-mini"]),
+            ("openai/gpt-5-2025-08-07", ["openai/gpt-5"], ["openai/o3"]),
+            ("openai, groq/*", ["openai/gpt-5", "groq/x"], ["jobs"]),
+            ("jobs", ["jobs"], ["jobs/a"]),
+            ("jobs/*", ["jobs/a", "jobs/b"], ["jobs"]),
+            ("*", ["openai/gpt-5", "openai@eu/gpt-5", "jobs"], []),
+        ],
+    )
+    def test_which_pools_it_holds_for(self, name, pools, others):
+        (joint,) = joint_limits({name: "10 requests/min"})
+        assert [pool for pool in [*pools, *others] if joint.holds_for(pool)] == pools
+
+    def test_days_end_where_those_of_the_provider_end(self):
+        found = joint_limits(dict.fromkeys(("gemini", "openai", "gemini, openai"), "10 requests/day"))
+        quotas = [[str(quota) for quota in joint.resolved.quotas] for joint in found]
+        assert quotas == [
+            ["10 requests/day window America/Los_Angeles"],
+            ["10 requests/day window utc", "10 requests/86401s"],
+            ["10 requests/day window utc"],
+        ]
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            (["openai"], r"joint_limits is \['openai'\]: it must be a mapping"),
+            ({"": "10 requests/min"}, "joint limit of '': its name must be a pattern of pools"),
+            ({"openai/a, ": "10 requests/min"}, "joint limit of 'openai/a, ': its name"),
+            ({3: "10 requests/min"}, "joint limit of 3: its name"),
+            (
+                {"openai": "10 requests/min", "openai/*": "9 requests/min"},
+                r"joint limit of 'openai/\*': there is another spelling of 'openai/\*': keep one",
+            ),
+            ({"openai": "10 usd/day"}, "joint limit of 'openai': '10 usd/day.*': money is limited by a budget"),
+            ({"openai": "10 starts/min"}, "joint limit of 'openai': '10 starts/min': its unit must be one of requests"),
+            ({"openai": "fast"}, "joint limit of 'openai': 'fast'"),
+            ({"openai": ()}, "joint limit of 'openai': it has no quota"),
+        ],
+    )
+    def test_what_is_none_is_an_error_that_names_it(self, given, said):
+        with pytest.raises(QuotaError, match=said):
+            paceline.Limiter(OPENAI, joint_limits=given)
+
+
+class TestTogether:
+    def test_all_models_are_charged_to_it_and_others_are_not(self):
+        async def main(clock):
+            calls = Calls(clock, {"openai": "60 requests/min burst 1"}, OPENAI | {"jobs": "6000 requests/min"})
+            await asyncio.gather(*(calls.one(model) for _ in range(20) for model in "abc"))
+            for _ in range(5):
+                assert calls.limiter.try_acquire("jobs")
+            return calls
+
+        calls = run_virtual(main)
+        assert [at_s for _, at_s in calls.log] == list(range(60))
+        assert Counter(model for model, _ in calls.log) == {"a": 20, "b": 20, "c": 20}
+        assert spent(calls.limiter) == [60]
+
+    def test_first_come_first_served_over_all_pools(self):
+        async def main(clock):
+            calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+            await asyncio.gather(*(calls.one(model) for model in "aabcacbbba" * 5))
+            return calls
+
+        assert "".join(model for model, _ in run_virtual(main).log) == "aabcacbbba" * 5
+
+    def test_a_model_that_waits_for_its_own_quota_uses_nothing_of_it(self):
+        async def main(clock):
+            slow = OPENAI | {"openai/a": "1 requests/min burst 1"}
+            calls = Calls(clock, {"openai": "60 requests/min burst 1"}, slow)
+            first = calls.later("a" * 50)
+            await asyncio.sleep(0)
+            await asyncio.gather(*calls.later("b" * 100))
+            for task in first:
+                task.cancel()
+            return calls
+
+        log = run_virtual(main).log
+        assert Counter(model for model, _ in log) == {"a": 2, "b": 100}
+        assert log[-1] == ("b", 101)
+
+    def test_a_flood_of_one_model_starves_no_other(self):
+        async def main(clock):
+            calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+            flood = calls.later("a" * 1_000)
+            await asyncio.sleep(10)
+            more = calls.later("a" * 1_000)
+            await calls.one("b")
+            for task in [*flood, *more]:
+                task.cancel()
+            return calls
+
+        assert run_virtual(main).log[-1][1] <= 2_001
+
+    def test_several_of_them_hold_at_once(self):
+        async def main(clock):
+            joint = {"openai/a, openai/b": "60 requests/min burst 1", "*": "30 requests/min burst 1"}
+            calls = Calls(clock, joint)
+            await asyncio.gather(*calls.later("abc" * 10))
+            return calls
+
+        calls = run_virtual(main)
+        assert [at_s for _, at_s in calls.log] == [2 * number for number in range(30)]
+        assert (spent(calls.limiter, "joint/openai/a, openai/b"), spent(calls.limiter, "joint/*")) == ([20], [30])
+
+    def test_the_own_quota_of_a_model_is_kept_however_late_the_joint_one_grants(self):
+        async def main(clock):
+            limits = OPENAI | {"openai/a": "60 requests/min burst 10"}
+            calls = Calls(clock, {"openai": "600 requests/min burst 1"}, limits)
+            flood = calls.later("b" * 2_000)  # three minutes of the joint quota
+            behind = []
+            for _ in range(200):
+                behind += calls.later("aa")
+                await asyncio.sleep(1)
+            await asyncio.gather(*flood, *behind)
+            return calls
+
+        at_s = [at_s for model, at_s in run_virtual(main).log if model == "a"]
+        assert len(at_s) == 400
+        most = max(after - (late - early) for early, late, after in runs_of(at_s))
+        assert most <= 11, "10 at once at most, and then one a second"
+
+    def test_the_accounts_of_a_provider_have_it_together(self):
+        accounts = {f"openai@{name}/*": "6000 requests/min" for name in ("eu", "us")}
+        limiter = limiter_of(ManualClock(), {"openai@*/*": "2 requests/min"}, accounts)
+        assert limiter.try_acquire("openai@eu/gpt-5")
+        assert limiter.try_acquire("openai@us/gpt-5")
+        assert limiter.try_acquire("openai@eu/o3").quota == "2 requests/min of joint/openai@*/*"
+
+    def test_slots_come_after_it(self):
+        async def main(clock):
+            limiter = limiter_of(clock, {"openai": "60 requests/min burst 2"}, concurrency={"openai": 1})
+            await limiter.acquire("openai/a")
+            await limiter.acquire("openai/b", timeout=0.5)
+
+        with pytest.raises(AcquireTimeoutError, match="1 concurrency of openai/in flight would allow it"):
+            run_virtual(main)
+
+    def test_slots_of_its_own(self):
+        clock = ManualClock()
+        limiter = limiter_of(clock, {"openai/a, openai/b": "2 concurrency"})
+        held = [limiter.try_acquire(f"openai/{model}") for model in "ab"]
+        later = limiter.try_acquire("openai/a")
+        assert (later.quota, later.retry_after_s) == ("2 concurrency of joint/openai/a, openai/b", float("inf"))
+        assert limiter.try_acquire("openai/c")
+        held[1].settle()
+        assert limiter.try_acquire("openai/a")
+
+
+class TestCost:
+    def test_a_settlement_corrects_it(self):
+        limiter = limiter_of(ManualClock(), {"openai": ["100 requests/min", "10k tokens/min", "8k input_tokens/min"]})
+        permit = limiter.try_acquire("openai/a", input_tokens=1_000, output_tokens=500)
+        assert spent(limiter) == [1, 1_500, 1_000]
+        permit.settle(input_tokens=600, output_tokens=700)
+        assert spent(limiter) == [1, 1_300, 600]
+        assert pool_of(limiter)["estimates"]["input_tokens"] == {"estimated": 1_000, "actual": 600, "ratio": 0.6}
+
+    def test_a_cancel_gives_back(self):
+        limiter = limiter_of(ManualClock(), {"openai": ["1 requests/min", "10k tokens/min"]}, concurrency={"openai": 5})
+        limiter.try_acquire("openai/a", tokens=9_000).cancel()
+        assert (spent(limiter), pool_of(limiter)["in_flight"]) == ([0, 0], 0)
+        assert limiter.try_acquire("openai/b", tokens=9_000)
+
+    def test_who_leaves_the_line_gives_back_what_its_own_pool_has_charged(self):
+        async def main(clock):
+            limiter = limiter_of(clock, {"openai": "1 requests/min"})
+            assert limiter.try_acquire("openai/a")
+            task = asyncio.ensure_future(limiter.acquire("openai/b"))
+            await asyncio.sleep(1)
+            assert pool_of(limiter)["waiting"] == 1
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return limiter
+
+        limiter = run_virtual(main)
+        assert (spent(limiter, "openai/b"), pool_of(limiter)["waiting"], spent(limiter)) == ([0], 0, [1])
+
+    def test_a_refused_attempt_keeps_its_charge_except_of_less_than_the_pool(self):
+        limiter = limiter_of(ManualClock(), {"openai": ["100 requests/min", "10k tokens/min"]})
+        limiter.try_acquire("openai/a", tokens=500).refused(retry_after_s=1)
+        limiter.try_acquire("openai/b", tokens=500).refused(Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST))
+        assert spent(limiter) == [2, 500]
+        assert pool_of(limiter)["cool_down_s"] == 0, "the refusal is of a model"
+
+    def test_slow_answers_of_one_model_hold_back_no_other(self):
+        async def main(clock):
+            limiter = limiter_of(clock, {"openai": "6000 requests/min, 1M tokens/min"})
+            for _ in range(3):
+                (await limiter.acquire("openai/a", tokens=10)).settle(tokens=9)
+            held = [await limiter.acquire("openai/a", tokens=10) for _ in range(30)]
+            await asyncio.sleep(20)
+            for _ in range(20):
+                await limiter.acquire("openai/b", timeout=0)
+            return len(held)
+
+        assert run_virtual(main) == 30
+
+
+class TestBound:
+    def test_a_request_that_never_fits_fails_at_once(self):
+        async def main(clock):
+            limiter = limiter_of(
+                clock, {"openai": "1k tokens/min"}, {"openai/a": "1 requests/min", "openai/b": "9 requests/s"}
+            )
+            assert limiter.try_acquire("openai/a", tokens=1)
+            with pytest.raises(
+                NeverFitsError, match=r"openai/a: .* 1,001 tokens, and the quota of joint/openai/\* holds 1,000"
+            ):
+                await limiter.acquire("openai/a", tokens=1_001)
+            assert limiter.try_acquire("openai/b", tokens=1_001) == NeverFits(
+                "tokens", 1_001, 1_000, "the quota of joint/openai/*"
+            )
+            assert spent(limiter, "openai/b") == [0]
+            return clock.now_ns()
+
+        assert run_virtual(main) == run_virtual(lambda clock: asyncio.sleep(0, clock.now_ns()))
+
+    @pytest.mark.parametrize("own", ["6000 requests/min", "60 requests/min burst 1"])
+    def test_a_timeout_that_it_cannot_meet_fails_at_once(self, own):
+        async def main(clock):
+            limiter = limiter_of(clock, {"openai": "1 requests/min"}, dict.fromkeys(OPENAI, own))
+            assert limiter.try_acquire("openai/a")
+            start_ns = clock.now_ns()
+            with pytest.raises(
+                AcquireTimeoutError, match=r"openai/a: .* 1 requests/min of joint/openai/\* would allow it"
+            ) as caught:
+                await limiter.acquire("openai/a", timeout=30)
+            assert clock.now_ns() == start_ns
+            assert (caught.value.quota, caught.value.retry_after_s) == ("1 requests/min of joint/openai/*", 60)
+            assert caught.value.waited_s == 0
+            permit = await limiter.acquire("openai/a", timeout=61)
+            assert permit.waited_s == 60
+
+        run_virtual(main)
+
+    def test_a_timeout_that_passes_in_its_line_gives_all_back(self):
+        async def main(clock):
+            limiter = limiter_of(clock, {"openai": "1k tokens/min"})
+            assert limiter.try_acquire("openai/a", tokens=1_000)
+            ahead = asyncio.ensure_future(limiter.acquire("openai/b", tokens=1_000))
+            await asyncio.sleep(0)
+            with pytest.raises(AcquireTimeoutError):
+                await limiter.acquire("openai/c", tokens=10, timeout=50)
+            assert (spent(limiter, "openai/c"), pool_of(limiter)["waiting"]) == ([0], 1)
+            assert (await ahead).waited_s == pytest.approx(60)
+
+        run_virtual(main)
+
+    def test_a_higher_priority_goes_first_over_all_pools(self):
+        async def main(clock):
+            calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+            tasks = calls.later("aaaa")
+            await asyncio.sleep(0)
+            urgent = calls.later("bb", lane=paceline.LaneSpec("urgent", priority=1))
+            await asyncio.gather(*tasks, *urgent)
+            return calls
+
+        assert [model for model, _ in run_virtual(main).log] == list("abbaaa")
+
+    def test_lanes_share_it_by_weight_over_all_pools(self):
+        async def main(clock):
+            calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+            tasks = calls.later("a" * 300, lane=paceline.LaneSpec("prep", 1))
+            tasks += calls.later("b" * 300, lane=paceline.LaneSpec("wrap", 4))
+            await asyncio.sleep(100)
+            gone = Counter(model for model, _ in calls.log)
+            for task in tasks:
+                task.cancel()
+            return gone
+
+        gone = run_virtual(main)
+        assert gone["b"] == pytest.approx(4 * gone["a"], abs=5)
+
+    def test_a_refused_attempt_goes_before_those_that_came_later(self):
+        async def main(clock):
+            calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+            refused = await calls.limiter.acquire("openai/a")
+            others = calls.later("b" * 50)
+            await asyncio.sleep(5.5)
+            refused.refused(retry_after_s=0.1)
+            again = await calls.limiter.acquire("openai/a", again=refused)
+            for task in others:
+                task.cancel()
+            return again
+
+        assert run_virtual(main).waited_s <= 1
+
+    def test_who_waits_there_while_its_pool_pauses_keeps_its_place_in_both(self):
+        async def main(clock):
+            calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+            await calls.one("a")
+            mine = calls.later("a")
+            await asyncio.sleep(0)
+            others = calls.later("b" * 100)
+            calls.limiter.scheduler("openai/a").pause(clock.now_ns() + 30 * NS)
+            await asyncio.gather(*mine)
+            for task in others:
+                task.cancel()
+            return calls.log
+
+        log = run_virtual(main)
+        assert log[-1] == ("a", pytest.approx(31, abs=1))
+        assert log[1:3] == [("b", 1), ("b", 2)], "what it gives back is used at once"
+
+
+class TestShown:
+    def test_why_a_request_waits(self):
+        async def main(clock):
+            limiter = limiter_of(clock, {"openai": "1 requests/min"})
+            assert limiter.try_acquire("openai/a")
+            acquisition = limiter.acquire("openai/b")
+            assert acquisition.expected_s() == 60
+            task = asyncio.ensure_future(acquisition)
+            await asyncio.sleep(1)
+            why = acquisition.why()
+            assert (why.ahead, why.quota, why.expected_wait_s) == (0, "1 requests/min of joint/openai/*", 59)
+            status = pool_of(limiter)
+            assert (status["binds"], status["waiting"], status["queue"][0]["lane"]) == ("1 requests/min", 1, "default")
+            task.cancel()
+
+        run_virtual(main)
+
+    def test_it_is_in_the_status_before_its_first_use(self):
+        limiter = limiter_of(ManualClock(), {"openai": ["10 requests/min", "1k tokens/min"]})
+        rows = [(row["quota"], row["remaining"], row["source"]) for row in pool_of(limiter)["quotas"]]
+        assert rows == [("10 requests/min", 10, "given"), ("1k tokens/min", 1_000, "given")]
+
+    def test_a_forecast_has_it(self):
+        limiter = limiter_of(ManualClock(), {"openai": ["60 requests/min burst 1", "6k tokens/min burst 300"]})
+        found = eta(limiter, {f"openai/{model}": [{"tokens": 100}] * 10 for model in "ab"})
+        assert found.total_s == pytest.approx(19, abs=0.1)
+        assert found.binds["openai/b"] == "60 requests/min burst 1 of joint/openai/*"
+        found = eta(limiter, {"openai/a": [{"tokens": 50}] * 10, "openai/b": [{"tokens": 300}] * 10})
+        assert found.total_s == pytest.approx(37, abs=0.1)  # the last of b begins 27 s after the first one, at 10 s
+        assert found.binds["openai/b"] == "6k tokens/min burst 300 of joint/openai/*"
+
+
+def test_a_request_that_counts_as_lost_in_its_own_pool_is_charged_again():
+    async def main(clock):
+        limiter = limiter_of(clock, {"openai": "1 requests/min window"}, ttl_s=30)
+
+        async def one():
+            async with limiter.acquire("openai/a") as permit:
+                assert permit.open
+
+        tasks = []
+        for _ in range(5):
+            tasks.append(asyncio.create_task(one()))
+            await asyncio.sleep(35)
+        await asyncio.gather(*tasks)
+        return limiter
+
+    assert spent(run_virtual(main)) == [5]
+
+
+def test_a_pool_whose_requests_wait_in_the_line_is_not_silent():
+    async def main(clock):
+        calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+        await calls.one("a")
+        (await calls.limiter.acquire("openai/a", tokens=1)).settle(tokens=1)  # answers are known
+        tasks = []
+        for _ in range(60):
+            tasks += calls.later("a")
+            await asyncio.sleep(0.5)
+            assert calls.limiter.status()["pools"]["openai/a"]["cool_down_s"] == 0
+        await asyncio.gather(*tasks)
+        return calls
+
+    assert [at_s for _, at_s in run_virtual(main).log[1:]] == list(range(2, 62))
+
+
+def test_threads():
+    limiter = paceline.Limiter(OPENAI, joint_limits={"openai": "100 requests/s burst 10"}, headroom_s=0)
+    counts, lock = Counter(), threading.Lock()
+
+    def work(model):
+        for _ in range(10):
+            with limiter.acquire(f"openai/{model}"), lock:
+                counts[model] += 1
+
+    threads = [threading.Thread(target=work, args=(model,)) for model in "abc"]
+    began_s = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (counts, spent(limiter), pool_of(limiter)["in_flight"]) == ({"a": 10, "b": 10, "c": 10}, [30], 0)
+    assert time.monotonic() - began_s >= 0.19

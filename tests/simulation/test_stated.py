@@ -1,0 +1,59 @@
+"""Windows whose headers state the instant of the restart are used whole, under a server that is not the emulator."""
+
+import pytest
+from tests.simulation.stated import FORMS, OFFSETS_S, TOLD, Server, run
+
+from grids import WORLD, sampled
+
+pytestmark = pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
+
+
+@pytest.mark.parametrize(("told", "form", "offset_s"), sampled([*TOLD], FORMS, OFFSETS_S, quick=[0, 9, 18, 31]))
+def test_each_window_is_used_whole(told, form, offset_s):
+    outcome = run(Server(form=form, offset_s=offset_s), TOLD[told])
+    assert outcome.answered == 600
+    assert outcome.refused <= 3
+    assert outcome.share >= 0.94
+    [pool] = outcome.limiter.status()["pools"].values()
+    assert pool["quotas"][-1]["learned"] == {"rule": "restarts at stated instants"}
+    assert pool["quotas"][-1]["resets_at"]
+
+
+@WORLD
+@pytest.mark.parametrize(
+    ("server", "least"),
+    [
+        ({"skew_s": 5.0}, 0.92),
+        ({"skew_s": -5.0}, 0.92),
+        ({"skew_s": -5.0, "dated": True}, 0.92),
+        ({"offset_s": 15.37, "form": "up"}, 0.92),
+        ({"latency_s": (3.0, 8.0), "offset_s": 30.0}, 0.92),
+        ({"family": "", "form": "seconds"}, 0.92),
+        ({"others": 20}, 0.8),
+        ({"rule": "first", "offset_s": 0.0}, 0.92),
+    ],
+)
+def test_clocks_that_differ_slow_answers_and_other_users(server, least):
+    outcome = run(Server(**{"offset_s": 15.0, **server}), None)
+    assert outcome.answered == 600
+    assert outcome.refused <= 6
+    assert outcome.share >= least
+
+
+@WORLD
+@pytest.mark.parametrize("rule", ["oldest", "newest", "bucket"])
+@pytest.mark.parametrize("form", ["epoch", "seconds"])
+def test_resets_that_move_are_no_restarts(rule, form):
+    outcome = run(Server(rule=rule, form=form), None)
+    assert outcome.answered == 600
+    assert outcome.refused <= 2
+    assert outcome.took_s <= 400
+
+
+@WORLD
+@pytest.mark.parametrize("rule", ["bucket", "oldest"])
+def test_a_window_that_becomes_another_rule_is_spread_again(rule):
+    outcome = run(Server(offset_s=15.0, change=(100.0, rule)), None)
+    assert outcome.answered == 600
+    assert outcome.refused <= 6
+    assert outcome.took_s <= 400
