@@ -73,7 +73,7 @@ def test_published_limits_do_not_hold_at_an_unknown_host(tmp_path):
     with OddServer(answer) as server:
         code, _, said = run(tmp_path, [chat("a")], {}, base_url=server.base_url)
     assert code == 0
-    assert "127.0.0.1/gpt-5: 8 concurrency (assumed: no table)" in said
+    assert "127.0.0.1/gpt-5: no limit is stated, and the rate is measured" in said
 
 
 @pytest.mark.parametrize(

@@ -149,10 +149,10 @@ class TestOpening:
     def test_each_answer_widens_it_by_its_cost_or_to_twice_its_cost(self):
         m, seen = self.gentle(), []
         for cost in (5, 25, 60, 150):
-            m.answered(cost)
+            m.answered(T0, 0, cost)
             seen.append((m.opened, m.reach_ns))
         assert seen == [(25, 2.5 * NS), (50, 5 * NS), (120, 12 * NS), (300, 30 * NS)]
-        m.answered(300)
+        m.answered(T0, 0, 300)
         assert (m.opened, m.reach_ns) == (math.inf, 60 * NS)  # the whole burst
 
     def test_a_capped_bucket_opens_up_to_its_cap(self):
@@ -160,7 +160,7 @@ class TestOpening:
         m.cap_burst(30)
         seen = []
         for _ in range(3):
-            m.answered(5)
+            m.answered(T0, 0, 5)
             seen.append(m.reach_ns)
         assert seen == [2.5 * NS, 3 * NS, 3 * NS]
 

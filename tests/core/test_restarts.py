@@ -82,7 +82,7 @@ class TestMeter:
         m = self.meter(opened=41.0)
         m.charge(T0, 1)
         assert m.earliest(T0, 1) > at(10**6)  # an answer
-        m.answered(1.0)
+        m.answered(T0, 1, 1.0)
         assert m.earliest(T0, 2) == T0
         assert m.full_ns(T0) == at(10)
         assert (m.level(T0), m.lack(T0)) == (59, 41)

@@ -241,3 +241,9 @@ class TestBreaker:
     def test_bounds_that_bound_nothing(self, bad):
         with pytest.raises(QuotaError, match="failures must be 1 or more"):
             BreakerPolicy(**bad)
+
+
+@pytest.mark.parametrize(("failed", "behind"), [(2, False), (3, True)])
+def test_where_a_rate_is_measured_nothing_pauses_and_a_refused_request_goes_behind(failed, behind):
+    again = after(RetryPolicy(), Refusal(RefusalKind.RATE, retry_after_s=5.0), failed=failed, is_paced=True)
+    assert again == Again(0.0, pool_wide=True, behind=behind)

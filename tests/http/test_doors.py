@@ -182,7 +182,8 @@ def canned(limiter, url, body, *, headers=None, **named):
         transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json={}))
         with httpx2.Client(transport=transport) as client:
             client.post(url, json=body, headers=headers)
-    return {name: pool["quotas"][0]["source"] for name, pool in limiter.status()["pools"].items() if pool["counts"]}
+    pools = {name: pool["quotas"] for name, pool in limiter.status()["pools"].items() if pool["counts"]}
+    return {name: next((one["source"] for one in quotas), "not measured yet") for name, quotas in pools.items()}
 
 
 ASSISTANTS, HOST = "http://chat.example/api/channels/42/messages", "http://llm.internal:8000"

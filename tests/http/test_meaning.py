@@ -145,7 +145,7 @@ def test_headers_of_an_answer_in_a_mode_teach_the_pool_nothing(provider, body, t
 def test_a_wait_of_nothing_is_no_reason_to_try_six_times_at_once(wait):
     world = World("openai", *[said(429, "Rate limit reached", wait, code="rate_limit_exceeded")] * 5, OK)
     assert world.run({}) == [200]
-    assert world.now_s() > 0.75 * (1 + 2 + 4 + 8 + 16)
+    assert world.now_s() > 10  # the waits double, as the measured rate has them
 
 
 @pytest.mark.parametrize("reported", [999_999_999_999, 10**15])

@@ -206,8 +206,10 @@ def test_an_invalid_name(name):
         Limiter.for_provider("openai", tier=1).acquire(name)
 
 
-def test_an_unknown_host_has_a_concurrency_and_no_rate():
-    with pytest.warns(PacelineWarning, match="8 concurrency is assumed, and no rate until an answer states one"):
+def test_an_unknown_host_has_no_rate():
+    with pytest.warns(
+        PacelineWarning, match=r"a rate is measured until an answer states one \(with a store: 8 concurrency\)"
+    ):
         resolved = made().model("localhost", "llama3.1")
     assert [str(quota) for quota in resolved.quotas] == ["8 concurrency"]
 

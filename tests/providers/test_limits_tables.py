@@ -231,7 +231,7 @@ def test_the_command_finds_what_was_meant(arguments, models):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["ollama"], "no published limits of ollama are known: 8 concurrency is assumed, and no rate"),
+        (["ollama"], "no published limits of ollama are known: its rate is measured"),
         (["anthropic", "claude-opus-5-5"], "no row for 'claude-opus-5-5' in tier_1: name a tier that has one (start, build, scale)"),
         (["openai", "gpt-4.1"], "no --tier was named, so the lowest is assumed; `paceline check openai/gpt-4.1` asks"),
         (["openai", "gpt-99", "--tier", "2"], "`paceline check openai/gpt-99` asks the provider"),

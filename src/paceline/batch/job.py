@@ -513,7 +513,7 @@ def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
     for source, group in groupby(quotas, lambda quota: quota["source"]):
         shown = "learned from answers" if source == SourceKind.LEARNED else source
         parts.append(f"{', '.join(quota['quota'] for quota in group)} ({shown})")
-    return ", ".join(parts)
+    return ", ".join(parts) or "no limit is stated, and the rate is measured"
 
 
 def _save(results: Results, tally: Tally) -> Iterator[str]:

@@ -61,7 +61,7 @@ def command(provider: str | None, model: str | None, tier: str | None, *, as_jso
 def _asked(provider: str | None, model: str | None) -> list[tuple[str, str | None]]:
     """The providers and models that the arguments name; no model for a whole table."""
     from paceline.providers.registry import ALIASES, PROVIDERS, is_provider, provider_named, suggest
-    from paceline.providers.tables import DEFAULT, UNKNOWN, known_providers, listing
+    from paceline.providers.tables import DEFAULT, known_providers, listing
 
     known = known_providers()
     if provider is None:
@@ -74,7 +74,7 @@ def _asked(provider: str | None, model: str | None) -> list[tuple[str, str | Non
         prefix, _, rest = (model or "").partition("/")
         return [(name, rest if rest and provider_named(prefix).name == name else model)]
     if is_provider(provider):
-        raise click.UsageError(f"no published limits of {name} are known: {UNKNOWN[0]} is assumed, and no rate")
+        raise click.UsageError(f"no published limits of {name} are known: its rate is measured")
     found = [] if model is not None else listing(provider)
     if found:
         return list(found)

@@ -93,6 +93,9 @@ class Capacity(Protocol):
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """Close ``reservation``, keep its charge, pause and learn; whether quotas have changed."""
 
+    def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+        """Whether a measured rate decides when the next attempt goes after a refusal, so that no pause is needed."""
+
     def observe(self, now_ns: int, readings: Sequence[Reading], reservation: Reservation) -> bool:
         """Learn from the headers of the answer to ``reservation``; whether quotas have changed."""
 
@@ -128,15 +131,21 @@ class LocalCapacity:
         ledger: The quotas.
         learns: Whether answers change the quotas, because a provider counts them, too; ``up``: and raise given ones.
         adapts: Whether the headroom of buckets adapts; only where answers change the quotas.
+        measures_from_ns: The instant from which the rate is measured, because no limit is stated; ``None``: never. Only
+            where answers change the quotas.
     """
 
     behind = QUEUE
     exchange_ns = FAR_NS
     exchange_due = False
 
-    def __init__(self, ledger: Ledger, *, learns: Learns = False, adapts: bool = False) -> None:
+    def __init__(
+        self, ledger: Ledger, *, learns: Learns = False, adapts: bool = False, measures_from_ns: int | None = None
+    ) -> None:
         self.ledger = ledger
         self.learning = Learning(ledger, raises=learns == "up", adapts=adapts) if learns else None
+        if self.learning is not None and measures_from_ns is not None:
+            self.learning.unstated.begin(measures_from_ns)
 
     @classmethod
     def of(
@@ -200,6 +209,9 @@ class LocalCapacity:
         if refusal.kind.about_rate:
             self.learning.charge_kept(reservation)
         return self.learning.refused(now_ns, reservation, refusal, pause_ns)
+
+    def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+        return self.learning is not None and self.learning.is_unstated(now_ns, reservation, refusal)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
         return self.learning is not None and self.learning.observe(now_ns, readings, reservation)

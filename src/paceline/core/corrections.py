@@ -14,6 +14,7 @@ from paceline.core.meters import Bucket, Restarting
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OWN_RULES, TOKENS, Quota, Rule
 from paceline.core.results import LEARNED, Reading, Refusal, Source, SourceKind
 from paceline.core.tracker import QuotaTracker
+from paceline.core.unstated import Unstated
 
 UNITS_MAX = 16
 """How many quotas a pool has at most, with those that answers add."""
@@ -37,6 +38,7 @@ class Corrections:
         accounts: Its quotas.
         shared: Whether other processes make the same changes.
         guesses: The limits that no answer has confirmed.
+        unstated: The limits that neither the user nor an answer states.
         notices: What the user should know, for the log; the reader empties it.
     """
 
@@ -47,6 +49,7 @@ class Corrections:
         self.shared = report is not None
         self.notices: list[str] = []
         self.guesses = Guesses(ledger, self.notices)
+        self.unstated = Unstated(ledger, self.notices)
         self._report = report or (lambda _: None)
         self._raises, self._adapts = raises, adapts
         self._tracked = 0  # the number of accounts that have a tracker, or need none
@@ -84,13 +87,17 @@ class Corrections:
             ]
         return found[0] if len(found) == 1 else None
 
-    def _is_new(self, unit: str, period_s: float | None) -> bool:
+    def is_new(self, unit: str, period_s: float | None) -> bool:
         """Whether a quota that an answer names is to be added."""
         quotas = [m.quota for m in self.ledger.meters if m.quota.rule not in OWN_RULES]
         units = {quota.unit for quota in quotas if period_s in (None, quota.period_s)}
         split = unit == TOKENS and INPUT_TOKENS in units  # the quotas count input and output separately
         named = re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", unit) is not None
         return named and unit not in units and not split and len(self.accounts) < UNITS_MAX
+
+    def counts(self, unit: str) -> bool:
+        """Whether a quota on ``unit`` that a provider counts is known."""
+        return any(account.unit == unit and account.meter.quota.rule not in OWN_RULES for account in self.accounts)
 
     def usable_share(self, index: int | None, unit: str | None) -> float:
         """The used share of a limit on ``unit``: the share of the quota at ``index``, if there is one."""
@@ -108,6 +115,7 @@ class Corrections:
     def add(self, now_ns: int, quota: Quota) -> int:
         """Charge a further quota from now on, here and in the other processes; return its index."""
         self.ledger.add_quota(now_ns, quota)
+        self.unstated.stated(now_ns, quota.unit)
         self.track_new()
         self._report(quota)
         return len(self.accounts) - 1
@@ -122,13 +130,15 @@ class Corrections:
         if limit is None:
             return False
         if index is None:
-            if not answer.unit or not self._is_new(answer.unit, answer.period_s):
+            if not answer.unit or not self.is_new(answer.unit, answer.period_s):
                 return False
             slots = answer.unit == CONCURRENCY
             rule = Rule.SLOTS if slots else Rule.BUCKET
             index = self.add(now_ns, Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule))
             if slots:
                 self.guesses.found_slots(index)
+            elif isinstance(answer, Reading) and answer.remaining is not None and self.unstated.measures(answer.unit):
+                self._take_sent(now_ns, index, limit - answer.remaining, sent_ns)
             return True
         account = self.accounts[index]
         tracker = account.tracker
@@ -152,6 +162,19 @@ class Corrections:
         if tracker is not None:
             tracker.limit_as_of_ns = sent_ns
         return True
+
+    def _take_sent(self, now_ns: int, index: int, used: float, sent_ns: int) -> None:
+        """Charge a quota that an answer has just stated: what the answer counts, and what was sent after its attempt.
+
+        A measured rate bounds what is in flight less than a quota does.
+        """
+        account, tracker = self.accounts[index], self.accounts[index].tracker
+        later = [one for one in self.ledger.open_reservations if one.granted_ns > sent_ns]
+        used = max(used + sum(self.ledger.amounts(one.cost)[index] for one in later), 0.0)
+        self.change(index, now_ns, What.SHIFT, math.ceil(used * account.meter.quota.ns_per_unit))
+        account.spent += used
+        assert tracker is not None
+        tracker.log_charges(now_ns, tracker.charged + used)
 
     def set_limit(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
         """Set the limit of the quota at ``index``, here and in the other processes."""

@@ -40,6 +40,7 @@ class Learning:
 
     Attributes:
         guesses: The limits that no answer has confirmed.
+        unstated: The limits that neither the user nor an answer states.
         notices: What the user should know, for the log; the reader empties it.
     """
 
@@ -56,6 +57,7 @@ class Learning:
         self._readings = Readings(self._corrections)
         self._refusals = Refusals(self._corrections, self._readings)
         self.guesses, self.notices = self._corrections.guesses, self._corrections.notices
+        self.unstated = self._corrections.unstated
 
     def track_new(self) -> None:
         """Track the accounts that the ledger has got since."""
@@ -68,6 +70,10 @@ class Learning:
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """Learn from a refusal for rate or growth; see :meth:`Refusals.refused`."""
         return self._refusals.refused(now_ns, reservation, refusal, pause_ns)
+
+    def is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+        """Whether a refusal is about an unstated limit; see :meth:`Refusals.is_unstated`."""
+        return refusal.kind.about_rate and self._refusals.is_unstated(now_ns, reservation, refusal)
 
     def sent_late(self, late_s: float) -> None:
         """Raise adaptive headrooms: an attempt was sent ``late_s`` after its grant.

@@ -58,7 +58,7 @@ class Ledger:
         sources: The source of each quota; ``given`` for all of them when empty.
         headroom_s: The part of each quota that stays unused, in seconds of its own refill.
         ttl_s: How long a reservation may stay open, in seconds.
-        gentle: Whether buckets open slowly.
+        gentle: Whether a provider counts, too: buckets open slowly, and each answer is reported to the meters.
         charged_after: The units that the provider charges when the answer is produced, and not at admission.
 
     Attributes:
@@ -259,10 +259,10 @@ class Ledger:
                     account.meter.correct(now_ns, marks[i], reserved[i], amount)
                     account.spent += amount - reserved[i]
         if self.gentle:
-            for account, amount, cost in zip(
-                self.accounts, reserved, true, strict=False
+            for account, mark, amount, cost in zip(
+                self.accounts, reservation.marks, reserved, true, strict=False
             ):  # quotas may have been added since
-                account.meter.answered(max(amount, cost))
+                account.meter.answered(now_ns, mark, max(amount, cost))
         return true
 
     def _most_debt(self, reservation: Reservation) -> Cost:
@@ -311,7 +311,7 @@ class Ledger:
             self.pause.unsent(now_ns, reservation)
             for i, reserved in enumerate(reservation.amounts):
                 if reserved:
-                    self.accounts[i].meter.correct(now_ns, reservation.marks[i], reserved, 0.0)
+                    self.accounts[i].meter.unsent(now_ns, reservation.marks[i], reserved)
                     self.accounts[i].spent -= reserved
 
     def lose_old(self, now_ns: int) -> int:
@@ -323,6 +323,8 @@ class Ledger:
             late.append(reservation)
         for reservation in late:
             self.close(now_ns, reservation)
+            for account, mark in zip(self.accounts, reservation.marks, strict=False):
+                account.meter.lost(now_ns, mark)
         self.loss_check_ns = min(self.next_loss_ns, now_ns + self.ttl_ns)
         return len(late)
 

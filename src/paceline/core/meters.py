@@ -39,6 +39,7 @@ from typing import ClassVar, assert_never
 
 from paceline.core.quota import MONTH, NS, Quota, Rule
 from paceline.core.restarts import Named
+from paceline.core.results import QuotaError
 
 FAR_NS = 2**63 - 1
 """Later than any instant: not before some event."""
@@ -113,8 +114,18 @@ class Meter(ABC):
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
         """Turn a charge of ``charged`` into one of ``actual``: an exact refund, or debt."""
 
-    def answered(self, cost: float) -> None:
-        """An attempt has been answered: a gentle bucket widens its burst by ``cost``, the larger of its charge and its true cost."""
+    def unsent(self, now_ns: int, mark: int, charged: float) -> None:
+        """The attempt that was charged ``charged``, with this mark, was never sent."""
+        self.correct(now_ns, mark, charged, 0.0)
+
+    def answered(self, now_ns: int, mark: int, cost: float) -> None:
+        """The attempt with this mark has an answer that is no refusal. ``cost``: the larger of its charge and its true cost.
+
+        A gentle bucket widens its burst by the cost.
+        """
+
+    def lost(self, now_ns: int, mark: int) -> None:
+        """Nothing was heard of the attempt with this mark within its time-to-live; its charge stays."""
 
     def release(self, now_ns: int, mark: int, cost: float) -> int:  # noqa: ARG002
         """The attempt that was charged ``cost``, with this mark, is over: slots become free, a held cost is charged.
@@ -367,7 +378,7 @@ class Bucket(Meter):
                 del marks[since], lacks[since]
         return min(lack, first)
 
-    def answered(self, cost: float) -> None:
+    def answered(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
         opened = self.opened
         if opened < math.inf:
             # At least two of them, also where a burst holds less than one.
@@ -576,7 +587,7 @@ class Spread(Bucket):
     def cap_burst(self, amount: float) -> None:
         """Its burst is small already."""
 
-    def answered(self, cost: float) -> None:
+    def answered(self, now_ns: int, mark: int, cost: float) -> None:
         """It does not open gently."""
 
 
@@ -679,7 +690,7 @@ class Restarting(Spread):
         if mark == 0 or mark >= self.since_ns:
             self.counted = max(self.counted + actual - charged, 0.0)
 
-    def answered(self, cost: float) -> None:
+    def answered(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
         self.opened += 2 * cost  # twice as many as were answered: what is not used before the restart is lost
 
     def level(self, now_ns: int) -> float:
@@ -938,6 +949,8 @@ def new_meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = Fa
         return (Held if held else Bucket)(quota, now_ns, headroom_s, gentle=gentle)
     if quota.rule is Rule.WINDOW and quota.anchor is not None:
         return Window(quota, headroom_s)
-    if quota.rule is Rule.WINDOW or quota.rule is Rule.SLIDING:  # pragma: no branch  (there is no other rule)
+    if quota.rule is Rule.WINDOW or quota.rule is Rule.SLIDING:
         return Spread(quota, now_ns, headroom_s)
+    if quota.rule is Rule.MEASURED:  # pragma: no branch  (there is no other rule)
+        raise QuotaError(f"{quota}: what is measured cannot be given: write a bucket, a window or slots")
     assert_never(quota.rule)  # pragma: no cover

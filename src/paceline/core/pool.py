@@ -308,7 +308,10 @@ class Pool:
 
     def row(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> Row | None:
         """The refusals of the pool in a row, with that of ``reservation``, which comes now; see :meth:`Progress.row`."""
-        return self.progress.row(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
+        row = self.progress.row(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
+        if row is None or not self.capacity.paces(now_ns, reservation, refusal):
+            return row
+        return row._replace(is_paced=True)
 
     def _in_flight_ns(self, apart: Reservation) -> list[int]:
         """When the attempts in flight were sent, except the attempt ``apart``."""

@@ -42,6 +42,7 @@ class Row(NamedTuple):
         longest_s: The same of the longest row that has ended.
         refused: How many attempts of the pool have been refused so, in all rows.
         admitted: How many attempts the pool has had admitted.
+        is_paced: Whether a measured rate decides when the next attempt goes.
     """
 
     number: int
@@ -50,6 +51,7 @@ class Row(NamedTuple):
     longest_s: float = 0.0
     refused: int = 1
     admitted: int = 0
+    is_paced: bool = False
 
 
 class Refused:
@@ -184,9 +186,12 @@ def is_believed(refusal: Refusal) -> bool:
 def pause_s(refusal: Refusal, row: Row, first_s: float = FIRST_S, most_s: float = MOST_S) -> float:
     """How long the pool waits after a refusal, the last one of a row, before it sends a probe.
 
+    Where a measured rate decides when the next attempt goes, it does not wait.
     Of two stated waits the shorter one is tried once. A wait that was obeyed in vain was too short: then the pool's own
     estimate counts, too.
     """
+    if row.is_paced:
+        return 0.0
     own_s = min(first_s * 2.0 ** min(row.number - 1, 30), most_s)
     asked_s = refusal.retry_after_s or 0.0  # a wait of 0 is none
     if not is_believed(refusal):

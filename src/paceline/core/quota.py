@@ -48,13 +48,14 @@ class Rule(StrEnum):
     EXACT = "exact"  # the same, counted by the limiter alone: to the nanosecond, and nothing is left unused
     EVEN = "even"  # a bucket that is counted by the limiter alone: nothing is left unused
     SLOTS = "slots"  # requests in flight
+    MEASURED = "measured"  # unknown: the limit is stated nowhere, and was found from outcomes
 
 
-OWN_RULES = (Rule.EXACT, Rule.EVEN)
-"""The rules of quotas that no provider counts. Each process keeps its own, and answers do not change them."""
+OWN_RULES = (Rule.EXACT, Rule.EVEN, Rule.MEASURED)
+"""The rules of quotas that no provider counts or states. Each process keeps its own, and what answers state does not change them."""
 
 
-_RULES = {rule.value: rule for rule in Rule}
+_RULES = {rule.value: rule for rule in Rule if rule is not Rule.MEASURED}
 _PERIODS = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
     "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0,
@@ -106,7 +107,7 @@ class Quota:
         if type(self.rule) is not Rule:
             rules = ", ".join(f"Rule.{rule.name}" for rule in Rule)
             raise QuotaError(f"rule of {self.unit} is {self.rule!r}: it must be one of {rules}")
-        if (self.rule is Rule.SLOTS) != (self.period_s == 0):
+        if (self.rule is Rule.SLOTS) != (self.period_s == 0) and self.rule is not Rule.MEASURED:
             raise QuotaError(f"{self.unit}: slots have no period, and every other rule needs one above 0 s")
         if not (math.isfinite(self.period_s) and self.period_s >= 0):
             raise QuotaError(f"period of {self.unit} is {self.period_s!r} s: it must be a finite number above 0")
@@ -191,8 +192,9 @@ class Quota:
         return cls(unit, _number(number, scale), period_s, burst, rule, anchor)
 
     def __str__(self) -> str:
-        if self.rule is Rule.SLOTS:
-            return f"{_short(self.amount)} {self.unit}" + ("" if self.unit == CONCURRENCY else " slots")
+        if not self.period_s:
+            slots = "" if self.unit == CONCURRENCY else " slots"
+            return f"{_short(self.amount)} {self.unit}{slots if self.rule is Rule.SLOTS else f' {self.rule.value}'}"
         if self.anchor == MONTH:
             return f"{_short(self.amount)} {self.unit}/{MONTH}"
         names = {1.0: "s", 60.0: "min", 3_600.0: "hour", 86_400.0: "day"}

@@ -7,13 +7,17 @@ from dataclasses import replace
 
 from paceline.core.corrections import Corrections
 from paceline.core.guesses import RETEST_STEP, Guess
-from paceline.core.meters import Restarting, Slots, Window
-from paceline.core.quota import LONG_S, OWN_RULES, Rule
+from paceline.core.meters import Bucket, Restarting, Slots, Window
+from paceline.core.quota import CONCURRENCY, LONG_S, OWN_RULES, Rule
 from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
 from paceline.core.results import LEARNED, Refusal, RefusalKind, Reservation
 
 PLENTY = 0.5
 """A refusal that names no quota is blamed on assumed slots if every other quota has more than this share left."""
+
+
+FULL = 0.9
+"""A refusal that states no number and no wait refutes a limit of which more than this share was left."""
 
 
 class Refusals:
@@ -30,11 +34,13 @@ class Refusals:
     def __init__(self, corrections: Corrections, readings: Readings) -> None:
         self._corrections, self._readings = corrections, readings
         self._ledger, self._accounts, self._guesses = corrections.ledger, corrections.accounts, corrections.guesses
+        self._unstated = corrections.unstated
         self._doubted: dict[int, set[int]] = {}  # of windows, the starts of those with refusals
 
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """Learn from a refusal for rate or growth; whether it has added a quota, or stated another limit."""
         if not refusal.kind.about_rate:
+            self._unstated.explained(now_ns, reservation)
             return False
         named = refusal.unit is not None  # numbers without a unit may be about a quota that is not listed
         refusal = replace(
@@ -44,19 +50,19 @@ class Refusals:
             limit=within(refusal.limit, LIMIT_MIN, LIMIT_MAX) if named else None,
             used=within(refusal.used, 0.0, LIMIT_MAX) if named else None,
         )
+        if self.is_unstated(now_ns, reservation, refusal):
+            return self._unstated.refused(now_ns, reservation, refusal)
+        self._unstated.explained(now_ns, reservation)
         sent_ns = reservation.granted_ns
-        shown = self._readings.shown(reservation)
-        amounts = dict(enumerate(reservation.amounts))
-        ample = {i for i, left in shown.items() if left > amounts.get(i, 0.0)}  # of these the provider had enough
-        if refusal.unit:
-            index = self._corrections.index_of(refusal.unit, refusal.period_s)
-        else:
-            index = self._tightest(now_ns, ample, refusal.retry_after_s or 0.0)
+        ample, index = self._ample(reservation), self._index(now_ns, reservation, refusal)
         if refusal.limit is not None:
             refusal = replace(refusal, limit=refusal.limit * self._corrections.usable_share(index, refusal.unit))
         before = self._accounts[index].meter.quota.amount if index is not None else 0.0
         source = self._accounts[index].source if index is not None else LEARNED
         changed = self._corrections.take_limit(now_ns, index, refusal, sent_ns)
+        if self._shows_another(now_ns, reservation, refusal, index):
+            self._unstated.begin(now_ns, refusal.unit)
+            changed = True
         if index is not None:
             m = self._accounts[index].meter
             if isinstance(m, Slots):
@@ -77,6 +83,50 @@ class Refusals:
                 if tracker.refused(now_ns, sent_ns, note, amount, refusal, pause_ns) and not other:
                     self._corrections.spread(now_ns, index)
         return changed
+
+    def is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+        """Whether a refusal for rate or growth is about a limit that neither the user nor an answer states."""
+        unit = refusal.unit
+        if refusal.limit is not None:
+            return False
+        index = self._index(now_ns, reservation, refusal)
+        if index is not None:
+            return self._unstated.measures(unit) and self._left(now_ns, index) > PLENTY
+        if unit is None or unit == CONCURRENCY:
+            return self._unstated.measures(unit)
+        return self._corrections.is_new(unit, refusal.period_s) and not self._corrections.shared
+
+    def _index(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> int | None:
+        """The index of the stated quota that a refusal is about, or else may be about; ``None`` for none."""
+        if refusal.unit:
+            return self._corrections.index_of(refusal.unit, refusal.period_s)
+        return self._tightest(now_ns, self._ample(reservation), refusal.retry_after_s or 0.0)
+
+    def _left(self, now_ns: int, index: int) -> float:
+        """The share that is left of what the quota at ``index`` holds at once."""
+        m = self._accounts[index].meter
+        holds = min(m.quota.burst, m.burst_cap) if isinstance(m, Bucket) else m.quota.burst
+        return 1 - m.lack(now_ns) / holds if holds else 0.0
+
+    def _shows_another(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
+        """Whether a refusal that states nothing shows that the limit at ``index`` is not that of the provider.
+
+        Next to nothing of it was used, so another limit holds, which neither the user nor an answer states. So it does
+        without an index: there are slots only, or quotas of a day.
+        """
+        if refusal.limit is not None or refusal.retry_after_s or refusal.kind is not RefusalKind.RATE:
+            return False
+        if self._corrections.shared or self._readings.shown(reservation) or self._unstated.measures(refusal.unit):
+            return False
+        if index is None:
+            return refusal.unit is None
+        m = self._accounts[index].meter
+        return m.bursts and not m.quota.is_long and m.level(now_ns) > FULL * m.quota.burst
+
+    def _ample(self, reservation: Reservation) -> set[int]:
+        """The quotas of which the provider had enough for an attempt, by the headers of its answer."""
+        amounts = dict(enumerate(reservation.amounts))
+        return {i for i, left in self._readings.shown(reservation).items() if left > amounts.get(i, 0.0)}
 
     def _doubt_window(self, now_ns: int, index: int, m: Window) -> None:
         """Spread a window that should have had enough, after refusals in two of its periods.

@@ -48,6 +48,14 @@ class Resolved:
     charged_after: frozenset[str] = frozenset()
     gentle: bool = False
 
+    @property
+    def is_unstated(self) -> bool:
+        """Whether neither the user nor a table states a limit: there are assumed slots only."""
+        return bool(self.quotas) and all(
+            quota.rule is Rule.SLOTS and source.kind is SourceKind.ASSUMED
+            for quota, source in zip(self.quotas, self.sources, strict=True)
+        )
+
 
 class Limits:
     """The given quotas, and the published ones for models without.

@@ -278,8 +278,8 @@ class Permit:
         pause_s = retry_after_s or refusal.retry_after_s or 0.0
         if not 0 <= pause_s <= PAUSE_MAX_S:
             raise QuotaError(f"retry_after_s is {pause_s!r}: it must be from 0 s to 32 days")
-        if not pause_s and refusal.kind.about_rate and (row := self._scheduler.row(self.reservation, refusal)):
-            pause_s = progress.pause_s(refusal, row)
+        if refusal.kind.about_rate and (row := self._scheduler.row(self.reservation, refusal)) is not None:
+            pause_s = 0.0 if row.is_paced else pause_s or progress.pause_s(refusal, row)
         self.refuse(refusal, Again(pause_s, pool_wide=True))
 
     def refuse(self, refusal: Refusal, decision: Again | GiveUp) -> None:

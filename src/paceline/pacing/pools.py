@@ -190,11 +190,15 @@ class Pools:
             return Pool(resolved.pool, LocalCapacity.of((), now_ns), waiting_max=settings.waiting_max), None
         if any(quota.rule in OWN_RULES for quota in resolved.quotas):
             worker = None
+        quotas, sources = resolved.quotas, resolved.sources
+        measures = worker is None and bool(learns) and resolved.is_unstated
+        if measures:
+            quotas, sources = (), ()
         ledger = Ledger(
-            resolved.quotas,
+            quotas,
             now_ns,
             usable=1.0 if own else settings.usable,
-            sources=resolved.sources,
+            sources=sources,
             charged_after=resolved.charged_after if worker is None else (),  # a store counts it at admission
             headroom_s=0.0 if own else HEADROOM_S if settings.headroom_s is None else settings.headroom_s,
             ttl_s=settings.ttl_s,
@@ -204,7 +208,10 @@ class Pools:
         queue.next_number = self._next_number
         capacity: Capacity
         if worker is None:
-            capacity = LocalCapacity(ledger, learns=learns, adapts=settings.headroom_s is None and not own)
+            adapts = settings.headroom_s is None and not own
+            capacity = LocalCapacity(
+                ledger, learns=learns, adapts=adapts, measures_from_ns=now_ns if measures else None
+            )
         else:
             capacity = worker.capacity(ledger, queue, now_ns, learns=learns)
         return Pool(resolved.pool, capacity, queue, waiting_max=settings.waiting_max), worker

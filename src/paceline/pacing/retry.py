@@ -23,7 +23,8 @@ FAIR_SHARE = 0.75
 
 BEHIND = 3
 """A request that was refused so many times goes behind the others while the pool admits none, so that the next probe is another
-request. Up to this number, the refusals of one request lengthen the pause of the pool as refusals in a row do."""
+request. Where a rate is measured, it does so at any time: it may be refused for its own sake, and its refusals slow the others down.
+Up to this number, the refusals of one request lengthen the pause of the pool as refusals in a row do."""
 
 DEAD_PROBES, DEAD_TIMES = 8, 8
 """A pool stops after so many refusals in a row, if they have lasted so many times as long as the longest row before, and twice
@@ -164,12 +165,13 @@ class RetryPolicy:
             return GiveUp(f"the provider has admitted nothing for {row.lasted_s:,.0f} s", stop_s=row.lasted_s)
         again = row._replace(number=max(row.number, min(failures.of_pool, BEHIND)))
         pause_s = progress.pause_s(refusal, again, self.backoff_s, self.backoff_max_s)
-        pause_s = self._spread(pause_s, luck, stated=asked_s > 0)
+        pause_s = self._spread(pause_s, luck, stated=asked_s > 0 and not row.is_paced)
         if failures.of_pool == self.max_refused or self.max_attempts == 1:
             return GiveUp(_made(failures.of_pool), pause_s=pause_s)
         if unfair := _unfair(failures, row):
             return GiveUp(unfair, pause_s=pause_s)
-        return Again(pause_s, pool_wide=True, behind=min(failures.of_pool, row.number) >= BEHIND)
+        alone = failures.of_pool if row.is_paced else min(failures.of_pool, row.number)
+        return Again(pause_s, pool_wide=True, behind=alone >= BEHIND)
 
     def _spread(self, pause_s: float, luck: float, *, stated: bool) -> float:
         """A pause with its random part, which comes on top of a stated one: the provider names a minimum."""

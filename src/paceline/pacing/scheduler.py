@@ -20,7 +20,7 @@ from paceline.core.meters import UNKNOWN_NS
 from paceline.core.pool import Pool
 from paceline.core.progress import Row
 from paceline.core.queue import Queue, Waiter
-from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
+from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost
 from paceline.core.results import (
     Expired,
     NeverFits,
@@ -276,7 +276,7 @@ class Scheduler:
     def retry_after_s(self, until: WaitUntil) -> float:
         """Seconds from now until ``until``; infinite where a slot binds, even if a store is asked again before."""
         accounts = self.pool.ledger.accounts
-        if any(one.name == until.quota and one.meter.quota.rule is Rule.SLOTS for one in accounts):
+        if any(one.name == until.quota and not one.meter.quota.period_s for one in accounts):
             return math.inf
         return wait_until_s(until.at_ns, self.now_ns())
 

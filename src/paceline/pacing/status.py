@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from paceline.core.measured import FoundMeter
 from paceline.core.meters import UNKNOWN_NS, Bucket, Meter, Restarting, Window
 from paceline.core.pool import Pool
 from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Rule
@@ -65,6 +66,7 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN) -> dict[str, Any]:
             }
             for account in ledger.accounts
             for m in [account.meter]
+            if not isinstance(m, FoundMeter) or m.found is not None
         ],
         "waiting": pool.queue.length,
         "lanes": pool.queue.waiting(),
@@ -101,6 +103,8 @@ def metrics(pool: Pool, now_ns: int) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for m in pool.ledger.meters:
+        if isinstance(m, FoundMeter) and m.found is None:
+            continue
         if m.quota.unit in _INITIALS and m.quota.period_s in _PERIODS:
             name = f"{_INITIALS[m.quota.unit]}p{_PERIODS[m.quota.period_s]}"
             for field, amount in (("limit", m.quota.amount), ("remaining", round(m.level(now_ns), 3))):

@@ -19,6 +19,7 @@ from functools import partial
 from itertools import chain, count
 
 from paceline.core.ledger import Ledger
+from paceline.core.measured import RateMeter
 from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
 from paceline.core.quota import NS, REQUESTS, Cost, Rule
@@ -117,7 +118,10 @@ class _Stage:
         self.name, self.stopped = pool.name, pool.stopped is not None
         self.ledger = Ledger([], now_ns, headroom_s=live.headroom_s, ttl_s=live.ttl_ns / NS, gentle=live.gentle)
         for account in live.accounts:
-            self.ledger.add_account(account.with_meter(deepcopy(account.meter)))
+            meter = deepcopy(account.meter)
+            if isinstance(meter, RateMeter):
+                meter.rate.hold()
+            self.ledger.add_account(account.with_meter(meter))
         self.ledger.pause.until_ns = max(live.pause.until_ns, now_ns + pool.capacity.cool_down_ns(now_ns))
         self.ahead = [waiter.cost for waiter in pool.queue]
         self.open = [(list(r.amounts), list(r.marks), r.granted_ns) for r in live.open_reservations]

@@ -16,7 +16,7 @@ from paceline.providers.parse import spelled, undated
 from paceline.providers.registry import ALIASES, PROVIDERS, base_of, is_provider, maker, provider_named
 
 UNKNOWN: Final = parse_quotas("8 concurrency")
-"""What is assumed for a provider without a table: no rate, which its answers may state."""
+"""What is assumed for a provider without a table where a store keeps the quotas. Where one process does, its rate is measured."""
 
 DEFAULT: Final = "default"
 """The model name of a table's row for all models that the table does not list."""
@@ -54,8 +54,8 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
     """The limits that ``provider`` publishes for ``model``.
 
     The longest pattern that matches wins. A row without the tier stands in with an equal tier, or with the next lower
-    one; a unit that a row does not state is taken from the table's default. For a provider without a table, 8 requests
-    in flight are assumed, with a warning.
+    one; a unit that a row does not state is taken from the table's default. For a provider without a table,
+    :data:`UNKNOWN` is assumed, with a warning.
 
     Args:
         provider: A provider's name or alias.
@@ -72,8 +72,8 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
     if tier is not None:
         raise QuotaError(f"no tiers of {name} are known{f' ({near})' if near else ''}: leave out tier={tier!r}")
     warnings.warn(
-        f"no published limits are known for provider {name!r}{f' ({near})' if near else ''}: {UNKNOWN[0]} is assumed, and"
-        f" no rate until an answer states one. Set the real ones: Limiter({{'{name}/*': ['500 requests/min', ...]}})",
+        f"no published limits are known for provider {name!r}{f' ({near})' if near else ''}: a rate is measured"
+        f" until an answer states one (with a store: {UNKNOWN[0]}). Set the real ones: Limiter({{'{name}/*': ['500 requests/min', ...]}})",
         PacelineWarning,
         stacklevel=2,
     )

@@ -189,6 +189,10 @@ class SharedCapacity:
         )
         return False
 
+    def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:  # noqa: ARG002
+        """See :meth:`Capacity.paces <paceline.core.capacity.Capacity.paces>`: a store measures nothing."""
+        return False
+
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
         """See :meth:`Capacity.observe <paceline.core.capacity.Capacity.observe>`; learning follows the next reply."""
         self._study(now_ns, reservation, lambda learning, at_ns: learning.observe(at_ns, readings, reservation))

@@ -196,7 +196,7 @@ class SharedLedger:
                 account.meter.correct(now_ns, int(mark) + set_ns, charged, actual)
                 account.spent += actual - charged
             if message.gentle and news.answered:
-                account.meter.answered(charged if actual is None else max(charged, actual))
+                account.meter.answered(now_ns, int(mark), charged if actual is None else max(charged, actual))
         if news.probe and news.answered:
             self._pause.answered(now_ns, message.who)
         elif news.probe:

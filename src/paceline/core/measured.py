@@ -1,0 +1,162 @@
+"""The meters of unstated limits: the measured rate of a unit, and the bound on the number in flight.
+
+They have no amount. Their quota is what was found last, for those who read it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from math import ceil, inf, isfinite, log, log2
+from typing import Generic, TypeVar
+
+from paceline.core.meters import FAR_NS, Meter
+from paceline.core.quota import CONCURRENCY, NS, Quota, Rule
+from paceline.core.rate import MeasuredRate, Phase, RateNote
+from paceline.core.results import Reservation
+from paceline.core.window import InFlightNote, InFlightWindow
+
+Note = TypeVar("Note", RateNote, InFlightNote)
+
+
+class FoundMeter(Meter, Generic[Note]):
+    """A limit that is found from outcomes. Each attempt has a note, whose number is its mark.
+
+    Attributes:
+        index: The index of its account.
+        notes: The note of each attempt in flight, by its mark.
+    """
+
+    __slots__ = ("index", "notes")
+
+    def __init__(self, index: int, unit: str, period_s: float) -> None:
+        self.index = index
+        self.notes: dict[int, Note] = {}
+        self.quota = Quota(unit, 1.0, period_s, rule=Rule.MEASURED)
+        self.headroom_s, self.most = 0.0, inf
+
+    @property
+    @abstractmethod
+    def found(self) -> float | None:
+        """The amount that was found; ``None`` for none, or while another limit holds."""
+
+    @abstractmethod
+    def off(self, now_ns: int) -> None:
+        """Limit nothing from now on, and forget what was found: a limit is stated. Refusals in spite of it are evidence."""
+
+    @abstractmethod
+    def explained(self, now_ns: int, reservation: Reservation) -> None:
+        """The attempt was refused for another reason than this limit."""
+
+    def take(self, reservation: Reservation) -> Note | None:
+        """The note of an attempt, which has no note from now on; ``None`` for one that has none."""
+        return self.notes.pop(reservation.marks[self.index], None) if self.index < len(reservation.marks) else None
+
+    def describe(self, found: float) -> None:
+        """Let the quota be what was found."""
+        self.quota = self.quota.with_amount(float(f"{found:.3g}"))
+
+    def lost(self, now_ns: int, mark: int) -> None:
+        self.answered(now_ns, mark, 0.0)
+
+    def move(self, now_ns: int, mark: int, amount: float) -> int:
+        self.unsent(now_ns, mark, amount)
+        return self.charge(now_ns, amount)
+
+    def level(self, now_ns: int) -> float:
+        return float(self.earliest(now_ns, 1.0) <= now_ns)
+
+    def full_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
+        return None
+
+    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
+        """A stated amount is that of another quota."""
+
+
+class RateMeter(FoundMeter[RateNote]):
+    """The measured rate of one unit.
+
+    Attributes:
+        rate: The rate.
+    """
+
+    __slots__ = ("rate",)
+
+    def __init__(self, index: int, unit: str, now_ns: int) -> None:
+        super().__init__(index, unit, 60.0)
+        self.rate = MeasuredRate(now_ns)
+
+    @property
+    def found(self) -> float | None:
+        return self.rate.cycle.top * self.quota.period_s or None
+
+    def off(self, now_ns: int) -> None:
+        self.rate, self.notes = MeasuredRate(now_ns, stated=True), {}
+
+    def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
+        at_ns = self.rate.earliest_ns(now_ns)
+        return max(at_ns, now_ns) + self._takes_ns(ahead) if ahead else at_ns
+
+    def _takes_ns(self, amount: float) -> int:
+        """How long ``amount`` takes at least. An opening rate doubles each second."""
+        rate = self.rate
+        if rate.phase is Phase.OPENING:
+            return ceil(log2(1 + amount * log(2) / rate.rate) * NS)
+        return ceil(amount / rate.cycle.top * NS) if rate.cycle.top else 0
+
+    def charge(self, now_ns: int, cost: float) -> int:
+        note = self.rate.sent(now_ns, cost)
+        self.notes[note.number] = note
+        return note.number
+
+    def unsent(self, now_ns: int, mark: int, charged: float) -> None:  # noqa: ARG002
+        if (note := self.notes.pop(mark, None)) is not None:
+            self.rate.unsent(note)
+
+    def answered(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
+        if (note := self.notes.pop(mark, None)) is not None:
+            self.rate.answered(now_ns, note)
+
+    def explained(self, now_ns: int, reservation: Reservation) -> None:
+        if (note := self.take(reservation)) is not None:
+            self.rate.explained(now_ns, note)
+
+
+class InFlightMeter(FoundMeter[InFlightNote]):
+    """The bound on the number in flight.
+
+    Attributes:
+        window: The bound.
+    """
+
+    __slots__ = ("window",)
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index, CONCURRENCY, 0.0)
+        self.window = InFlightWindow()
+
+    @property
+    def found(self) -> float | None:
+        return self.window.size if isfinite(self.window.size) else None
+
+    def off(self, now_ns: int) -> None:  # noqa: ARG002
+        self.window, self.notes = InFlightWindow(), {}
+
+    def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
+        return now_ns if self.window.in_flight + ahead < self.window.size else FAR_NS
+
+    def charge(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
+        note = self.window.sent(now_ns)
+        self.notes[note.number] = note
+        return note.number
+
+    def unsent(self, now_ns: int, mark: int, charged: float) -> None:  # noqa: ARG002
+        if (note := self.notes.pop(mark, None)) is not None:
+            self.window.unsent(note)
+
+    def answered(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
+        if (note := self.notes.pop(mark, None)) is not None:
+            self.window.answered(now_ns, note)
+
+    def explained(self, now_ns: int, reservation: Reservation) -> None:  # noqa: ARG002
+        if (note := self.take(reservation)) is not None:
+            self.window.unsent(note)

@@ -1,0 +1,530 @@
+"""What a provider admits of one unit per second, measured from outcomes alone.
+
+This is for a limit that neither the user nor an answer states. The caller reports each attempt and each refusal, and
+:class:`MeasuredRate` computes when the next attempt may go.
+
+The measurement
+    At the instant of a refusal the quota of the provider is empty. The amount that was admitted between two such instants is the
+    amount that the provider has refilled. This holds for a bucket of any size, and for any attempts in between. An attempt
+    is admitted if it is not refused within a short time: no answer is needed, because a provider refuses before it works.
+
+Nothing admitted
+    If nothing is admitted, the rate is below one attempt in the time since the last empty instant. One attempt goes after
+    as long a time again, then after twice that time, and so on. So the waits double without a count of the attempts. A blocked
+    time is measured as a whole, from the end of the last one to its own end. For a counter that restarts this is right, too:
+    the rate before the blocked time would be far too high.
+
+The cycle
+    After a refusal the rate goes a tenth below the measured one, back to it, and then above it as a test. It rises slowly at
+    first, and ever faster while nothing is refused. A cycle takes longer while successive tests find the same rate.
+
+Stated waits
+    A wait that a refusal states is kept if it is longer than the own one. Tests show which share of it is needed.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import inf
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from paceline.core.quota import NS
+
+START = 10.0
+"""An unknown rate begins with so many attempts per second, and doubles each second until the first refusal. Then 5,000 requests
+to a provider without a limit take an eighth longer, and one that holds a single attempt refuses about five in the first second."""
+
+CUT = 0.1
+"""How far below the measured rate a cycle begins, as a share of it. A bucket must refill after a refusal. The mean loss of
+a cycle is a quarter of it, and less in a longer cycle."""
+
+CYCLE_S, CYCLE_N = 5.0, 20
+"""A test above the measured rate comes after this time at the earliest, and need not take longer than so many attempts. A
+test costs one refusal, so this bounds the refusals in the long run: one in 20, and with the longest cycles one in 120."""
+
+STEADY_MAX = 6.0
+"""How many times longer a cycle becomes while its tests find the same rate. At 5 per second 0.6 % of the attempts are refused then, and
+a doubled rate is found in 40 s. With 3 times it is 1.1 % and 13 s, with 12 times 0.4 % and 100 s."""
+
+SAME = 0.07
+"""Two measured rates that differ by a smaller share are the same."""
+
+FELL = 0.85
+"""A test that is refused shows a lower rate only if it measures less than this share of the known one. Attempts that went
+below the known rate also lower the measurement, where the provider has no burst to keep what they left."""
+
+EVIDENCE_N = 8
+"""A measurement goes on over further refusals until so many attempts were admitted. Its error is one attempt at each
+end."""
+
+STRIKES = 3
+"""Nothing is admitted, if so many attempts after a cut were all refused. One or two may only have been too early."""
+
+WAIT_MIN_S = 0.05
+"""The shortest wait while nothing is admitted: refusals need longer to come back."""
+
+WAIT_S, WAIT_N = 15.0, 3
+"""The longest wait while nothing is admitted, in seconds or in attempts at the known rate, whichever is longer. The end of
+the blocked time is found that late."""
+
+UNKNOWN_WAIT_S = 60.0
+"""The longest one while no rate is known: a provider that admits nothing for ten minutes is given up soon after that."""
+
+STATED_MAX_S = 60.0
+"""In a longer stated wait a probe goes after 15 s, and then each after twice the time. A day that is true costs 14 refusals, and a
+day that is not costs 15 s."""
+
+TESTED_MIN_S = 2.0
+"""A shorter stated wait is not tested: the gain would be less than the refusal costs."""
+
+LATE_NS = NS // 500
+"""An attempt waited for the rate if it goes at most so much, and half of its own time, after the instant at which it may. Timers
+are late by a millisecond or two."""
+
+FASTEST = 1e6
+"""The rate rises no further than to so many attempts per second: no process sends them faster."""
+
+VERDICT_NS, VERDICT_MIN_NS, VERDICT_MAX_NS = NS, NS // 20, 2 * NS
+"""An attempt that was not refused within twice the slowest refusal is admitted. This is that time before the first refusal, and
+its bounds: the network delays an attempt, too, and an overloaded provider must not stop the measurement."""
+
+
+class Phase(Enum):
+    """How the rate changes with time."""
+
+    OFF = "off"  # not at all, and it limits nothing: a limit is stated elsewhere
+    OPENING = "opening"  # it doubles each second: there is no measured rate
+    HOLDING = "holding"  # it rises to the measured rate
+    TESTING = "testing"  # it rises above the measured rate
+    BLOCKED = "blocked"  # not at all: nothing is admitted, and one attempt goes at a time, the probe
+
+
+class Event(Enum):
+    """What changes the phase."""
+
+    DENIED = "denied"  # a refusal in spite of a stated limit
+    MEASURED = "measured"  # a refusal after which the rate is known
+    REACHED = "reached"  # the rate has come to the measured one
+    BLOCK = "block"  # nothing is admitted, or the provider asks to wait
+    ADMITTED = "admitted"  # the probe was not refused
+    EXPLAINED = "explained"  # the refusals had another reason than the rate
+
+
+NEXT: Final = MappingProxyType(
+    {
+        (Phase.OFF, Event.DENIED): Phase.OPENING,
+        (Phase.OPENING, Event.MEASURED): Phase.HOLDING,
+        (Phase.HOLDING, Event.MEASURED): Phase.HOLDING,
+        (Phase.TESTING, Event.MEASURED): Phase.HOLDING,
+        (Phase.HOLDING, Event.REACHED): Phase.TESTING,
+        (Phase.TESTING, Event.REACHED): Phase.TESTING,  # twice the measured rate is the measured one now
+        (Phase.OPENING, Event.BLOCK): Phase.BLOCKED,
+        (Phase.HOLDING, Event.BLOCK): Phase.BLOCKED,
+        (Phase.TESTING, Event.BLOCK): Phase.BLOCKED,
+        (Phase.BLOCKED, Event.BLOCK): Phase.BLOCKED,  # the probe was refused: the next one goes later
+        (Phase.BLOCKED, Event.ADMITTED): Phase.HOLDING,
+        (Phase.OPENING, Event.EXPLAINED): Phase.OPENING,
+        (Phase.HOLDING, Event.EXPLAINED): Phase.OPENING,
+        (Phase.TESTING, Event.EXPLAINED): Phase.OPENING,
+        (Phase.BLOCKED, Event.EXPLAINED): Phase.OPENING,
+    }
+)
+"""The phase that follows; the other pairs do not occur."""
+
+
+class Finding(Enum):
+    """What a refusal was taken for."""
+
+    OLD = "old"  # the attempt was sent before the last change of the rate, and says nothing about the rate since
+    UNDECIDED = "undecided"  # nothing was admitted since the last change of the rate, but few attempts were sent
+    DENIED = "denied"  # the stated limit is not the one of the provider
+    EARLY = "early"  # the attempt went at the measured rate, or below: the rate has fallen, or was measured too high
+    LATE = "late"  # the attempt went above the measured rate, as a test
+    BLOCKED = "blocked"  # nothing is admitted, or the provider asks to wait
+
+
+class RateNote(NamedTuple):
+    """What is kept of an attempt until its outcome.
+
+    Attributes:
+        sent_ns: When it was sent.
+        amount: What it costs.
+        total: What was sent until then, with this attempt.
+        number: How many attempts were sent until then, with this one.
+        rate: The rate at which it was sent, per second.
+    """
+
+    sent_ns: int
+    amount: float
+    total: float
+    number: int
+    rate: float
+
+
+class Mark(NamedTuple):
+    """An instant, and the amount that was admitted until then."""
+
+    at_ns: int
+    admitted: float
+
+
+class RefusalDelay:
+    """How long refusals take, and so, after which time an attempt is admitted.
+
+    Attributes:
+        slowest_ns: The time from an attempt to its refusal, of the slowest one. It fades. It is 0 before the first refusal.
+    """
+
+    __slots__ = ("slowest_ns",)
+
+    def __init__(self) -> None:
+        self.slowest_ns = 0
+
+    def add(self, took_ns: int) -> None:
+        """Count a refusal that came after ``took_ns``."""
+        self.slowest_ns = max(self.slowest_ns - self.slowest_ns // 100, took_ns)
+
+    @property
+    def verdict_ns(self) -> int:
+        """After this time, an attempt that was not refused is admitted."""
+        if not self.slowest_ns:
+            return VERDICT_NS
+        return min(max(2 * self.slowest_ns, VERDICT_MIN_NS), VERDICT_MAX_NS)
+
+
+class StatedWaits:
+    """Which share of the waits that refusals state is kept.
+
+    One stated wait of 1, 2, 4, … is tested: the probe goes after half of the wait. If it is admitted, half is kept from then on.
+    If it is refused, the wait is right, and the tests become rarer. So an honest provider is tested a few times in all, and a
+    provider that always states the same long wait costs little after a few tests.
+
+    Attributes:
+        share: The share of a stated wait that is kept.
+        every: One wait of so many is tested.
+        left: The waits until the next test; 0 while one is tested.
+    """
+
+    __slots__ = ("every", "left", "share")
+
+    def __init__(self) -> None:
+        self.share = 1.0
+        self.every = self.left = 1
+
+    def kept_s(self, stated_s: float, *, again: bool) -> float:
+        """How long to wait after a refusal that states ``stated_s``; ``again``: it is the refusal of a probe."""
+        if not self.left:  # the test was refused
+            self.every *= 2
+            self.left = self.every
+        elif again:
+            self.share = min(2 * self.share, 1.0)
+        self.left -= 1
+        return stated_s * self.share / (1 if self.left else 2)
+
+    def admitted(self) -> None:
+        """Count a probe that was admitted."""
+        if not self.left:
+            self.share /= 2
+            self.every = self.left = 1
+
+
+class Cycle:
+    """The course of the rate about a measured one: from a tenth below it to twice as much, flat where they are equal.
+
+    Attributes:
+        top: The measured rate, per second; 0 before the first measurement.
+        span_s: The time over which a refusal last measured it. After little evidence the next test comes soon. A blocked time
+            does not count: it may have been an outage, and then the rate must rise quickly.
+        progress: The place in the cycle: 0 at its beginning, 1 at ``top``, 2 at twice ``top``.
+        steady: How many times longer the cycle is, because successive tests have found the same rate.
+    """
+
+    __slots__ = ("progress", "span_s", "steady", "top")
+
+    def __init__(self) -> None:
+        self.top = self.span_s = self.progress = 0.0
+        self.steady = 1.0
+
+    def begin(self, top: float, *, lengthen: bool) -> None:
+        """Begin at the measured rate ``top``.
+
+        Args:
+            top: The rate.
+            lengthen: Whether the cycle is longer than the last one, if that has found the same rate. It is not, if the rate is
+                found without a test: such rates become lower step by step while the capacity of a provider falls.
+        """
+        if abs(top - self.top) >= SAME * self.top:
+            self.steady = 1.0
+        elif lengthen:
+            self.steady = min(2 * self.steady, STEADY_MAX)
+        self.top, self.progress = top, 0.0
+
+    def advance(self, waited_s: float, mean: float) -> bool:
+        """Go on by ``waited_s``, with attempts of the cost ``mean``; whether the rate has come to ``top``, so that a test begins.
+
+        At twice ``top`` the rate is the new ``top``: all of it was admitted.
+        """
+        before = self.progress
+        longest_s = max(CYCLE_S, CYCLE_N * mean / self.top)
+        self.progress += waited_s / (min(max(self.span_s, CYCLE_S), longest_s) * self.steady)
+        if self.progress >= 2:
+            self.top, self.progress, self.steady = 2 * self.top, 1.0, 1.0
+            return True
+        return before < 1 <= self.progress
+
+    @property
+    def rate(self) -> float:
+        """The rate at this place."""
+        past = self.progress - 1
+        return self.top * (1 + past**3 * (CUT / self.steady if past < 0 else 1))
+
+
+class MeasuredRate:
+    """What a provider admits of one unit per second, found from outcomes.
+
+    The time between two attempts is the cost of the first one at the present rate, so that nothing goes in a burst. An unknown
+    provider may hold one attempt at once.
+
+    Attributes:
+        phase: How the rate changes with time.
+        rate: The present rate, per second, above 0; infinite in the phase ``OFF``.
+        cycle: The measured rate, and the course of the rate about it.
+        next_at_ns: When the next attempt may go.
+        last_ns: When the last attempt was sent, or an outcome changed the rate, if that was later.
+        sent_total: The amount of all attempts.
+        lost_total: The amount of the attempts that were not admitted.
+        sent_count: How many attempts there were.
+        cut_count: How many attempts there were when an outcome last changed the rate.
+        cut_lost: How many later attempts were not admitted.
+        empty: The last instant at which the quota of the provider was empty; at first, the beginning.
+        test: When the present test began.
+        block_end: When the last blocked time ended; at first, the beginning.
+        until_ns: When the present blocked time has ended, if the next probe is admitted: the middle of the last wait.
+        probe: The attempt that goes alone while nothing is admitted, until its outcome is known.
+        refusal_delay: After which time an attempt is admitted.
+        stated_waits: Which share of stated waits is kept.
+    """
+
+    __slots__ = (
+        "block_end",
+        "cut_count",
+        "cut_lost",
+        "cycle",
+        "empty",
+        "last_ns",
+        "lost_total",
+        "next_at_ns",
+        "phase",
+        "probe",
+        "rate",
+        "refusal_delay",
+        "sent_count",
+        "sent_total",
+        "stated_waits",
+        "test",
+        "until_ns",
+    )  # fmt: skip
+
+    def __init__(self, now_ns: int, *, stated: bool = False) -> None:
+        """Begin at ``now_ns``; ``stated``: another limit holds, and this one is off until :meth:`refused` is called."""
+        self.phase = Phase.OFF if stated else Phase.OPENING
+        self.rate = inf if stated else START
+        self.cycle = Cycle()
+        self.next_at_ns = self.last_ns = self.until_ns = now_ns
+        self.sent_total = self.lost_total = 0.0
+        self.sent_count = self.cut_count = self.cut_lost = 0
+        self.empty = self.test = self.block_end = Mark(now_ns, 0.0)
+        self.probe: RateNote | None = None
+        self.refusal_delay, self.stated_waits = RefusalDelay(), StatedWaits()
+
+    @property
+    def admitted_total(self) -> float:
+        """The amount of the attempts that were sent, and not refused so far."""
+        return self.sent_total - self.lost_total
+
+    @property
+    def mean(self) -> float:
+        """The mean cost of an attempt."""
+        return self.sent_total / self.sent_count if self.sent_count else 1.0
+
+    def earliest_ns(self, now_ns: int) -> int:
+        """When the next attempt may go; while a probe is in flight, when to ask again."""
+        self._pass(now_ns)
+        return self.next_at_ns if self.probe is None else self.probe.sent_ns + self.refusal_delay.verdict_ns
+
+    def sent(self, now_ns: int, amount: float) -> RateNote:
+        """Count an attempt that is sent now, of an ``amount`` above 0; return its note."""
+        self._pass(now_ns)
+        if not self.sent_count and self.phase is Phase.OPENING:
+            self.rate = START * amount
+        self._grow(now_ns, amount)
+        self.sent_total += amount
+        self.sent_count += 1
+        self.next_at_ns = max(self.next_at_ns, now_ns) + round(amount / self.rate * NS)
+        note = RateNote(now_ns, amount, self.sent_total, self.sent_count, self.rate)
+        if self.phase is Phase.BLOCKED:
+            self.probe = note
+        return note
+
+    def unsent(self, note: RateNote) -> None:
+        """Take back an attempt that was not sent after all."""
+        self._lose(note)
+        if note.number > self.cut_count:
+            self.next_at_ns -= round(note.amount / note.rate * NS)
+
+    def answered(self, now_ns: int, note: RateNote) -> None:
+        """Count an answer that is no refusal. It ends a blocked time; else it says nothing new."""
+        if self.probe is not None and note.number == self.probe.number:
+            self._unblock(now_ns, self.probe)
+
+    def explained(self, now_ns: int, note: RateNote) -> None:
+        """Count a refusal that another reason than the rate explains."""
+        self.refusal_delay.add(now_ns - note.sent_ns)
+        self._lose(note)
+
+    def reopen(self, now_ns: int) -> None:
+        """Open again, at the present rate or the measured one: another reason than the rate explains the last refusals."""
+        self.phase = NEXT[self.phase, Event.EXPLAINED]
+        self._cut(now_ns, max(self.rate, self.cycle.top))
+        self.cycle, self.next_at_ns = Cycle(), now_ns
+
+    def hold(self) -> None:
+        """Stay at the measured rate: in a forecast there is no refusal, which would end a test."""
+        self.cycle.steady, self.cycle.progress = inf, 1.0
+
+    def refused(self, now_ns: int, note: RateNote, asked_ns: int | None = None) -> Finding:
+        """Learn from a refusal that nothing else explains.
+
+        Args:
+            now_ns: The present.
+            note: Of the attempt.
+            asked_ns: The wait that the refusal states.
+        """
+        again = self.phase is Phase.BLOCKED
+        self.explained(now_ns, note)
+        if note.number <= self.cut_count:
+            return Finding.OLD
+        finding = self._find(now_ns, note)
+        if asked_ns is not None and self._obey(now_ns, note, asked_ns, again=again):
+            return Finding.BLOCKED
+        return finding
+
+    def _lose(self, note: RateNote) -> None:
+        """Count an attempt as not admitted."""
+        self.lost_total += note.amount
+        if note.number > self.cut_count:
+            self.cut_lost += 1
+            self.probe = None
+
+    def _find(self, now_ns: int, note: RateNote) -> Finding:
+        """What a refusal shows. It sets the rate from now on."""
+        admitted = note.total - self.lost_total  # before this attempt
+        if self.phase is Phase.OFF:
+            self.phase = NEXT[self.phase, Event.DENIED]
+            self.empty = Mark(note.sent_ns, admitted)
+            self._cut(now_ns, START * self.mean)
+            return Finding.DENIED
+        if note.number - self.cut_count > self.cut_lost:
+            return self._measure(now_ns, note, admitted)
+        if self.cut_lost < STRIKES and self.phase is not Phase.BLOCKED:
+            return Finding.UNDECIDED
+        wait_s = max((note.sent_ns - self.empty.at_ns) / NS, self.mean / self.rate, WAIT_MIN_S) / (1 - CUT)
+        longest_s = max(WAIT_S, WAIT_N * self.mean / self.cycle.top) if self.cycle.top else UNKNOWN_WAIT_S
+        self._block(now_ns, min(wait_s, longest_s))
+        return Finding.BLOCKED
+
+    def _measure(self, now_ns: int, note: RateNote, admitted: float) -> Finding:
+        """Measure the rate: from what was admitted since the last empty instant, and in a test since its beginning."""
+        span_s, since = _seconds(self.empty.at_ns, note.sent_ns), max(admitted - self.empty.admitted, 0.0)
+        found = (
+            since + self.mean
+        ) / span_s  # nothing or more was left at the first instant, and less than one cost at the second
+        opening, late = self.phase is Phase.OPENING, self.phase is Phase.TESTING
+        if opening:
+            found = min(found, note.rate / 2)
+        elif late:
+            found = max(found, (admitted - self.test.admitted) / _seconds(self.test.at_ns, note.sent_ns))
+            if found > FELL * self.cycle.top:
+                found = max(found, self.cycle.top)
+        if opening or since >= EVIDENCE_N * self.mean:
+            self.empty = Mark(note.sent_ns, admitted)
+        self.phase = NEXT[self.phase, Event.MEASURED]
+        self.cycle.span_s = span_s
+        self._hold(now_ns, min(found, note.rate), lengthen=late)
+        return Finding.LATE if late else Finding.EARLY
+
+    def _obey(self, now_ns: int, note: RateNote, asked_ns: int, *, again: bool) -> bool:
+        """Wait as a refusal states, if that is longer than the rate makes wait; whether it is."""
+        wait_s, own_s = asked_ns / NS, (self.next_at_ns - now_ns) / NS + 2 * self.mean / max(self.rate, self.cycle.top)
+        if wait_s * self.stated_waits.share <= own_s:
+            return False
+        if wait_s > STATED_MAX_S:
+            wait_s = min(wait_s, max(WAIT_S, _seconds(self.empty.at_ns, note.sent_ns)))
+        elif wait_s > TESTED_MIN_S:
+            wait_s = self.stated_waits.kept_s(wait_s, again=again)
+        self._block(now_ns, wait_s)
+        return True
+
+    def _block(self, now_ns: int, wait_s: float) -> None:
+        """Send the probe after ``wait_s``, and nothing before."""
+        self.phase = NEXT[self.phase, Event.BLOCK]
+        self._cut(now_ns, self.mean / wait_s)
+        self.until_ns = (now_ns + self.next_at_ns) // 2
+
+    def _pass(self, now_ns: int) -> None:
+        """End the blocked time, if the probe has not been refused in time."""
+        if self.probe is not None and now_ns >= self.probe.sent_ns + self.refusal_delay.verdict_ns:
+            self._unblock(now_ns, self.probe)
+
+    def _unblock(self, now_ns: int, probe: RateNote) -> None:
+        """Measure the rate from the end of the last blocked time to the end of this one: ``probe`` is admitted."""
+        admitted = self.admitted_total - probe.amount
+        found = max(admitted - self.block_end.admitted, self.mean) / _seconds(self.block_end.at_ns, self.until_ns)
+        self.block_end, self.empty = Mark(self.until_ns, admitted), Mark(probe.sent_ns, admitted)
+        self.phase = NEXT[self.phase, Event.ADMITTED]
+        self.stated_waits.admitted()
+        self._hold(probe.sent_ns, found, lengthen=True)
+        self.next_at_ns = max(self.next_at_ns, now_ns)
+
+    def _hold(self, now_ns: int, found: float, *, lengthen: bool) -> None:
+        """Begin a cycle at the rate that was ``found``; see :meth:`Cycle.begin`."""
+        self.cycle.begin(found, lengthen=lengthen)
+        self._cut(now_ns, self.cycle.rate)
+
+    def _cut(self, now_ns: int, rate: float) -> None:
+        """Go on at ``rate``, as an outcome has shown. The outcomes of the attempts before say nothing about it."""
+        self.rate, self.probe = rate, None
+        self.cut_count, self.cut_lost = self.sent_count, 0
+        self.last_ns, self.next_at_ns = now_ns, now_ns + round(self.mean / rate * NS)
+
+    def _grow(self, now_ns: int, amount: float) -> None:
+        """Raise the rate for the time that an attempt of ``amount`` has waited for it. A time without demand counts for nothing."""
+        waited_ns, self.last_ns = now_ns - self.last_ns, now_ns
+        idle_ns = now_ns - self.next_at_ns
+        if idle_ns > LATE_NS + amount / self.rate / 2 * NS:
+            self._skip(idle_ns)
+        elif self.rate < FASTEST * amount:
+            self._rise(now_ns, waited_ns / NS)
+
+    def _rise(self, now_ns: int, waited_s: float) -> None:
+        """Raise the rate for ``waited_s``, as the phase has it."""
+        if self.phase is Phase.OPENING:
+            self.rate *= 2**waited_s
+        elif self.phase is not Phase.BLOCKED:
+            if self.cycle.advance(waited_s, self.mean):
+                self.phase = NEXT[self.phase, Event.REACHED]
+                self.test = Mark(now_ns, self.admitted_total)
+            self.rate = self.cycle.rate
+
+    def _skip(self, idle_ns: int) -> None:
+        """Leave a time without demand out of all measurements: less was admitted in it than the provider had."""
+        self.empty, self.test, self.block_end = (
+            Mark(mark.at_ns + idle_ns, mark.admitted) for mark in (self.empty, self.test, self.block_end)
+        )
+        self.until_ns += idle_ns
+
+
+def _seconds(from_ns: int, to_ns: int) -> float:
+    """The time between two instants, above 0."""
+    return max(to_ns - from_ns, 1) / NS

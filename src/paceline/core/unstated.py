@@ -1,0 +1,114 @@
+"""The limits of a pool that neither the user nor an answer states: they are found from the outcomes of its attempts."""
+
+from __future__ import annotations
+
+from math import inf
+
+from paceline.core.account import Account
+from paceline.core.ledger import Ledger
+from paceline.core.measured import InFlightMeter, RateMeter
+from paceline.core.quota import CONCURRENCY, NS, REQUESTS
+from paceline.core.results import Refusal, Reservation, Source, SourceKind
+from paceline.core.window import blame
+
+MEASURED = Source(SourceKind.LEARNED, "measured")
+"""The source of what was found."""
+
+
+class Unstated:
+    """The accounts of the unstated limits of a ledger: a rate for each unit, and a number in flight.
+
+    Args:
+        ledger: The ledger.
+        notices: Takes what the user should know.
+    """
+
+    def __init__(self, ledger: Ledger, notices: list[str]) -> None:
+        self._ledger, self._notices = ledger, notices
+        self._rates: dict[str, RateMeter] = {}  # by unit
+        self._in_flight: InFlightMeter | None = None
+        self._meters: list[RateMeter | InFlightMeter] = []  # all of them
+        self._said: set[str] = set()  # the units that a notice has named
+
+    def measures(self, unit: str | None) -> bool:
+        """Whether the limit of ``unit`` is measured; ``None``: whether any limit is."""
+        return bool(self._meters) if unit is None else any(meter.quota.unit == unit for meter in self._meters)
+
+    def begin(self, now_ns: int, unit: str | None = None) -> None:
+        """Measure the rate of ``unit`` from now on; ``None``: that of requests, and the number in flight."""
+        if (of := unit or REQUESTS) not in self._rates:
+            self._rates[of] = RateMeter(len(self._ledger.accounts), of, now_ns)
+            self._add(self._rates[of])
+        if unit is None and self._in_flight is None:
+            self._in_flight = InFlightMeter(len(self._ledger.accounts))
+            self._add(self._in_flight)
+
+    def _add(self, meter: RateMeter | InFlightMeter) -> None:
+        self._meters.append(meter)
+        self._ledger.add_account(Account(meter, f"{meter.quota.unit}, not measured yet", MEASURED))
+
+    def stated(self, now_ns: int, unit: str) -> None:
+        """Let what was found of ``unit`` limit nothing from now on: its limit is stated."""
+        for meter in self._meters:
+            if meter.quota.unit == unit:
+                meter.off(now_ns)
+
+    def explained(self, now_ns: int, reservation: Reservation) -> None:
+        """Count a refusal that has another reason than these limits."""
+        for meter in self._meters:
+            meter.explained(now_ns, reservation)
+
+    def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+        """Learn from a refusal that no stated limit explains: it is about the rate of a unit, or the number in flight.
+
+        Returns:
+            Whether there are more accounts, because it names another unit.
+        """
+        before = len(self._meters)
+        if refusal.unit == CONCURRENCY:
+            self._bound(now_ns, reservation)
+        else:
+            self._blame(now_ns, reservation, refusal)
+        self.explained(now_ns, reservation)  # the others
+        for meter in self._meters:
+            self._describe(meter)
+        return len(self._meters) > before
+
+    def _bound(self, now_ns: int, reservation: Reservation) -> None:
+        """Bound the number in flight: a refusal has named it."""
+        in_flight = self._in_flight
+        if in_flight is not None and (note := in_flight.take(reservation)) is not None:
+            in_flight.window.named(now_ns, note)
+
+    def _blame(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
+        """Blame the rate of the unit that a refusal names. If it names none, the number in flight may be the reason, too."""
+        if refusal.unit is not None:
+            self.begin(now_ns, refusal.unit)
+        rate, in_flight = self._rates[refusal.unit or self._guilty], self._in_flight
+        rate_note = rate.take(reservation)
+        if rate_note is None:  # it was sent before the measurement began
+            return
+        asked_s = min(refusal.sooner_s or inf, refusal.retry_after_s or inf)
+        asked_ns = round(asked_s * NS) if asked_s < inf else None
+        note = None if in_flight is None or refusal.unit is not None else in_flight.take(reservation)
+        if in_flight is None or note is None:
+            rate.rate.refused(now_ns, rate_note, asked_ns)
+        else:
+            blame(now_ns, rate.rate, rate_note, in_flight.window, note, asked_ns)
+
+    @property
+    def _guilty(self) -> str:
+        """The unit whose rate a refusal is about that names none: the first one that has a measured rate, or else any."""
+        return next((unit for unit, meter in self._rates.items() if meter.found), next(iter(self._rates)))
+
+    def _describe(self, meter: RateMeter | InFlightMeter) -> None:
+        """Name the account by what was found, and say so the first time."""
+        if (found := meter.found) is not None:
+            meter.describe(found)
+            account = self._ledger.accounts[meter.index]
+            account.name = str(meter.quota)
+            if account.unit not in self._said:
+                self._said.add(account.unit)
+                self._notices.append(
+                    f"neither the settings nor the answers state the limit of {account.unit}: it is measured"
+                )

@@ -1,0 +1,263 @@
+"""The most attempts in flight, where neither the user nor an answer states it: found from refusals that only their number explains.
+
+A bound on the number in flight leaves one trace that no rate leaves: every refused attempt had more others in flight than every
+admitted one. :class:`InFlightWindow` compares these numbers. There is no bound until three refusals show that trace, and
+one admitted attempt with as many others in flight as a refused one is proof against it. A bound that was found grows
+by one while it is full, and falls with a refusal.
+
+What counts as in flight
+    An attempt that will be refused holds no place at the provider. When an attempt is refused, the later attempts whose outcome
+    is not known had one less in flight than was counted. One that was answered may have ended before or after an attempt that
+    was on its way at that time. So of each attempt two numbers are kept. A refused attempt counts with the larger one, and an
+    admitted attempt with the smaller one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+
+from paceline.core.rate import Finding, MeasuredRate, RateNote, RefusalDelay
+
+WITNESSES = 3
+"""So many refusals that only the number in flight explains set the bound. Between two of them an attempt must turn out to be admitted,
+because one empty bucket also refuses several attempts in a row."""
+
+RECENT_N = 50
+"""The largest number in flight that was admitted is that of the last 50 to 100 attempts. An older one may be from before a
+change at the provider."""
+
+FULL_N, FULL_MAX_N = 4, 120
+"""A bound is tested after so many attempts were admitted that filled it, or after as many as it is. Each refusal doubles the
+first number, up to the second one. A test costs one refusal, so that in the long run one attempt in 120 is refused."""
+
+ROW_MAX = 4
+"""The bound explains so many refusals in a row, and no more. It falls with each of them, so another reason is likelier then."""
+
+
+NO_EVIDENCE = frozenset({Finding.OLD, Finding.LATE})
+"""These findings are no evidence for a bound: the attempt was sent before the last change, or was a test of the rate."""
+
+
+class InFlightNote:
+    """What is kept of an attempt until its outcome.
+
+    Attributes:
+        number: How many attempts were sent until then, with this one.
+        sent_ns: When it was sent.
+        most: How many others were in flight, at most.
+        least: How many others were in flight, at least.
+        is_known: Whether it is known if it was admitted.
+    """
+
+    __slots__ = ("is_known", "least", "most", "number", "sent_ns")
+
+    def __init__(self, number: int, sent_ns: int, others: int) -> None:
+        self.number, self.sent_ns = number, sent_ns
+        self.most = self.least = others
+        self.is_known = False
+
+
+class InFlightWindow:
+    """A bound on the attempts in flight, found from outcomes.
+
+    Attributes:
+        size: The most attempts in flight; infinite while no bound is known.
+        in_flight: The attempts in flight.
+        sent_count: How many attempts there were.
+        admitted_count: How many of them were admitted.
+        highest: The most others that an attempt had in flight and was admitted: of the last attempts, up to ``RECENT_N``.
+        highest_before: The same of the ``RECENT_N`` attempts before these.
+        border: The least others that an attempt had in flight and was refused; infinite for none.
+        witnesses: How many refusals only the number in flight explains.
+        between: Whether an attempt was admitted since the last of them.
+        full_count: How many attempts were admitted with the window full, since it was last changed.
+        full_needed: How many of them it takes to test a larger one.
+        step: By how much it grows next.
+        cut_count: How many attempts had been sent when a refusal last changed it.
+        row: How many refusals in a row have lowered it: no attempt that filled it was admitted between them.
+        refusal_delay: After which time an attempt is admitted.
+        pending: The attempts since the oldest one that is neither refused nor admitted: those of 2 s at most.
+    """
+
+    __slots__ = (
+        "admitted_count",
+        "between",
+        "border",
+        "cut_count",
+        "full_count",
+        "full_needed",
+        "highest",
+        "highest_before",
+        "in_flight",
+        "pending",
+        "refusal_delay",
+        "row",
+        "sent_count",
+        "size",
+        "step",
+        "witnesses",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.size = self.border = inf
+        self.in_flight = self.sent_count = self.admitted_count = self.cut_count = 0
+        self.highest = self.highest_before = 0
+        self.witnesses, self.between = 0, True
+        self.full_count, self.full_needed, self.step, self.row = 0, FULL_N, 1, 0
+        self.refusal_delay = RefusalDelay()
+        self.pending: deque[InFlightNote] = deque()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more attempt may go."""
+        return self.in_flight < self.size
+
+    def sent(self, now_ns: int) -> InFlightNote:
+        """Count an attempt that is sent now."""
+        self._judge(now_ns)
+        self.sent_count += 1
+        note = InFlightNote(self.sent_count, now_ns, self.in_flight)
+        self.pending.append(note)
+        self.in_flight += 1
+        return note
+
+    def unsent(self, note: InFlightNote) -> None:
+        """Take back an attempt that was not sent after all."""
+        self._leave(note)
+
+    def answered(self, now_ns: int, note: InFlightNote) -> None:
+        """Count an answer that is no refusal."""
+        self.in_flight -= 1
+        self._admit(note)
+        way_ns = self.refusal_delay.slowest_ns // 2
+        for other in reversed(self.pending):
+            if now_ns - other.sent_ns >= way_ns:
+                break
+            other.least -= 1  # it was on its way to the provider
+
+    def explains(self, now_ns: int, note: InFlightNote) -> bool:
+        """Count a refusal; whether the known bound explains it. The bound is lowered then."""
+        self._judge(now_ns)
+        self._leave(note)
+        self.refusal_delay.add(now_ns - note.sent_ns)
+        if self.size == inf or not note.most or self.row >= ROW_MAX:
+            return False
+        if note.number <= self.cut_count:
+            return True  # it was in flight when the bound was lowered
+        if note.most <= self._highest:
+            return False
+        self.row += 1
+        self.full_needed = min(2 * self.full_needed, FULL_MAX_N)
+        self._set(min(note.most, self.size), note.most)
+        return True
+
+    def finds(self, note: InFlightNote) -> bool:
+        """Whether a refusal that nothing else explains is the last one that it takes to set a bound.
+
+        Args:
+            note: Of the attempt, after :meth:`explains`.
+        """
+        if note.most <= self._highest:
+            self._refute()
+            return False
+        if self.between:
+            self.witnesses, self.between = self.witnesses + 1, False
+        self.border = min(self.border, note.most)
+        if self.witnesses < WITNESSES:
+            return False
+        self.full_needed, self.row = FULL_N, 0
+        self._set(self.border, self.border)
+        return True
+
+    def named(self, now_ns: int, note: InFlightNote) -> None:
+        """Count a refusal that names the number in flight as its reason: it sets the bound at once."""
+        if not self.explains(now_ns, note) and note.most and note.number > self.cut_count:
+            self.full_needed, self.row = FULL_N, 0
+            self._set(note.most, note.most)
+
+    @property
+    def _highest(self) -> int:
+        """The most others that an attempt had in flight and was admitted, lately and since the last change."""
+        return max(self.highest, self.highest_before)
+
+    def _leave(self, note: InFlightNote) -> None:
+        """Count an attempt as not in flight: it was refused, or not sent. So the later ones had one less in flight, too."""
+        self.in_flight -= 1
+        note.is_known = True
+        for other in reversed(self.pending):
+            if other.number <= note.number:
+                break
+            other.most -= 1
+            other.least -= 1
+
+    def _judge(self, now_ns: int) -> None:
+        """Count the attempts as admitted that have not been refused in time."""
+        late_ns = now_ns - self.refusal_delay.verdict_ns
+        while self.pending and (self.pending[0].is_known or self.pending[0].sent_ns < late_ns):
+            self._admit(self.pending.popleft())
+
+    def _admit(self, note: InFlightNote) -> None:
+        """Count an attempt as admitted, unless its outcome is known."""
+        if note.is_known:
+            return
+        note.is_known = self.between = True
+        self.admitted_count += 1
+        if self.admitted_count % RECENT_N == 0:
+            self.highest_before, self.highest = self.highest, 0
+        if note.least >= self.border:
+            self._refute()
+        if note.number > self.cut_count:
+            self.highest = max(self.highest, note.least)
+            if note.most + 1 >= self.size:
+                self.row, self.full_count = 0, self.full_count + 1
+                self._grow()
+
+    def _refute(self) -> None:
+        """Forget what refusals have shown: an attempt with as many in flight was admitted."""
+        self.border, self.witnesses = inf, 0
+
+    def _grow(self) -> None:
+        """Raise a bound that was full for long enough: soon up to the border, and later by one beyond it, as a test."""
+        is_below = self.size < self.border
+        if self.full_count >= (self.size if is_below else max(self.size, self.full_needed)):
+            self.size = min(self.size + self.step, self.border) if is_below else self.size + self.step
+            self.step = 1 if self.size == self.border else 2 * self.step
+            self.full_count = 0
+
+    def _set(self, size: float, border: float) -> None:
+        """Change the bound after a refusal. Outcomes of the attempts before say nothing about it."""
+        self.size, self.border, self.witnesses = size, border, 0
+        self.cut_count, self.full_count, self.step = self.sent_count, 0, 1
+        self.highest = self.highest_before = 0
+
+
+def blame(
+    now_ns: int,
+    rate: MeasuredRate,
+    rate_note: RateNote,
+    window: InFlightWindow,
+    window_note: InFlightNote,
+    asked_ns: int | None = None,
+) -> Finding | None:
+    """Learn from a refusal that no stated limit explains: it is the number in flight, or the rate.
+
+    Args:
+        now_ns: The present.
+        rate: The rate of the unit that the refusal names, or of requests.
+        rate_note: Of the attempt.
+        window: The bound on the number in flight.
+        window_note: Of the attempt.
+        asked_ns: The wait that the refusal states.
+
+    Returns:
+        What the rate has taken it for; ``None`` if the number in flight explains it.
+    """
+    if window.explains(now_ns, window_note):
+        rate.explained(now_ns, rate_note)
+        return None
+    finding = rate.refused(now_ns, rate_note, asked_ns)
+    if finding not in NO_EVIDENCE and window.finds(window_note):
+        rate.reopen(now_ns)
+        return None
+    return finding

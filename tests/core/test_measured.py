@@ -1,0 +1,289 @@
+"""The accounts of unstated limits, in a pool."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.core.capacity import LocalCapacity
+from paceline.core.ledger import Ledger
+from paceline.core.meters import new_meter
+from paceline.core.pool import Pool
+from paceline.core.queue import Waiter
+from paceline.core.quota import NS, Quota, QuotaError, Rule, parse_quotas
+from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope, Reservation, WaitUntil
+from paceline.pacing.status import report
+
+T0 = 1_700_000_000 * NS
+BARE = Refusal(RefusalKind.RATE)
+
+
+def pool_of(quotas: str = "") -> Pool:
+    ledger = Ledger(parse_quotas(quotas) if quotas else (), T0, gentle=True)
+    return Pool("local/m", LocalCapacity(ledger, learns=True, measures_from_ns=T0))
+
+
+class Driver:
+    """Sends attempts as soon as they may go, and refuses or answers them."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool, self.now_ns = pool, T0
+
+    def send(self, **cost: float) -> Reservation:
+        while isinstance(outcome := self.pool.try_grant(self.now_ns, Waiter(cost)), WaitUntil):
+            assert outcome.at_ns > self.now_ns
+            self.now_ns = outcome.at_ns
+        assert isinstance(outcome, Reservation)
+        return outcome
+
+    def refuse(self, attempt: Reservation, refusal: Refusal = BARE) -> None:
+        self.now_ns += NS // 20
+        self.pool.refuse(self.now_ns, attempt, refusal, 0.0)
+
+    def settle(self, attempt: Reservation) -> None:
+        self.pool.settle(self.now_ns, attempt, {"requests": 1})
+
+    def until_refused(self, n: int, refusal: Refusal = BARE) -> None:
+        for _ in range(n):
+            self.settle(self.send())
+        self.refuse(self.send(), refusal)
+
+
+def quotas_of(driver: Driver) -> list[str]:
+    return [one["quota"] for one in report(driver.pool, driver.now_ns)["quotas"]]
+
+
+def test_an_opening_rate_is_ten_a_second_and_in_no_status():
+    driver = Driver(pool_of())
+    driver.send()
+    driver.send()
+    assert driver.now_ns == T0 + NS // 10
+    assert quotas_of(driver) == []
+    assert driver.pool.binds(driver.now_ns) is None
+
+
+def test_a_refusal_measures_the_rate_which_becomes_a_quota_and_is_said_once():
+    driver = Driver(pool_of())
+    for _ in range(3):
+        driver.until_refused(10)
+    [row] = report(driver.pool, driver.now_ns)["quotas"]
+    assert row["quota"] == f"{row['limit']:g} requests/min measured"
+    assert (row["unit"], row["rule"], row["source"]) == ("requests", "measured", "learned: measured")
+    assert 60 < row["limit"] < 600
+    learning = driver.pool.capacity.learning
+    assert learning is not None
+    assert learning.notices == ["neither the settings nor the answers state the limit of requests: it is measured"]
+
+
+def test_a_refusal_needs_no_pause():
+    driver = Driver(pool_of())
+    attempt = driver.send()
+    row = driver.pool.row(driver.now_ns, attempt, BARE)
+    assert row is not None
+    assert row.is_paced
+    driver.refuse(attempt)
+    assert driver.pool.capacity.cool_down_ns(driver.now_ns) <= 0
+    waits = driver.pool.try_grant(driver.now_ns, Waiter({}))
+    assert isinstance(waits, WaitUntil)
+    assert waits.quota.startswith(("requests, not measured yet", "queue")) or "measured" in waits.quota
+
+
+def test_a_stated_wait_holds_the_next_attempt_back():
+    driver = Driver(pool_of())
+    driver.until_refused(3, Refusal(RefusalKind.RATE, retry_after_s=1.5))
+    at_ns = driver.now_ns
+    driver.send()
+    assert driver.now_ns - at_ns == pytest.approx(1.5 * NS, abs=NS // 100)
+
+
+def test_a_cancelled_attempt_leaves_its_turn_to_the_next_one():
+    driver = Driver(pool_of())
+    driver.send()
+    cancelled = driver.send()
+    driver.pool.cancel(driver.now_ns, cancelled)
+    at_ns = driver.now_ns
+    driver.send()
+    assert driver.now_ns == at_ns
+
+
+def test_a_stated_limit_ends_the_measurement_of_its_unit():
+    driver = Driver(pool_of())
+    driver.until_refused(10)
+    attempt = driver.send()
+    driver.pool.observe(driver.now_ns, [Reading("requests", limit=600, remaining=500, period_s=60)], attempt)
+    driver.settle(attempt)
+    assert quotas_of(driver) == ["600 requests/min"]
+    at_ns = driver.now_ns
+    for _ in range(5):
+        driver.settle(driver.send())
+    assert driver.now_ns == at_ns
+
+
+def test_a_unit_that_a_refusal_names_without_a_number_is_measured():
+    driver = Driver(pool_of())
+    refusal = Refusal(RefusalKind.RATE, unit="tokens")
+    for _ in range(3):
+        for _ in range(5):
+            driver.settle(driver.send(tokens=100))
+        driver.refuse(driver.send(tokens=100), refusal)
+    assert any(quota.endswith("tokens/min measured") for quota in quotas_of(driver))
+    assert not any("requests" in quota for quota in quotas_of(driver))
+
+
+def test_a_refusal_with_another_reason_measures_nothing():
+    driver = Driver(pool_of())
+    driver.until_refused(10, Refusal(RefusalKind.CAPACITY))
+    driver.until_refused(10, Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST))
+    assert quotas_of(driver) == []
+
+
+def test_a_lost_attempt_holds_no_place():
+    driver = Driver(pool_of())
+    driver.send()
+    driver.now_ns += 901 * NS
+    driver.settle(driver.send())
+    assert driver.pool.ledger.in_flight == 0
+    for meter in driver.pool.ledger.meters:
+        assert not meter.notes
+
+
+def test_a_measured_quota_cannot_be_given():
+    with pytest.raises(QuotaError, match="what is measured cannot be given"):
+        new_meter(Quota("requests", 57, rule=Rule.MEASURED), T0, 1.0)
+    with pytest.raises(QuotaError, match="unknown option 'measured'"):
+        Quota.parse("57 requests/min measured")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "measured"),
+    [
+        (Refusal(RefusalKind.RATE), ["requests", "concurrency"]),
+        (Refusal(RefusalKind.RATE, unit="requests"), ["requests"]),
+        (Refusal(RefusalKind.RATE, unit="requests", limit=600), []),
+        (Refusal(RefusalKind.RATE, retry_after_s=2.0), []),
+        (Refusal(RefusalKind.GROWTH), []),
+    ],
+)
+def test_a_bare_refusal_refutes_a_limit_of_which_nothing_was_used(refusal, measured):
+    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("6000 requests/min"), T0, gentle=True), learns=True))
+    driver = Driver(pool)
+    driver.refuse(driver.send(), refusal)
+    assert pool.ledger.units == ["requests", *measured]
+
+
+def test_a_bare_refusal_refutes_no_limit_that_was_used():
+    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("20 requests/min burst 5"), T0, gentle=True), learns=True))
+    driver = Driver(pool)
+    driver.until_refused(2)
+    assert pool.ledger.units == ["requests"]
+
+
+def test_a_refusal_that_names_the_number_in_flight_bounds_it_at_once():
+    driver = Driver(pool_of())
+    for _ in range(5):
+        driver.send()
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
+    assert quotas_of(driver) == ["5 concurrency measured"]
+    assert isinstance(driver.pool.try_grant(driver.now_ns + 9 * NS, Waiter({})), WaitUntil)
+
+
+def test_a_bare_refusal_where_only_slots_are_stated_begins_a_measurement():
+    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("8 concurrency"), T0, gentle=True), learns=True))
+    driver = Driver(pool)
+    driver.refuse(driver.send())
+    assert pool.ledger.units == ["concurrency", "requests", "concurrency"]
+
+
+def test_an_attempt_that_goes_later_counts_from_then_on():
+    driver = Driver(pool_of())
+    attempt = driver.send()
+    driver.pool.capacity.sent(T0 + 5 * NS, attempt)
+    [meter, window] = driver.pool.ledger.meters
+    assert [note.sent_ns for note in meter.notes.values()] == [T0 + 5 * NS]
+    assert [note.sent_ns for note in window.notes.values()] == [T0 + 5 * NS]
+    assert window.window.in_flight == 1
+
+
+def test_a_stated_number_of_slots_ends_the_search_for_it():
+    driver = Driver(pool_of())
+    open_ = [driver.send() for _ in range(5)]
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
+    driver.refuse(open_[0], Refusal(RefusalKind.RATE, unit="concurrency", limit=4))
+    assert quotas_of(driver) == ["4 concurrency"]
+
+
+def test_waiters_ahead_of_an_opening_rate_take_little_time():
+    pool = pool_of()
+    [meter, _] = pool.ledger.meters
+    assert meter.earliest(T0, 1.0, 1_000.0) == pytest.approx(T0 + 6.1 * NS, abs=NS / 10)  # 10/s, doubling each second
+
+
+def test_waiters_ahead_of_a_measured_rate_take_the_time_of_that_rate():
+    driver = Driver(pool_of())
+    driver.until_refused(10)
+    [meter, _] = driver.pool.ledger.meters
+    at_ns = meter.earliest(driver.now_ns, 1.0)
+    assert meter.earliest(driver.now_ns, 1.0, 60.0) - at_ns == pytest.approx(60 / meter.rate.cycle.top * NS, rel=0.01)
+
+
+def test_waiters_ahead_count_for_nothing_while_nothing_was_measured():
+    driver = Driver(pool_of())
+    for _ in range(4):
+        driver.refuse(driver.send())
+    [meter, _] = driver.pool.ledger.meters
+    assert meter.found is None
+    assert meter.earliest(driver.now_ns, 1.0, 100.0) == meter.earliest(driver.now_ns, 1.0)
+
+
+def test_after_a_bare_refusal_a_stated_limit_with_plenty_left_is_not_to_blame():
+    driver = Driver(pool_of())
+    attempt = driver.send()
+    driver.pool.observe(driver.now_ns, [Reading("requests", limit=6000, remaining=5900, period_s=60)], attempt)
+    driver.settle(attempt)
+    driver.until_refused(3)
+    driver.until_refused(3)
+    assert any(quota.endswith("requests/min measured") for quota in quotas_of(driver))
+    assert "6k requests/min" in quotas_of(driver)
+
+
+def test_the_attempts_before_a_measurement_say_nothing():
+    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("6000 requests/min"), T0, gentle=True), learns=True))
+    driver = Driver(pool)
+    first, second = driver.send(), driver.send()
+    driver.refuse(first)
+    driver.refuse(second)
+    assert pool.ledger.meters[1].rate.sent_count == 0
+
+
+def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing():
+    driver = Driver(pool_of())
+    settled, refused, cancelled = (driver.send() for _ in range(3))
+    driver.pool.observe(driver.now_ns, [Reading("requests", limit=6000, remaining=5900, period_s=60)], settled)
+    driver.pool.observe(driver.now_ns, [Reading("concurrency", limit=100)], settled)
+    driver.settle(settled)
+    driver.refuse(refused)
+    driver.pool.cancel(driver.now_ns, cancelled)
+    assert quotas_of(driver) == ["6k requests/min", "100 concurrency"]
+    assert driver.pool.ledger.meters[0].rate.sent_count == 0
+    assert driver.pool.ledger.meters[1].window.in_flight == 0
+
+
+def test_an_attempt_alone_in_flight_bounds_nothing():
+    driver = Driver(pool_of())
+    attempt = driver.send()
+    for _ in range(2):  # the second time it is closed already
+        driver.refuse(attempt, Refusal(RefusalKind.RATE, unit="concurrency"))
+    assert quotas_of(driver) == []
+    driver.send()
+
+
+def test_a_limit_that_an_answer_states_counts_what_was_sent_before():
+    driver = Driver(pool_of())
+    first, *others = (driver.send() for _ in range(4))
+    driver.pool.observe(driver.now_ns, [Reading("requests", limit=100, remaining=98, period_s=60)], first)
+    for attempt in (first, *others):
+        driver.settle(attempt)
+    [row] = report(driver.pool, driver.now_ns)["quotas"]
+    assert (row["remaining"], row["spent"]) == (
+        95,
+        5,
+    )  # of the two that the answer counts, one is that of another client

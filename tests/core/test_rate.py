@@ -1,0 +1,661 @@
+"""The measured rate by itself: exact numbers of each phase, and properties against a bucket."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from math import inf
+
+import pytest
+from core_providers import T0, Bucket
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.core.quota import NS
+from paceline.core.rate import (
+    CUT,
+    CYCLE_S,
+    FASTEST,
+    NEXT,
+    START,
+    STATED_MAX_S,
+    STEADY_MAX,
+    VERDICT_MAX_NS,
+    VERDICT_MIN_NS,
+    VERDICT_NS,
+    WAIT_S,
+    Cycle,
+    Finding,
+    Mark,
+    MeasuredRate,
+    Phase,
+    RefusalDelay,
+    StatedWaits,
+)
+
+SOON_NS = NS // 10
+"""How long a refusal takes here."""
+
+
+def go(rate: MeasuredRate, amount: float = 1.0, now_ns: int = 0):
+    """Send the next attempt as soon as it may go, and not before ``now_ns``; its note."""
+    at_ns = max(rate.earliest_ns(now_ns), now_ns)
+    while rate.earliest_ns(at_ns) > at_ns:  # the probe was admitted at the instant to ask again
+        at_ns = rate.earliest_ns(at_ns)
+    return rate.sent(at_ns, amount)
+
+
+def refuse(rate: MeasuredRate, note, asked_s: float | None = None) -> Finding:
+    return rate.refused(note.sent_ns + SOON_NS, note, None if asked_s is None else round(asked_s * NS))
+
+
+def held(top: float, span_s: float = 0.0) -> MeasuredRate:
+    """A rate that has just been measured as ``top``, over ``span_s``, after one attempt."""
+    rate = MeasuredRate(T0)
+    rate.sent(T0, 1.0)
+    rate.phase, rate.empty = Phase.HOLDING, Mark(T0, 1.0)
+    rate.cycle.span_s = span_s
+    rate._hold(T0, top, lengthen=True)
+    return rate
+
+
+def blocked(rate: MeasuredRate) -> MeasuredRate:
+    """Refuse what goes next, until nothing goes but probes."""
+    while rate.phase is not Phase.BLOCKED:
+        refuse(rate, go(rate))
+    return rate
+
+
+# -- opening
+
+
+def test_an_unknown_rate_begins_with_ten_attempts_a_second_and_doubles_each_second():
+    rate = MeasuredRate(T0)
+    first = go(rate)
+    assert (first.sent_ns, first.rate) == (T0, START)
+    for note in iter(lambda: go(rate), None):
+        assert note.rate == pytest.approx(START * 2 ** ((note.sent_ns - T0) / NS))
+        if note.sent_ns > T0 + 3 * NS:
+            break
+    assert rate.phase is Phase.OPENING
+
+
+def test_the_time_between_two_attempts_is_the_cost_of_the_first_one_at_the_present_rate():
+    rate = held(10.0)
+    before = go(rate, 1.0)
+    assert rate.earliest_ns(before.sent_ns) == before.sent_ns + round(NS / before.rate)
+    heavy = go(rate, 7.0)
+    assert rate.earliest_ns(heavy.sent_ns) == heavy.sent_ns + round(7 * NS / heavy.rate)
+
+
+def test_the_first_refusal_of_an_opening_halves_the_rate():
+    rate = MeasuredRate(T0)
+    notes = [go(rate) for _ in range(30)]
+    assert refuse(rate, notes[-1]) is Finding.EARLY
+    assert rate.cycle.top == notes[-1].rate / 2
+    assert rate.rate == pytest.approx(rate.cycle.top * (1 - CUT))
+    assert rate.phase is Phase.HOLDING
+
+
+def test_an_opening_measures_no_more_than_was_admitted_in_it():
+    rate = MeasuredRate(T0)
+    note, later = go(rate), rate.sent(T0 + 60 * NS // 1_000, 1.0)  # 60 ms
+    rate.rate = 1_000.0
+    last = rate.sent(T0 + 120 * NS // 1_000, 1.0)
+    assert refuse(rate, last) is Finding.EARLY
+    assert rate.cycle.top == pytest.approx(3 / 0.120, rel=0.05)  # two were admitted, and one may be left
+    assert (note.number, later.number) == (1, 2)
+
+
+def test_the_rate_has_a_bound_where_there_is_no_limit():
+    rate, now_ns = MeasuredRate(T0), T0
+    for _ in range(4_000):
+        now_ns += NS // 10
+        rate.next_at_ns = now_ns
+        rate.sent(now_ns, 1.0)
+    assert FASTEST <= rate.rate < 2 * FASTEST
+
+
+# -- the measurement
+
+
+@pytest.mark.parametrize("burst", [1, 3, 50])
+@given(per_s=st.floats(0.05, 200), start=st.floats(0.1, 100))
+def test_what_is_admitted_between_two_empty_instants_is_the_refill(burst, per_s, start):
+    """Of a bucket that is never full in between. The error is less than one attempt at each end."""
+    bucket, rate, empty_ns = Bucket(per_s, 1e9), held(per_s * start), set()
+    bucket.level = burst
+    for _ in range(200):
+        note, from_ns = go(rate), rate.empty.at_ns
+        if not bucket.wait_ns(note.sent_ns):
+            bucket.admit(note.sent_ns)
+            continue
+        empty_ns.add(note.sent_ns)
+        if rate.refused(note.sent_ns, note) is Finding.EARLY and from_ns in empty_ns:
+            span_s = (note.sent_ns - from_ns) / NS
+            assert min(per_s, note.rate) - 1e-6 <= rate.cycle.top <= per_s + 2 / span_s + 1e-6
+
+
+def test_refused_attempts_are_no_part_of_what_was_admitted():
+    rate = held(10.0)
+    start_ns, sent = rate.empty.at_ns, [go(rate) for _ in range(12)]
+    for note in sent[3:7]:
+        rate.explained(note.sent_ns, note)
+    last = sent[-1]
+    assert refuse(rate, last) is Finding.EARLY
+    assert rate.cycle.top == pytest.approx(
+        (7 + 1) / ((last.sent_ns - start_ns) / NS)
+    )  # 11 before it, 4 of them refused
+
+
+def test_a_measurement_goes_on_until_eight_attempts_were_admitted():
+    rate = held(10.0)
+    start_ns = rate.empty.at_ns
+    first = [go(rate) for _ in range(4)][-1]
+    assert refuse(rate, first) is Finding.EARLY
+    assert rate.empty.at_ns == start_ns
+    second = [go(rate) for _ in range(6)][-1]
+    assert refuse(rate, second) is Finding.EARLY
+    assert rate.cycle.top == pytest.approx((3 + 5 + 1) / ((second.sent_ns - start_ns) / NS))
+    assert rate.empty.at_ns == second.sent_ns
+
+
+def test_a_refusal_of_an_attempt_before_the_cut_is_only_counted():
+    rate = held(10.0)
+    one, two = go(rate), go(rate)
+    go(rate)
+    refuse(rate, two)
+    before = (rate.rate, rate.next_at_ns, rate.cycle.top, rate.phase)
+    admitted = rate.admitted_total
+    assert refuse(rate, one) is Finding.OLD
+    assert (rate.rate, rate.next_at_ns, rate.cycle.top, rate.phase) == before
+    assert rate.admitted_total == admitted - 1
+
+
+def test_a_measured_rate_is_never_above_the_rate_at_which_the_attempt_went():
+    rate = held(10.0)
+    notes = [rate.sent(T0 + 2 * NS, 1.0) for _ in range(50)]
+    refuse(rate, notes[-1])
+    assert rate.cycle.top == notes[-1].rate
+
+
+def test_a_time_without_demand_is_left_out():
+    rates = []
+    for idle_s in (0, 3_600):
+        rate = held(10.0)
+        notes = [go(rate) for _ in range(10)]
+        late_ns = notes[-1].sent_ns + round(NS / notes[-1].rate) + idle_s * NS
+        rate.sent(late_ns, 1.0)
+        refuse(rate, [go(rate) for _ in range(10)][-1])
+        rates.append(rate.cycle.top)
+    assert rates[0] == pytest.approx(rates[1], rel=0.02)
+
+
+def test_the_time_before_the_first_attempt_is_left_out():
+    rate = MeasuredRate(T0)
+    notes = [go(rate, now_ns=T0 + 3_600 * NS) for _ in range(20)]
+    refuse(rate, notes[-1])
+    assert rate.cycle.top == pytest.approx(notes[-1].rate / 2)
+
+
+# -- the cycle
+
+
+def test_the_rate_returns_to_the_measured_one_in_one_cycle_and_doubles_in_the_next():
+    rate = held(10.0)
+    while rate.phase is Phase.HOLDING:
+        note = go(rate)
+        assert note.rate <= 10.0 + 0.01
+    assert (rate.test.at_ns - rate.empty.at_ns) / NS == pytest.approx(CYCLE_S, rel=0.1)
+    while rate.cycle.top == 10.0:
+        note = go(rate)
+    assert rate.phase is Phase.TESTING
+    assert (note.sent_ns - rate.empty.at_ns) / NS == pytest.approx(2 * CYCLE_S, rel=0.1)
+    assert rate.cycle.top == 20.0
+    assert note.rate == pytest.approx(20.0, rel=0.05)
+
+
+def test_a_cycle_is_flat_about_the_measured_rate():
+    cycle = Cycle()
+    cycle.begin(10.0, lengthen=True)
+    assert cycle.rate == pytest.approx(9.0)
+    rates = []
+    for _ in range(20):
+        cycle.advance(CYCLE_S / 10, 1.0)
+        rates.append(cycle.rate)
+    assert rates == sorted(rates)
+    assert rates[4] == pytest.approx(10 * (1 - 0.1 / 8))
+    assert rates[14] == pytest.approx(10 * (1 + 1 / 8))
+
+
+def test_the_test_takes_no_longer_than_its_evidence_and_twenty_attempts():
+    cycle = Cycle()
+    cycle.begin(0.1, lengthen=True)
+    for span_s, cycle_s in [(0.0, 5.0), (30.0, 30.0), (1_000.0, 200.0)]:  # 20 attempts take 200 s
+        cycle.span_s, cycle.progress = span_s, 0.0
+        assert not cycle.advance(0.99 * cycle_s, 1.0)
+        assert cycle.advance(0.02 * cycle_s, 1.0)
+
+
+def test_tests_that_find_the_same_rate_become_rarer():
+    cycle, lengths = Cycle(), []
+    for top in (10.0, 10.5, 10.1, 9.9, 10.0, 12.0):
+        cycle.begin(top, lengthen=True)
+        lengths.append(cycle.steady)
+    assert lengths == [1, 2, 4, STEADY_MAX, STEADY_MAX, 1]
+
+
+def test_a_rate_that_is_found_without_a_test_makes_no_test_rarer():
+    cycle, lengths = Cycle(), []
+    for top, lengthen in [(10.0, True), (10.0, True), (9.9, False), (9.8, False), (9.0, False)]:
+        cycle.begin(top, lengthen=lengthen)
+        lengths.append(cycle.steady)
+    assert lengths == [1, 2, 2, 2, 1]
+
+
+def test_a_refused_test_finds_what_was_admitted_in_it():
+    rate = held(10.0)
+    while rate.phase is Phase.HOLDING:
+        go(rate)
+    start = rate.test
+    notes = [go(rate) for _ in range(60)]
+    assert rate.cycle.top == 10.0
+    assert refuse(rate, notes[-1]) is Finding.LATE
+    tested = (60 - 1 + 1) / ((notes[-1].sent_ns - start.at_ns) / NS)  # the attempt at the beginning of the test is one
+    assert rate.cycle.top == pytest.approx(tested, rel=0.02)
+    assert 10 < rate.cycle.top < notes[-1].rate
+
+
+def test_a_refused_test_lowers_the_rate_only_if_much_less_was_admitted():
+    for lost, top in [(0.1, 10.0), (0.5, 5.0)]:
+        rate, notes = held(10.0), []
+        while rate.phase is not Phase.TESTING:
+            notes.append(go(rate))
+        for note in notes[: round(lost * len(notes))]:
+            rate.explained(note.sent_ns, note)
+        assert refuse(rate, go(rate)) is Finding.LATE
+        assert rate.cycle.top == pytest.approx(top, rel=0.05)
+
+
+def test_the_rate_does_not_rise_while_it_makes_no_attempt_wait():
+    rate = held(10.0)
+    before, now_ns = rate.rate, rate.next_at_ns
+    for _ in range(1_000):
+        now_ns += NS
+        rate.sent(now_ns, 1.0)
+    assert rate.rate == before
+
+
+# -- nothing admitted
+
+
+def test_the_first_two_refusals_after_a_cut_decide_nothing():
+    rate = held(10.0)
+    assert refuse(rate, go(rate)) is Finding.UNDECIDED
+    assert refuse(rate, go(rate)) is Finding.UNDECIDED
+    assert rate.phase is Phase.HOLDING
+    assert refuse(rate, go(rate)) is Finding.BLOCKED
+    assert rate.phase is Phase.BLOCKED
+
+
+def test_waits_double_while_nothing_is_admitted():
+    rate = blocked(held(10.0))
+    waits_s = []
+    for _ in range(12):
+        waits_s.append((rate.next_at_ns - rate.last_ns) / NS)
+        note = go(rate)
+        assert rate.probe is note
+        assert refuse(rate, note) is Finding.BLOCKED
+    assert all(1.9 < b / a < 2.5 for a, b in itertools.pairwise(waits_s[:5]))
+    assert waits_s[-1] == WAIT_S
+
+
+def test_the_wait_of_a_slow_provider_is_three_attempts_long():
+    rate = blocked(held(0.05, span_s=1_000.0))
+    for _ in range(12):
+        refuse(rate, go(rate))
+    assert (rate.next_at_ns - rate.last_ns) / NS == pytest.approx(3 / 0.05, rel=1e-3)
+
+
+def test_nothing_admitted_from_the_beginning():
+    rate = MeasuredRate(T0)
+    findings = [refuse(rate, go(rate)) for _ in range(10)]
+    assert findings == [Finding.UNDECIDED] * 2 + [Finding.BLOCKED] * 8
+    assert rate.next_at_ns - T0 > 60 * NS  # there is no known rate that bounds the wait
+
+
+def test_one_probe_at_a_time():
+    rate = blocked(held(10.0))
+    probe = go(rate)
+    verdict_ns = rate.refusal_delay.verdict_ns
+    assert verdict_ns == 2 * SOON_NS
+    assert rate.earliest_ns(probe.sent_ns + 1) == probe.sent_ns + verdict_ns
+    assert rate.phase is Phase.BLOCKED
+
+
+@pytest.mark.parametrize("how", ["answered", "not refused", "sent"])
+def test_a_probe_that_is_admitted_ends_the_blocked_time(how):
+    rate = blocked(held(10.0))
+    probe = go(rate)
+    end_ns = probe.sent_ns + rate.refusal_delay.verdict_ns
+    if how == "answered":
+        rate.answered(probe.sent_ns + 1, probe)
+    elif how == "not refused":
+        assert rate.earliest_ns(end_ns) >= end_ns
+    else:
+        rate.sent(end_ns, 1.0)
+    assert (rate.phase, rate.probe) == (Phase.HOLDING, None)
+
+
+def test_only_the_answer_of_the_probe_ends_the_blocked_time():
+    rate = held(10.0)
+    old = go(rate)
+    refuse(rate, go(rate))
+    blocked(rate)
+    rate.answered(rate.last_ns, old)
+    assert rate.phase is Phase.BLOCKED
+    probe = go(rate)
+    rate.answered(probe.sent_ns, old)
+    assert rate.phase is Phase.BLOCKED
+
+
+def test_a_blocked_time_is_measured_from_end_to_end():
+    """A window that restarts: the rate before the block is far above the mean of its cycle."""
+    rate = held(10.0)
+    begin = rate.block_end
+    notes = [go(rate) for _ in range(30)]
+    refuse(rate, notes[-1])
+    blocked(rate)
+    for _ in range(4):
+        refuse(rate, go(rate))
+    wait_from_ns, wait_to_ns = rate.last_ns, rate.next_at_ns
+    probe = go(rate)
+    admitted = rate.admitted_total - 1
+    rate.answered(probe.sent_ns + NS, probe)
+    middle_ns = (wait_from_ns + wait_to_ns) // 2
+    assert rate.cycle.top == pytest.approx(admitted / ((middle_ns - begin.at_ns) / NS))
+    assert rate.cycle.top < 5
+    assert rate.block_end == (middle_ns, admitted)
+    assert rate.empty == (probe.sent_ns, admitted)
+    assert rate.next_at_ns >= probe.sent_ns + NS  # it has waited for the answer
+
+
+def test_a_blocked_time_without_any_admission_measures_one_attempt():
+    rate = MeasuredRate(T0)
+    for _ in range(6):
+        refuse(rate, go(rate))
+    until_ns = rate.until_ns
+    probe = go(rate)
+    rate.answered(probe.sent_ns, probe)
+    assert rate.cycle.top == pytest.approx(NS / (until_ns - T0))
+
+
+def test_an_idle_caller_does_not_lengthen_the_blocked_time():
+    rates = []
+    for idle_s in (0, 3_600):
+        rate = held(10.0)
+        refuse(rate, [go(rate) for _ in range(30)][-1])
+        blocked(rate)
+        probe = rate.sent(rate.next_at_ns + idle_s * NS, 1.0)
+        rate.answered(probe.sent_ns, probe)
+        rates.append(rate.cycle.top)
+    assert rates[0] == pytest.approx(rates[1])
+
+
+# -- attempts that were not sent, and refusals with another reason
+
+
+def test_an_attempt_that_was_not_sent_counts_for_nothing():
+    rate = held(10.0)
+    before_ns, before = rate.next_at_ns, rate.admitted_total
+    note = go(rate)
+    rate.unsent(note)
+    assert rate.next_at_ns == pytest.approx(before_ns, abs=1)
+    assert rate.admitted_total == before
+    assert refuse(rate, go(rate)) is Finding.UNDECIDED
+
+
+def test_an_attempt_from_before_a_cut_that_was_not_sent_moves_no_instant():
+    rate = held(10.0)
+    old = go(rate)
+    go(rate)
+    refuse(rate, go(rate))
+    before_ns = rate.next_at_ns
+    rate.unsent(old)
+    assert rate.next_at_ns == before_ns
+
+
+def test_another_attempt_becomes_the_probe():
+    rate = blocked(held(10.0))
+    probe = go(rate)
+    rate.unsent(probe)
+    assert rate.probe is None
+    assert rate.earliest_ns(probe.sent_ns) <= probe.sent_ns
+    again = go(rate, now_ns=probe.sent_ns)
+    assert again.sent_ns == probe.sent_ns
+    assert rate.probe is again
+
+
+def test_a_probe_whose_refusal_has_another_reason_shows_nothing():
+    rate = blocked(held(10.0))
+    probe = go(rate)
+    rate.explained(probe.sent_ns + 1, probe)
+    assert (rate.phase, rate.probe) == (Phase.BLOCKED, None)
+    assert go(rate).sent_ns >= probe.sent_ns
+
+
+@pytest.mark.parametrize("phase", [Phase.OPENING, Phase.HOLDING, Phase.TESTING, Phase.BLOCKED])
+def test_it_opens_again_where_another_reason_explains_the_refusals(phase):
+    rate = MeasuredRate(T0) if phase is Phase.OPENING else held(10.0)
+    while phase is Phase.TESTING and rate.phase is not phase:
+        go(rate)
+    if phase is Phase.BLOCKED:
+        blocked(rate)
+    assert rate.phase is phase
+    probe = go(rate)
+    rate.reopen(probe.sent_ns)
+    assert (rate.phase, rate.cycle.top, rate.probe) == (Phase.OPENING, 0.0, None)
+    assert rate.rate >= 10.0
+    assert rate.next_at_ns == probe.sent_ns
+
+
+# -- a stated limit
+
+
+def test_a_stated_limit_turns_it_off_until_the_first_refusal():
+    rate = MeasuredRate(T0, stated=True)
+    notes = [rate.sent(T0 + i, 1.0) for i in range(100)]
+    assert rate.earliest_ns(T0 + 100) <= T0 + 100
+    assert (rate.phase, rate.rate) == (Phase.OFF, inf)
+    assert refuse(rate, notes[40]) is Finding.DENIED
+    assert (rate.phase, rate.rate) == (Phase.OPENING, START)
+    assert rate.empty == (notes[40].sent_ns, 40)
+    assert refuse(rate, notes[41]) is Finding.OLD
+    more = [go(rate) for _ in range(5)]
+    refuse(rate, more[-1])
+    since_s = (more[-1].sent_ns - notes[40].sent_ns) / NS
+    assert rate.cycle.top == pytest.approx(min((104 - 1 - 40 + 1) / since_s, more[-1].rate / 2))  # one more was refused
+
+
+# -- stated waits
+
+
+def test_a_stated_wait_that_is_shorter_than_the_own_one_changes_nothing():
+    rate = held(10.0)
+    assert refuse(rate, go(rate), asked_s=0.01) is Finding.UNDECIDED
+    assert rate.phase is Phase.HOLDING
+
+
+def test_a_stated_wait_is_kept():
+    rate = held(10.0)
+    note = go(rate)
+    assert refuse(rate, note, asked_s=1.5) is Finding.BLOCKED
+    assert rate.phase is Phase.BLOCKED
+    assert rate.next_at_ns == note.sent_ns + SOON_NS + round(1.5 * NS)
+
+
+def test_a_longer_stated_wait_is_tested_at_half():
+    rate = held(10.0)
+    note = go(rate)
+    refuse(rate, note, asked_s=50.0)
+    assert rate.next_at_ns == note.sent_ns + SOON_NS + 25 * NS
+    probe = go(rate)
+    refuse(rate, probe, asked_s=25.0)
+    assert rate.next_at_ns == probe.sent_ns + SOON_NS + 25 * NS  # it was true: the rest is waited
+    rate.answered(rate.next_at_ns, go(rate))
+    assert rate.stated_waits.share == 1.0
+
+
+def test_an_old_refusal_states_no_wait():
+    rate = held(10.0)
+    one, two = go(rate), go(rate)
+    refuse(rate, two)
+    assert refuse(rate, one, asked_s=30.0) is Finding.OLD
+    assert rate.phase is Phase.HOLDING
+
+
+def test_a_stated_wait_of_a_day_is_probed():
+    rate = held(10.0)
+    waits_s = []
+    for _ in range(20):
+        note = go(rate)
+        refuse(rate, note, asked_s=86_400.0)
+        waits_s.append((rate.next_at_ns - rate.last_ns) / NS)
+        if note.sent_ns > T0 + 86_400 * NS:
+            break
+    assert waits_s[0] == WAIT_S
+    assert len(waits_s) <= 15  # the last one after the day
+    assert min(waits_s) >= WAIT_S
+
+
+def test_the_share_that_is_kept_falls_by_half_with_each_test_that_is_admitted():
+    waits, waits_s = StatedWaits(), []
+    for _ in range(5):
+        waits_s.append(waits.kept_s(60.0, again=False))
+        waits.admitted()
+    assert waits_s == [30, 15, 7.5, 3.75, 1.875]
+
+
+def test_an_honest_provider_is_tested_ever_more_rarely():
+    waits, tests = StatedWaits(), 0
+    for _ in range(100):
+        if waits.kept_s(10.0, again=False) < 10.0:
+            tests += 1
+            assert waits.kept_s(5.0, again=True) == 5.0
+        waits.admitted()
+    assert waits.share == 1.0
+    assert tests <= 7
+
+
+def test_the_share_rises_if_a_shortened_wait_is_refused_without_a_test():
+    waits = StatedWaits()
+    waits.share, waits.left = 0.25, 5
+    assert waits.kept_s(8.0, again=True) == 4.0
+    assert waits.share == 0.5
+
+
+def test_a_wait_is_kept_up_to_a_minute():
+    rate = held(10.0)
+    rate.stated_waits.left = 2
+    note = go(rate)
+    refuse(rate, note, asked_s=STATED_MAX_S)
+    assert rate.next_at_ns == rate.last_ns + round(STATED_MAX_S * NS)
+
+
+# -- when an attempt is admitted
+
+
+def test_an_attempt_is_admitted_after_twice_the_slowest_refusal():
+    delay = RefusalDelay()
+    assert delay.verdict_ns == VERDICT_NS
+    delay.add(NS // 5)
+    assert delay.verdict_ns == 2 * NS // 5
+    delay.add(NS // 1_000)
+    assert delay.verdict_ns == 2 * (NS // 5 - NS // 500)
+    for _ in range(1_000):
+        delay.add(0)
+    assert delay.verdict_ns == VERDICT_MIN_NS
+    delay.add(60 * NS)
+    assert delay.verdict_ns == VERDICT_MAX_NS
+
+
+# -- properties
+
+steps = st.lists(st.tuples(st.sampled_from("ssssranoue"), st.integers(0, 3 * NS), st.integers(0, 9)), max_size=60)
+
+
+def play(steps, *, start_ns: int = T0, scale: float = 1.0, stated: bool = False) -> list[tuple[int, float, Phase]]:
+    """Any history of attempts and outcomes; of each step the instant relative to the start, the rate and the phase."""
+    rate, now_ns, notes, seen = MeasuredRate(start_ns, stated=stated), start_ns, [], []
+    for what, gap_ns, which in steps:
+        now_ns += gap_ns
+        note = notes.pop(which % len(notes)) if notes and what not in "so" else None
+        if what == "s":
+            now_ns = max(now_ns, rate.earliest_ns(now_ns))
+            notes.append(rate.sent(now_ns, (1 + which) * scale))
+        elif what == "o" and rate.sent_count and rate.phase is not Phase.OFF:
+            rate.reopen(now_ns)
+        elif note is None:
+            continue
+        elif what == "a":
+            rate.answered(now_ns, note)
+        elif what == "u":
+            rate.unsent(note)
+        elif what == "e":
+            rate.explained(now_ns, note)
+        else:
+            rate.refused(now_ns, note, gap_ns if what == "n" else None)
+        seen.append((now_ns - start_ns, rate.rate / scale, rate.phase))
+        assert rate.rate > 0
+        assert (rate.rate == inf) == (rate.phase is Phase.OFF)
+        assert rate.earliest_ns(now_ns) - now_ns < 10**7 * NS
+        assert rate.probe is None or rate.phase is Phase.BLOCKED
+        assert rate.cycle.top > 0 or rate.phase in (Phase.OFF, Phase.OPENING, Phase.BLOCKED)
+        assert 0 <= rate.cut_lost <= rate.sent_count - rate.cut_count
+        assert rate.admitted_total >= 0
+        assert 1 <= rate.cycle.steady <= STEADY_MAX
+        assert 0 <= rate.cycle.progress < 2
+    return seen
+
+
+@given(steps=steps, stated=st.booleans())
+def test_there_is_always_an_instant_for_the_next_attempt(steps, stated):
+    play(steps, stated=stated)
+
+
+@given(steps=steps, by_ns=st.integers(0, 10**6 * NS))
+def test_only_differences_of_time_count(steps, by_ns):
+    assert play(steps) == play(steps, start_ns=T0 + by_ns)
+
+
+@given(steps=steps, power=st.integers(-10, 20))
+def test_the_unit_of_the_amounts_does_not_count(steps, power):
+    assert play(steps) == play(steps, scale=2.0**power)
+
+
+def test_each_transition_of_the_table_happens_and_no_other(monkeypatch):
+    seen = set()
+
+    class Recorded(dict):
+        def __getitem__(self, pair):
+            seen.add(pair)
+            return super().__getitem__(pair)
+
+    monkeypatch.setattr("paceline.core.rate.NEXT", Recorded(NEXT))
+    for seed in range(200):
+        dice = random.Random(seed)
+        words = dice.choice(["sssa", "srrn", "ssssssssr", "so", "sssro"])
+        play(
+            [(dice.choice(words), dice.choice([0, SOON_NS, NS]), dice.randrange(10)) for _ in range(100)],
+            stated=dice.random() < 0.2,
+        )
+    assert seen == set(NEXT)
+
+
+def test_a_rate_that_is_held_for_a_forecast_stays():
+    rate = held(2.0)
+    rate.hold()
+    first = go(rate)
+    for _ in range(100):
+        last = go(rate)
+    assert last.sent_ns - first.sent_ns == pytest.approx(100 * NS / 2, rel=0.01)
