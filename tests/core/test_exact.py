@@ -55,7 +55,7 @@ def test_even_is_the_whole_burst_at_once_and_then_evenly(quota, burst, gap_s, op
 
 
 def test_the_eighth_goes_one_period_after_the_first():
-    ledger = Ledger(parse_quotas("7 starts/min exact"), T0)
+    ledger = Ledger(parse_quotas("7 starts/min exact"), T0, headroom_s=0.0)
     for second in range(7):
         assert isinstance(ledger.reserve(T0 + second * NS, {"starts": 1}), Reservation)
     for second in range(7):
@@ -65,7 +65,7 @@ def test_the_eighth_goes_one_period_after_the_first():
 
 
 def test_a_lower_cost_is_refunded_and_a_higher_one_is_debt():
-    ledger = Ledger(parse_quotas("100 units/min exact"), T0)
+    ledger = Ledger(parse_quotas("100 units/min exact"), T0, headroom_s=0.0)
     first = ledger.reserve(T0, {"units": 60})
     second = ledger.reserve(T0 + NS, {"units": 40})
     ledger.settle(T0 + 2 * NS, first, {"units": 10})
@@ -78,13 +78,13 @@ def test_a_lower_cost_is_refunded_and_a_higher_one_is_debt():
 
 
 def test_a_unit_that_was_not_reserved_is_charged_when_it_is_reported():
-    ledger = Ledger(parse_quotas("60 requests/min, 100 units/min exact"), T0)
+    ledger = Ledger(parse_quotas("60 requests/min, 100 units/min exact"), T0, headroom_s=0.0)
     ledger.settle(T0 + NS, ledger.reserve(T0, {}), {"units": 30})
     assert [ledger.accounts[1].meter.level(T0 + second * NS) for second in (1, 60, 61)] == [70, 70, 100]
 
 
 def test_a_correction_after_the_period_changes_nothing():
-    ledger = Ledger(parse_quotas("100 units/min exact"), T0)
+    ledger = Ledger(parse_quotas("100 units/min exact"), T0, headroom_s=0.0)
     early, late = (ledger.reserve(T0 + second * NS, {"units": 40}) for second in (0, 30))
     ledger.settle(T0 + 60 * NS, early, {"units": 0})
     assert ledger.accounts[0].meter.level(T0 + 60 * NS) == 60
@@ -93,7 +93,7 @@ def test_a_correction_after_the_period_changes_nothing():
 
 
 def test_another_amount():
-    ledger = Ledger(parse_quotas("7 starts/min exact"), T0)
+    ledger = Ledger(parse_quotas("7 starts/min exact"), T0, headroom_s=0.0)
     for _ in range(5):
         ledger.reserve(T0, {"starts": 1})
     ledger.adopt(T0, 0, 5)
@@ -118,6 +118,22 @@ def test_no_trailing_period_has_more(asks, log_max):
         meters.EXACT_LOG_MAX = before
 
 
+@given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.0, 1.0)), max_size=60))
+def test_with_a_headroom_no_trailing_period_has_more_arrivals(attempts):
+    """A cold connection delays an attempt by up to the headroom on its way to the provider."""
+    m, now_ns, arrived = Exact(Quota.parse("7 units/min exact"), headroom_s=1.0), T0, []
+    for wait_s, way_s in attempts:
+        now_ns = max(m.earliest(now_ns + wait_s * NS, 1.0), now_ns + wait_s * NS)
+        m.charge(now_ns, 1.0)
+        arrived.append(now_ns + round(way_s * NS))
+    for at_ns in arrived:
+        assert sum(at_ns - 60 * NS < ns <= at_ns for ns in arrived) <= 7
+
+
+def test_a_quota_of_ones_own_has_a_headroom_where_one_is_set():
+    assert starts_of("7 starts/min exact", count=8, headroom_s=1.0) == [0.0] * 7 + [61.0]
+
+
 @pytest.mark.parametrize("rule", ["exact", "even"])
 def test_answers_do_not_change_it(rule):
     limiter = paceline.Limiter({"openai/m": f"7 requests/min {rule}"}, usable=0.5, clock=ManualClock())
@@ -126,7 +142,8 @@ def test_answers_do_not_change_it(rule):
             {"tokens_used": 1}, headers={"x-ratelimit-limit-requests": "5", "x-ratelimit-remaining-requests": "1"}
         )
     quotas = limiter.status()["pools"]["openai/m"]["quotas"]
-    assert [(q["quota"], q["remaining"], q["source"]) for q in quotas[:1]] == [(f"7 requests/min {rule}", 6, "given")]
+    given = ("3.5 requests/min exact", 2.5) if rule == "exact" else ("7 requests/min even", 6)
+    assert [(q["quota"], q["remaining"], q["source"]) for q in quotas[:1]] == [(*given, "given")]
     assert [q["limit"] for q in quotas if q["source"] == str(LEARNED)] == [2.5]  # the provider's, beside it
 
 

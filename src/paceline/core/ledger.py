@@ -53,7 +53,7 @@ class Ledger:
     Args:
         quotas: The quotas.
         now_ns: The present.
-        usable: The share of every limit that is used, above 0 and at most 1. Slots, exact and even quotas are used in full. The
+        usable: The share of every limit that is used, above 0 and at most 1. Slots and even quotas are used in full. The
             quotas of the meters, ``given`` and all that is learned are amounts of that share.
         sources: The source of each quota; ``given`` for all of them when empty.
         headroom_s: The part of each quota that stays unused, in seconds of its own refill.
@@ -358,7 +358,7 @@ class Ledger:
             account.refused_above = max(account.refused_above, rounded(m.most / self.share_of(m.quota)))
 
     def share_of(self, quota: Quota) -> float:
-        """The share of its limit that ``quota``, one of a meter, is: 1 for slots, exact and even quotas, else ``usable``."""
+        """The share of its limit that ``quota``, one of a meter, is: 1 for slots and even quotas, else ``usable``."""
         return 1.0 if quota.part(self.usable) is quota else self.usable
 
     def whole(self, index: int) -> Quota:

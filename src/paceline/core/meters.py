@@ -711,9 +711,10 @@ EXACT_LOG_MAX = 65_536
 
 
 class Exact(Meter):
-    """The amount within any trailing period, of a quota that only the limiter counts: a log of the charges.
+    """The amount within any trailing period, of a quota that answers do not state: a log of the charges.
 
-    No headroom: between the limiter and itself there is no jitter. A charge leaves the period exactly one period later.
+    A charge leaves the period after the period and the headroom, at most a twentieth of the period: a provider that counts arrivals sees the
+    first one late, if its connection was cold, and the one of a period later at once.
 
     Attributes:
         instants: When there was a charge, ascending.
@@ -723,8 +724,8 @@ class Exact(Meter):
 
     __slots__ = ("amounts", "instants", "period_ns", "used")
 
-    def __init__(self, quota: Quota) -> None:
-        self.headroom_s = 0.0
+    def __init__(self, quota: Quota, headroom_s: float = 0.0) -> None:
+        self.headroom_s = headroom_s
         self.instants: list[int] = []
         self.amounts: list[float] = []
         self.used = 0.0
@@ -733,7 +734,7 @@ class Exact(Meter):
     def _configure(self, quota: Quota) -> None:
         self.quota = quota
         self.most = quota.amount
-        self.period_ns = ceil(quota.period_s * NS)
+        self.period_ns = ceil((quota.period_s + min(self.headroom_s, quota.period_s / 20)) * NS)
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
         self._forget(now_ns)
@@ -942,7 +943,7 @@ def new_meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = Fa
     if quota.rule is Rule.SLOTS:
         return Slots(quota)
     if quota.rule is Rule.EXACT:
-        return Exact(quota)
+        return Exact(quota, headroom_s)
     if quota.rule is Rule.EVEN:
         return Bucket(quota, now_ns, 0.0)
     if quota.rule is Rule.BUCKET:

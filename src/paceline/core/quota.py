@@ -45,7 +45,7 @@ class Rule(StrEnum):
     BUCKET = "bucket"  # refills continuously
     WINDOW = "window"  # a counter that restarts every period
     SLIDING = "sliding"  # the amount within any trailing period
-    EXACT = "exact"  # the same, counted by the limiter alone: to the nanosecond, and nothing is left unused
+    EXACT = "exact"  # the same, and answers do not change it: the whole amount goes at once
     EVEN = "even"  # a bucket that is counted by the limiter alone: nothing is left unused
     SLOTS = "slots"  # requests in flight
     MEASURED = "measured"  # unknown: the limit is stated nowhere, and was found from outcomes
@@ -149,8 +149,8 @@ class Quota:
         return replace(self, amount=amount, burst=burst, period_s=period_s or self.period_s)
 
     def part(self, share: float) -> Self:
-        """The quota with ``share`` of its amount and burst; slots and quotas that no provider counts stay whole."""
-        if share == 1 or self.rule in (Rule.SLOTS, *OWN_RULES):
+        """The quota with ``share`` of its amount and burst; slots, even and measured quotas stay whole."""
+        if share == 1 or self.rule in (Rule.SLOTS, Rule.EVEN, Rule.MEASURED):
             return self
         return replace(self, amount=rounded(self.amount * share), burst=rounded(self.burst * share))
 

@@ -57,7 +57,7 @@ class Limiter(BaseLimiter):
             With a store, the same in all processes.
         headroom_s: The part of every quota that stays unused, in seconds of its own refill, to absorb jitter on the way
             to the provider. ``None``: 1 s, which adapts to what is needed, from 0.25 s to 4 s, in the buckets of a
-            provider's model (without a store).
+            provider's model (without a store), and none in a pool whose quotas are all ``exact`` or ``even``.
         ttl_s: The time-to-live of an open permit, in seconds; after it the permit is closed, charged in full.
         waiting_max: How many requests may wait in one pool.
         estimate_factor: The factor for estimates of input, on top of their learned ratio; ``None``: a margin that is

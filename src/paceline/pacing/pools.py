@@ -183,13 +183,17 @@ class Pools:
     def _pool(self, resolved: Resolved, now_ns: int, *, own: bool = False) -> tuple[Pool, Worker | None]:
         """A pool, and the worker that shares it; one with a quota that no provider counts is kept in this process.
 
-        Of an ``own`` one nothing is left unused, because no request is on its way to a provider that counts it.
+        Of an ``own`` one nothing is left unused, because no request is on its way to a provider that counts it. Where
+        no provider counts any quota, a headroom is left if the settings have one.
         """
         settings, learns, worker = self._settings, resolved.learns, self.worker
         if settings.shadow is not None:  # nothing is held
             return Pool(resolved.pool, LocalCapacity.of((), now_ns), waiting_max=settings.waiting_max), None
+        headroom_s = 0.0 if own else settings.headroom_s
         if any(quota.rule in OWN_RULES for quota in resolved.quotas):
             worker = None
+            if headroom_s is None and all(quota.rule in OWN_RULES for quota in resolved.quotas):
+                headroom_s = 0.0
         quotas, sources = resolved.quotas, resolved.sources
         measures = worker is None and bool(learns) and resolved.is_unstated
         if measures:
@@ -200,7 +204,7 @@ class Pools:
             usable=1.0 if own else settings.usable,
             sources=sources,
             charged_after=resolved.charged_after if worker is None else (),  # a store counts it at admission
-            headroom_s=0.0 if own else HEADROOM_S if settings.headroom_s is None else settings.headroom_s,
+            headroom_s=HEADROOM_S if headroom_s is None else headroom_s,
             ttl_s=settings.ttl_s,
             gentle=resolved.gentle,
         )
