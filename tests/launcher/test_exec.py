@@ -173,6 +173,7 @@ def test_an_interpreter_without_paceline_says_so(tmp_path):
     out, err = run("env", f"PYTHONPATH={SITE}", bare, "-c", lines, cwd=tmp_path)
     assert out == "went on\n"
     assert "is not paced: No module named 'paceline'; install paceline there" in err
+    assert f"1 process not paced, the first one: {bare}: No module named 'paceline'\n" in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
@@ -229,6 +230,14 @@ def test_an_error_at_the_start_is_not_the_program_s(tmp_path):
     out, err = run("python", "-c", line, environ={"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
     assert out == "went on\n"
     assert "is not paced: " in err
+    assert "install paceline" not in err
+
+
+@pytest.mark.parametrize(("end", "code"), [("", 125), ("; sys.exit(3)", 3)])
+def test_a_process_that_is_not_paced_is_an_error_if_asked_for(tmp_path, end, code):
+    line = f"import os, sys; open(os.environ['PACELINE_EXEC'], 'wb').write(b'x'); import httpx{end}"
+    run("python", "-c", line, code=code, options=("--strict",))
+    run("python", "-c", "import httpx", options=("--strict",))
 
 
 @pytest.mark.long("starts several processes")
