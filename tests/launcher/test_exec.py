@@ -176,8 +176,10 @@ def test_an_interpreter_without_paceline_says_so(tmp_path):
     assert f"1 process not paced, the first one: {bare}: No module named 'paceline'\n" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_signals_reach_the_program(tmp_path, number):
+@pytest.mark.skipif(sys.platform == "win32", reason="a process cannot send another one a signal")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1"])
+def test_signals_reach_the_program(tmp_path, name):
+    number = getattr(signal, name)
     handler = f"signal.signal({int(number)}, lambda *_: sys.exit(7))"
     lines = f"import signal, sys, time; {handler}; print('ready', flush=True); time.sleep(30)"
     process = start("python", "-c", lines)
@@ -187,6 +189,7 @@ def test_signals_reach_the_program(tmp_path, number):
     process.communicate()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGUSR1")
 def test_a_signal_while_the_command_is_started_reaches_it(monkeypatch):
     class Late(subprocess.Popen):
         def __init__(self, *args, **options):

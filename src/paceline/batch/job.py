@@ -720,7 +720,7 @@ def _open_input(path: str) -> BinaryIO:
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.seekable():
         file.seek(0)
         return file
-    spool: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115
+    spool = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115
     with file:
         shutil.copyfileobj(file, spool, 2**20)
     spool.seek(0)

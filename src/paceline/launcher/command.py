@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -102,10 +103,12 @@ def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _in_foreground() -> bool:
     """Whether this process belongs to the foreground of its terminal."""
+    if sys.platform == "win32":  # all processes of a console have its Ctrl-C
+        return True
     try:
         with open("/dev/tty", "rb") as terminal:  # noqa: PTH123
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
-    except (AttributeError, OSError):
+    except OSError:
         return False
 
 
