@@ -132,8 +132,9 @@ class Meter:
         left_s = eta_s(self._plan, pools, tally.left, self._shared)
         # The provider may admit less than the limits. Where requests wait for a quota, the last minute may have been the
         # pause of a window, so that the faster of the two measured rates counts.
+        # A restart that the provider states is known better than a speed that was measured before it.
         fastest = max(rate, done / max(now_s - self._started_s, 1e-9)) if waits else rate
-        if fastest:
+        if fastest and not (waits and until_restart(pools)):
             left_s = max(left_s, tally.left / fastest, _LEFT_MIN_S)
         self.per_min, self.left_s, self.refused = rate * 60, left_s or None, refused
         parts = [
@@ -155,6 +156,16 @@ def binding(pools: dict[str, Any], left: int, workers: int) -> tuple[str, bool]:
     if pool["waiting"] and pool["binds"]:
         return (f"{name}: {pool['binds']}" if len(pools) > 1 else str(pool["binds"])), True
     return (f"{workers:,} workers" if left > workers else "the answers"), False
+
+
+def until_restart(pools: dict[str, Any]) -> bool:
+    """Whether requests wait for a quota whose restart the provider states."""
+    return any(
+        quota.get("resets_at") and quota["quota"] == pool["binds"]
+        for pool in pools.values()
+        if pool["waiting"]
+        for quota in pool["quotas"]
+    )
 
 
 def eta_s(plan: Plan, pools: dict[str, Any], left: int, shared: Collection[str] = ()) -> float:
