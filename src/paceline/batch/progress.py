@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
 from collections import deque
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -93,6 +94,37 @@ class Live(View):
 def view(*, quiet: bool) -> View:
     """The view for standard error."""
     return View() if quiet else Live() if sys.stderr.isatty() else Plain()
+
+
+@contextmanager
+def logged(view: View) -> Iterator[None]:
+    """Let ``view`` say what paceline logs, so that no line breaks the bar, and a quiet run writes none."""
+    log, handler = logging.getLogger("paceline"), _Logged(view)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Logged(logging.Handler):
+    """Says the lines of a log. Of the refusals in one pool for one reason, which the progress counts, it says the first one."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__(logging.WARNING)
+        self._view = view
+        self._said: set[tuple[str, str]] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say one line."""
+        text, fields = record.getMessage(), record.__dict__
+        if "reason" in fields:
+            kind = fields["pool"], fields["reason"]
+            if kind in self._said:
+                return
+            self._said.add(kind)
+            text = text.removeprefix(f"{fields['event']} ") + "; further ones are not shown"
+        self._view.say(text)
 
 
 class Meter:
