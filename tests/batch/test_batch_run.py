@@ -12,6 +12,7 @@ with contextlib.suppress(ImportError):
 import pytest
 from batch_helpers import FAST, call, chat, finish, message, read_answers, wait_for_lines, write_lines
 
+from odd_server import JSON, OddServer
 from paceline.batch import offline
 from paceline.batch.check import InputError
 from paceline.batch.job import Job
@@ -471,3 +472,16 @@ def test_memory_stays_flat(tmp_path):
         peaks.append(kib)
     assert path.stat().st_size > 40e6
     assert peaks[1] - peaks[0] < 8 * 1024
+
+
+def test_refusals_are_said_once_and_not_at_all_in_a_quiet_run(tmp_path):
+    refusal = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
+    answered = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+    source = write_lines(tmp_path / "in.jsonl", [chat("a"), chat("b"), chat("c")])
+    for options, times in (((), 1), (("--quiet",), 0)):
+        with OddServer(
+            lambda n, _: (429, {"retry-after": "0.01"}, refusal) if n < 6 else (200, JSON, answered)
+        ) as server:
+            _, said = call(source, "--restart", *options, base_url=server.base_url)
+        assert said.count("refused (rate)") == times, said
+        assert "429_error" not in said

@@ -200,11 +200,21 @@ class TestBudget:
         budget = RetryBudget(T0)
         for _ in range(100):
             budget.spend(T0, 7)
-        assert [budget.spend(T0, 9) for _ in range(8)] == [0] * 6 + [1, 2]
+        assert [budget.spend(T0, 9) > 0 for _ in range(8)] == [False] * 6 + [True] * 2
 
     def test_it_saves_up_to_a_bound(self):
         budget = RetryBudget(T0)
-        assert [budget.spend(T0 + 3_600 * NS, 9_999) for _ in range(102)] == [0] * 100 + [1, 2]
+        assert [budget.spend(T0 + 3_600 * NS, 9_999) > 0 for _ in range(102)] == [False] * 100 + [True] * 2
+
+    def test_a_retry_in_advance_waits_as_long_as_earning_it_takes(self):
+        """At ten admitted in a second it is earned 31 times as fast as at none, and soon after the last one no faster than that."""
+        budget, second = RetryBudget(T0), 0
+        for second in range(1, 61):
+            budget.spend(T0 + second * NS, 10 * second)
+        now_ns = T0 + second * NS
+        waits_s = [budget.spend(now_ns, 10 * second) for _ in range(400)]
+        assert waits_s[-1] == pytest.approx(301 / 31, rel=0.15)
+        assert budget.spend(now_ns + 60 * NS, 10 * second) == pytest.approx(242, rel=0.01)
 
 
 class TestBreaker:

@@ -15,6 +15,7 @@ from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Refusal, RefusalKind, Reservation, Source, SourceKind
+from paceline.emulator.world import Refused
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.retry import RetryPolicy
 
@@ -186,3 +187,21 @@ def test_servers_that_refuse_a_share_by_chance_are_used_in_full(share, most):
     ideal_s = 1_500 * 2.0 / 100
     assert report.lost == 0
     assert fleet.sim.now_s <= most * ideal_s, fleet.sim.now_s / ideal_s
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_full_servers_whose_capacity_moves_are_used_in_full(seed):
+    """A capacity of 10, 4 and 10 a second, as Vertex refuses for it: retries do not wait longer than success earns them."""
+    wide = "100k requests/min"
+    changes = [(12, {"m": "4 requests/s"}), (24, {"m": "10 requests/s"})]
+    fleet = Fleet(
+        wide, {"limits": {"m": "10 requests/s"}, "headers": False, "latency_s": 2.0}, jobs=300, workers=100, seed=seed,
+        words=(20, 200), changes=changes, retry=RetryPolicy(), breaker=BreakerPolicy(),
+    )  # fmt: skip
+    refuse = fleet.sim.world.refuse
+    fleet.sim.world.refuse = lambda now, why, pool: refuse(
+        now, Refused("capacity", why.model, why.pool, status=503), pool
+    )
+    report = fleet.run(300)
+    assert report.lost == 0
+    assert fleet.admitted[-1][0] <= 42, fleet.admitted[-1][0]  # 37 s would do

@@ -502,6 +502,8 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | 
     yield f"state: {tally.store or 'in this process only'}"
     for name in list(plan.shares)[:SHOWN]:
         yield f"{name}: {_limits(tally.start[name]['quotas'])}"
+    if not all(tally.start[name]["quotas"] for name in plan.shares):
+        return  # how long it takes is not known before an answer states a limit, or one is measured
     needs_s = forecast_s(limiter, plan, tally.left)
     if needs_s >= 1:
         yield f"{tally.about}{tally.left:,} to send: about {in_time(needs_s)} under these limits"

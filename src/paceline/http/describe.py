@@ -25,6 +25,9 @@ log = logging.getLogger("paceline.http")
 BOOKED_MAX = 1_000_000
 """No provider charges more output tokens at admission."""
 
+UNKNOWN_MAX: Final = 256
+"""Of how many unknown hosts it is logged that the limits of a provider are not applied there."""
+
 MODEL_MAX: Final = 200
 """The longest name of a model that is looked at, in characters."""
 
@@ -178,9 +181,15 @@ def describe_guessed(pacer: Pacer, guess: Any, host: str, path: str, content: by
     return metered and replace(metered, guessed=not named)
 
 
-@lru_cache(maxsize=256)
+_unknown: Final[dict[tuple[str, str], object]] = {}
+"""The providers whose limits are not applied, each with the host: it is logged."""
+
+
 def _log_unknown(provider: str, host: str) -> None:
-    """Log once that the limits of ``provider`` are not applied at ``host``."""
+    """Log once, also where several threads begin at once, that the limits of ``provider`` are not applied at ``host``."""
+    mine = object()
+    if len(_unknown) >= UNKNOWN_MAX or _unknown.setdefault((provider, host), mine) is not mine:
+        return
     log.warning(
         "%s is not a host of %s, so the published limits of %s do not apply there; if it is a gateway to %s, name the"
         " provider: limiter.attach(client, provider=%r), or instrument(limiter, provider=%r)",

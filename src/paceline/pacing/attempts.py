@@ -85,7 +85,9 @@ class Attempts:
             return False
         row = self._scheduler.row(permit.reservation, refusal)
         if answer is not None and is_server_fault(answer.status, refusal, row):
-            self._scheduler.failed(permit.reservation.granted_ns, f"status {answer.status}", reached=True)
+            self._scheduler.failed(
+                permit.reservation.granted_ns, f"status {answer.status}", reached=True, reported=False
+            )
         return permit.open and self._follows(permit, refusal, row, error)  # else the block has closed the permit itself
 
     def _follows(self, permit: Permit, refusal: Refusal, row: Row | None, error: Exception | None) -> bool:

@@ -224,13 +224,18 @@ class Permit:
     def failed(self, error: BaseException | None = None) -> None:
         """Report that the request has no answer: after some in a row the pool pauses, as the pools of attached clients do.
 
-        A block reports the error that leaves it: call this for an error that stays inside.
+        A block reports the error that leaves it, in the pool of a provider's model: call this for an error that stays inside,
+        and in a pool of your own.
 
         Args:
             error: A timeout, a broken connection or an answer with a status of 500 or more counts as a failure of the
                 provider; ``None``, too. Without a connection the charge is given back. Any other error settles the permit as
                 reserved.
         """
+        self._failed(error, reported=True)
+
+    def _failed(self, error: BaseException | None, *, reported: bool) -> None:
+        """Close the permit of a request without an answer, which the caller has ``reported``, or whose block ``error`` has left."""
         from paceline.providers.answers import answer_of
 
         fault = Fault.BROKEN if error is None else fault_of(error)
@@ -240,7 +245,9 @@ class Permit:
         # Counted before the permit is closed: a failed probe must not let the other waiters go.
         if fault in (Fault.BROKEN, Fault.UNREACHED) and self.open:
             reason = "no answer" if error is None else type(error).__name__
-            self._scheduler.failed(self.reservation.granted_ns, reason, reached=fault is Fault.BROKEN)
+            self._scheduler.failed(
+                self.reservation.granted_ns, reason, reached=fault is Fault.BROKEN, reported=reported
+            )
         if fault in (Fault.UNSENT, Fault.UNREACHED):
             self.cancel()
         else:
@@ -355,7 +362,7 @@ class Permit:
         if error is None:
             self.close(forgotten=True, stacklevel=stacklevel)
         elif isinstance(error, Exception):
-            self.failed(error)
+            self._failed(error, reported=False)
         else:
             self.close()
 

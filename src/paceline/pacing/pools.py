@@ -154,8 +154,8 @@ class Pools:
                     )
                 scheduler = self._open(resolved, self._settings.clock.now_ns())
                 scheduler.events = self._notify
-                scheduler.by_hand = ByHand(self._health, scheduler) if resolved.learns else None
-                if not resolved.learns:  # for a provider's model all units are derived
+                scheduler.by_hand = ByHand(self._health, scheduler, is_model=resolved.is_model)
+                if not resolved.is_model:  # for a provider's model all units are derived
                     own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
                     if own_units:
                         self.own_units[resolved.pool] = own_units

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log
+from math import exp, log
 
 from paceline.core import progress
 from paceline.core.progress import FIRST_S, MOST_S, Row, is_believed
@@ -201,26 +201,30 @@ class RetryBudget:
     """Bounds retries after faults and by full servers in proportion to success: further retries wait, spread out.
 
     Every admitted attempt earns ``EACH`` retries, and every second ``PER_S``. A retry spends one, in advance if none is left,
-    and then waits for it. So servers that refuse three attempts of four by chance are used in full, and a server that answers
-    none gets one retry a second. Retries after a refusal for rate need no budget: they wait in the queue.
+    and then waits for it as long as earning it takes at the rate of the last seconds. So servers that refuse three attempts of
+    four by chance are used in full, and a server that answers none gets one retry a second. Retries after a refusal for rate
+    need no budget: they wait in the queue.
     """
 
     EACH = 3.0
     PER_S = 1.0
     MOST = 100.0
+    RECENT_S = 5.0
 
-    __slots__ = ("_admitted", "_left", "_now_ns")
+    __slots__ = ("_admitted", "_left", "_now_ns", "_recent")
 
     def __init__(self, now_ns: int) -> None:
         self._left = self.MOST
         self._now_ns, self._admitted = now_ns, 0
+        self._recent = 0.0  # how many attempts were admitted in about the last RECENT_S seconds
 
     def spend(self, now_ns: int, admitted: int) -> float:
         """Spend one retry; return the seconds to wait for it.
 
         ``admitted``: how many attempts of the pool were admitted so far.
         """
-        earned = max(now_ns - self._now_ns, 0) / NS * self.PER_S + (admitted - self._admitted) * self.EACH
-        self._left = min(self._left + earned, self.MOST) - 1
+        passed_s, new = max(now_ns - self._now_ns, 0) / NS, admitted - self._admitted
         self._now_ns, self._admitted = now_ns, admitted
-        return max(-self._left, 0.0) / self.PER_S
+        self._recent = self._recent * exp(-passed_s / self.RECENT_S) + new
+        self._left = min(self._left + passed_s * self.PER_S + new * self.EACH, self.MOST) - 1
+        return max(-self._left, 0.0) / (self.PER_S + self.EACH * self._recent / self.RECENT_S)

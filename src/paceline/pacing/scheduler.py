@@ -77,8 +77,8 @@ class Worker(Protocol):
 class ByHand(Protocol):
     """Takes what calls by hand to one pool show of the health of their provider."""
 
-    def failed(self, sent_ns: int, reason: str, *, reached: bool) -> None:
-        """Count a call without an answer."""
+    def failed(self, sent_ns: int, reason: str, *, reached: bool, reported: bool) -> None:
+        """Count a call without an answer, which the caller has ``reported``, or whose block an error has left."""
 
     def answered(self) -> None:
         """Count an answer."""
@@ -97,7 +97,7 @@ class Scheduler:
         lines: Its log lines.
         events: Called with every event of a permit of the pool, or ``None``.
         periods: The periods of the pool's quotas, of each unit that has several.
-        by_hand: Takes the failures of calls by hand; ``None`` for a pool that is none of a provider.
+        by_hand: Takes the failures of calls by hand; ``None`` for a pool that others pass, such as the slots of a provider.
         fails: Whether the last call by hand had no answer.
     """
 
@@ -201,11 +201,11 @@ class Scheduler:
         """See :meth:`Pool.settle`."""
         self._section.change(self.pool.settle, reservation, actual, waiter, quiet=True)
 
-    def failed(self, sent_ns: int, reason: str, *, reached: bool) -> None:
-        """Count a call by hand without an answer."""
+    def failed(self, sent_ns: int, reason: str, *, reached: bool, reported: bool) -> None:
+        """Count a call by hand without an answer, which was ``reported``, or whose block an error has left."""
         if self.by_hand is not None:
             self.fails = True
-            self.by_hand.failed(sent_ns, reason, reached=reached)
+            self.by_hand.failed(sent_ns, reason, reached=reached, reported=reported)
 
     def answered(self) -> None:
         """Count an answer to a call by hand."""
