@@ -19,7 +19,9 @@ BARE = Refusal(RefusalKind.RATE)
 
 def pool_of(quotas: str = "") -> Pool:
     ledger = Ledger(parse_quotas(quotas) if quotas else (), T0, gentle=True)
-    return Pool("local/m", LocalCapacity(ledger, learns=True, measures_from_ns=T0))
+    capacity = LocalCapacity(ledger, learns=True)
+    capacity.learning.unstated.begin(T0)
+    return Pool("local/m", capacity)
 
 
 class Driver:

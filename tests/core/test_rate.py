@@ -659,3 +659,57 @@ def test_a_rate_that_is_held_for_a_forecast_stays():
     for _ in range(100):
         last = go(rate)
     assert last.sent_ns - first.sent_ns == pytest.approx(100 * NS / 2, rel=0.01)
+
+
+class TestSeveralProcesses:
+    """Each goes towards the mean of all rates."""
+
+    @staticmethod
+    def measured(top: float) -> MeasuredRate:
+        rate = MeasuredRate(0)
+        rate.lean(0, top)
+        return rate
+
+    def test_one_that_has_sent_nothing_begins_with_the_mean(self):
+        rate = self.measured(4.0)
+        assert (rate.phase, rate.cycle.top, rate.told) == (Phase.HOLDING, 4.0, 4.0)
+        assert rate.rate == pytest.approx(4 * (1 - CUT))
+
+    def test_one_that_opens_tells_the_mean_of_the_others_which_changes_nothing(self):
+        rate = MeasuredRate(0)
+        assert rate.told == 0.0
+        go(rate)
+        rate.lean(NS, 3.0)
+        assert (rate.phase, rate.told) == (Phase.OPENING, 3.0)
+
+    @pytest.mark.parametrize(("seconds", "top"), [(1, 3.6), (2.5, 3.0), (5, 2.0), (60, 2.0)])
+    def test_it_goes_to_the_mean_within_five_seconds(self, seconds, top):
+        rate = self.measured(4.0)
+        rate.lean(round(seconds * NS), 2.0)
+        assert rate.cycle.top == pytest.approx(top)
+
+    def test_the_next_attempt_goes_sooner_at_a_higher_rate_and_not_later_at_a_lower_one(self):
+        rate = self.measured(1.0)
+        go(rate)
+        at_ns = rate.next_at_ns
+        rate.lean(5 * NS, 0.5)
+        assert rate.next_at_ns == at_ns
+        rate.lean(10 * NS, 4.0)
+        assert rate.next_at_ns < at_ns
+
+    def test_one_process_alone_goes_nowhere(self):
+        rate = self.measured(4.0)
+        rate.lean(5 * NS, 0.0)
+        assert (rate.cycle.top, rate.told) == (4.0, 4.0)
+
+    def test_while_nothing_is_admitted_it_tells_how_often_it_tries_and_then_it_takes_the_mean(self):
+        rate = self.measured(4.0)
+        for _ in range(3):
+            note = go(rate, now_ns=rate.earliest_ns(0))
+            rate.refused(note.sent_ns + SOON_NS, note)
+        assert rate.phase is Phase.BLOCKED
+        assert rate.told == rate.rate < 4
+        rate.lean(rate.next_at_ns, 1.5)
+        probe = rate.sent(rate.next_at_ns, 1.0)
+        rate.answered(rate.next_at_ns + NS, probe)
+        assert (rate.phase, rate.cycle.top) == (Phase.HOLDING, 1.5)

@@ -131,21 +131,15 @@ class LocalCapacity:
         ledger: The quotas.
         learns: Whether answers change the quotas, because a provider counts them, too; ``up``: and raise given ones.
         adapts: Whether the headroom of buckets adapts; only where answers change the quotas.
-        measures_from_ns: The instant from which the rate is measured, because no limit is stated; ``None``: never. Only
-            where answers change the quotas.
     """
 
     behind = QUEUE
     exchange_ns = FAR_NS
     exchange_due = False
 
-    def __init__(
-        self, ledger: Ledger, *, learns: Learns = False, adapts: bool = False, measures_from_ns: int | None = None
-    ) -> None:
+    def __init__(self, ledger: Ledger, *, learns: Learns = False, adapts: bool = False) -> None:
         self.ledger = ledger
         self.learning = Learning(ledger, raises=learns == "up", adapts=adapts) if learns else None
-        if self.learning is not None and measures_from_ns is not None:
-            self.learning.unstated.begin(measures_from_ns)
 
     @classmethod
     def of(

@@ -58,6 +58,10 @@ EVIDENCE_N = 8
 """A measurement goes on over further refusals until so many attempts were admitted. Its error is one attempt at each
 end."""
 
+LEAN_NS = 5 * NS
+"""Where several processes measure the same rate, each goes towards their mean within this time. What one process gains the
+others lose, so that all get the same in the end."""
+
 STRIKES = 3
 """Nothing is admitted, if so many attempts after a cut were all refused. One or two may only have been too early."""
 
@@ -167,6 +171,13 @@ class Mark(NamedTuple):
 
     at_ns: int
     admitted: float
+
+
+class Common(NamedTuple):
+    """The mean rate of all processes that measure it, per second; 0 for one process alone. It was known at ``at_ns``."""
+
+    at_ns: int
+    rate: float
 
 
 class RefusalDelay:
@@ -290,6 +301,7 @@ class MeasuredRate:
         phase: How the rate changes with time.
         rate: The present rate, per second, above 0; infinite in the phase ``OFF``.
         cycle: The measured rate, and the course of the rate about it.
+        common: The mean rate of all processes that measure it.
         next_at_ns: When the next attempt may go.
         last_ns: When the last attempt was sent, or an outcome changed the rate, if that was later.
         sent_total: The amount of all attempts.
@@ -308,6 +320,7 @@ class MeasuredRate:
 
     __slots__ = (
         "block_end",
+        "common",
         "cut_count",
         "cut_lost",
         "cycle",
@@ -335,6 +348,7 @@ class MeasuredRate:
         self.sent_total = self.lost_total = 0.0
         self.sent_count = self.cut_count = self.cut_lost = 0
         self.empty = self.test = self.block_end = Mark(now_ns, 0.0)
+        self.common = Common(now_ns, 0.0)
         self.probe: RateNote | None = None
         self.refusal_delay, self.stated_waits = RefusalDelay(), StatedWaits()
 
@@ -389,6 +403,25 @@ class MeasuredRate:
         self._cut(now_ns, max(self.rate, self.cycle.top))
         self.cycle, self.next_at_ns = Cycle(), now_ns
 
+    @property
+    def told(self) -> float:
+        """What other processes are told of this rate: if it is not known, their own mean, which changes nothing."""
+        if self.phase is Phase.BLOCKED:
+            return self.rate
+        return self.cycle.top or self.common.rate
+
+    def lean(self, now_ns: int, mean: float) -> None:
+        """Go towards the ``mean`` of all processes that measure this rate. A process that has sent nothing begins with it."""
+        passed_ns, self.common = now_ns - self.common.at_ns, Common(now_ns, mean)
+        if mean and not self.sent_count and self.phase is Phase.OPENING:
+            self.phase = NEXT[self.phase, Event.MEASURED]
+            self._hold(now_ns, mean, lengthen=False)
+        elif mean and self.cycle.top:
+            self.cycle.top += (mean - self.cycle.top) * min(passed_ns / LEAN_NS, 1.0)
+            if self.phase is not Phase.BLOCKED:
+                self.rate = self.cycle.rate
+                self.next_at_ns = min(self.next_at_ns, self.last_ns + round(self.mean / self.rate * NS))
+
     def hold(self) -> None:
         """Stay at the measured rate: in a forecast there is no refusal, which would end a test."""
         self.cycle.steady, self.cycle.progress = inf, 1.0
@@ -430,7 +463,8 @@ class MeasuredRate:
         if self.cut_lost < STRIKES and self.phase is not Phase.BLOCKED:
             return Finding.UNDECIDED
         wait_s = max((note.sent_ns - self.empty.at_ns) / NS, self.mean / self.rate, WAIT_MIN_S) / (1 - CUT)
-        longest_s = max(WAIT_S, WAIT_N * self.mean / self.cycle.top) if self.cycle.top else UNKNOWN_WAIT_S
+        known = max(self.cycle.top, self.common.rate)
+        longest_s = max(WAIT_S, WAIT_N * self.mean / known) if known else UNKNOWN_WAIT_S
         self._block(now_ns, min(wait_s, longest_s))
         return Finding.BLOCKED
 
@@ -481,6 +515,7 @@ class MeasuredRate:
         """Measure the rate from the end of the last blocked time to the end of this one: ``probe`` is admitted."""
         admitted = self.admitted_total - probe.amount
         found = max(admitted - self.block_end.admitted, self.mean) / _seconds(self.block_end.at_ns, self.until_ns)
+        found = max(found, self.common.rate)  # other processes may have had all of it
         self.block_end, self.empty = Mark(self.until_ns, admitted), Mark(probe.sent_ns, admitted)
         self.phase = NEXT[self.phase, Event.ADMITTED]
         self.stated_waits.admitted()

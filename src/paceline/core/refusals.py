@@ -94,7 +94,7 @@ class Refusals:
             return self._unstated.measures(unit) and self._left(now_ns, index) > PLENTY
         if unit is None or unit == CONCURRENCY:
             return self._unstated.measures(unit)
-        return self._corrections.is_new(unit, refusal.period_s) and not self._corrections.shared
+        return self._corrections.is_new(unit, refusal.period_s)
 
     def _index(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> int | None:
         """The index of the stated quota that a refusal is about, or else may be about; ``None`` for none."""
@@ -116,7 +116,7 @@ class Refusals:
         """
         if refusal.limit is not None or refusal.retry_after_s or refusal.kind is not RefusalKind.RATE:
             return False
-        if self._corrections.shared or self._readings.shown(reservation) or self._unstated.measures(refusal.unit):
+        if self._readings.shown(reservation) or self._unstated.measures(refusal.unit):
             return False
         if index is None:
             return refusal.unit is None

@@ -195,7 +195,7 @@ class Pools:
             if headroom_s is None and all(quota.rule in OWN_RULES for quota in resolved.quotas):
                 headroom_s = 0.0
         quotas, sources = resolved.quotas, resolved.sources
-        measures = worker is None and bool(learns) and resolved.is_unstated
+        measures = bool(learns) and resolved.is_unstated
         if measures:
             quotas, sources = (), ()
         ledger = Ledger(
@@ -213,11 +213,11 @@ class Pools:
         capacity: Capacity
         if worker is None:
             adapts = settings.headroom_s is None and not own
-            capacity = LocalCapacity(
-                ledger, learns=learns, adapts=adapts, measures_from_ns=now_ns if measures else None
-            )
+            capacity = LocalCapacity(ledger, learns=learns, adapts=adapts)
         else:
             capacity = worker.capacity(ledger, queue, now_ns, learns=learns)
+        if measures and capacity.learning is not None:
+            capacity.learning.unstated.begin(now_ns)
         return Pool(resolved.pool, capacity, queue, waiting_max=settings.waiting_max), worker
 
 
