@@ -10,6 +10,7 @@ from paceline.core.meters import new_meter
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, Quota, QuotaError, Rule, parse_quotas
+from paceline.core.rate import Phase as RatePhase
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope, Reservation, WaitUntil
 from paceline.pacing.status import report
 
@@ -134,6 +135,30 @@ def test_a_refusal_with_another_reason_measures_nothing():
     driver.until_refused(10, Refusal(RefusalKind.CAPACITY))
     driver.until_refused(10, Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST))
     assert quotas_of(driver) == []
+
+
+def test_what_a_request_was_refused_for_its_own_sake_is_taken_back():
+    driver = Driver(pool_of())
+    driver.until_refused(10)
+    driver.refuse(driver.send())
+    [meter, window] = driver.pool.ledger.meters
+    assert meter.rate.blamed == 2
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
+    assert meter.rate.blamed == 1
+    assert meter.rate.phase is RatePhase.HOLDING
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="tokens", scope=RefusalScope.REQUEST, retracts=1))
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
+    assert meter.rate.phase is RatePhase.OPENING
+    assert quotas_of(driver) == []
+    assert (meter.rate.admitted_total, window.window.in_flight) == (10, 0)
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_refusal_of_one_request_changes_nothing_where_nothing_is_measured(learns):
+    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("600 requests/min"), T0), learns=learns))
+    driver = Driver(pool)
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
+    assert pool.ledger.units == ["requests"]
 
 
 def test_a_lost_attempt_holds_no_place():

@@ -58,6 +58,12 @@ class Unstated:
         for meter in self._meters:
             meter.explained(now_ns, reservation)
 
+    def retracted(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
+        """Count a refusal that is about its request, and take back the earlier ones of that request."""
+        self.explained(now_ns, reservation)
+        if self._rates and (meter := self._rates.get(refusal.unit or self._guilty)) is not None:
+            meter.rate.retract(now_ns, refusal.retracts)
+
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """Learn from a refusal that no stated limit explains: it is about the rate of a unit, or the number in flight.
 
