@@ -270,13 +270,29 @@ def test_after_a_bare_refusal_a_stated_limit_with_plenty_left_is_not_to_blame():
     assert "6k requests/min" in quotas_of(driver)
 
 
-def test_the_attempts_before_a_measurement_say_nothing():
+def test_the_attempts_before_a_measurement_count_in_its_first_blocked_time_only():
     pool = Pool("m", LocalCapacity(Ledger(parse_quotas("6000 requests/min"), T0, gentle=True), learns=True))
     driver = Driver(pool)
+    for _ in range(20):
+        driver.settle(driver.send())
+    driver.now_ns += 61 * NS  # a period of the told limit: what went before counts no more
+    began_ns = driver.now_ns
+    for _ in range(20):
+        driver.settle(driver.send())
     first, second = driver.send(), driver.send()
     driver.refuse(first)
+    rate = pool.ledger.meters[1].rate
+    assert (rate.sent_count, rate.block_end) == (0, (began_ns, -21.0))
     driver.refuse(second)
-    assert pool.ledger.meters[1].rate.sent_count == 0
+    assert (rate.sent_count, rate.block_end) == (0, (began_ns, -20.0))
+
+
+def test_a_unit_that_nothing_has_used_before_begins_now():
+    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("6000 requests/min,4M tokens/min"), T0), learns=True))
+    driver = Driver(pool)
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="tokens"))
+    assert pool.ledger.units == ["requests", "tokens", "tokens"]
+    assert pool.ledger.meters[2].rate.block_end == (driver.now_ns, 0.0)
 
 
 def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing():

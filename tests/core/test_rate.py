@@ -475,6 +475,19 @@ def test_it_opens_again_where_all_refusals_are_taken_back():
     assert rate.next_at_ns == T0 + 2 * NS
 
 
+def test_the_first_blocked_time_is_measured_with_what_was_admitted_before_the_beginning():
+    rate = MeasuredRate(T0)
+    rate.count_before(T0 - 10 * NS, 50.0)
+    rate.refused_before(T0 - 5 * NS, 1.0)
+    rate.refused_before(T0 - 11 * NS, 1.0)  # not counted
+    probe = go(blocked(rate))
+    rate.answered(probe.sent_ns, probe)
+    assert rate.cycle.top == pytest.approx(49 / ((rate.block_end.at_ns - T0) / NS + 10))
+    before = rate.block_end
+    rate.refused_before(T0 - 5 * NS, 1.0)
+    assert rate.block_end == before
+
+
 # -- a stated limit
 
 

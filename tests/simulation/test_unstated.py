@@ -99,6 +99,8 @@ TOLD = {
     "tokens, a hundred times too high": (
         "6000 requests/min,4M tokens/min", "6000 requests/min,40k tokens/min", 300, 100, 40, 110,
     ),
+    "a window, ten times too high": ("5000 requests/min", "500 requests/min window", 1_500, 100, 40, 230),
+    "any minute, ten times too high": ("5000 requests/min", "500 requests/min sliding", 1_500, 100, 40, 230),
     "slots that are not told": ("6000 requests/min", "5 concurrency", 200, 40, 60, 50),
 }  # fmt: skip
 

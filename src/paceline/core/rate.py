@@ -397,6 +397,15 @@ class MeasuredRate:
         if number and not self.blamed and self.phase not in (Phase.OFF, Phase.OPENING):
             self.reopen(now_ns)
 
+    def count_before(self, since_ns: int, admitted: float) -> None:
+        """Count what was admitted from ``since_ns`` until the beginning: the first blocked time is measured together with it."""
+        self.block_end = Mark(since_ns, -admitted)
+
+    def refused_before(self, sent_ns: int, amount: float) -> None:
+        """Count the refusal of an attempt that was sent before the beginning, and counted as admitted."""
+        if sent_ns >= self.block_end.at_ns:
+            self.block_end = Mark(self.block_end.at_ns, self.block_end.admitted + amount)
+
     def hold(self) -> None:
         """Stay at the measured rate: in a forecast there is no refusal, which would end a test."""
         self.cycle.steady, self.cycle.progress = inf, 1.0

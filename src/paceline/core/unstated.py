@@ -34,11 +34,16 @@ class Unstated:
         """Whether the limit of ``unit`` is measured; ``None``: whether any limit is."""
         return bool(self._meters) if unit is None else any(meter.quota.unit == unit for meter in self._meters)
 
-    def begin(self, now_ns: int, unit: str | None = None) -> None:
-        """Measure the rate of ``unit`` from now on; ``None``: that of requests, and the number in flight."""
+    def begin(self, now_ns: int, unit: str | None = None, before: tuple[int, float] | None = None) -> None:
+        """Measure the rate of ``unit`` from now on; ``None``: that of requests, and the number in flight.
+
+        ``before``: what was admitted of the unit until now, and since when.
+        """
         if (of := unit or REQUESTS) not in self._rates:
             self._rates[of] = RateMeter(len(self._ledger.accounts), of, now_ns)
             self._add(self._rates[of])
+            if before is not None:
+                self._rates[of].rate.count_before(*before)
         if unit is None and self._in_flight is None:
             self._in_flight = InFlightMeter(len(self._ledger.accounts))
             self._add(self._in_flight)
@@ -57,6 +62,9 @@ class Unstated:
         """Count a refusal that has another reason than these limits."""
         for meter in self._meters:
             meter.explained(now_ns, reservation)
+        for rate in self._rates.values():
+            if rate.index >= len(reservation.marks):  # it was sent before the measurement began
+                rate.rate.refused_before(reservation.granted_ns, self._ledger.amounts(reservation.cost)[rate.index])
 
     def retracted(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
         """Count a refusal that is about its request, and take back the earlier ones of that request."""
