@@ -10,6 +10,7 @@ from paceline.core.meters import new_meter
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, Quota, QuotaError, Rule, parse_quotas
+from paceline.core.rate import Phase as RatePhase
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope, Reservation, WaitUntil
 from paceline.pacing.status import report
 
@@ -138,6 +139,30 @@ def test_a_refusal_with_another_reason_measures_nothing():
     assert quotas_of(driver) == []
 
 
+def test_what_a_request_was_refused_for_its_own_sake_is_taken_back():
+    driver = Driver(pool_of())
+    driver.until_refused(10)
+    driver.refuse(driver.send())
+    [meter, window] = driver.pool.ledger.meters
+    assert meter.rate.blamed == 2
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
+    assert meter.rate.blamed == 1
+    assert meter.rate.phase is RatePhase.HOLDING
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="tokens", scope=RefusalScope.REQUEST, retracts=1))
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
+    assert meter.rate.phase is RatePhase.OPENING
+    assert quotas_of(driver) == []
+    assert (meter.rate.admitted_total, window.window.in_flight) == (10, 0)
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_refusal_of_one_request_changes_nothing_where_nothing_is_measured(learns):
+    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("600 requests/min"), T0), learns=learns))
+    driver = Driver(pool)
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
+    assert pool.ledger.units == ["requests"]
+
+
 def test_a_lost_attempt_holds_no_place():
     driver = Driver(pool_of())
     driver.send()
@@ -247,13 +272,29 @@ def test_after_a_bare_refusal_a_stated_limit_with_plenty_left_is_not_to_blame():
     assert "6k requests/min" in quotas_of(driver)
 
 
-def test_the_attempts_before_a_measurement_say_nothing():
+def test_the_attempts_before_a_measurement_count_in_its_first_blocked_time_only():
     pool = Pool("m", LocalCapacity(Ledger(parse_quotas("6000 requests/min"), T0, gentle=True), learns=True))
     driver = Driver(pool)
+    for _ in range(20):
+        driver.settle(driver.send())
+    driver.now_ns += 61 * NS  # a period of the told limit: what went before counts no more
+    began_ns = driver.now_ns
+    for _ in range(20):
+        driver.settle(driver.send())
     first, second = driver.send(), driver.send()
     driver.refuse(first)
+    rate = pool.ledger.meters[1].rate
+    assert (rate.sent_count, rate.block_end) == (0, (began_ns, -21.0))
     driver.refuse(second)
-    assert pool.ledger.meters[1].rate.sent_count == 0
+    assert (rate.sent_count, rate.block_end) == (0, (began_ns, -20.0))
+
+
+def test_a_unit_that_nothing_has_used_before_begins_now():
+    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("6000 requests/min,4M tokens/min"), T0), learns=True))
+    driver = Driver(pool)
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="tokens"))
+    assert pool.ledger.units == ["requests", "tokens", "tokens"]
+    assert pool.ledger.meters[2].rate.block_end == (driver.now_ns, 0.0)
 
 
 def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing():

@@ -459,6 +459,35 @@ def test_it_opens_again_where_another_reason_explains_the_refusals(phase):
     assert rate.next_at_ns == probe.sent_ns
 
 
+def test_it_opens_again_where_all_refusals_are_taken_back():
+    rate = MeasuredRate(T0)
+    for _ in range(10):
+        go(rate)
+    refuse(rate, go(rate))
+    refuse(rate, go(rate))
+    before = rate.rate
+    rate.retract(T0 + 2 * NS, 0)
+    rate.retract(T0 + 2 * NS, 1)
+    assert (rate.phase, rate.rate, rate.blamed) == (Phase.HOLDING, before, 1)
+    rate.retract(T0 + 2 * NS, 5)
+    assert (rate.phase, rate.blamed, rate.next_at_ns) == (Phase.OPENING, 0, T0 + 2 * NS)
+    rate.retract(T0 + 3 * NS, 1)
+    assert rate.next_at_ns == T0 + 2 * NS
+
+
+def test_the_first_blocked_time_is_measured_with_what_was_admitted_before_the_beginning():
+    rate = MeasuredRate(T0)
+    rate.count_before(T0 - 10 * NS, 50.0)
+    rate.refused_before(T0 - 5 * NS, 1.0)
+    rate.refused_before(T0 - 11 * NS, 1.0)  # not counted
+    probe = go(blocked(rate))
+    rate.answered(probe.sent_ns, probe)
+    assert rate.cycle.top == pytest.approx(49 / ((rate.block_end.at_ns - T0) / NS + 10))
+    before = rate.block_end
+    rate.refused_before(T0 - 5 * NS, 1.0)
+    assert rate.block_end == before
+
+
 # -- a stated limit
 
 
@@ -581,7 +610,7 @@ def test_an_attempt_is_admitted_after_twice_the_slowest_refusal():
 
 # -- properties
 
-steps = st.lists(st.tuples(st.sampled_from("ssssranoue"), st.integers(0, 3 * NS), st.integers(0, 9)), max_size=60)
+steps = st.lists(st.tuples(st.sampled_from("ssssranouet"), st.integers(0, 3 * NS), st.integers(0, 9)), max_size=60)
 
 
 def play(steps, *, start_ns: int = T0, scale: float = 1.0, stated: bool = False) -> list[tuple[int, float, Phase]]:
@@ -595,6 +624,8 @@ def play(steps, *, start_ns: int = T0, scale: float = 1.0, stated: bool = False)
             notes.append(rate.sent(now_ns, (1 + which) * scale))
         elif what == "o" and rate.sent_count and rate.phase is not Phase.OFF:
             rate.reopen(now_ns)
+        elif what == "t" and rate.sent_count:
+            rate.retract(now_ns, which)
         elif note is None:
             continue
         elif what == "a":

@@ -8,11 +8,14 @@ from itertools import pairwise
 from paceline.core.pool import Pool
 from paceline.core.quota import parse_quotas
 from paceline.core.results import SourceKind
+from paceline.emulator.world import Refused
 from paceline.pacing.retry import RetryPolicy
 from paceline.planner.process import Process
 from paceline.planner.simulation import Request, Simulation, Stall
 
 MODEL = "openai/m"
+BAD = 7_777
+"""The input of a request that the provider never admits."""
 UNDERESTIMATE = 1.28
 """How many times as many tokens as estimated the provider counts."""
 
@@ -46,13 +49,14 @@ class Fleet:
     """Run ``jobs`` through the workers of each host; believe ``told`` about the limits.
 
     ``capacity``: arguments of the shared capacities; ``None``: each process has quotas of its own. ``stalls``: when the network
-    stalls, for how many seconds, and what it holds. Other arguments are those of the simulation and of its processes.
+    stalls, for how many seconds, and what it holds. ``bad``: the places of requests that the provider refuses for their own sake, with the
+    429 of a rate. Other arguments are those of the simulation and of its processes.
     """
 
     def __init__(
         self, told, settings, *, jobs=1_000, hosts=1, workers=500, seed=1, underestimate=UNDERESTIMATE, words=(20, 3_000),
         output=200, model=MODEL, source="given", stalls=(), changes=(), net_s=(0.001, 0.02), lies="",
-        capacity=None, skew_s=(), store=None, headroom_s=None, retry=None, breaker=None,
+        capacity=None, skew_s=(), store=None, headroom_s=None, retry=None, breaker=None, bad=(),
     ):  # fmt: skip
         self.model, self.workers, self.output, self.under = model, workers, output, underestimate
         settings = {**settings, "limits": {model: settings["limits"]["m"]}}
@@ -71,6 +75,15 @@ class Fleet:
             return refuse(now, why, pool)
 
         self.sim.world.refuse = refused
+        self.bad_refused, admit = [], self.sim.world.admit  # when
+
+        def admitted(now, model, input_tokens, *args, **options):
+            if input_tokens != BAD:
+                return admit(now, model, input_tokens, *args, **options)
+            self.bad_refused.append(self.sim.now_s)
+            return self.sim.world.refuse(now, Refused("rate", model, model, "requests", 60.0, 1.0, 1.0, 1.0, 0.0))
+
+        self.sim.world.admit = admitted
         self.admitted = []  # when, and the cost that the provider held
         self.sim.network.on_admit = lambda _, held: self.admitted.append((self.sim.now_s, held))
         self.hosts = []
@@ -83,6 +96,8 @@ class Fleet:
             )  # fmt: skip
             dice = random.Random(seed * 100 + n)
             todo = None if jobs is None else [round(dice.randint(*words) * UNDERESTIMATE) for _ in range(jobs // hosts)]
+            for place in bad:
+                todo.insert(len(todo) - place, BAD)
             self.hosts.append(Host(process, todo))
 
     def _on_event(self, n, event):

@@ -294,6 +294,8 @@ class Pool:
         if refusal.scope is not RefusalScope.POOL:
             if reservation.open:
                 reservation.notes = ()  # nothing was served
+                if self.capacity.learning is not None:
+                    self.capacity.learning.unstated.retracted(now_ns, reservation, refusal)
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
         self.progress.refuse(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))

@@ -309,6 +309,7 @@ class MeasuredRate:
         sent_count: How many attempts there were.
         cut_count: How many attempts there were when an outcome last changed the rate.
         cut_lost: How many later attempts were not admitted.
+        blamed: How many refusals the rate was blamed for, since it opened.
         empty: The last instant at which the quota of the provider was empty; at first, the beginning.
         test: When the present test began.
         block_end: When the last blocked time ended; at first, the beginning.
@@ -319,6 +320,7 @@ class MeasuredRate:
     """
 
     __slots__ = (
+        "blamed",
         "block_end",
         "common",
         "cut_count",
@@ -346,7 +348,7 @@ class MeasuredRate:
         self.cycle = Cycle()
         self.next_at_ns = self.last_ns = self.until_ns = now_ns
         self.sent_total = self.lost_total = 0.0
-        self.sent_count = self.cut_count = self.cut_lost = 0
+        self.sent_count = self.cut_count = self.cut_lost = self.blamed = 0
         self.empty = self.test = self.block_end = Mark(now_ns, 0.0)
         self.common = Common(now_ns, 0.0)
         self.probe: RateNote | None = None
@@ -401,7 +403,22 @@ class MeasuredRate:
         """Open again, at the present rate or the measured one: another reason than the rate explains the last refusals."""
         self.phase = NEXT[self.phase, Event.EXPLAINED]
         self._cut(now_ns, max(self.rate, self.cycle.top))
-        self.cycle, self.next_at_ns = Cycle(), now_ns
+        self.cycle, self.next_at_ns, self.blamed = Cycle(), now_ns, 0
+
+    def retract(self, now_ns: int, number: int) -> None:
+        """Take back so many refusals: they were about their request. Without any other one the rate opens again."""
+        self.blamed = max(self.blamed - number, 0)
+        if number and not self.blamed and self.phase not in (Phase.OFF, Phase.OPENING):
+            self.reopen(now_ns)
+
+    def count_before(self, since_ns: int, admitted: float) -> None:
+        """Count what was admitted from ``since_ns`` until the beginning: the first blocked time is measured together with it."""
+        self.block_end = Mark(since_ns, -admitted)
+
+    def refused_before(self, sent_ns: int, amount: float) -> None:
+        """Count the refusal of an attempt that was sent before the beginning, and counted as admitted."""
+        if sent_ns >= self.block_end.at_ns:
+            self.block_end = Mark(self.block_end.at_ns, self.block_end.admitted + amount)
 
     @property
     def told(self) -> float:
@@ -436,6 +453,7 @@ class MeasuredRate:
         """
         again = self.phase is Phase.BLOCKED
         self.explained(now_ns, note)
+        self.blamed += 1
         if note.number <= self.cut_count:
             return Finding.OLD
         finding = self._find(now_ns, note)

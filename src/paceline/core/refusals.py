@@ -8,7 +8,7 @@ from dataclasses import replace
 from paceline.core.corrections import Corrections
 from paceline.core.guesses import RETEST_STEP, Guess
 from paceline.core.meters import Bucket, Restarting, Slots, Window
-from paceline.core.quota import CONCURRENCY, LONG_S, OWN_RULES, Rule
+from paceline.core.quota import CONCURRENCY, LONG_S, OWN_RULES, REQUESTS, Rule
 from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
 from paceline.core.results import LEARNED, Refusal, RefusalKind, Reservation
 
@@ -61,7 +61,7 @@ class Refusals:
         source = self._accounts[index].source if index is not None else LEARNED
         changed = self._corrections.take_limit(now_ns, index, refusal, sent_ns)
         if self._shows_another(now_ns, reservation, refusal, index):
-            self._unstated.begin(now_ns, refusal.unit)
+            self._unstated.begin(now_ns, refusal.unit, self._before(now_ns, refusal))
             changed = True
         if index is not None:
             m = self._accounts[index].meter
@@ -122,6 +122,13 @@ class Refusals:
             return refusal.unit is None
         m = self._accounts[index].meter
         return m.bursts and not m.quota.is_long and m.level(now_ns) > FULL * m.quota.burst
+
+    def _before(self, now_ns: int, refusal: Refusal) -> tuple[int, float] | None:
+        """What was admitted lately of the unit that a refusal is about, and since when, if a quota has counted it."""
+        index = self._corrections.index_of(refusal.unit or REQUESTS, refusal.period_s)
+        if index is None or (tracker := self._accounts[index].tracker) is None:
+            return None
+        return tracker.used_lately(now_ns, self._accounts[index].spent)
 
     def _ample(self, reservation: Reservation) -> set[int]:
         """The quotas of which the provider had enough for an attempt, by the headers of its answer."""

@@ -37,16 +37,21 @@ class Unstated:
         """Whether the limit of ``unit`` is measured; ``None``: whether any limit is."""
         return bool(self.meters) if unit is None else any(meter.quota.unit == unit for meter in self.meters)
 
-    def begin(self, now_ns: int, unit: str | None = None) -> None:
-        """Measure the rate of ``unit``, or the number in flight, from now on; ``None``: the rate of requests and the number in flight."""
+    def begin(self, now_ns: int, unit: str | None = None, before: tuple[int, float] | None = None) -> None:
+        """Measure the rate of ``unit``, or the number in flight, from now on; ``None``: the rate of requests and the number in flight.
+
+        ``before``: what was admitted of the unit until now, and since when.
+        """
         for each in (REQUESTS, CONCURRENCY) if unit is None else (unit,):
             if each == CONCURRENCY:
                 if self._in_flight is None:
                     self._in_flight = InFlightMeter(len(self._ledger.accounts))
                     self._add(self._in_flight)
             elif each not in self._rates:
-                self._rates[each] = RateMeter(len(self._ledger.accounts), each, now_ns)
-                self._add(self._rates[each])
+                meter = self._rates[each] = RateMeter(len(self._ledger.accounts), each, now_ns)
+                self._add(meter)
+                if before is not None:
+                    meter.rate.count_before(*before)
 
     def _add(self, meter: RateMeter | InFlightMeter) -> None:
         self.meters.append(meter)
@@ -93,6 +98,15 @@ class Unstated:
         """Count a refusal that has another reason than these limits."""
         for meter in self.meters:
             meter.explained(now_ns, reservation)
+        for rate in self._rates.values():
+            if rate.index >= len(reservation.marks):  # it was sent before the measurement began
+                rate.rate.refused_before(reservation.granted_ns, self._ledger.amounts(reservation.cost)[rate.index])
+
+    def retracted(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
+        """Count a refusal that is about its request, and take back the earlier ones of that request."""
+        self.explained(now_ns, reservation)
+        if self._rates and (meter := self._rates.get(refusal.unit or self._guilty)) is not None:
+            meter.rate.retract(now_ns, refusal.retracts)
 
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """Learn from a refusal that no stated limit explains: it is about the rate of a unit, or the number in flight.

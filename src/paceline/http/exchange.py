@@ -433,7 +433,7 @@ class Exchange:
         self.record.refusals.append(refusal)
         self.metered.refused(refusal)
         decision = self.tries.failed(self.metered.scheduler, refusal, row)
-        permit.refuse(refusal, decision)
+        permit.refuse(self.tries.refusal or refusal, decision)
         if not (isinstance(decision, Again) and decision.pool_wide) and self._elsewhere(refusal):
             return None
         if isinstance(decision, GiveUp):

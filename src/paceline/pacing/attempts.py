@@ -94,7 +94,7 @@ class Attempts:
         """Decide after a refusal; another attempt follows, or else an error is raised."""
         decision = self._tries.failed(self._scheduler, refusal, row)
         if permit.open:
-            permit.refuse(refusal, decision)
+            permit.refuse(self._tries.refusal or refusal, decision)
         if not isinstance(decision, Again):
             raise GaveUpError(permit.pool, self.made, refusal, decision.reason) from error
         self._tries.announce(self._scheduler, decision)
