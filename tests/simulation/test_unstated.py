@@ -32,7 +32,6 @@ def run(true, jobs, workers, seed, told=UNKNOWN, changes=(), source="assumed", *
         seed=seed,
         words=(20, 200),
         changes=changes,
-        lies="none",
     )
     fleet.run(3_600)
     assert fleet.lost == 0
