@@ -143,7 +143,7 @@ def test_an_answer_leaves_open_whether_an_attempt_on_its_way_had_one_less_in_fli
     window = InFlightWindow()
     first = window.sent(T0)
     window.explains(T0 + SOON_NS, window.sent(T0))  # refusals take this long
-    early, late = window.sent(T0 + NS), window.sent(T0 + NS + SOON_NS * 3 // 4)
+    early, late = window.sent(T0 + NS), window.sent(T0 + NS + SOON_NS // 4)
     window.answered(T0 + NS + SOON_NS, first)
     assert (early.most, early.least) == (1, 1)
     assert (late.most, late.least) == (2, 1)

@@ -55,14 +55,16 @@ class Fleet:
 
     def __init__(
         self, told, settings, *, jobs=1_000, hosts=1, workers=500, seed=1, underestimate=UNDERESTIMATE, words=(20, 3_000),
-        output=200, model=MODEL, source="given", stalls=(), changes=(), net_s=(0.001, 0.02), lies="",
+        output=200, model=MODEL, source="given", stalls=(), changes=(), net_s=(0.001, 0.02),
         capacity=None, skew_s=(), store=None, headroom_s=None, retry=None, breaker=None, bad=(),
     ):  # fmt: skip
         self.model, self.workers, self.output, self.under = model, workers, output, underestimate
-        settings = {**settings, "limits": {model: settings["limits"]["m"]}}
-        settings["changes"] = [{"at_s": at_s, "limits": {model: limits["m"]}} for at_s, limits in changes]
+        true = settings["limits"]
+        settings = {**settings, "limits": {model: true.get("m", true.get(model))}}
+        if changes:
+            settings["changes"] = [{"at_s": at_s, "limits": {model: limits["m"]}} for at_s, limits in changes]
         self.sim = Simulation(
-            settings.pop("limits"), seed=seed, net_s=net_s, lies=lies, store=store or {},
+            settings.pop("limits"), seed=seed, net_s=net_s, store=store or {},
             stalls=[Stall(at_s, at_s + s, [way for way in ("requests", "answers") if way in held]) for at_s, s, held in stalls],
             **settings,
         )  # fmt: skip
@@ -89,7 +91,7 @@ class Fleet:
         self.hosts = []
         for n in range(hosts):
             process = self.sim.process(
-                quotas={model: told}, source=SourceKind(source), shared=capacity is not None, **capacity or {},
+                quotas={f"{model.partition('/')[0]}/*": told}, source=SourceKind(source), shared=capacity is not None, **capacity or {},
                 skew_s=skew_s[n] if skew_s else 0.0, retry=retry or RetryPolicy(faults=True, max_attempts=12),
                 breaker=breaker, headroom_s=headroom_s if capacity is None else headroom_s or 1.0,
                 events=lambda event, n=n: self._on_event(n, event),
@@ -136,8 +138,8 @@ class Fleet:
                 await self.sim.time.sleep(1.0)  # its first message to the store: the caller tries again
             host.lost += sent.error is not None
 
-    def run(self, limit_s=7_200):
-        """Until all work is done, or for ``limit_s`` seconds where it is endless."""
+    def run(self, limit_s=7_200, *, whole=True):
+        """Until all work is done, or for ``limit_s`` seconds where it is endless; ``whole``: it has to be done by then."""
         endless = any(host.todo is None for host in self.hosts)
 
         async def main():
@@ -153,7 +155,7 @@ class Fleet:
             for task in done:
                 if not task.cancelled():
                     task.result()
-            states = [] if endless or not left else [host.process.limiter.status() for host in self.hosts]
+            states = [] if endless or not left or not whole else [host.process.limiter.status() for host in self.hosts]
             assert not states, f"not done after {limit_s} s: {states}"
 
         self.sim.run(main)

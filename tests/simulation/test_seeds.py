@@ -37,7 +37,7 @@ def test_what_seeds_once_broke_is_mended(seed):
 
 def test_slots_that_others_hold_do_not_come_back_with_each_refusal():
     """Seed 9057, minimised: two attempts in flight were refused, and the second refusal stated the number again."""
-    options = Options(seed=9057, rule="sliding", slots=5, others=0.21, settle="actual", lies="full")
+    options = Options(seed=9057, rule="sliding", slots=5, others=0.21, settle="actual", retry_after="full")
     assert check(options) is None
 
 

@@ -92,8 +92,8 @@ def test_a_limit_that_was_lowered_for_some_minutes_turns_no_request_away():
 @WORLD
 def test_refusals_that_name_the_time_until_the_bucket_is_full_do_not_make_it_a_counter():
     fleet = Fleet(
-        TRUE, {"limits": {"m": TRUE}, "latency_s": 1.0, "other_users": 0.2, "other_users_from_s": 20.0},
-        source="given", lies="full", jobs=1_500,
+        TRUE, {"limits": {"m": TRUE}, "latency_s": 1.0, "retry_after": "full", "other_users": 0.2, "other_users_from_s": 20.0},
+        source="given", jobs=1_500,
     )  # fmt: skip
     report = fleet.run()
     assert report.lost == 0

@@ -22,7 +22,7 @@ class Shared(Fleet):
         settings, options = options
         super().__init__(
             told, settings, source=source, jobs=jobs, hosts=hosts, workers=160 // hosts, seed=seed, words=(20, 200),
-            lies="none", **{"capacity": {}, **options},
+            **{"capacity": {}, **options},
         )  # fmt: skip
         self.answered_s = [[] for _ in self.hosts]
         for n, host in enumerate(self.hosts):

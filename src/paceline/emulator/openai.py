@@ -222,6 +222,18 @@ class Together(OpenAI):
     """Together: OpenAI's bodies, headers and refusals; only its Batch API is another one."""
 
 
+class Plain(OpenAI):
+    """A server of one's own, or a proxy: OpenAI's bodies, no header of a quota, and refusals that name nothing."""
+
+    REFUSALS = OpenAI.REFUSALS | {"capacity": (429, "Too many requests.", {})}
+
+    def rate_headers(self, levels: list[Level], now: float) -> list[Header]:  # noqa: ARG002
+        return []
+
+    def over_limit(self, refused: Refused, settings: Settings) -> ErrorParts:  # noqa: ARG002
+        return self.REFUSALS["capacity"]
+
+
 class Groq(OpenAI):
     """Groq: headers state requests per day and tokens per minute; every other quota shows in refusals only.
 

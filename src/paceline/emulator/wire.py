@@ -131,7 +131,8 @@ class Dialect(ABC):
 
     def retry_headers(self, refused: Refused, settings: Settings) -> list[Header]:
         """``retry-after`` in whole seconds, for refusals that a wait can cure."""
-        if not settings.headers or refused.kind not in ("rate", "growth"):
+        stated = settings.retry_after or ("true" if settings.headers else "none")
+        if stated == "none" or refused.kind not in ("rate", "growth"):
             return []
         return [(b"retry-after", b"%d" % max(1, math.ceil(refused.wait_s)))]
 

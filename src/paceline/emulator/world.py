@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from random import Random
 from typing import Any, NamedTuple
 
 from paceline.emulator.rules import Bucket, Rule, Sliding, Slots, Window
-from paceline.emulator.settings import Limit, LimitsLike, Settings, SettingsError, parse_limits
+from paceline.emulator.settings import NINE_OF_TEN, Limit, LimitsLike, Settings, SettingsError, parse_limits
 from paceline.emulator.tally import Answers, Count, Supply, Timeline, slowest
 
 HELD = ("tokens", "project_tokens")
@@ -26,6 +26,10 @@ HELD = ("tokens", "project_tokens")
 
 MOST_MODELS = 1_000
 """Models beyond the named ones that ``*`` gives supplies of their own."""
+
+
+LONG_TIMES = 20
+"""How many times the true wait a refusal states with the setting ``retry_after`` at ``long``."""
 
 
 @dataclass(slots=True)
@@ -66,7 +70,7 @@ class Refused:
     """A refused request.
 
     Attributes:
-        kind: ``rate``, ``growth``, ``capacity`` (503, 529), ``money``, ``too_large``, ``auth``, ``unknown_model``
+        kind: ``rate``, ``growth``, ``capacity`` (429, 503, 529), ``money``, ``too_large``, ``auth``, ``unknown_model``
             or ``invalid``.
         model: The requested model.
         pool: The name of the limits that it would have been charged to.
@@ -75,7 +79,7 @@ class Refused:
         limit: That quota's amount.
         used: Its used part, as the server prints it; may exceed the limit.
         requested: The charge that the request would have caused.
-        wait_s: Seconds until it would fit; ``inf`` for never, 0 when the server does not say.
+        wait_s: Seconds until it would fit, as the server states it; ``inf`` for never, 0 when the server does not say.
         status: The fault's HTTP status, for ``capacity``.
         detail: What was wrong with the request, for ``invalid``.
     """
@@ -164,7 +168,7 @@ class World:
         if self.settings.money_after is not None and self.total.admitted >= self.settings.money_after:
             return self.refuse(now, Refused("money", model, pool.name), pool)
         fault = self._fault()
-        if fault in ("503", "529"):
+        if fault in ("429", "503", "529"):
             self._count_fault(pool, fault)
             return self.refuse(now, Refused("capacity", model, pool.name, status=int(fault)), pool)
         if fault == "growth":
@@ -200,9 +204,17 @@ class World:
         rule = refusing.rule
         used = rule.limit - rule.remaining(now)
         kind = "too_large" if math.isinf(longest) else "rate"
-        return Refused(
-            kind, model, pool.name, refusing.unit, refusing.period_s, rule.limit, used, asked, max(longest, 0.0)
-        )
+        wait_s = longest if kind == "too_large" else self._stated_s(now, pool, max(longest, 0.0))
+        return Refused(kind, model, pool.name, refusing.unit, refusing.period_s, rule.limit, used, asked, wait_s)
+
+    def _stated_s(self, now: float, pool: _Pool, true_s: float) -> float:
+        """The wait that a refusal for rate states."""
+        stated = self.settings.retry_after
+        if stated == "full":
+            return max(supply.rule.reset(now) for supply in pool.supplies)
+        if stated == "long":
+            return LONG_TIMES * true_s
+        return true_s if isinstance(stated, str) else stated
 
     def refuse(self, now: float, refused: Refused, pool: _Pool | None = None) -> Refused:
         """Count a refusal, also one that was decided before admission (a wrong key, an invalid body)."""
@@ -233,6 +245,8 @@ class World:
         factor = settings.slow_factor if fault == "slow" else 1.0
         if settings.jitter:
             factor *= random.uniform(1 - settings.jitter, 1 + settings.jitter)
+        if settings.latency_spread > 1:
+            factor *= math.exp(random.gauss(0.0, math.log(settings.latency_spread) / NINE_OF_TEN))
         admitted.first_s = settings.latency_s * factor
         admitted.duration_s = admitted.first_s + settings.latency_per_token_s * factor * admitted.output_tokens
 
@@ -407,11 +421,12 @@ class World:
         return Bucket(limit.amount, limit.period_s, now, quantum_s=quantum_s, full=settings.start_level)
 
     def _catch_up(self, now: float) -> None:
-        """Apply the events that are due: the arrival of other users, changed limits."""
+        """Apply the events that are due: the arrival of other users, changed limits and faults."""
         while self._due and self._due[0][0] <= now:
-            at, limits = self._due.popleft()
-            if limits is not None:
-                self.set_limits(at, limits)
+            at, change = self._due.popleft()
+            if change is not None:
+                self.set_limits(at, change.get("limits", {}))
+                self.settings = replace(self.settings, faults=change.get("faults", self.settings.faults))
                 continue
             self._others = self.settings.other_users
             for supply in {id(a): a for pool in self._pools.values() for a in pool.supplies}.values():
@@ -429,10 +444,10 @@ class World:
         return None
 
 
-def _schedule(settings: Settings, start: float) -> deque[tuple[float, LimitsLike | None]]:
-    """Events by time: new limits, or ``None`` for the arrival of other users."""
-    events: list[tuple[float, LimitsLike | None]] = [
-        (start + change["at_s"], change["limits"]) for change in settings.changes
+def _schedule(settings: Settings, start: float) -> deque[tuple[float, Mapping[str, Any] | None]]:
+    """Events by time: changes, or ``None`` for the arrival of other users."""
+    events: list[tuple[float, Mapping[str, Any] | None]] = [
+        (start + change["at_s"], change) for change in settings.changes
     ]
     if settings.other_users:
         events.append((start + settings.other_users_from_s, None))

@@ -104,7 +104,9 @@ class Process:
         """Make one call, with further attempts after refusals and faults as the limiter's policy has it."""
         route = self._routes.get(request.model)
         if route is None:
-            route = self._routes[request.model] = Route(self.limiter, request.model)
+            route = self._routes[request.model] = Route(
+                self.limiter, request.model, self._network.world.settings.dialect
+            )
         call = route.call(request)
         metered = Metered(route.provider, call, route.scheduler, route.calibration)
         exchange = Exchange(

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache, partial
 from itertools import count
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from paceline.core.quota import KNOWN_UNITS, TOKENS, Cost
 from paceline.core.results import QuotaError
-from paceline.emulator.dialects import BY_PROVIDER
+from paceline.emulator.dialects import BY_PROVIDER, OPENAI_LIKE
 from paceline.emulator.wire import Answer, Ask, Dialect, Header
 from paceline.emulator.world import Admitted, Level, Refused, World
 from paceline.estimation.calibration import TokenCalibration
@@ -35,9 +35,6 @@ PATHS: Final = {
 }
 KINDS: Final = {"anthropic": "messages", "gemini": "generate"}
 """The kinds of request: of most providers a chat."""
-
-LIE_TIMES: Final = 20
-"""How many times the true wait a lie of the kind ``long`` states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +86,6 @@ class Stall:
     ways: Collection[str] = ("requests", "answers")
 
 
-Lie = Literal["", "full", "long", "none"]
-
-
 class Network:
     """The provider, and the way to it.
 
@@ -100,18 +94,14 @@ class Network:
         world: The provider.
         net_s: The bounds of the way of a message, in seconds.
         stalls: When messages are held.
-        lies: What a refusal for rate states in place of the true wait: ``full``, the time until the quota is full;
-            ``long``, a multiple of it; ``none``, no wait; empty: the truth.
 
     Attributes:
         on_admit: Called with the pool of each admitted request, and the cost that the provider holds.
         next_serial: The number of a further answer.
     """
 
-    def __init__(
-        self, time: Timeline, world: World, net_s: tuple[float, float], stalls: Sequence[Stall], lies: Lie
-    ) -> None:
-        self.time, self.world, self.lies = time, world, lies
+    def __init__(self, time: Timeline, world: World, net_s: tuple[float, float], stalls: Sequence[Stall]) -> None:
+        self.time, self.world = time, world
         self.on_admit: Callable[[str, Cost], None] | None = None
         self.next_serial = count(1).__next__
         self._net_s, self._stalls = net_s, stalls
@@ -144,7 +134,7 @@ class Route:
     Attributes:
         scheduler: The scheduler of the pool.
         provider: The provider whose API they use: that of the pool's name, else a host that speaks OpenAI's.
-        dialect: The emulator's side of it.
+        dialect: The emulator's side of it; of a provider on OpenAI's paths the one of the emulator's settings, if it has one.
         kind: The kind of request.
         target: Its host and path.
         calibration: What answers have shown about the estimates.
@@ -152,7 +142,7 @@ class Route:
 
     __slots__ = ("calibration", "dialect", "kind", "model", "provider", "scheduler", "target")
 
-    def __init__(self, limiter: Limiter, model: str) -> None:
+    def __init__(self, limiter: Limiter, model: str, dialect: str) -> None:
         self.scheduler: Scheduler = limiter.scheduler(model)
         prefix, slash, rest = self.scheduler.pool.name.partition("/")
         self.model = rest or prefix
@@ -160,7 +150,8 @@ class Route:
         self.provider: Provider = provider_named(name)
         if own := set(self.scheduler.pool.ledger.units).difference(KNOWN_UNITS):
             self.provider = _with_own_units(self.provider, own)
-        self.dialect: Dialect = BY_PROVIDER.get(name, BY_PROVIDER["openai"])
+        usual = BY_PROVIDER.get(name, BY_PROVIDER["openai"])
+        self.dialect: Dialect = OPENAI_LIKE[dialect] if dialect and usual in OPENAI_LIKE.values() else usual
         self.kind = KINDS.get(name, "chat")
         self.target = prefix, PATHS[self.kind]
         self.calibration: TokenCalibration = limiter.pacer.calibrations.of(name, self.model, self.kind)
@@ -335,16 +326,9 @@ class SimulatedHttp:
             outcome.set(Reply(200, {}).answered(self, admitted))
 
     def _refuse(self, outcome: Outcome[Reply], refused: Refused, levels: list[Level]) -> None:
-        """Send the refusal as the provider writes it, which need not be the truth."""
+        """Send the refusal as the provider writes it."""
         settings, at_s = self._network.world.settings, self._network.time.epoch_s
-        lie = self._network.lies if refused.kind == "rate" else ""
-        if lie == "full":
-            refused = _waiting(refused, max((level.reset_s for level in levels), default=refused.wait_s))
-        elif lie == "long":
-            refused = _waiting(refused, LIE_TIMES * refused.wait_s)
         status, headers, body = self.route.dialect.refusal(refused, settings, self.serial)
-        if lie == "none":
-            headers = [(name, b"0" if name.startswith(b"retry-after") else value) for name, value in headers]
         headers += self.route.dialect.rate_headers(levels, at_s) if levels else []
         answer = Answer(status, headers, body)
         self.deliver("answers", lambda: outcome.set(self._reply(answer)))
@@ -392,12 +376,6 @@ class SimulatedHttp:
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Reply:
         """See ``Binding``."""
         return Reply(status, headers, body)
-
-
-def _waiting(refused: Refused, wait_s: float) -> Refused:
-    """``refused``, with another wait."""
-    values = {name: getattr(refused, name) for name in refused.__slots__}
-    return Refused(**values | {"wait_s": wait_s})
 
 
 @lru_cache(maxsize=16)
