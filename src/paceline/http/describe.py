@@ -58,7 +58,9 @@ class Metered:
         return replace(self.call, max_output_tokens=booked) if booked else self.call
 
     def refused(self, refusal: Refusal) -> None:
-        """Learn, from a refusal that states what the request would cost, what is charged where it names no maximum."""
+        """Learn from a refusal: that the output may be larger than expected, and what is charged without a maximum."""
+        if refusal.unit in (TOKENS, OUTPUT_TOKENS):
+            self.calibration.doubt()
         if self.call.max_output_tokens is None and refusal.unit == TOKENS and refusal.requested is not None:
             output = refusal.requested - self.call.input_tokens * self.calibration.input.ratio
             if output > self.calibration.expected_output(None):
