@@ -16,7 +16,7 @@ from paceline.core.results import QuotaError
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.limits import Limits
-from paceline.pacing.pacer import BaseLimiter
+from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import Permit
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler
@@ -152,7 +152,10 @@ class Limiter(BaseLimiter):
             traffic_log=traffic_log,
             clock=clock,
         )
-        super().__init__(settings, Limits(settings), _worker(store, clock, on_store_failure, lease_s))
+        worker = _worker(store, clock, on_store_failure, lease_s)
+        super().__init__(settings, Limits(settings), worker)
+        if worker is not None:
+            _keep_outputs(worker, self.pacer)
 
     @classmethod
     def for_provider(
@@ -217,7 +220,7 @@ class Limiter(BaseLimiter):
         Returns:
             ``input_tokens`` and ``output_tokens``, and the other units that the provider of the pool holds at admission.
             The input is corrected by the calibration of the model. The output is what the provider holds: the maximum
-            (OpenAI), or the expected part of it (Anthropic).
+            (OpenAI), or the expected output (Anthropic).
 
         Raises:
             QuotaError: The pool is unknown, or ``asked`` is of another type.
@@ -384,6 +387,16 @@ def _worker(store: object, clock: Clock, on_store_failure: str, lease_s: float |
     if opened is None:
         return None
     return StoreWorker(opened, clock, on_store_failure=cast("Any", on_store_failure), lease_s=lease_s)
+
+
+def _keep_outputs(worker: StoreWorker, pacer: Pacer) -> None:
+    """Keep what answers show of the output beside the store, where it has a place of its own."""
+    from paceline.limiter.outputs import KeptOutputs
+    from paceline.stores.notes import notes_beside
+
+    notes = notes_beside(worker.store, "outputs", in_use=True)
+    if notes is not None:
+        worker.aside = KeptOutputs(pacer.calibrations, notes)
 
 
 def _paced(take: Callable[..., Iterable[Any]]) -> Callable[[Callable[P, R]], Callable[P, R]]:
