@@ -24,6 +24,7 @@ from paceline.pacing.settings import PacingSettings, QuotaLike, parsed
 from paceline.pacing.status import QUEUE_SHOWN
 
 if TYPE_CHECKING:
+    from paceline.pacing.allowances import Unpriced
     from paceline.pacing.events import Event
     from paceline.shared.worker import StoreWorker
     from paceline.telemetry.server import StatusServer
@@ -70,7 +71,11 @@ class Limiter(BaseLimiter):
         budget: Quotas in US dollars that hold for all requests of clients together (``"100 usd/day"``). A request above
             what is left gets a :class:`~paceline.BudgetError`. A lane has budgets and limits in ``LaneSpec(limits=...)``.
         prices: By ``provider/model`` the prices in US dollars for a million tokens: ``input``, ``output``, ``cached`` and
-            ``cache_write``; by default those of the package genai-prices.
+            ``cache_write``, ``hour_write`` (of input written to a cache that keeps it for an hour), and ``request``, a fee for
+            each request in US dollars; by default those of the package genai-prices. ``provider/model@tier`` is the price of
+            a service tier.
+        unpriced: What a budget does with a request whose price is not known: ``count`` counts the highest price of the
+            provider, or nothing at one without prices, and warns; ``refuse`` does not send it.
         store: Where processes share the quotas: a store, a Redis client, or a URL for
             :func:`~paceline.stores.open_store` (``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...). ``None`` and
             ``"memory:"``: the quotas are in this process.
@@ -116,6 +121,7 @@ class Limiter(BaseLimiter):
         priorities: Mapping[str, int] | None = None,
         budget: QuotaLike = (),
         prices: Mapping[str, Mapping[str, float]] | None = None,
+        unpriced: Unpriced = "count",
         store: object = None,
         on_store_failure: str = "fail_safe",
         lease_s: float | None = None,
@@ -147,6 +153,7 @@ class Limiter(BaseLimiter):
             priorities=priorities,
             budget=budget,
             prices=prices,
+            unpriced=unpriced,
             events=events,
             shadow=shadow,
             traffic_log=traffic_log,
