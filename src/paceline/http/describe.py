@@ -115,16 +115,18 @@ def at_account(pacer: Pacer, metered: Metered, provider: Provider) -> Metered | 
 
 FORM_END_MAX: Final = 16_384
 """The bytes at each end of a multipart form in which its texts are looked for; files stand between."""
-_FIELD = re.compile(rb'; name="(model|prompt|stream)"\r\n(?:[^\r\n]{1,200}\r\n){0,3}\r\n([^\r]{0,8000})\r\n--')
+_FIELD = re.compile(rb'; name="(model|prompt|stream|n)"\r\n(?:[^\r\n]{1,200}\r\n){0,3}\r\n([^\r]{0,8000})\r\n--')
 
 
 def body_of(content: bytes) -> dict[str, Any]:
-    """The JSON object in ``content``, or the model and the prompt of a multipart form; empty for anything else."""
+    """The JSON object in ``content``, or what counts of a multipart form; empty for anything else."""
     if content.startswith(b"--"):
         ends = content if len(content) <= 2 * FORM_END_MAX else content[:FORM_END_MAX] + content[-FORM_END_MAX:]
         fields = reversed(_FIELD.findall(ends))  # of equal names the first holds
         form: dict[str, Any] = {name.decode(): value.decode("utf-8", "replace") for name, value in fields}
-        return form | {"stream": form.get("stream") == "true"}
+        number = form.get("n", "")
+        images = int(number) if number.isascii() and number.isdigit() and len(number) < 4 else None
+        return form | {"stream": form.get("stream") == "true", "n": images}
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):

@@ -493,12 +493,13 @@ class Exchange:
 
         payload = None if self.judged is None else self.judged.payload
         job = job_of(payload)
-        if job is not None and CONCURRENCY in self.metered.scheduler.pool.ledger.units:
-            settle(None, None)  # the end of its slot is not known
-        elif job is not None:  # it is charged as held until the caller has asked for the answer
+        slots = CONCURRENCY in self.metered.scheduler.pool.ledger.units
+        if job is not None and slots:
+            permit.settle()  # the end of its slot is not known
+        if job is not None and not (slots and self.charge is None):  # as held until the caller has asked for the answer
             usage_of = self.metered.provider.usage
             remember(self.pacer, job, lambda found: settle(None if found is None else usage_of(found), None))
-        else:
+        elif job is None:
             self.http.tap(response, headers, Tap(self._usage_reader(), settle))
 
     def _usage_reader(self) -> UsageReader:

@@ -32,6 +32,7 @@ class Call:
         mode: The mode of the request where the provider limits that mode apart from the model's other requests
             (``fast``, ``long_context``); empty otherwise. Such a request is charged to the model's pool like any other,
             but its answer teaches the pool nothing.
+        images: How many images the request asks for.
         tier: The service tier that the request asks for, if its price is another one; empty: the standard one.
     """
 
@@ -42,6 +43,7 @@ class Call:
     max_output_tokens: int | None = None
     stream: bool = False
     mode: str = ""
+    images: int = 0
     tier: str = ""
 
 

@@ -16,7 +16,7 @@ from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUES
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
-from paceline.providers.common import CostRule
+from paceline.providers.common import IMAGES, CostRule
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.quota_headers import NOTHING, Documented
@@ -68,7 +68,7 @@ class Compatible(OpenAIDialect):
     def __init__(self, name: str, key_env: str, hosts: tuple[str, ...], encoding: str) -> None:
         super().__init__(name, key_env, hosts, encoding)
         self.dialect = DIALECTS.get(name, UNDOCUMENTED)
-        self.costs, self.units, self.paths = self.dialect.costs, self.dialect.units, self.dialect.paths
+        self.costs, self.units, self.paths = self.dialect.costs, self.dialect.units | {IMAGES}, self.dialect.paths
         self.codes, self.documented = self.dialect.codes, self.dialect.documented
         self.wait_header, self.day_ends_in = self.dialect.wait_header, self.dialect.day_ends_in
 
@@ -383,7 +383,7 @@ DIALECTS: Final = {
     ),
     "openrouter": Dialect(readings=_openrouter_readings, wait_header="x-ratelimit-reset", usage=_openrouter_usage),
     "cerebras": Dialect(
-        costs=CostRule(holds_maximum=True, uncached_unit=UNCACHED_TOKENS),
+        costs=CostRule(holds_maximum=True, holds_at_most=16_384, uncached_unit=UNCACHED_TOKENS),
         documented=Documented(alone=True, known=True, resets=False),
         wait_header="x-ratelimit-reset-{unit}-{period}",
     ),

@@ -12,7 +12,7 @@ from paceline.core.results import Refusal, RefusalScope
 from paceline.providers import parse
 from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call, Headers, Usage, UsageReader
-from paceline.providers.common import BaseProvider, CostRule
+from paceline.providers.common import IMAGES, BaseProvider, CostRule
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.quota_headers import Documented
@@ -66,6 +66,7 @@ class OpenAIDialect(BaseProvider):
     """OpenAI's paths, bodies, errors and usage, without OpenAI's limits."""
 
     media = MEDIA
+    units = frozenset({IMAGES})
     paths: tuple[tuple[re.Pattern[str], str], ...] = ()
     """Further paths, each with its endpoint; a group ``model`` names the model, which the body then does not."""
 
@@ -84,7 +85,8 @@ class OpenAIDialect(BaseProvider):
         most = 0 if endpoint in _NO_OUTPUT else _max_output_tokens(body)
         call = self._call(endpoint, model[:200], parts, schemas, most, stream=body.get("stream") is True)
         tier = parse.tier_of(body)
-        return replace(call, tier=tier) if tier else call
+        images = max(count(body.get("n")), 1) if endpoint == "images" else 0
+        return replace(call, tier=tier, images=images) if tier or images else call
 
     def usage_reader(self, call: Call) -> UsageReader:
         """The reader of OpenAI's answers; of Anthropic's on its path."""
