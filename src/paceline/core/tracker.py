@@ -419,7 +419,8 @@ class QuotaTracker:
         if counter and self.refill.sure:  # the headers of answers have shown a bucket: the wait is about another time
             counter, asked_s, pause_ns = False, None, 0
         if self.meter.bursts and not counter:
-            self._blame_burst(now_ns, sent_ns, note, amount)
+            if not self.meter.holds:  # else what answers in flight have produced explains it
+                self._blame_burst(now_ns, sent_ns, note, amount)
             full_at_ns = self._full_after(now_ns, amount, refusal, asked_s, pause_ns)
             if full_at_ns > self.meter.full_at_ns:
                 self._shift(now_ns, now_ns, full_at_ns - self.meter.full_at_ns)

@@ -61,7 +61,9 @@ class Metered:
         return replace(self.call, max_output_tokens=booked) if booked else self.call
 
     def refused(self, refusal: Refusal) -> None:
-        """Learn, from a refusal that states what the request would cost, what is charged where it names no maximum."""
+        """Learn from a refusal: that the output may be larger than expected, and what is charged without a maximum."""
+        if refusal.unit in (TOKENS, OUTPUT_TOKENS):
+            self.calibration.doubt()
         if self.call.max_output_tokens is None and refusal.unit == TOKENS and refusal.requested is not None:
             output = refusal.requested - self.call.input_tokens * self.calibration.input.ratio
             if output > self.calibration.expected_output(None):
@@ -116,16 +118,18 @@ def at_account(pacer: Pacer, metered: Metered, provider: Provider) -> Metered | 
 
 FORM_END_MAX: Final = 16_384
 """The bytes at each end of a multipart form in which its texts are looked for; files stand between."""
-_FIELD = re.compile(rb'; name="(model|prompt|stream)"\r\n(?:[^\r\n]{1,200}\r\n){0,3}\r\n([^\r]{0,8000})\r\n--')
+_FIELD = re.compile(rb'; name="(model|prompt|stream|n)"\r\n(?:[^\r\n]{1,200}\r\n){0,3}\r\n([^\r]{0,8000})\r\n--')
 
 
 def body_of(content: bytes) -> dict[str, Any]:
-    """The JSON object in ``content``, or the model and the prompt of a multipart form; empty for anything else."""
+    """The JSON object in ``content``, or what counts of a multipart form; empty for anything else."""
     if content.startswith(b"--"):
         ends = content if len(content) <= 2 * FORM_END_MAX else content[:FORM_END_MAX] + content[-FORM_END_MAX:]
         fields = reversed(_FIELD.findall(ends))  # of equal names the first holds
         form: dict[str, Any] = {name.decode(): value.decode("utf-8", "replace") for name, value in fields}
-        return form | {"stream": form.get("stream") == "true"}
+        number = form.get("n", "")
+        images = int(number) if number.isascii() and number.isdigit() and len(number) < 4 else None
+        return form | {"stream": form.get("stream") == "true", "n": images}
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from paceline.core.progress import Row
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, Cost
+from paceline.core.quota import CONCURRENCY, NS, Cost
 from paceline.core.results import (
     AcquireTimeoutError,
     BudgetError,
@@ -46,6 +46,7 @@ from paceline.pacing.permit import Acquisition, Permit, current_permit, holds_pe
 from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.traffic import Entry, TrafficLog
 from paceline.pacing.tries import Tries
+from paceline.providers import parse
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
 from paceline.providers.registry import provider_for_host
@@ -289,14 +290,9 @@ class Exchange:
     async def _hold(self) -> None:
         """Hold the cost of the request in the allowances of its lane."""
         input_tokens, output = self.metered.tokens()
-        call = self.metered.call
-
-        def usd(prices: Any) -> float:
-            usage = Usage(input_tokens=math.ceil(input_tokens), output_tokens=math.ceil(output))
-            return float(prices.usd(call.provider, call.model, usage))
-
-        cost = {INPUT_TOKENS: input_tokens, OUTPUT_TOKENS: output}
-        self.charge = self.pacer.allowances.charge(current_lane.get()[0], cost, usd, self._timeout_s)
+        call, lane = self.metered.call, current_lane.get()[0]
+        usage = Usage(input_tokens=math.ceil(input_tokens), output_tokens=math.ceil(output), tier=call.tier)
+        self.charge = self.pacer.allowances.charge(lane, call.provider, call.model, usage, self._timeout_s)
         if self.charge is not None:
             for acquisition, account in self.charge.steps():
                 self.acquisition, self.waits = acquisition, True
@@ -485,7 +481,10 @@ class Exchange:
             elif usage is None:
                 permit.settle()
             else:
-                self.record.usage = usage = plausible(self.record.pool, usage, permit.cost)
+                # Gemini reports in a header alone that a request was served at another tier.
+                tier = usage.tier or headers.get("x-gemini-service-tier") or call.tier
+                usage = replace(plausible(self.record.pool, usage, permit.cost), tier=tier[: parse.TIER_MAX])
+                self.record.usage = usage
                 self.metered.learn(usage)
                 permit.usage = usage
                 permit.settle(**self.metered.provider.charged(self.metered.booked_call, usage))
@@ -494,12 +493,13 @@ class Exchange:
 
         payload = None if self.judged is None else self.judged.payload
         job = job_of(payload)
-        if job is not None and CONCURRENCY in self.metered.scheduler.pool.ledger.units:
-            settle(None, None)  # the end of its slot is not known
-        elif job is not None:  # it is charged as held until the caller has asked for the answer
+        slots = CONCURRENCY in self.metered.scheduler.pool.ledger.units
+        if job is not None and slots:
+            permit.settle()  # the end of its slot is not known
+        if job is not None and not (slots and self.charge is None):  # as held until the caller has asked for the answer
             usage_of = self.metered.provider.usage
             remember(self.pacer, job, lambda found: settle(None if found is None else usage_of(found), None))
-        else:
+        elif job is None:
             self.http.tap(response, headers, Tap(self._usage_reader(), settle))
 
     def _usage_reader(self) -> UsageReader:

@@ -94,7 +94,7 @@ class Pacer:
             LaneSpec(f"priority of {pattern!r}", priority=priority)  # an invalid one raises here
         self.shadow = None if settings.shadow is None else TrafficLog(settings.shadow, "shadow")
         self.pools = Pools(settings, limits, worker, _notifier(settings, self.shadow), self.health)
-        self.allowances = Allowances(self.pools.allowance, dict(settings.prices or {}))
+        self.allowances = Allowances(self.pools.allowance, dict(settings.prices or {}), settings.unpriced)
         for spec in lanes:
             self.allowances.set(spec.name, spec.limits)
         self.allowances.set(EVERYONE, check_budget(parsed(settings.budget)))

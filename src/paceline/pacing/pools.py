@@ -12,7 +12,7 @@ from paceline.core.capacity import Capacity, LocalCapacity
 from paceline.core.ledger import Ledger
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue
-from paceline.core.quota import KNOWN_UNITS, OWN_RULES, REQUESTS, Cost, Quota, Rule
+from paceline.core.quota import KNOWN_UNITS, OWN_RULES, REQUESTS, USD, Cost, Quota, Rule
 from paceline.core.results import GIVEN, PacelineWarning, QuotaError
 from paceline.core.tracker import HEADROOM_S
 from paceline.pacing.breaker import ByHand, Health
@@ -26,6 +26,9 @@ from paceline.pacing.status import report
 
 if TYPE_CHECKING:
     from paceline.pacing.events import Event
+
+BUDGET_TTL_S = 86_400.0
+"""How long a price stays reserved: answers made in the background may take hours, and are charged when they are asked for."""
 
 POOLS_MAX = 10_000
 """How many pools one limiter keeps: the names of models come from callers, and memory is bounded."""
@@ -205,7 +208,7 @@ class Pools:
             sources=sources,
             charged_after=resolved.charged_after if worker is None else (),  # a store counts it at admission
             headroom_s=HEADROOM_S if headroom_s is None else headroom_s,
-            ttl_s=settings.ttl_s,
+            ttl_s=max(settings.ttl_s, BUDGET_TTL_S) if own and quotas[0].unit == USD else settings.ttl_s,
             gentle=resolved.gentle,
         )
         queue = Queue()

@@ -278,21 +278,18 @@ def _lanes(answered: Sequence[Sent]) -> dict[str, Waits]:
 
 def _usd(answered: Sequence[Sent], given: Mapping[str, Any]) -> float | None:
     """The price of all answers; ``None`` if that of a model is not known, or genai-prices is not installed."""
-    usages: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    for one in answered:
-        used = usages[one.pool, one.request.model]  # one pool may be that of several models
-        used[0] += one.request.input_tokens
-        used[1] += one.request.output_tokens
     total, prices = 0.0, None
-    for (pool, model), (asked, output) in usages.items():
+    for one in answered:
+        pool, model, request = one.pool, one.request.model, one.request
         provider = pool.partition("/")[0]
         try:
             prices = prices or Prices(given)
-            known = "/" in pool and is_provider(provider)
-            price = prices.find(provider, model.removeprefix(f"{provider}/")) if known else prices.find("", pool)
         except QuotaError:
             return None
+        known = "/" in pool and is_provider(provider)
+        named = (provider, model.removeprefix(f"{provider}/")) if known else ("", pool)
+        price = prices.find(*named, input_tokens=request.input_tokens)
         if price is None:
             return None
-        total += price.of(Usage(asked, output))
+        total += price.of(Usage(request.input_tokens, request.output_tokens))
     return total

@@ -7,7 +7,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Cost
@@ -117,9 +117,10 @@ def plausible(pool: str, usage: Usage, reserved: Cost) -> Usage:
     if usage.input_tokens <= most and usage.output_tokens <= most:
         return usage
     _log_implausible(pool, usage.input_tokens, usage.output_tokens, most)
-    return Usage(*(min(tokens, most) for tokens in astuple(usage)))
+    return replace(usage, **{name: min(getattr(usage, name), most) for name in _COUNTS})
 
 
+_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "hour_write_tokens")
 _logged: set[str] = set()
 
 

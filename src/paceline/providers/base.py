@@ -32,6 +32,8 @@ class Call:
         mode: The mode of the request where the provider limits that mode apart from the model's other requests
             (``fast``, ``long_context``); empty otherwise. Such a request is charged to the model's pool like any other,
             but its answer teaches the pool nothing.
+        images: How many images the request asks for.
+        tier: The service tier that the request asks for, if its price is another one; empty: the standard one.
     """
 
     provider: str
@@ -41,6 +43,8 @@ class Call:
     max_output_tokens: int | None = None
     stream: bool = False
     mode: str = ""
+    images: int = 0
+    tier: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +56,18 @@ class Usage:
         output_tokens: All output, reasoning included.
         cached_tokens: The part of the input that was read from a cache.
         cache_write_tokens: The part of the input that was written to a cache.
+        hour_write_tokens: The part of those writes that the cache keeps for an hour.
+        tier: The service tier that has answered; empty: not reported.
+        usd: What the provider states that the request has cost; ``None``: nothing.
     """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     cache_write_tokens: int = 0
+    hour_write_tokens: int = 0
+    tier: str = ""
+    usd: float | None = None
 
 
 class UsageReader(Protocol):
