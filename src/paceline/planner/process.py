@@ -103,11 +103,16 @@ class Process:
         """End the process: it sends nothing more to the store. Its tasks have to be cancelled."""
         self.limiter.close()
 
+    def route(self, model: str) -> Route:
+        """What its requests to ``model`` have in common."""
+        route = self._routes.get(model)
+        if route is None:
+            route = self._routes[model] = Route(self.limiter, model)
+        return route
+
     async def send(self, request: Request) -> Sent:
         """Make one call, with further attempts after refusals and faults as the limiter's policy has it."""
-        route = self._routes.get(request.model)
-        if route is None:
-            route = self._routes[request.model] = Route(self.limiter, request.model)
+        route = self.route(request.model)
         call = route.call(request)
         metered = Metered(route.provider, call, route.scheduler, route.calibration)
         exchange = Exchange(

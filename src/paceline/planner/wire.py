@@ -18,7 +18,7 @@ from paceline.core.results import QuotaError
 from paceline.emulator.dialects import BY_PROVIDER
 from paceline.emulator.prompt_cache import Part
 from paceline.emulator.wire import Answer, Ask, Dialect, Header
-from paceline.emulator.world import Admitted, Level, Refused, World
+from paceline.emulator.world import INPUT, Admitted, Level, Refused, World
 from paceline.estimation.calibration import TokenCalibration
 from paceline.http.exchange import Exchanged, Tap
 from paceline.limiter.limiter import Limiter
@@ -58,6 +58,7 @@ class Request:
         stream: Whether the answer is streamed.
         parts: The parts of its prompt as the provider's cache sees them; empty: nothing of it is cached.
         duration_s: Seconds from the admission to the end of the answer; ``None``: as the provider's settings have it.
+        after_s: Seconds from the answer to the call before it in its item of work, until this call is made.
     """
 
     model: str
@@ -72,6 +73,7 @@ class Request:
     stream: bool = False
     parts: Sequence[Part] = ()
     duration_s: float | None = None
+    after_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse negative sizes."""
@@ -109,7 +111,8 @@ class Network:
             ``long``, a multiple of it; ``none``, no wait; empty: the truth.
 
     Attributes:
-        on_admit: Called with the pool of each admitted request, and the cost that the provider holds.
+        on_admit: Called with the pool of each admitted request, and the cost that the provider holds, without what it reads from
+            its cache and does not count.
         next_serial: The number of a further answer.
     """
 
@@ -323,7 +326,10 @@ class SimulatedHttp:
             self._refuse(outcome, admitted, levels)
             return
         if network.on_admit is not None:
-            network.on_admit(pool, held)
+            free = 0 if dialect.COUNTS_CACHED else admitted.cache.read
+            network.on_admit(
+                pool, {unit: cost - free * (unit in INPUT) for unit, cost in held.items()} if free else held
+            )
         if admitted.fault not in ("500", "drop"):  # the output of the request in place of the one that was drawn
             factor = admitted.first_s / world.settings.latency_s if world.settings.latency_s else 1.0
             admitted.output_tokens = request.output_tokens
