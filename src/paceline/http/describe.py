@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
-from paceline.core.results import QuotaError, Refusal
+from paceline.core.queue import Estimate
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
+from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
 from paceline.estimation.calibration import TokenCalibration
+from paceline.estimation.prefixes import ORDERED_FROM, Prompt, keys_of
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import check_cost
 from paceline.pacing.scheduler import Scheduler
@@ -39,12 +41,32 @@ class Metered:
     calibration: TokenCalibration
     guessed: bool = False
     """Whether the API of its host is a guess."""
+    prompt: Prompt | None = None
+    """Its prompt, before the cache of the provider; ``None`` for one that is not looked for."""
 
     def cost(self) -> Cost:
         """The amounts that the provider will hold, by the present calibration."""
+        return self.estimate().cost
+
+    def estimate(self) -> Estimate:
+        """The amounts that the provider will hold, and what of the prompt it has in its cache, by what is known at present."""
         input_tokens, output = self.tokens()
         output = self.scheduler.pool.ledger.expected_output(input_tokens, output)
-        return self.provider.held(self.booked_call, input_tokens, output)
+        cost, prompt = self.provider.held(self.booked_call, input_tokens, output), self.prompt
+        if prompt is None:
+            return Estimate(cost)
+        now_ns = self.scheduler.now_ns()
+        tokens, lost_ns = prompt.look(now_ns)
+        if not tokens:
+            return Estimate(cost)
+        tokens = min(tokens, int(input_tokens))
+        if not self.provider.holds_cached and (share := prompt.discount(now_ns)):
+            whole, less = (Usage(int(input_tokens), cached_tokens=cached) for cached in (0, tokens))
+            saved = self.provider.charged(self.call, less)
+            for unit, amount in self.provider.charged(self.call, whole).items():
+                cost[unit] -= share * (amount - saved[unit])
+        ordered = prompt.cache.orders and tokens >= ORDERED_FROM * input_tokens
+        return Estimate(cost, tokens, lost_ns if ordered else 0)
 
     def tokens(self) -> tuple[float, float]:
         """The input and the expected output, by the present calibration."""
@@ -63,9 +85,15 @@ class Metered:
             output = refusal.requested - self.call.input_tokens * self.calibration.input.ratio
             if output > self.calibration.expected_output(None):
                 self.calibration.booked = round(min(output, BOOKED_MAX))
+        about_input = refusal.kind is RefusalKind.RATE and refusal.unit not in (REQUESTS, CONCURRENCY, OUTPUT_TOKENS)
+        if self.prompt is not None and about_input and refusal.scope is RefusalScope.POOL:
+            self.prompt.refused(self.scheduler.now_ns())
 
-    def learn(self, usage: Usage) -> None:
-        """Calibrate with the usage that the answer reports."""
+    def learn(self, usage: Usage, sent_ns: int) -> None:
+        """Learn from the usage that the answer reports, to an attempt that was sent at ``sent_ns``."""
+        if self.prompt is not None:
+            life_ns = round((usage.ttl_s or self.provider.cache_s) * NS)
+            self.prompt.answered(sent_ns, life_ns, usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens)
         self.calibration.learn(
             input_estimate=self.call.input_tokens,
             input_tokens=usage.input_tokens,
@@ -100,7 +128,7 @@ def described(pacer: Pacer, provider: Provider, path: str, body: Mapping[str, An
         call = provider.describe(path, {})
     if call is None:
         return None
-    return metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model))
+    return metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model), body)
 
 
 def at_account(pacer: Pacer, metered: Metered, provider: Provider) -> Metered | None:
@@ -108,7 +136,10 @@ def at_account(pacer: Pacer, metered: Metered, provider: Provider) -> Metered | 
     known = metered.provider
     if hasattr(known, "at_host") or base_of(known.name) != base_of(provider.name):
         return None
-    return replace(metered, provider=provider, scheduler=pacer.pools.of_model(provider.name, metered.call.model))
+    scheduler = pacer.pools.of_model(provider.name, metered.call.model)
+    cache, prompt = scheduler.prompt_cache, metered.prompt
+    moved = None if cache is None or prompt is None else prompt.at(cache)
+    return replace(metered, provider=provider, scheduler=scheduler, prompt=moved)
 
 
 FORM_END_MAX: Final = 16_384
@@ -197,9 +228,19 @@ def _under_host(provider: Any, host: str, path: str) -> Any:
     return under_name(provider, host)
 
 
-def metered(pacer: Pacer, provider: Provider, call: Call, scheduler: Scheduler) -> Metered:
-    """The call, with what is known of the tokens of such calls."""
-    return Metered(provider, call, scheduler, pacer.calibrations.of(call.provider, call.model, call.endpoint))
+def metered(
+    pacer: Pacer, provider: Provider, call: Call, scheduler: Scheduler, body: Mapping[str, Any] | None = None
+) -> Metered:
+    """The call, with what is known of the tokens of such calls, and of its prompt, if there is a ``body``."""
+    calibration, cache, prompt = (
+        pacer.calibrations.of(call.provider, call.model, call.endpoint),
+        scheduler.prompt_cache,
+        None,
+    )
+    if cache is not None and body is not None and call.max_output_tokens != 0:
+        keys = keys_of(cache, call.model, body)
+        prompt = keys and Prompt(cache, keys)
+    return Metered(provider, call, scheduler, calibration, prompt=prompt)
 
 
 def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) -> Cost:

@@ -316,7 +316,7 @@ class Exchange:
         if permit is None:
             self.acquisition = acquisition = self.pacer.acquire_call(
                 self.metered.scheduler,
-                self.metered.cost,
+                self.metered.estimate,
                 units=self.metered.provider.units,
                 again=last,
                 timeout=self._timeout_s,
@@ -486,7 +486,7 @@ class Exchange:
                 permit.settle()
             else:
                 self.record.usage = usage = plausible(self.record.pool, usage, permit.cost)
-                self.metered.learn(usage)
+                self.metered.learn(usage, permit.reservation.granted_ns)
                 permit.usage = usage
                 permit.settle(**self.metered.provider.charged(self.metered.booked_call, usage))
             if self.charge is not None:

@@ -88,7 +88,7 @@ class RoutedExchange(Exchange):
         metered = self._ways[member].metered
         acquisition = self.pacer.acquire_call(
             metered.scheduler,
-            metered.cost,
+            metered.estimate,
             units=metered.provider.units,
             again=last if metered.scheduler is self.metered.scheduler else None,
             timeout=timeout_s,

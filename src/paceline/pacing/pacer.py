@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.ledger import total_tokens
-from paceline.core.queue import DEFAULT_LANE, LaneName, Lanes, LaneSpec, Waiter
+from paceline.core.queue import DEFAULT_LANE, Estimate, LaneName, Lanes, LaneSpec, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost
 from paceline.core.results import NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
 from paceline.estimation.calibration import Calibrations
@@ -102,7 +102,7 @@ class Pacer:
     def acquire_call(
         self,
         scheduler: Scheduler,
-        estimate: Callable[[], Cost],
+        estimate: Callable[[], Estimate],
         *,
         units: Collection[str] = (),
         again: Permit | None = None,
@@ -113,18 +113,19 @@ class Pacer:
 
         Args:
             scheduler: The scheduler.
-            estimate: Returns the amounts per unit, ``requests`` among them, by the present calibration. It is called again when
-                the request comes first in the queue: answers may have shown meanwhile that the first estimate was wrong.
+            estimate: Returns the amounts per unit, ``requests`` among them, and what of the prompt is cached, by what is known
+                at present. It is called again when the request comes first in the queue: answers may have shown meanwhile that
+                the first estimate was wrong.
             units: Further units that the provider counts, beside the units of the estimate.
             again: As for :meth:`BaseLimiter.acquire`.
             timeout: As there.
             name: As there.
         """
-        cost = estimate()
+        cost, cached_tokens, lost_ns = estimate()
         if self.pools.unusual:
             self.pools.warn_of_unmetered(scheduler.pool.name, {CONCURRENCY, *cost, *units})
         waiter = self.waiter(scheduler, cost, timeout, lane=None, again=again, name=name, units=cost)
-        waiter.estimate = estimate
+        waiter.estimate, waiter.cached_tokens, waiter.lost_ns = estimate, cached_tokens, lost_ns
         return Acquisition(scheduler, waiter)
 
     def status(self, queue: int) -> dict[str, Any]:

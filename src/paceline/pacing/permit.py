@@ -307,7 +307,7 @@ class Permit:
         self._followed = True
         waiter = Waiter(cost, self._waiter.lane, self._waiter.deadline_ns, name or self._waiter.name)
         if scheduler is self._scheduler:
-            waiter.number, waiter.returned = self._waiter.number, True
+            waiter.number, waiter.returned, waiter.overtook = self._waiter.number, True, self._waiter.overtook
         return waiter
 
     @property

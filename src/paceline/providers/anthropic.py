@@ -13,7 +13,7 @@ from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.common import BaseProvider, CostRule
-from paceline.providers.parse import count
+from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.streams import Found
 
@@ -24,6 +24,9 @@ ENDPOINTS: Final = {"/messages": "messages", "/chat/completions": "messages"}
 # Images: width * height / 750 (Anthropic's vision guide), at most about 1 600. Files: assumption, three pages of
 # 1 500 to 3 000 tokens. Audio: assumption.
 MEDIA: Final = MediaTokens(image=1_600, small_image=1_600, audio=600, file=6_000)
+
+HOUR_S: Final = 3_600
+"""The life of a cached prompt with ``ttl: "1h"`` (https://platform.claude.com/docs/en/build-with-claude/prompt-caching, 2026)."""
 
 # Classes of models that share one limit (2026-10; the members 4, 4-0 and 4-1 from older copies of the page).
 _POOLS: Final = (
@@ -86,7 +89,9 @@ class Anthropic(BaseProvider):
         cached, written = count(found.get("cache_read_input_tokens")), count(found.get("cache_creation_input_tokens"))
         fresh = count(found.get("input_tokens")) or count(found.get("prompt_tokens"))
         output = count(found.get("output_tokens")) or count(found.get("completion_tokens"))
-        return parse.make_usage(fresh + cached + written, output, cached, written)
+        usage = parse.make_usage(fresh + cached + written, output, cached, written)
+        an_hour = count(as_mapping(found.get("cache_creation")).get("ephemeral_1h_input_tokens"))
+        return replace(usage, ttl_s=HOUR_S) if usage is not None and an_hour else usage
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:
         """``message_start`` names the input; each ``message_delta`` the output so far, and perhaps the input again.
@@ -100,7 +105,7 @@ class Anthropic(BaseProvider):
         if usage and known:
             side = usage if usage.input_tokens else known
             output = max(usage.output_tokens, known.output_tokens)
-            usage = Usage(side.input_tokens, output, side.cached_tokens, side.cache_write_tokens)
+            usage = replace(side, output_tokens=output, ttl_s=max(usage.ttl_s, known.ttl_s))
         return usage, None, kind == "message_stop"
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002

@@ -52,12 +52,14 @@ class Usage:
         output_tokens: All output, reasoning included.
         cached_tokens: The part of the input that was read from a cache.
         cache_write_tokens: The part of the input that was written to a cache.
+        ttl_s: How long the cache keeps what was written, in seconds, where the answer shows it; 0 where it does not.
     """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     cache_write_tokens: int = 0
+    ttl_s: int = 0
 
 
 class UsageReader(Protocol):
@@ -88,6 +90,10 @@ class Provider(Protocol):
     """The environment variable that holds the key."""
     charged_after: frozenset[str]
     """The units that are charged when the answer is produced, and not at admission."""
+    cache_s: float
+    """How long the provider keeps a cached prompt that is not read, in seconds, unless an answer shows it."""
+    holds_cached: bool
+    """Whether the whole prompt must fit at admission, even if it is cached."""
     units: frozenset[str]
     """The units that the costs of some requests have, or that headers report, beside those of every cost."""
     encoding: str
