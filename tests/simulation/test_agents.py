@@ -1,7 +1,7 @@
 """Fleets of agents before a provider that caches prompts, and a model of the queue."""
 
 import pytest
-from tests.simulation.agents import WORLDS, Fleet
+from tests.simulation.agents import ORDERS, WORLDS, Fleet
 
 LONG = pytest.mark.long("thousands of turns")
 
@@ -9,7 +9,7 @@ LONG = pytest.mark.long("thousands of turns")
 @pytest.mark.parametrize("name", ["G", *(pytest.param(name, marks=LONG) for name in "ADEOTX")])
 def test_in_order_of_arrival_a_fleet_does_what_the_model_does(name):
     world = WORLDS[name]
-    found = Fleet(world).run()
+    found = Fleet(world, **ORDERS["arrival"]).run()
     turns, charged, _, _, wait_s, _ = found.figures
     expected_turns, expected_charged, _, _, expected_wait_s, _ = world.model["arrival"]
     assert turns == pytest.approx(expected_turns, rel=0.1)

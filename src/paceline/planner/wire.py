@@ -41,6 +41,10 @@ LIE_TIMES: Final = 20
 """How many times the true wait a lie of the kind ``long`` states."""
 
 
+SHARED: Final = "shared"
+"""The content of the part that all conversations begin with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One call of a model.
