@@ -63,6 +63,10 @@ _TEXTS: Final = (
 """The fields of a message, or of a block, in which it differs from others; the first that is there."""
 
 
+AWAY_SHARE: Final = 0.2
+"""The part of the input that is worth a line in the log, if it was lost before follow-ups came."""
+
+
 class Cached(NamedTuple):
     """What a cache is expected to hold of a prompt, in tokens, and when it is lost; 0 for nothing."""
 
@@ -208,6 +212,16 @@ class PromptCache:
         self.whole_until_ns = self._whole_ns = 0
         self.input_tokens = self.read_tokens = self.written_tokens = 0
         self.lost_waiting_tokens = self.lost_away_tokens = 0
+        self._hour_ns = self._hour_input = self._hour_away = 0  # what was, at the beginning of this hour
+
+    def lost_in_an_hour(self, now_ns: int) -> int:
+        """At the end of an hour, the tokens that were lost before follow-ups came, if they are a fifth of its input; else 0."""
+        if now_ns < self._hour_ns + 3_600 * NS:
+            return 0
+        lost, asked = self.lost_away_tokens - self._hour_away, self.input_tokens - self._hour_input
+        is_first, self._hour_ns = not self._hour_ns, now_ns
+        self._hour_input, self._hour_away = self.input_tokens, self.lost_away_tokens
+        return lost if lost > AWAY_SHARE * asked and not is_first else 0
 
     def length(self, base: int) -> int:
         """The number of messages of the last prompt of a conversation, at any pool; 0 for an unknown conversation."""
