@@ -42,6 +42,14 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
 @click.option(
     "--batches", metavar="NAME=VALUE,...", help="'turnaround_s=420,cancel_s=60,enqueued_tokens=2M': the Batch APIs."
 )
+@click.option(
+    "--cache", is_flag=True, default=None, help="Prompts are cached, as Anthropic and OpenAI cache them, for 5 minutes."
+)
+@click.option("--cache-life", "cache_life_s", type=float, help="Seconds that a cached prefix lives without a read.")
+@click.option("--cache-misses", type=float, help="Share of the requests that read nothing from the cache, 0 to 1.")
+@click.option(
+    "--cache-held", is_flag=True, default=None, help="The whole prompt counts until the answer begins, as at Bedrock and Groq."
+)  # fmt: skip
 @click.option("--other-users", type=float, help="Share of every rate that other users take, 0 to 1.")
 @click.option("--failed-count", is_flag=True, default=None, help="Refused requests use up the requests quota too.")
 @click.option(

@@ -101,6 +101,7 @@ class Config:
     waiting_max: int = WAITING_MAX
     acquire_timeout_s: float | None = None
     estimate_factor: float | None = None
+    prompt_cache: bool = True
     min_interval_s: float = 0.0
     learn: Learns = True
     store: str | None = field(default=None, repr=False)

@@ -323,6 +323,7 @@ class Settings(TypedDict, total=False):
     waiting_max: Annotated[int, within(1, 100_000_000)]
     acquire_timeout_s: Timeout
     estimate_factor: Factor
+    prompt_cache: Truth
     min_interval_s: Hour
     learn: Annotated[bool | Literal["up"], expected("true, false or 'up'")]
     store: Annotated[str, PlainValidator(_store)]

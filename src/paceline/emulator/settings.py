@@ -219,6 +219,12 @@ class Settings:
         valid_key: The only API key that is accepted; any but the empty one if ``None``.
         money_after: Admitted requests after which the account has no money; ``None`` for never.
         batches: The properties of the Batch APIs; see :class:`BatchSettings`.
+        cache: Whether prompts are cached (Anthropic's and OpenAI's dialects).
+        cache_life_s: Seconds that a cached prefix lives without a read, unless a request asks for an hour.
+        cache_least_tokens: The size of the shortest prefix that is cached.
+        cache_misses: The probability that a request reads nothing from the cache.
+        cache_held: The whole prompt is charged at admission, and the cached part of it is given back when the answer begins
+            (Bedrock, Groq; assumed of Groq's dialect in any case).
         seed: Makes every random choice repeatable.
     """
 
@@ -250,6 +256,11 @@ class Settings:
     valid_key: str | None = field(default=None, repr=False)
     money_after: int | None = None
     batches: Mapping[str, Any] = field(default_factory=dict)
+    cache: bool = False
+    cache_life_s: float = 300.0
+    cache_least_tokens: int = 1_024
+    cache_misses: float = 0.0
+    cache_held: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -310,7 +321,8 @@ class Settings:
 _RANGES: dict[str, float] = {
     "quantum_s": 86_400.0, "offset_s": 86_400.0, "start_level": 1.0, "slow_factor": 1e6, "other_users": 1.0,
     "other_users_from_s": 1e9, "latency_s": 1e6, "latency_per_token_s": 1e3, "jitter": 1.0, "output_share": 1.0,
-    "output_spread": 1.0, "default_output_tokens": 1e6, "booked_output_tokens": 1e6,
+    "output_spread": 1.0, "default_output_tokens": 1e6, "booked_output_tokens": 1e6, "cache_life_s": 1e7,
+    "cache_least_tokens": 1e7, "cache_misses": 1.0,
 }  # fmt: skip
 
 

@@ -63,6 +63,8 @@ class Limiter(BaseLimiter):
         waiting_max: How many requests may wait in one pool.
         estimate_factor: The factor for estimates of input, on top of their learned ratio; ``None``: a margin that is
             learned from their spread.
+        prompt_cache: Whether requests whose prompts the provider still has in its cache go first in their lanes, and reserve
+            what they are expected to cost. ``False``: order of arrival, and whole prompts.
         retry: The policy of attached clients and of :meth:`attempts` after refusals.
         breaker: The policy after failures of a host; ``None`` for none.
         lanes: Weights and priorities of lanes, for callers that give only the name.
@@ -115,6 +117,7 @@ class Limiter(BaseLimiter):
         ttl_s: float = 900.0,
         waiting_max: int = WAITING_MAX,
         estimate_factor: float | None = None,
+        prompt_cache: bool = True,
         retry: RetryPolicy | None = None,
         breaker: BreakerPolicy | None = BreakerPolicy(),  # noqa: B008  (a frozen value)
         lanes: Iterable[LaneSpec] = (),
@@ -147,6 +150,7 @@ class Limiter(BaseLimiter):
             ttl_s=ttl_s,
             waiting_max=waiting_max,
             estimate_factor=estimate_factor,
+            prompt_cache=prompt_cache,
             retry=retry,
             breaker=breaker,
             lanes=lanes,

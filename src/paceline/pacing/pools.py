@@ -15,6 +15,7 @@ from paceline.core.queue import Queue
 from paceline.core.quota import KNOWN_UNITS, OWN_RULES, REQUESTS, USD, Cost, Quota, Rule
 from paceline.core.results import GIVEN, PacelineWarning, QuotaError
 from paceline.core.tracker import HEADROOM_S
+from paceline.estimation.prefixes import Prefixes, PromptCache
 from paceline.pacing.breaker import ByHand, Health
 from paceline.pacing.chain import ChainedScheduler
 from paceline.pacing.joint import joint_limits
@@ -65,6 +66,7 @@ class Pools:
         self.unusual: dict[str, list[Quota]] = {}
         self._settings, self._notify, self._health = settings, notify, health
         self._lock = threading.RLock()
+        self._prefixes = Prefixes()
         self._made: dict[str, Scheduler] = {}  # by pool
         self._further: dict[str, Scheduler] = {}  # joint limits, start spacing and providers' slots, by pool
         self._joint = joint_limits(settings.joint_limits, gentle=bool(settings.learn))
@@ -157,6 +159,8 @@ class Pools:
                     )
                 scheduler = self._open(resolved, self._settings.clock.now_ns())
                 scheduler.events = self._notify
+                if self._settings.prompt_cache:
+                    scheduler.prompt_cache = PromptCache(self._prefixes, resolved.pool)
                 scheduler.by_hand = ByHand(self._health, scheduler, is_model=resolved.is_model)
                 if not resolved.is_model:  # for a provider's model all units are derived
                     own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)

@@ -51,6 +51,7 @@ class PacingSettings:
     ttl_s: float = 900.0
     waiting_max: int = WAITING_MAX
     estimate_factor: float | None = None
+    prompt_cache: bool = True
     retry: RetryPolicy | None = None
     breaker: BreakerPolicy | None = BreakerPolicy()  # noqa: RUF009  (a frozen value)
     lanes: Iterable[LaneSpec] = ()

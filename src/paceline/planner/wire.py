@@ -16,8 +16,9 @@ from typing import Any, Final
 from paceline.core.quota import KNOWN_UNITS, TOKENS, Cost
 from paceline.core.results import QuotaError
 from paceline.emulator.dialects import BY_PROVIDER, OPENAI_LIKE
+from paceline.emulator.prompt_cache import Part
 from paceline.emulator.wire import Answer, Ask, Dialect, Header
-from paceline.emulator.world import Admitted, Level, Refused, World
+from paceline.emulator.world import INPUT, Admitted, Level, Refused, World
 from paceline.estimation.calibration import TokenCalibration
 from paceline.http.exchange import Exchanged, Tap
 from paceline.limiter.limiter import Limiter
@@ -37,6 +38,10 @@ KINDS: Final = {"anthropic": "messages", "gemini": "generate"}
 """The kinds of request: of most providers a chat."""
 
 
+SHARED: Final = "shared"
+"""The content of the part that all conversations begin with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One call of a model.
@@ -52,6 +57,9 @@ class Request:
         name: The name of its waiter.
         invalid: Whether the provider answers with an error of the caller (a 400).
         stream: Whether the answer is streamed.
+        parts: The parts of its prompt as the provider's cache sees them; empty: nothing of it is cached.
+        duration_s: Seconds from the admission to the end of the answer; ``None``: as the provider's settings have it.
+        after_s: Seconds from the answer to the call before it in its item of work, until this call is made.
     """
 
     model: str
@@ -64,6 +72,9 @@ class Request:
     name: str | None = None
     invalid: bool = False
     stream: bool = False
+    parts: Sequence[Part] = ()
+    duration_s: float | None = None
+    after_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse negative sizes."""
@@ -96,7 +107,8 @@ class Network:
         stalls: When messages are held.
 
     Attributes:
-        on_admit: Called with the pool of each admitted request, and the cost that the provider holds.
+        on_admit: Called with the pool of each admitted request, and the cost that the provider holds, without what it reads from
+            its cache and does not count.
         next_serial: The number of a further answer.
     """
 
@@ -298,17 +310,29 @@ class SimulatedHttp:
             return
         held, charged = self.cost
         most = round(held[TOKENS]) - request.input_tokens
-        admitted = world.admit(time.epoch_s, pool, request.input_tokens, most, settles=charged[TOKENS] < held[TOKENS])
+        dialect = self.route.dialect
+        prompt = dialect.prompt(pool, request.parts) if request.parts else None
+        admitted = world.admit(
+            time.epoch_s, pool, request.input_tokens, most, settles=charged[TOKENS] < held[TOKENS], prompt=prompt,
+            counts_cached=dialect.COUNTS_CACHED, holds_cached=dialect.HOLDS_CACHED,
+        )  # fmt: skip
         levels = world.levels(time.epoch_s, pool) if world.settings.headers else []
         if isinstance(admitted, Refused):
             self._refuse(outcome, admitted, levels)
             return
         if network.on_admit is not None:
-            network.on_admit(pool, held)
+            free = 0 if dialect.COUNTS_CACHED else admitted.cache.read
+            network.on_admit(
+                pool, {unit: cost - free * (unit in INPUT) for unit, cost in held.items()} if free else held
+            )
         if admitted.fault not in ("500", "drop"):  # the output of the request in place of the one that was drawn
             factor = admitted.first_s / world.settings.latency_s if world.settings.latency_s else 1.0
             admitted.output_tokens = request.output_tokens
             admitted.duration_s = admitted.first_s + world.settings.latency_per_token_s * factor * request.output_tokens
+            if request.duration_s is not None:
+                admitted.duration_s = max(request.duration_s, admitted.first_s)
+            if prompt is not None:
+                time.after(admitted.first_s, lambda: world.begin(time.epoch_s, admitted))
         time.after(admitted.duration_s, lambda: world.finish(time.epoch_s, admitted))
         self._levels = levels, time.epoch_s
         self.deliver(

@@ -69,6 +69,11 @@ class Usage:
     tier: str = ""
     usd: float | None = None
 
+    @property
+    def cache_s(self) -> int:
+        """How long the cache keeps what was written, in seconds, where the answer shows it; 0 where it does not."""
+        return 3_600 if self.hour_write_tokens else 0
+
 
 class UsageReader(Protocol):
     """Reads usage from the decoded bytes of an answer while they pass by; never raises."""
@@ -98,6 +103,10 @@ class Provider(Protocol):
     """The environment variable that holds the key."""
     charged_after: frozenset[str]
     """The units that are charged when the answer is produced, and not at admission."""
+    cache_s: float
+    """How long the provider keeps a cached prompt that is not read, in seconds, unless an answer shows it."""
+    holds_cached: bool
+    """Whether the whole prompt must fit at admission, even if it is cached."""
     units: frozenset[str]
     """The units that the costs of some requests have, or that headers report, beside those of every cost."""
     encoding: str

@@ -91,6 +91,8 @@ class BaseProvider(Provider):
 
     costs = CostRule()
     charged_after: frozenset[str] = frozenset()
+    cache_s = 300.0  # Anthropic, OpenAI, Bedrock, Cerebras: 5 minutes at least (their documentation, 2026)
+    holds_cached = False
     units: frozenset[str] = frozenset()
     media: MediaTokens
     """The tokens of images, audio and files."""

@@ -47,6 +47,8 @@ class Dialect:
         day_ends_in: As there.
         usage: Refines the usage, from the usage and the object that reports it.
         paths: Further paths, each with its endpoint; a group ``model`` names the model.
+        cache_s: How long it keeps a cached prompt; as in :class:`~paceline.providers.base.Provider`.
+        holds_cached: As there.
     """
 
     costs: CostRule = OpenAIDialect.costs
@@ -60,6 +62,8 @@ class Dialect:
     day_ends_in: str = ""
     usage: Callable[[Usage, Mapping[str, Any]], Usage] = lambda usage, _found: usage
     paths: tuple[tuple[re.Pattern[str], str], ...] = ()
+    cache_s: float = OpenAIDialect.cache_s
+    holds_cached: bool = False
 
 
 class Compatible(OpenAIDialect):
@@ -71,6 +75,7 @@ class Compatible(OpenAIDialect):
         self.costs, self.units, self.paths = self.dialect.costs, self.dialect.units | {IMAGES}, self.dialect.paths
         self.codes, self.documented = self.dialect.codes, self.dialect.documented
         self.wait_header, self.day_ends_in = self.dialect.wait_header, self.dialect.day_ends_in
+        self.cache_s, self.holds_cached = self.dialect.cache_s, self.dialect.holds_cached
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request as OpenAI's; its mode is its ``service_tier``, if that has limits of its own."""
@@ -326,6 +331,9 @@ DIALECTS: Final = {
             alone=True,
         ),
         modes=frozenset({"flex"}),
+        # "subtracted from your limits after processing"; 2 hours without use (console.groq.com/docs/prompt-caching, 2026)
+        cache_s=7_200.0,
+        holds_cached=True,
     ),
     "mistral": Dialect(
         documented=Documented(known=True),
@@ -386,6 +394,7 @@ DIALECTS: Final = {
         costs=CostRule(holds_maximum=True, holds_at_most=16_384, uncached_unit=UNCACHED_TOKENS),
         documented=Documented(alone=True, known=True, resets=False),
         wait_header="x-ratelimit-reset-{unit}-{period}",
+        holds_cached=True,  # "estimating the input tokens" (inference-docs.cerebras.ai, 2026)
     ),
     "perplexity": Dialect(usage=_perplexity_usage),
     # https://docs.sambanova.ai/docs/en/models/rate-limits, 2026: a minute's. Resets are instants, which are not read.
