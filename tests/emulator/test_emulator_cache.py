@@ -13,12 +13,12 @@ from paceline.emulator.settings import Settings
 from paceline.emulator.wire import dump
 from paceline.emulator.world import Admitted, Refused, World
 
-SYSTEM = Part("system", 18_000, "5m")
+SYSTEM = Part("system", "all", 18_000, "5m")
 
 
 def conversation(turns, *, life="5m", system=SYSTEM, name="c"):
     """The prompt of a turn: a system text, and 1,000 tokens for each message; the last block is marked."""
-    messages = [Part((name, at), 1_000) for at in range(2 * turns - 1)]
+    messages = [Part("user", f"{name}/{at}", 1_000) for at in range(2 * turns - 1)]
     messages[-1] = messages[-1]._replace(life=life)
     return ANTHROPIC.prompt("m", [system, *messages])
 
@@ -69,7 +69,7 @@ def test_an_hour_is_kept_for_an_hour():
 
 def test_anthropic_looks_back_over_twenty_blocks():
     cache = PromptCache(300, 1_024)
-    blocks = [Part(at, 2_000) for at in range(40)]
+    blocks = [Part("user", str(at), 2_000) for at in range(40)]
 
     def marked(at):
         return ANTHROPIC.prompt("m", [*blocks[:at], blocks[at]._replace(life="5m")])
@@ -80,19 +80,19 @@ def test_anthropic_looks_back_over_twenty_blocks():
 
 
 def test_without_a_mark_anthropic_caches_nothing_and_openai_everything():
-    parts = [Part(at, 1_500) for at in range(3)]
+    parts = [Part("user", str(at), 1_500) for at in range(3)]
     cache = PromptCache(300, 1_024)
     unmarked = ANTHROPIC.prompt("m", parts)
     cache.write(0.0, unmarked)
     assert cache.find(1.0, unmarked) == Hit()
     automatic = BY_PROVIDER["openai"].prompt("m", parts)
     cache.write(0.0, automatic)
-    assert cache.find(1.0, BY_PROVIDER["openai"].prompt("m", [*parts[:2], Part("new", 1_500)])).read == 2_944
+    assert cache.find(1.0, BY_PROVIDER["openai"].prompt("m", [*parts[:2], Part("user", "new", 1_500)])).read == 2_944
 
 
 def test_short_prefixes_are_not_cached():
     cache = PromptCache(300, 1_024)
-    prompt = ANTHROPIC.prompt("m", [Part("a", 1_023, "5m")])
+    prompt = ANTHROPIC.prompt("m", [Part("user", "a", 1_023, "5m")])
     cache.write(0.0, prompt)
     assert cache.find(1.0, prompt) == Hit()
 

@@ -281,7 +281,7 @@ class Fleet:
         )  # fmt: skip
 
 
-ORDERS = {"arrival": {}}
+ORDERS = {"arrival": {"prompt_cache": False}, "rule": {}}
 """The options of the limiter for each column of the model."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.core.quota import NS
 from paceline.core.results import Source, SourceKind
-from paceline.http.describe import Metered
+from paceline.http.describe import metered
 from paceline.http.exchange import Exchange
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.clock import Clock, Timer
@@ -114,9 +114,11 @@ class Process:
         """Make one call, with further attempts after refusals and faults as the limiter's policy has it."""
         route = self.route(request.model)
         call = route.call(request)
-        metered = Metered(route.provider, call, route.scheduler, route.calibration)
+        found = metered(
+            self.limiter.pacer, route.provider, call, route.scheduler, request.body if request.parts else None
+        )
         exchange = Exchange(
-            self.limiter.pacer, SimulatedHttp(self._network, self.frozen, route, request, call), metered, route.target,
+            self.limiter.pacer, SimulatedHttp(self._network, self.frozen, route, request, call), found, route.target,
             timeout_s=request.timeout_s, name=request.name,
         )  # fmt: skip
         if self.frozen:

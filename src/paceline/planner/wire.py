@@ -19,7 +19,6 @@ from paceline.emulator.dialects import BY_PROVIDER
 from paceline.emulator.prompt_cache import Part
 from paceline.emulator.wire import Answer, Ask, Dialect, Header
 from paceline.emulator.world import INPUT, Admitted, Level, Refused, World
-from paceline.estimation.calibration import TokenCalibration
 from paceline.http.exchange import Exchanged, Tap
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Permit
@@ -74,6 +73,11 @@ class Request:
     parts: Sequence[Part] = ()
     duration_s: float | None = None
     after_s: float = 0.0
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The parts of its prompt as the messages of a body."""
+        return {"messages": [{"role": part.role, "content": part.content} for part in self.parts]}
 
     def __post_init__(self) -> None:
         """Refuse negative sizes."""
@@ -155,10 +159,9 @@ class Route:
         dialect: The emulator's side of it.
         kind: The kind of request.
         target: Its host and path.
-        calibration: What answers have shown about the estimates.
     """
 
-    __slots__ = ("calibration", "dialect", "kind", "model", "provider", "scheduler", "target")
+    __slots__ = ("dialect", "kind", "model", "provider", "scheduler", "target")
 
     def __init__(self, limiter: Limiter, model: str) -> None:
         self.scheduler: Scheduler = limiter.scheduler(model)
@@ -171,7 +174,6 @@ class Route:
         self.dialect: Dialect = BY_PROVIDER.get(name, BY_PROVIDER["openai"])
         self.kind = KINDS.get(name, "chat")
         self.target = prefix, PATHS[self.kind]
-        self.calibration: TokenCalibration = limiter.pacer.calibrations.of(name, self.model, self.kind)
 
     def call(self, request: Request) -> Call:
         """The request as the process describes it."""
