@@ -282,7 +282,7 @@ class Queue:
                 self._forget_idle(before)
         if waiter.deadline_ns is not None:
             if len(self._deadlines) > 2 * self.length + GONE_MAX:
-                self._deadlines = [entry for entry in self._deadlines if self._waits(entry[3])]
+                self._deadlines = [entry for entry in self._deadlines if self.waits(entry[3])]
                 heapq.heapify(self._deadlines)
             heapq.heappush(self._deadlines, (waiter.deadline_ns, waiter.number, id(waiter), waiter))
 
@@ -368,7 +368,7 @@ class Queue:
 
     def withdraw(self, waiter: Waiter) -> bool:
         """Remove ``waiter``; whether it was in the queue."""
-        if not self._waits(waiter):
+        if not self.waits(waiter):
             return False
         lane = self._lanes[waiter.lane.name]
         del lane.waiters[waiter.number]
@@ -389,7 +389,7 @@ class Queue:
         """The earliest deadline of a waiter; ``None`` for none."""
         while self._deadlines:
             deadline_ns, _, _, waiter = self._deadlines[0]
-            if self._waits(waiter):
+            if self.waits(waiter):
                 return deadline_ns
             heapq.heappop(self._deadlines)
         return None
@@ -425,7 +425,7 @@ class Queue:
         """The number of waiters per lane, without empty lanes."""
         return {name: len(lane.waiters) for name, lane in self._lanes.items() if lane.waiters}
 
-    def _waits(self, waiter: Waiter) -> bool:
+    def waits(self, waiter: Waiter) -> bool:
         """Whether ``waiter`` is in the queue; a further attempt of its request has the same number."""
         lane = self._lanes.get(waiter.lane.name)
         return lane is not None and lane.waiters.get(waiter.number) is waiter

@@ -28,7 +28,12 @@ DEPTH_MAX: Final = 6
 """The deepest part of a message that is sampled: nothing is recursive without a bound."""
 
 LEARNING: Final = 0.1
-"""The weight of the last answer in the ratios."""
+"""The weight of the last answer in the hit ratio."""
+
+DOUBT, DOUBT_KEPT = 0.05, 0.99
+"""The weight of the last answer in the miss ratio, which ends the order after 14 misses in a row; and what is left of that
+ratio after an answer of whose prompt nothing was expected. Without the order prompts are lost in the queue, and nothing would
+show that it is of use again."""
 
 ORDERED_FROM: Final = 0.5
 """A request goes before others if the cache has this part of its prompt, and has had this part of what was expected."""
@@ -146,8 +151,8 @@ def _sample(value: Any, depth: int = DEPTH_MAX) -> Hashable:
         last = _sample(value[-1], depth - 1)
         return last if len(value) == 1 else (len(value), last)
     if isinstance(value, dict):
-        own, text = _first(value, _IDS), _first(value, _TEXTS)
-        return own if isinstance(own, str) else None, _sample(text or list(value.values()), depth - 1)
+        own, text = _first(value, _IDS), _sample(_first(value, _TEXTS) or list(value.values()), depth - 1)
+        return (own, text) if isinstance(own, str) else text
     return None
 
 
@@ -188,7 +193,7 @@ class PromptCache:
 
     Attributes:
         hit_ratio: The part of the expected tokens that was really read, over the last answers, from 0 on.
-        miss_ratio: The rest of them, from 0 on as well: the two add up to 1 after many answers.
+        miss_ratio: The part that was not, over more answers, from 0 on as well.
         whole_until_ns: Until when whole prompts are reserved, because an attempt that reserved less was refused.
         input_tokens: The input that answers have reported.
         read_tokens: The part of it that was read from the cache.
@@ -234,7 +239,7 @@ class PromptCache:
         """Learn from an answer that has ``read`` tokens from the cache, where some were ``expected``."""
         share = min(1.0, read / expected)
         self.hit_ratio += LEARNING * (share - self.hit_ratio)
-        self.miss_ratio += LEARNING * (1.0 - share - self.miss_ratio)
+        self.miss_ratio += DOUBT * (1.0 - share - self.miss_ratio)
 
     def refused(self, now_ns: int) -> None:
         """An attempt that reserved less than its whole prompt was refused: reserve whole ones, for twice as long each time."""
@@ -337,10 +342,12 @@ class Prompt:
         cache.written_tokens += written
         if self.cached.tokens:
             cache.compare(self.cached.tokens, read)
-        elif self._lost.tokens and self._first:
-            cache.lost_waiting_tokens += max(self._lost.tokens - read, 0)
-        elif self._lost.tokens:
-            cache.lost_away_tokens += max(self._lost.tokens - read, 0)
+        else:
+            cache.miss_ratio *= DOUBT_KEPT
+            if self._first:
+                cache.lost_waiting_tokens += max(self._lost.tokens - read, 0)
+            else:
+                cache.lost_away_tokens += max(self._lost.tokens - read, 0)
         lost_ns, shared = sent_ns + life_ns - EARLY_NS, cache.get(keys.root)
         if tokens := cache.tokens_cached(input_tokens, read, written):
             cache.put(keys.own, tokens, lost_ns)

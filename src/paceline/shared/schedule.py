@@ -56,8 +56,7 @@ class Schedule:
         if leases.leases:
             due_ns = min(due_ns, leases.leases[0].expires_ns)  # of the oldest
         if self._queue.length:
-            asked = self.head is not None and self._queue.head() is self.head
-            due_ns = min(due_ns, max(self.ask_ns if asked else 0, self._pause.until_ns))
+            due_ns = min(due_ns, max(self.ask_ns if self._is_asked else 0, self._pause.until_ns))
         elif self.head is not None or (leases.slack_ns and leases.low):
             # It gives up its place; or it asks for the next lease before this one is spent.
             due_ns = min(due_ns, self.sent_ns + LINGER_NS)
@@ -69,6 +68,17 @@ class Schedule:
                 due_ns, self.ask_ns
             )  # a store that refuses this process is tried no more often than a lost one
         return due_ns
+
+    @property
+    def _is_asked(self) -> bool:
+        """Whether the head of the queue was asked for; or the one that it overtakes, because its prompt is cached.
+
+        Else each cached request that arrives would cost a message, and what the store has left would be no more.
+        """
+        head = self._queue.head()
+        if head is None or self.head is None:
+            return False
+        return head is self.head or (bool(head.lost_ns) and self._queue.waits(self.head))
 
     def replied(self, now_ns: int, asked: Message, reply: Reply, undecided: Sequence[Waiter]) -> None:
         """Plan when to ask for the head of the queue again, after the pool has granted what the last reply allows."""
