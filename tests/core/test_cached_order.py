@@ -88,6 +88,7 @@ def test_a_returned_attempt_that_had_overtaken_goes_before_all():
     second = Waiter(follower.cost)
     second.number, second.returned, second.overtook, second.lost_ns = follower.number, True, True, follower.lost_ns
     submit(pool, second)
+    assert [pool.place(T0 + NS, waiter)[0] for waiter in (second, other, first)] == [0, 1, 2]
     assert order(pool) == [second, other, first]
 
 
@@ -138,6 +139,47 @@ def test_the_tokens_are_saved_of_those_that_would_have_been_lost():
     submit(pool, cached(lost_s=300, cached_tokens=900))
     pool.pump(T0 + 2 * NS)
     assert pool.saved_tokens == 700
+
+
+class TestTheBeginningOfAnAnswer:
+    def test_the_input_is_given_back_before_the_end(self):
+        pool = pool_of("100 input_tokens/min", "100 output_tokens/min")
+        attempt = Waiter({"input_tokens": 90.0, "output_tokens": 10.0})
+        reservation = pool.submit(T0, attempt)
+        pool.adjust(T0, reservation, {"input_tokens": 20.0}, attempt)
+        assert [meter.level(T0) for meter in pool.ledger.meters] == [80, 90]
+        assert reservation.open
+        pool.settle(T0, reservation, {"input_tokens": 20.0, "output_tokens": 30.0}, attempt)
+        assert [meter.level(T0) for meter in pool.ledger.meters] == [80, 70]
+        pool.adjust(T0, reservation, {"input_tokens": 1.0}, attempt)  # it is over
+        assert [meter.level(T0) for meter in pool.ledger.meters] == [80, 70]
+        assert [account.spent for account in pool.ledger.accounts] == [20, 30]
+
+    def test_an_answer_that_breaks_off_is_charged_with_what_is_known(self):
+        pool = pool_of("100 input_tokens/min")
+        attempt = Waiter({"input_tokens": 50.0})
+        reservation = pool.submit(T0, attempt)
+        pool.adjust(T0, reservation, {"input_tokens": 70.0}, attempt)
+        pool.settle(T0, reservation, None, attempt)
+        assert pool.ledger.meters[0].level(T0) == 30
+
+    def test_one_larger_than_a_quota_is_charged_at_its_end(self):
+        pool = pool_of("100 input_tokens/min")
+        pool.ledger.accounts[0].refused_above = 10**6
+        attempt = Waiter({"input_tokens": 500.0})
+        reservation = pool.submit(T0, attempt)
+        pool.adjust(T0, reservation, {"input_tokens": 70.0}, attempt)
+        assert pool.ledger.meters[0].level(T0) == 0
+
+    def test_its_lane_has_its_turn_earlier(self):
+        pool = full_pool()
+        mine, other = LaneSpec("mine"), LaneSpec("other")
+        first = cold(10.0, lane=mine)
+        submit(pool, first, *[cold(lane=lane) for lane in (mine, other)])
+        pool.pump(T0 + 10 * NS)
+        assert pool.queue.head().lane is other
+        pool.adjust(T0 + 10 * NS, first.outcome, {"input_tokens": 0.0}, first)
+        assert pool.queue.head().lane is mine
 
 
 class TestDeadlines:

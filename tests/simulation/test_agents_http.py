@@ -53,6 +53,11 @@ def test_an_hour_of_thought_is_counted_as_lost_away():
     assert result.pool["cache"]["lost_waiting_tokens"] == 0
 
 
+def test_the_input_of_a_stream_is_settled_at_its_first_byte():
+    result = run_agents(stream=True, holds_cached=True)
+    check(result, 11_067, refused=15)
+
+
 def test_a_server_that_holds_whole_prompts_refuses_few():
     result = run_agents(holds_cached=True)
     assert result.server.counts["refused"] <= 0.015 * result.server.counts["served"]

@@ -87,6 +87,12 @@ class Capacity(Protocol):
         ``DEBT_MAX`` quotas.
         """
 
+    def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
+        """Correct an open reservation by the true amounts that are ``known`` already.
+
+        Where a store keeps the quotas, nothing happens: it would be a message.
+        """
+
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close ``reservation`` and give back its charge: its request was never sent."""
 
@@ -196,6 +202,9 @@ class LocalCapacity:
             if oversized:
                 self.learning.outgrown(now_ns, true)
         return true
+
+    def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
+        self.ledger.adjust(now_ns, reservation, known)
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         self.ledger.cancel(now_ns, reservation)

@@ -280,6 +280,13 @@ class Pool:
                 seconds_of = self.ledger.seconds_of
                 self.queue.correct(waiter, seconds_of(amounts) - seconds_of(reservation.amounts))
 
+    def adjust(self, now_ns: int, reservation: Reservation, known: Cost, waiter: Waiter) -> None:
+        """Correct an open reservation by the part of its true cost that the beginning of its answer shows."""
+        before = self._seconds_of(reservation.amounts)
+        self.capacity.adjust(now_ns, reservation, known)
+        if waiter.queued:
+            self.queue.correct(waiter, self._seconds_of(reservation.amounts) - before)
+
     def answered(self, now_ns: int) -> None:
         """An answer has begun, which ends a silence; its reservation is marked as ``begun``."""
         self.silence.answered(now_ns)

@@ -89,11 +89,20 @@ class Metered:
         if self.prompt is not None and about_input and refusal.scope is RefusalScope.POOL:
             self.prompt.refused(self.scheduler.now_ns())
 
-    def learn(self, usage: Usage, sent_ns: int) -> None:
-        """Learn from the usage that the answer reports, to an attempt that was sent at ``sent_ns``."""
+    def known(self, usage: Usage) -> Cost:
+        """What ``usage``, of which the output is not known yet, will be charged in the units that no output changes."""
+        charged = self.provider.charged(self.call, usage)
+        more = self.provider.charged(self.call, replace(usage, output_tokens=usage.output_tokens + BOOKED_MAX))
+        return {unit: amount for unit, amount in charged.items() if more[unit] == amount}
+
+    def begun(self, usage: Usage, sent_ns: int) -> None:
+        """Learn what of the prompt was cached, from the first usage that an answer reports."""
         if self.prompt is not None:
             life_ns = round((usage.ttl_s or self.provider.cache_s) * NS)
             self.prompt.answered(sent_ns, life_ns, usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens)
+
+    def learn(self, usage: Usage) -> None:
+        """Calibrate with the usage that the answer reports."""
         self.calibration.learn(
             input_estimate=self.call.input_tokens,
             input_tokens=usage.input_tokens,

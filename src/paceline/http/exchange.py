@@ -477,6 +477,20 @@ class Exchange:
         if self.charge is not None:
             self.charge.settles = True
 
+        begun = False
+
+        def begin(usage: Usage) -> None:
+            nonlocal begun
+            if not begun:
+                begun = True
+                self.metered.begun(usage, permit.reservation.granted_ns)
+
+        def adjust(usage: Usage) -> None:
+            """The answer reports its input before its end."""
+            usage = plausible(self.record.pool, usage, permit.cost)
+            begin(usage)
+            permit.adjust(self.metered.known(usage))
+
         def settle(usage: Usage | None, refusal: Refusal | None) -> None:
             refusal = self._scoped(refusal)
             if refusal is not None:  # in the middle of an answer, which the caller has: there is no other attempt
@@ -486,7 +500,8 @@ class Exchange:
                 permit.settle()
             else:
                 self.record.usage = usage = plausible(self.record.pool, usage, permit.cost)
-                self.metered.learn(usage, permit.reservation.granted_ns)
+                begin(usage)
+                self.metered.learn(usage)
                 permit.usage = usage
                 permit.settle(**self.metered.provider.charged(self.metered.booked_call, usage))
             if self.charge is not None:
@@ -500,7 +515,7 @@ class Exchange:
             usage_of = self.metered.provider.usage
             remember(self.pacer, job, lambda found: settle(None if found is None else usage_of(found), None))
         else:
-            self.http.tap(response, headers, Tap(self._usage_reader(), settle))
+            self.http.tap(response, headers, Tap(self._usage_reader(), settle, adjust))
 
     def _usage_reader(self) -> UsageReader:
         payload = None if self.judged is None else self.judged.payload
@@ -545,19 +560,24 @@ class Tap:
 
     The end may be an early close, and a body may be iterated again after it.
 
+    Args:
+        reader: Reads the usage.
+        settle: Called once, with the usage and a refusal inside of the answer.
+        begin: Called once, with the first usage, if the answer reports it before its end.
+
     Attributes:
         decode: Removes the content encoding, chunk by chunk; ``None`` for a plain body.
     """
 
-    __slots__ = ("_reader", "_settle", "decode")
+    __slots__ = ("_begin", "_reader", "_settle", "decode")
 
     @property
     def done(self) -> bool:
         """Whether no byte is needed: a binding may finish it at once."""
         return self._reader.done
 
-    def __init__(self, reader: UsageReader, settle: Settle) -> None:
-        self._reader = reader
+    def __init__(self, reader: UsageReader, settle: Settle, begin: Callable[[Usage], None] | None = None) -> None:
+        self._reader, self._begin = reader, begin
         self._settle: Settle | None = settle  # until it is called
         self.decode: Decode | None = None
 
@@ -574,6 +594,9 @@ class Tap:
             done = True
         if done:
             self.finish()
+        elif self._begin is not None and self._reader.usage is not None:
+            begin, self._begin = self._begin, None
+            begin(self._reader.usage)
 
     def finish(self) -> None:
         """The body is over: settle, unless that is done."""

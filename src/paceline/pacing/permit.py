@@ -169,6 +169,11 @@ class Permit:
                 scheduler.answered()
             scheduler.settle(reservation, actual, self._waiter)
 
+    def adjust(self, known: Cost) -> None:
+        """Charge the true amounts that the beginning of the answer shows; the others stay as reserved until it is settled."""
+        if self.reservation.open:
+            self._scheduler.adjust(self.reservation, known, self._waiter)
+
     def _read(self, usage: object, headers: object, units: Cost) -> Cost | None:
         """The true cost by ``usage`` and ``units``; the pool learns from the headers."""
         from paceline.providers.answers import headers_in, usage_cost

@@ -204,6 +204,10 @@ class Scheduler:
         """See :meth:`Pool.settle`."""
         self._section.change(self.pool.settle, reservation, actual, waiter, quiet=True)
 
+    def adjust(self, reservation: Reservation, known: Cost, waiter: Waiter) -> None:
+        """See :meth:`Pool.adjust`."""
+        self._section.change(self.pool.adjust, reservation, known, waiter)
+
     def failed(self, sent_ns: int, reason: str, *, reached: bool) -> None:
         """Count a call by hand without an answer."""
         if self.by_hand is not None:

@@ -165,6 +165,9 @@ class SharedCapacity:
             self.learning.served(now_ns, reservation, true)
         return true
 
+    def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
+        """Nothing: the store learns of an attempt when it ends."""
+
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """See :meth:`Capacity.cancel <paceline.core.capacity.Capacity.cancel>`."""
         if (local := self._close(now_ns, reservation)) is not None:
