@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from paceline.pacing.permit import Acquisition, Later, Permit
     from paceline.pacing.retry import RetryPolicy
     from paceline.pacing.status import Waiting
-    from paceline.planner.forecast import Conversations, eta
+    from paceline.planner.forecast import eta
     from paceline.providers.answers import refusal_of
     from paceline.providers.headers import HeaderLimits, limits_in
     from paceline.telemetry.status_app import status_app
@@ -54,7 +54,7 @@ _HOMES = {
     "paceline.pacing.retry": ("RetryPolicy",),
     "paceline.pacing.events": ("Event",),
     "paceline.pacing.group": ("Group",),
-    "paceline.planner.forecast": ("Conversations", "eta"),
+    "paceline.planner.forecast": ("eta",),
     "paceline.pacing.status": ("Waiting",),
     "paceline.http.instrument": ("instrument",),
     "paceline.pacing.pacer": ("lane",),
@@ -67,7 +67,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "BudgetError", "Buffer", "Conversations", "Event", "GaveUpError", "Group", "HeaderLimits", "LaneSpec",
+    "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "BudgetError", "Buffer", "Event", "GaveUpError", "Group", "HeaderLimits", "LaneSpec",
     "Later", "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError",
     "QueueFullError", "Quota", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule",
     "StoreError", "TooLargeError", "Waiting", "eta", "instrument", "lane", "limits_in", "refusal_of", "status_app",

@@ -2,8 +2,9 @@
 
 import pytest
 
-from paceline import Conversations, Limiter, QuotaError, eta
+from paceline import Limiter, QuotaError, eta
 from paceline.planner import forecast as forecasts
+from paceline.planner.forecast import Conversations
 from paceline.planner.plan import plan
 from paceline.planner.workload import Phase, Workload
 

@@ -241,14 +241,16 @@ class Reply:
             return
         try:
             http, admitted = self._http, self._payload
+            pieces = http.route.dialect.events(http.ask, admitted, http.serial)
             if self._rest_s:
+                tap.feed(next(pieces)[1])
                 rest: Outcome[None] = Outcome()
                 http.deliver("answers", partial(rest.set, None), self._rest_s)
                 await rest.future
             if self._broken:
                 raise ConnectionResetError("the answer breaks off")
             if not tap.done:
-                for _, piece in http.route.dialect.events(http.ask, admitted, http.serial):
+                for _, piece in pieces:
                     tap.feed(piece)
         finally:
             tap.finish()
