@@ -32,6 +32,13 @@ def test_conversations_continue_while_their_prompts_are_cached(name):
     assert not found.failed
 
 
+@pytest.mark.long("thousands of turns")
+def test_streams_teach_what_was_cached_at_their_first_byte():
+    found = Fleet(WORLDS["O"], stream=True, **ORDERS["rule"]).run()
+    assert found.figures[0] >= 0.9 * WORLDS["O"].model["rule"][0]
+    assert found.refused <= 3
+
+
 @pytest.mark.long("thousands of requests")
 def test_where_nothing_is_cached_the_order_is_that_of_arrival():
     orders = [Fleet(WORLDS["T"], **options).run().order for options in ORDERS.values()]

@@ -59,7 +59,7 @@ class Metered:
         tokens, lost_ns = prompt.look(now_ns)
         if not tokens:
             return Estimate(cost)
-        tokens = min(tokens, int(input_tokens))
+        tokens = min(tokens, int(max(input_tokens - prompt.cache.fresh_tokens, 0)))
         if not self.provider.holds_cached and (share := prompt.discount(now_ns)):
             whole, less = (Usage(int(input_tokens), cached_tokens=cached) for cached in (0, tokens))
             saved = self.provider.charged(self.call, less)
