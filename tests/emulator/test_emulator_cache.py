@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import paceline
 from paceline.emulator.dialects import ANTHROPIC, BY_PROVIDER, OPENAI_LIKE
 from paceline.emulator.prompt_cache import Hit, Part, PromptCache
 from paceline.emulator.settings import Settings
@@ -253,3 +254,20 @@ def test_groq_gives_cached_input_back(paceline_emulator):
     cached = used[1].prompt_tokens_details.cached_tokens
     assert cached > 1_700
     assert emulator.tally()["charges"]["tokens"] == sum(one.total_tokens for one in used) - cached
+
+
+def test_an_attached_client_is_charged_what_the_emulator_charges(paceline_emulator):
+    emulator = paceline_emulator(limits="450k input_tokens/min", cache=True)
+    limiter = paceline.Limiter({"anthropic/*": "450k input_tokens/min"})
+    with anthropic.Anthropic(base_url=emulator.base_url, api_key="any") as client:
+        limiter.attach(client, provider="anthropic")
+        messages = [{"role": "user", "content": LONG}]
+        for _ in range(3):
+            client.messages.create(
+                model="m", max_tokens=20, messages=messages, extra_body={"cache_control": {"type": "ephemeral"}}
+            )
+            messages += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "and then?"}]
+    (pool,) = limiter.status()["pools"].values()
+    (quota,) = pool["quotas"]
+    assert quota["spent"] == emulator.tally()["charges"]["input_tokens"] < 2_100
+    assert pool["cache"]["read_tokens"] == emulator.tally()["cache"]["read_tokens"] > 3_600
