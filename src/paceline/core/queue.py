@@ -135,11 +135,12 @@ class Waiter:
         lost_ns: When the cache loses them, as far as known when it was last asked; 0: there is nothing to lose.
         saves: These tokens as a share of the rate, in the measure of :attr:`Queue.share`.
         overtook: Whether it was granted before a request that had arrived earlier in its lane.
+        turn: The turn of a conversation that it is, as the permit needs it; ``None`` for none.
     """
 
     __slots__ = (
         "amounts", "arrived_ns", "cached_tokens", "cost", "deadline_ns", "estimate", "lane", "lost_ns", "name", "number",
-        "outcome", "overtook", "owner", "queued", "returned", "saves",
+        "outcome", "overtook", "owner", "queued", "returned", "saves", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -160,6 +161,7 @@ class Waiter:
         self.cached_tokens = self.lost_ns = 0
         self.saves = 0.0
         self.overtook = False
+        self.turn: Any = None
 
 
 _Key = tuple[int, float, float, int, int, str]

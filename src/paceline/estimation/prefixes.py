@@ -63,6 +63,16 @@ _TEXTS: Final = (
 """The fields of a message, or of a block, in which it differs from others; the first that is there."""
 
 
+TOOL: Final = 400
+"""The characters of a tool, about."""
+
+SHARED_MIN: Final = 4_096
+"""The characters of a prefix that is worth a wait: providers cache none of less than about a thousand tokens."""
+
+AWAY_SHARE: Final = 0.2
+"""The part of the input that is worth a line in the log, if it was lost before follow-ups came."""
+
+
 class Cached(NamedTuple):
     """What a cache is expected to hold of a prompt, in tokens, and when it is lost; 0 for nothing."""
 
@@ -82,6 +92,7 @@ class Keys(NamedTuple):
         root: The key of what many conversations share: the model, the tools and the system prompt.
         base: The key of the conversation.
         length: The number of messages.
+        shared: The characters of the system prompt, and about as many as the tools have.
     """
 
     own: int
@@ -89,6 +100,7 @@ class Keys(NamedTuple):
     root: int
     base: int
     length: int = 0
+    shared: int = 0
 
 
 def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Keys | None:
@@ -124,7 +136,9 @@ def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Key
             earlier = (key(known),)
         if not (earlier and cache.get(earlier[0]).tokens):  # several conversations begin alike
             earlier = tuple(map(key, range(end - 1, first - 1, -1)))
-    return Keys(key(end), earlier, root, base, end)
+    texts = sum(map(_size, shared[:3])) + sum(_size(one.get("content")) for one in messages[:system])
+    tools = shared[3]
+    return Keys(key(end), earlier, root, base, end, texts + TOOL * (len(tools) if isinstance(tools, list) else 0))
 
 
 def named_keys(scope: Hashable, name: Hashable) -> Keys:
@@ -154,6 +168,15 @@ def _sample(value: Any, depth: int = DEPTH_MAX) -> Hashable:
         own, text = _first(value, _IDS), _sample(_first(value, _TEXTS) or list(value.values()), depth - 1)
         return (own, text) if isinstance(own, str) else text
     return None
+
+
+def _size(value: Any) -> int:
+    """The characters of a system prompt: a text, or a list of blocks."""
+    if isinstance(value, list):
+        return sum(
+            [len(text) for block in value if isinstance(block, dict) and isinstance(text := block.get("text"), str)]
+        )
+    return len(value) if isinstance(value, str) else 0
 
 
 def _first(value: Mapping[str, Any], names: tuple[str, ...]) -> Any:
@@ -209,6 +232,16 @@ class PromptCache:
         self.whole_until_ns = self._whole_ns = 0
         self.input_tokens = self.read_tokens = self.written_tokens = 0
         self.lost_waiting_tokens = self.lost_away_tokens = 0
+        self._hour_ns = self._hour_input = self._hour_away = 0  # what was, at the beginning of this hour
+
+    def lost_in_an_hour(self, now_ns: int) -> int:
+        """At the end of an hour, the tokens that were lost before follow-ups came, if they are a fifth of its input; else 0."""
+        if now_ns < self._hour_ns + 3_600 * NS:
+            return 0
+        lost, asked = self.lost_away_tokens - self._hour_away, self.input_tokens - self._hour_input
+        is_first, self._hour_ns = not self._hour_ns, now_ns
+        self._hour_input, self._hour_away = self.input_tokens, self.lost_away_tokens
+        return lost if lost > AWAY_SHARE * asked and not is_first else 0
 
     def length(self, base: int) -> int:
         """The number of messages of the last prompt of a conversation, at any pool; 0 for an unknown conversation."""
@@ -314,6 +347,13 @@ class Prompt:
                 break
         root = get(self._keys.root)
         return root if root.lost_ns > now_ns else NOTHING
+
+    def unwritten(self, now_ns: int) -> int | None:
+        """The key of its prefix, if that is long and not known to be cached; ``None`` otherwise, and where nothing is cached."""
+        cache, keys = self.cache, self._keys
+        if keys.shared < SHARED_MIN or not (cache.is_used or not cache.input_tokens):
+            return None
+        return None if cache.get(keys.root).lost_ns > now_ns else keys.root
 
     def discount(self, now_ns: int) -> float:
         """The part of the expected cached tokens by which the reservation is lower."""

@@ -11,13 +11,14 @@ from functools import lru_cache
 from typing import Any, Final
 
 from paceline.core.queue import Estimate
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
-from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
+from paceline.core.results import QuotaError, Refusal
 from paceline.estimation.calibration import TokenCalibration
-from paceline.estimation.prefixes import ORDERED_FROM, Prompt, keys_of
+from paceline.estimation.prefixes import Prompt, keys_of
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import check_cost
 from paceline.pacing.scheduler import Scheduler
+from paceline.pacing.turns import answered, estimated, refused
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.parse import UNKNOWN, as_text
 from paceline.providers.registry import base_of, provider_named, under_name
@@ -56,17 +57,7 @@ class Metered:
         if prompt is None:
             return Estimate(cost)
         now_ns = self.scheduler.now_ns()
-        tokens, lost_ns = prompt.look(now_ns)
-        if not tokens:
-            return Estimate(cost)
-        tokens = min(tokens, int(max(input_tokens - prompt.cache.fresh_tokens, 0)))
-        if not self.provider.holds_cached and (share := prompt.discount(now_ns)):
-            whole, less = (Usage(int(input_tokens), cached_tokens=cached) for cached in (0, tokens))
-            saved = self.provider.charged(self.call, less)
-            for unit, amount in self.provider.charged(self.call, whole).items():
-                cost[unit] -= share * (amount - saved[unit])
-        ordered = prompt.cache.orders and tokens >= ORDERED_FROM * input_tokens
-        return Estimate(cost, tokens, lost_ns if ordered else 0)
+        return estimated(prompt, prompt.look(now_ns), now_ns, cost, input_tokens, self.provider, self.call)
 
     def tokens(self) -> tuple[float, float]:
         """The input and the expected output, by the present calibration."""
@@ -85,9 +76,8 @@ class Metered:
             output = refusal.requested - self.call.input_tokens * self.calibration.input.ratio
             if output > self.calibration.expected_output(None):
                 self.calibration.booked = round(min(output, BOOKED_MAX))
-        about_input = refusal.kind is RefusalKind.RATE and refusal.unit not in (REQUESTS, CONCURRENCY, OUTPUT_TOKENS)
-        if self.prompt is not None and about_input and refusal.scope is RefusalScope.POOL:
-            self.prompt.refused(self.scheduler.now_ns())
+        if self.prompt is not None:
+            refused(self.prompt, refusal, self.scheduler.now_ns())
 
     def known(self, usage: Usage) -> Cost:
         """What ``usage``, of which the output is not known yet, will be charged in the units that no output changes."""
@@ -98,8 +88,7 @@ class Metered:
     def begun(self, usage: Usage, sent_ns: int) -> None:
         """Learn what of the prompt was cached, from the first usage that an answer reports."""
         if self.prompt is not None:
-            life_ns = round((usage.ttl_s or self.provider.cache_s) * NS)
-            self.prompt.answered(sent_ns, life_ns, usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens)
+            answered(self.prompt, usage, sent_ns, self.provider, self.scheduler.pool.name)
 
     def learn(self, usage: Usage) -> None:
         """Calibrate with the usage that the answer reports."""

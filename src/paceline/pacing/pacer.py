@@ -128,6 +128,15 @@ class Pacer:
         waiter.estimate, waiter.cached_tokens, waiter.lost_ns = estimate, cached_tokens, lost_ns
         return Acquisition(scheduler, waiter)
 
+    def begin_turn(self, scheduler: Scheduler, waiter: Waiter, conversation: str, cached_tokens: float | None) -> None:
+        """Make ``waiter`` a turn of ``conversation``; see :meth:`BaseLimiter.acquire`."""
+        from paceline.pacing.turns import Turn
+
+        if scheduler.prompt_cache is not None:
+            turn = waiter.turn = Turn(scheduler, waiter.cost, conversation, cached_tokens)
+            waiter.estimate = turn.estimate
+            waiter.cost, waiter.cached_tokens, waiter.lost_ns = turn.estimate()
+
     def status(self, queue: int) -> dict[str, Any]:
         """The state of every pool and every allowance; see :meth:`Limiter.status <paceline.limiter.limiter.Limiter.status>`."""
         pools = self.pools.status(queue)
@@ -188,6 +197,8 @@ class BaseLimiter:
         lane: str | LaneSpec | None = None,
         again: Permit | None = None,
         name: str | None = None,
+        conversation: str | None = None,
+        cached_tokens: float | None = None,
         **cost: float,
     ) -> Acquisition:
         """Ask for the right to make one attempt.
@@ -198,13 +209,16 @@ class BaseLimiter:
             lane: The class of work; by default that of the surrounding :func:`paceline.lane`.
             again: The refused permit that this attempt follows: the attempt goes to the front of its lane.
             name: A name for the ``queue`` in :meth:`status`; a further attempt keeps it.
+            conversation: The name of the conversation of which this is a turn: its prompt begins with that of the turn before,
+                which the provider may have cached. What ``permit.settle(answer)`` shows of the cache holds for the next turn.
+            cached_tokens: How many tokens of the prompt the provider has cached; by default what the last answer has shown.
             **cost: Amounts per unit, e.g. ``input_tokens=1_200, output_tokens=300``; ``requests`` is 1 by default.
 
         Returns:
             An object for ``async with``, ``with`` or ``await``, which joins the queue then.
 
         Raises:
-            QuotaError: The pool is unknown, an amount is not a finite number of 0 or more, or the name is too long.
+            QuotaError: The pool is unknown, an amount is not a finite number of 0 or more, or a name is too long.
             TooLargeError: The tokens of the cost are above ``max_tokens_per_call``.
         """
         pacer = self.pacer
@@ -214,7 +228,12 @@ class BaseLimiter:
         if name is not None and (not isinstance(name, str) or len(name) > NAME_MAX):
             shown = str(name)[:NAME_MAX]
             raise QuotaError(f"name is {shown!r}: it must be a text of at most {NAME_MAX} characters, or None")
-        return Acquisition(scheduler, pacer.waiter(scheduler, cost, timeout, lane, again, name))
+        waiter = pacer.waiter(scheduler, cost, timeout, lane, again, name)
+        if conversation is not None and again is None:
+            pacer.begin_turn(scheduler, waiter, conversation, cached_tokens)
+        elif cached_tokens is not None:
+            raise QuotaError("cached_tokens is given without a conversation: name the one whose prompt is cached")
+        return Acquisition(scheduler, waiter)
 
     def try_acquire(self, pool: str, **cost: float) -> Permit | Later | NeverFits:
         """A permit if it is available now and no other request waits; else ``Later`` or ``NeverFits``, which are false.

@@ -181,6 +181,8 @@ class Permit:
         actual = units
         if usage is not None:
             actual = usage_cost(self.pool, usage, self.reservation.cost) | units
+            if self._waiter.turn is not None and self.reservation.open:
+                self._waiter.turn.answered(usage, self.reservation.granted_ns)
         self._learn(headers_in(usage) if headers is None else headers)
         return actual or None
 
@@ -290,6 +292,8 @@ class Permit:
     def refuse(self, refusal: Refusal, decision: Again | GiveUp) -> None:
         """Like :meth:`refused`, with the pause or the stop that the caller has decided."""
         self.refusal = refusal
+        if self._waiter.turn is not None:
+            self._waiter.turn.refused(refusal)
         if refusal.kind is not RefusalKind.CAPACITY:
             self._scheduler.answered()
         of_pool = refusal.scope is RefusalScope.POOL
@@ -313,6 +317,8 @@ class Permit:
         waiter = Waiter(cost, self._waiter.lane, self._waiter.deadline_ns, name or self._waiter.name)
         if scheduler is self._scheduler:
             waiter.number, waiter.returned, waiter.overtook = self._waiter.number, True, self._waiter.overtook
+            if self._waiter.turn is not None:  # with its whole prompt
+                waiter.turn, waiter.estimate = self._waiter.turn, self._waiter.turn.estimate
         return waiter
 
     @property
@@ -519,7 +525,7 @@ def check_cost(cost: Cost, units: Collection[str] = ()) -> None:
         if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX:  # also true for NaN
             cost[unit] = _number(unit, amount)
         if unit not in _KNOWN and units and unit not in units:
-            names = ["timeout", "lane", "again", "name", *KNOWN_UNITS, *units]
+            names = ["timeout", "lane", "again", "name", "conversation", *KNOWN_UNITS, *units]
             hint = "; did you mean 'lane'?" if unit in {"priority", "weight"} else did_you_mean(unit, names)
             raise QuotaError(f"unknown unit {unit!r}; this pool limits {' and '.join(units)}{hint}")
 
