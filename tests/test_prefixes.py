@@ -8,9 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline import Limiter
 from paceline.core.quota import NS
 from paceline.estimation import prefixes
 from paceline.estimation.prefixes import NOTHING, Keys, Prefixes, Prompt, PromptCache, keys_of, named_keys
+from paceline.http.describe import metered
+from paceline.providers.base import Call
+from paceline.providers.registry import provider_named
 
 LIFE_NS = 300 * NS
 T0 = 1_000 * NS
@@ -236,6 +240,24 @@ class TestDoubt:
         prompt.look(T0)
         assert 0.9 < prompt.discount(T0) < 0.92
         assert prompt.discounted
+
+    def test_a_follow_up_reserves_what_follow_ups_add_also_if_its_estimate_is_low(self):
+        limiter = Limiter({"anthropic/m": "450k input_tokens/min"})
+        scheduler = limiter.scheduler("anthropic/m")
+        cache, asked = scheduler.prompt_cache, body(user("a"))
+        assert cache is not None
+        answer(cache, asked, written=9_500)
+        for _ in range(60):
+            prompt = prompt_of(cache, asked)
+            prompt.look(scheduler.now_ns())
+            prompt.answered(scheduler.now_ns(), LIFE_NS, 10_000, 9_500, 0)
+        answer(cache, body(user("new")), written=20_000)  # no follow-up
+        assert cache.fresh_tokens == pytest.approx(500, rel=0.01)
+        provider = provider_named("anthropic")
+        for tokens, reserved in ((8_000, 500), (9_000, 500), (10_000, 1_500)):
+            call = Call("anthropic", "messages", "m", tokens)
+            found = metered(limiter.pacer, provider, call, scheduler, asked)
+            assert found.estimate().cost["input_tokens"] == pytest.approx(reserved, abs=30)
 
     def test_false_keys_end_the_order_within_twenty_answers(self):
         cache, asked = cache_of(), body(user("a"))

@@ -7,18 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import paceline
 from paceline.emulator.dialects import ANTHROPIC, BY_PROVIDER, OPENAI_LIKE
 from paceline.emulator.prompt_cache import Hit, Part, PromptCache
 from paceline.emulator.settings import Settings
 from paceline.emulator.wire import dump
 from paceline.emulator.world import Admitted, Refused, World
 
-SYSTEM = Part("system", 18_000, "5m")
+SYSTEM = Part("system", "all", 18_000, "5m")
 
 
 def conversation(turns, *, life="5m", system=SYSTEM, name="c"):
     """The prompt of a turn: a system text, and 1,000 tokens for each message; the last block is marked."""
-    messages = [Part((name, at), 1_000) for at in range(2 * turns - 1)]
+    messages = [Part("user", f"{name}/{at}", 1_000) for at in range(2 * turns - 1)]
     messages[-1] = messages[-1]._replace(life=life)
     return ANTHROPIC.prompt("m", [system, *messages])
 
@@ -69,7 +70,7 @@ def test_an_hour_is_kept_for_an_hour():
 
 def test_anthropic_looks_back_over_twenty_blocks():
     cache = PromptCache(300, 1_024)
-    blocks = [Part(at, 2_000) for at in range(40)]
+    blocks = [Part("user", str(at), 2_000) for at in range(40)]
 
     def marked(at):
         return ANTHROPIC.prompt("m", [*blocks[:at], blocks[at]._replace(life="5m")])
@@ -80,19 +81,19 @@ def test_anthropic_looks_back_over_twenty_blocks():
 
 
 def test_without_a_mark_anthropic_caches_nothing_and_openai_everything():
-    parts = [Part(at, 1_500) for at in range(3)]
+    parts = [Part("user", str(at), 1_500) for at in range(3)]
     cache = PromptCache(300, 1_024)
     unmarked = ANTHROPIC.prompt("m", parts)
     cache.write(0.0, unmarked)
     assert cache.find(1.0, unmarked) == Hit()
     automatic = BY_PROVIDER["openai"].prompt("m", parts)
     cache.write(0.0, automatic)
-    assert cache.find(1.0, BY_PROVIDER["openai"].prompt("m", [*parts[:2], Part("new", 1_500)])).read == 2_944
+    assert cache.find(1.0, BY_PROVIDER["openai"].prompt("m", [*parts[:2], Part("user", "new", 1_500)])).read == 2_944
 
 
 def test_short_prefixes_are_not_cached():
     cache = PromptCache(300, 1_024)
-    prompt = ANTHROPIC.prompt("m", [Part("a", 1_023, "5m")])
+    prompt = ANTHROPIC.prompt("m", [Part("user", "a", 1_023, "5m")])
     cache.write(0.0, prompt)
     assert cache.find(1.0, prompt) == Hit()
 
@@ -253,3 +254,20 @@ def test_groq_gives_cached_input_back(paceline_emulator):
     cached = used[1].prompt_tokens_details.cached_tokens
     assert cached > 1_700
     assert emulator.tally()["charges"]["tokens"] == sum(one.total_tokens for one in used) - cached
+
+
+def test_an_attached_client_is_charged_what_the_emulator_charges(paceline_emulator):
+    emulator = paceline_emulator(limits="450k input_tokens/min", cache=True)
+    limiter = paceline.Limiter({"anthropic/*": "450k input_tokens/min"})
+    with anthropic.Anthropic(base_url=emulator.base_url, api_key="any") as client:
+        limiter.attach(client, provider="anthropic")
+        messages = [{"role": "user", "content": LONG}]
+        for _ in range(3):
+            client.messages.create(
+                model="m", max_tokens=20, messages=messages, extra_body={"cache_control": {"type": "ephemeral"}}
+            )
+            messages += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "and then?"}]
+    (pool,) = limiter.status()["pools"].values()
+    (quota,) = pool["quotas"]
+    assert quota["spent"] == emulator.tally()["charges"]["input_tokens"] < 2_100
+    assert pool["cache"]["read_tokens"] == emulator.tally()["cache"]["read_tokens"] > 3_600

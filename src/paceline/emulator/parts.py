@@ -13,7 +13,7 @@ from paceline.emulator.wire import dump
 def text_parts(role: str, content: Any, head: int = 0) -> Iterator[Part]:
     """The blocks of a message or of a system text; the first one is ``head`` tokens longer than its text."""
     for block in content if isinstance(content, list) else [content]:
-        yield Part((role, dump(_unmarked(block))), count_content([block]) + head, life_of(block))
+        yield Part(role, dump(_unmarked(block)), count_content([block]) + head, life_of(block))
         head = 0
 
 
@@ -32,7 +32,7 @@ def tool_parts(tools: Any) -> Iterator[Part]:
     """All definitions of tools as one part, if there are any."""
     if isinstance(tools, list) and tools:
         lives = filter(None, map(life_of, reversed(tools)))
-        yield Part(("tools", dump([_unmarked(tool) for tool in tools])), count_tools(tools), next(lives, ""))
+        yield Part("tools", dump([_unmarked(tool) for tool in tools]), count_tools(tools), next(lives, ""))
 
 
 def life_of(holder: Any) -> str:

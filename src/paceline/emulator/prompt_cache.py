@@ -6,7 +6,7 @@ each read starts its life again (Anthropic: https://platform.claude.com/docs/en/
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -21,12 +21,14 @@ class Part(NamedTuple):
     """A part of a prompt: a system text, the tools, a block of a message.
 
     Attributes:
-        content: What makes it equal to another one.
+        role: Whose it is: ``system``, ``user``, ``assistant``, ``tools``.
+        content: What makes it equal to another one of that role.
         tokens: Its size.
         life: Where the request asks for a cached prefix that ends here, how long it lives: ``5m`` or ``1h``; else empty.
     """
 
-    content: Hashable
+    role: str
+    content: str | bytes
     tokens: int
     life: str = ""
 
@@ -74,7 +76,7 @@ def chain(model: str, parts: Iterable[Part], step: int = 1) -> tuple[Prefix, ...
     """The beginnings of the prompt of these parts, with sizes in whole multiples of ``step``."""
     prefixes, key, tokens = list[Prefix](), hash(model), 0
     for part in parts:
-        key, tokens = hash((key, part.content)), tokens + part.tokens
+        key, tokens = hash((key, part.role, part.content)), tokens + part.tokens
         prefixes.append(Prefix(key, tokens // step * step))
     return tuple(prefixes)
 

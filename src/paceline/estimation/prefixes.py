@@ -217,6 +217,7 @@ class PromptCache:
     Attributes:
         hit_ratio: The part of the expected tokens that was really read, over the last answers, from 0 on.
         miss_ratio: The part that was not, over more answers, from 0 on as well.
+        fresh_tokens: What the last follow-ups that found their prompt had beside it, on average.
         whole_until_ns: Until when whole prompts are reserved, because an attempt that reserved less was refused.
         input_tokens: The input that answers have reported.
         read_tokens: The part of it that was read from the cache.
@@ -227,7 +228,7 @@ class PromptCache:
 
     def __init__(self, prefixes: Prefixes, pool: str) -> None:
         self._prefixes, self._salt = prefixes, hash(pool)
-        self.hit_ratio = self.miss_ratio = 0.0
+        self.hit_ratio = self.miss_ratio = self.fresh_tokens = 0.0
         self.whole_until_ns = self._whole_ns = 0
         self.input_tokens = self.read_tokens = self.written_tokens = 0
         self.lost_waiting_tokens = self.lost_away_tokens = 0
@@ -382,6 +383,8 @@ class Prompt:
         cache.written_tokens += written
         if self.cached.tokens:
             cache.compare(self.cached.tokens, read)
+            if self._turn and read >= self.cached.tokens:
+                cache.fresh_tokens += LEARNING * (input_tokens - read - cache.fresh_tokens)
         else:
             cache.miss_ratio *= DOUBT_KEPT
             if self._first:

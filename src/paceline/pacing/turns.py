@@ -38,7 +38,7 @@ def estimated(
     """
     from paceline.providers.base import Usage
 
-    tokens = min(cached.tokens, int(input_tokens))
+    tokens = min(cached.tokens, int(max(input_tokens - prompt.cache.fresh_tokens, 0.0)))
     if not tokens:
         return Estimate(whole)
     if not provider.holds_cached and (share := prompt.discount(now_ns)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.emulator.prompt_cache import Part
-from paceline.planner.wire import SHARED, Request
+from paceline.planner.wire import Request
 
 
 class Conversation:
@@ -26,7 +26,7 @@ class Conversation:
 
     def __init__(self, model: str, name: str, prompt: int, *, shared: int = 0, life: str = "5m") -> None:
         self._model, self._name, self._life, self.tokens = model, name, life, prompt
-        self._parts = [Part(SHARED, shared, life)] if shared else []
+        self._parts = [Part("system", "shared", shared, life)] if shared else []
         self._append(prompt - shared)
 
     def request(self, output_tokens: int, **fields: Any) -> Request:
@@ -41,4 +41,4 @@ class Conversation:
         self._append(tokens)
 
     def _append(self, tokens: int) -> None:
-        self._parts.append(Part(f"{self._name}/{len(self._parts)}", tokens))
+        self._parts.append(Part("user", f"{self._name}/{len(self._parts)}", tokens))

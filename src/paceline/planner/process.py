@@ -9,15 +9,14 @@ from typing import Any
 
 from paceline.core.quota import NS
 from paceline.core.results import Source, SourceKind
-from paceline.estimation.prefixes import Prompt, keys_of
-from paceline.http.describe import Metered
+from paceline.http.describe import metered
 from paceline.http.exchange import Exchange
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.clock import Clock, Timer
 from paceline.pacing.pacer import current_lane
 from paceline.planner.store import SimulatedStore, SimulatedWorker
 from paceline.planner.timeline import Timeline
-from paceline.planner.wire import SHARED, Network, Reply, Request, Route, SimulatedHttp, Stall
+from paceline.planner.wire import Network, Reply, Request, Route, SimulatedHttp, Stall
 from paceline.providers.base import Usage
 
 
@@ -115,10 +114,11 @@ class Process:
         """Make one call, with further attempts after refusals and faults as the limiter's policy has it."""
         route = self.route(request.model)
         call = route.call(request)
-        prompt = _prompt(route, request)
-        metered = Metered(route.provider, call, route.scheduler, route.calibration, prompt=prompt)
+        found = metered(
+            self.limiter.pacer, route.provider, call, route.scheduler, request.body if request.parts else None
+        )
         exchange = Exchange(
-            self.limiter.pacer, SimulatedHttp(self._network, self.frozen, route, request, call), metered, route.target,
+            self.limiter.pacer, SimulatedHttp(self._network, self.frozen, route, request, call), found, route.target,
             timeout_s=request.timeout_s, name=request.name,
         )  # fmt: skip
         if self.frozen:
@@ -182,14 +182,3 @@ class ProcessClock:
             if then_ns >= from_ns:
                 then_ns = then_ns + to_ns - from_ns if stops else max(then_ns, to_ns)
         return self._clock.call_at(then_ns, callback)
-
-
-def _prompt(route: Route, request: Request) -> Prompt | None:
-    """The prompt of ``request``, before the cache of its pool; its parts are its messages, after what all of them share."""
-    cache = route.scheduler.prompt_cache
-    if cache is None or not request.parts:
-        return None
-    contents = [str(part.content) for part in request.parts]
-    system = contents.pop(0) if contents[0] == SHARED and len(contents) > 1 else ""
-    keys = keys_of(cache, route.model, {"system": system, "messages": contents})
-    return keys and Prompt(cache, keys)

@@ -19,7 +19,6 @@ from paceline.emulator.dialects import BY_PROVIDER, OPENAI_LIKE
 from paceline.emulator.prompt_cache import Part
 from paceline.emulator.wire import Answer, Ask, Dialect, Header
 from paceline.emulator.world import INPUT, Admitted, Level, Refused, World
-from paceline.estimation.calibration import TokenCalibration
 from paceline.http.exchange import Exchanged, Tap
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Permit
@@ -36,10 +35,6 @@ PATHS: Final = {
 }
 KINDS: Final = {"anthropic": "messages", "gemini": "generate"}
 """The kinds of request: of most providers a chat."""
-
-
-SHARED: Final = "shared"
-"""The content of the part that all conversations begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +70,11 @@ class Request:
     parts: Sequence[Part] = ()
     duration_s: float | None = None
     after_s: float = 0.0
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The parts of its prompt as the messages of a body."""
+        return {"messages": [{"role": part.role, "content": part.content} for part in self.parts]}
 
     def __post_init__(self) -> None:
         """Refuse negative sizes."""
@@ -149,10 +149,9 @@ class Route:
         dialect: The emulator's side of it; of a provider on OpenAI's paths the one of the emulator's settings, if it has one.
         kind: The kind of request.
         target: Its host and path.
-        calibration: What answers have shown about the estimates.
     """
 
-    __slots__ = ("calibration", "dialect", "kind", "model", "provider", "scheduler", "target")
+    __slots__ = ("dialect", "kind", "model", "provider", "scheduler", "target")
 
     def __init__(self, limiter: Limiter, model: str, dialect: str) -> None:
         self.scheduler: Scheduler = limiter.scheduler(model)
@@ -166,7 +165,6 @@ class Route:
         self.dialect: Dialect = OPENAI_LIKE[dialect] if dialect and usual in OPENAI_LIKE.values() else usual
         self.kind = KINDS.get(name, "chat")
         self.target = prefix, PATHS[self.kind]
-        self.calibration: TokenCalibration = limiter.pacer.calibrations.of(name, self.model, self.kind)
 
     def call(self, request: Request) -> Call:
         """The request as the process describes it."""
@@ -234,14 +232,16 @@ class Reply:
             return
         try:
             http, admitted = self._http, self._payload
+            pieces = http.route.dialect.events(http.ask, admitted, http.serial)
             if self._rest_s:
+                tap.feed(next(pieces)[1])
                 rest: Outcome[None] = Outcome()
                 http.deliver("answers", partial(rest.set, None), self._rest_s)
                 await rest.future
             if self._broken:
                 raise ConnectionResetError("the answer breaks off")
             if not tap.done:
-                for _, piece in http.route.dialect.events(http.ask, admitted, http.serial):
+                for _, piece in pieces:
                     tap.feed(piece)
         finally:
             tap.finish()
