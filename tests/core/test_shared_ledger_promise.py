@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from core_shared_ledger import Attempt, Command, Player, commands, reloaded
-from core_worlds import EXACT, ODD, T0, gaps_ns, rate_of
+from core_worlds import BUCKETS, EXACT, ODD, T0, gaps_ns, rate_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -88,7 +88,7 @@ def played(text: str, history: list[Command], headroom_s: float, *, gentle: bool
     return sorted((a for p in group.values() for a in p.attempts), key=lambda attempt: attempt.at_ns)
 
 
-@pytest.mark.parametrize("text", [*EXACT, *ODD])
+@pytest.mark.parametrize("text", BUCKETS)
 @given(history=histories, headroom_s=headrooms_s, gentle=st.booleans())
 def test_true_cost_in_any_interval_stays_within_burst_and_rate(text, history, headroom_s, gentle):
     (limit,) = parse_quotas(text)
@@ -127,7 +127,7 @@ def test_slots_held_at_the_same_time_stay_within_the_amount(history):
         assert sum(a.amounts[0] for player in group.values() for a in player.attempts if a.open) <= 7
 
 
-@pytest.mark.parametrize("text", [*EXACT, *ODD, *WINDOWS, *SLIDING, *TOGETHER])
+@pytest.mark.parametrize("text", [*BUCKETS, *WINDOWS, *SLIDING, *TOGETHER])
 @given(
     history=st.lists(
         st.tuples(gaps_ns, st.integers(1, 100), st.sampled_from("sckr"), st.integers(0, 120)), max_size=40
