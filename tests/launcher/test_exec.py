@@ -175,15 +175,23 @@ def test_an_interpreter_without_paceline_says_so(tmp_path):
     assert "is not paced: No module named 'paceline'; install paceline there" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_signals_reach_the_program(tmp_path, number):
-    handler = f"signal.signal({int(number)}, lambda *_: sys.exit(7))"
-    lines = f"import signal, sys, time; {handler}; print('ready', flush=True); time.sleep(30)"
-    process = start("python", "-c", lines)
+def test_signals_reach_the_program():
+    numbers = [*map(int, [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])]
+    lines = f"""
+import os, signal, sys
+for number in {numbers}:
+    signal.signal(number, lambda number, _: os.write(1, b"%d\\n" % number))
+os.write(1, b"ready\\n")
+sys.stdin.read()
+sys.exit(7)
+"""
+    process = start("python", "-c", lines, stdin=subprocess.PIPE)
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(number)
-    assert process.wait(60) == 7
-    process.communicate()
+    for number in numbers:
+        process.send_signal(number)
+        assert process.stdout.readline() == f"{number}\n"
+    process.communicate(timeout=60)
+    assert process.returncode == 7
 
 
 def test_a_signal_while_the_command_is_started_reaches_it(monkeypatch):
