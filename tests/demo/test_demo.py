@@ -10,7 +10,6 @@ from click.testing import CliRunner
 from paceline.cli.app import app
 from paceline.demo.batch import Batch, Half
 from paceline.demo.live import sparkline
-from paceline.demo.picture import draw, title
 from paceline.demo.show import table, unfinished, verdict
 
 # One second's worth goes at once, the rest takes two: 600 requests a minute, 10 a second, a burst of 600.
@@ -55,6 +54,8 @@ def test_interrupt_ends_without_a_traceback(tmp_path: Path) -> None:
 
 
 def test_picture_says_what_happened(tmp_path: Path) -> None:
+    from paceline.demo.picture import draw, title  # matplotlib takes a second
+
     halves = half("SDK alone", refused=7, stopped=True), half()
     assert title(halves) == "The same 10 requests: 7 refusals without paceline, none with it"
     svg, png = draw(halves, 2.0, tmp_path / "x")
@@ -63,6 +64,8 @@ def test_picture_says_what_happened(tmp_path: Path) -> None:
 
 
 def test_empty_halves_can_be_drawn(tmp_path: Path) -> None:
+    from paceline.demo.picture import draw
+
     assert len(draw((Half("a", 5), Half("b", 5)), 2.0, tmp_path / "x")) == 2
     assert table((Half("a", 5), Half("b", 5))).row_count == 8
 

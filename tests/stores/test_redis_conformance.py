@@ -39,8 +39,16 @@ class TestRedisStoreWithSentinels(TestRedisStore):
     def url(self, redis_sentinel):
         return f"redis+sentinel://{hosts(redis_sentinel.addresses)}/{redis_sentinel.name}/0"
 
+    @pytest.mark.long("starts several processes, as test_two_processes_share of TestRedisStore does")
+    def test_two_processes_share(self, request):
+        super().test_two_processes_share(request)
+
 
 class TestRedisStoreInACluster(TestRedisStore):
     @pytest.fixture
     def url(self, redis_cluster):
         return f"redis+cluster://{hosts(redis_cluster.addresses)}"
+
+    @pytest.mark.long("starts several processes, as test_two_processes_share of TestRedisStore does")
+    def test_two_processes_share(self, request):
+        super().test_two_processes_share(request)
