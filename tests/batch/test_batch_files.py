@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
+from grids import some
 from paceline import Limiter
 from paceline.batch.address import Address
 from paceline.batch.check import Checker, Plan
@@ -408,7 +409,7 @@ def test_a_disk_that_stays_full_ends_the_run(tmp_path, temporary, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prlimit")
-@pytest.mark.parametrize("end", ["room", "signal", "kill"])
+@pytest.mark.parametrize("end", some(["room", "signal", "kill"], "room", mark=pytest.mark.long("starts a process")))
 def test_a_run_with_too_little_room(tmp_path, emulator, command, end):
     import resource
 

@@ -279,6 +279,7 @@ def test_stdin_to_stdout(source, emulator, command):
     assert "60 answered" in err
 
 
+@pytest.mark.long("starts a process")
 def test_a_pipe_is_checked_before_anything_is_sent(tmp_path, emulator, command):
     lines = json.dumps(chat("a")) + "\n{}\n"
     process = command("-", "-o", tmp_path / "out", base_url=emulator.base_url, stdin=subprocess.PIPE)
@@ -349,6 +350,7 @@ def test_a_signal_finishes_what_is_in_flight(slow, emulator, number, command):
     assert emulator.tally()["answers"]["most"] == 1
 
 
+@pytest.mark.long("starts a process")
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_a_closed_terminal_loses_no_answer(slow, emulator, command):
     master, terminal = os.openpty()

@@ -166,6 +166,7 @@ def test_the_user_s_own_sitecustomize_is_run(tmp_path):
     assert out.strip() == str(tmp_path / "sitecustomize.py")
 
 
+@pytest.mark.long("starts several processes")
 def test_an_interpreter_without_paceline_says_so(tmp_path):
     (tmp_path / "httpx.py").write_text("")
     bare = getattr(sys, "_base_executable", sys.executable)
@@ -231,6 +232,7 @@ def test_workers_of_a_pool_are_counted_and_a_process_that_is_forked_for_nothing_
     assert err == "paceline exec: openai/gpt-5: 3 requests, 0 refused" + err[err.index("; waits") :]
 
 
+@pytest.mark.long("starts several processes")
 def test_an_error_at_the_start_is_not_the_program_s(tmp_path):
     (tmp_path / "httpx.py").write_text("")
     line = "import os; open(os.environ['PACELINE_EXEC'], 'wb').write(b'x'); import httpx; print('went on')"

@@ -85,12 +85,12 @@ def test_money_gone_stops_at_once():
 
 @pytest.mark.parametrize(("seed", "latency_s"), sampled(SEEDS, [0.1, 0.3, 1.0], quick=[0]))
 def test_a_minute_at_known_limits_loses_less_than_half_a_second(seed, latency_s):
-    limits = "1200 requests/min,960k tokens/min"
+    limits = "600 requests/min,480k tokens/min"
     report = Fleet(
         limits,
         {"limits": {"m": limits}, "latency_s": latency_s, "jitter": 0.3},
         seed=seed,
-        jobs=2_160,
+        jobs=1_080,
         words=(100, 1_000),
     ).run()
     assert report.refused == []
