@@ -9,7 +9,7 @@ import trustme
 from batch_helpers import chat, contents, message, read_answers, write_lines
 
 from odd_server import HTML, JSON, OddServer
-from paceline.batch import client
+from paceline.batch import client, reach
 from paceline.batch.client import HANDFUL
 from paceline.batch.job import Job
 from paceline.batch.progress import Plain
@@ -273,7 +273,9 @@ class TestCertificates:
         assert words in err
         assert "SSL_CERT_FILE" in err
 
-    def test_one_that_expires_in_the_middle_ends_the_run(self, tmp_path, capsys):
+    def test_one_that_expires_in_the_middle_ends_the_run(self, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr(reach, "UNTRUSTED_MAX", 2)  # a second each
+
         def answer(number, _):
             if number == 20:
                 AUTHORITY.issue_cert("other.example").configure_cert(server.tls)
