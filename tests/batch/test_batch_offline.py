@@ -44,7 +44,7 @@ KEYS = {
 QUICK = {"turnaround_s": 0.01, "validating_s": 0.0, "finalizing_s": 0.0, "cancel_s": 0.1}
 SHORT = {
     "poll_first_s": 0.002,
-    "poll_most_s": 0.01,
+    "poll_most_s": 0.03,
     "settle_s": 0.0,
     "full_first_s": 0.05,
     "full_most_s": 0.2,

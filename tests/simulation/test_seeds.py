@@ -7,7 +7,7 @@ from tests.simulation.seeds import Options, check, differing, drawn, minimised, 
 from grids import WORLD, some
 
 SEEDS = range(72)
-QUICK = {0, 2, 3, 5, 6, 8, 9, 11, 12, 13, 14, 16}
+QUICK = {0, 2, 3, 5, 6, 8, 9, 11}
 """Those that `make test` runs: the quick ones of the first quarter. `make test-all` runs the others, too."""
 
 FINDERS = {
@@ -30,7 +30,7 @@ MENDED = [
 """Seeds that once broke a promise."""
 
 
-@pytest.mark.parametrize("seed", some(MENDED, 513, 839, 963, 1413, 2141, 2608, 3865, 9473))
+@pytest.mark.parametrize("seed", some(MENDED, 513, 839, 1413, 2608, 3865))
 def test_what_seeds_once_broke_is_mended(seed):
     assert tried(seed)[1] is None
 
