@@ -87,8 +87,8 @@ def imports(tree: ast.AST, *, top: bool = True) -> Iterator[tuple[str, bool]]:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield (inner if inner in MODULES else node.module), top
-        else:
-            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        elif not isinstance(node, ast.expr):  # imports are statements
+            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             yield from imports(node, top=top and not inside)
 
 

@@ -34,14 +34,11 @@ class TestRedisStore(StoreConformance):
         return RedisStore("redis://127.0.0.1:1")
 
 
+@pytest.mark.long("the suite over a third sort of connection")
 class TestRedisStoreWithSentinels(TestRedisStore):
     @pytest.fixture
     def url(self, redis_sentinel):
         return f"redis+sentinel://{hosts(redis_sentinel.addresses)}/{redis_sentinel.name}/0"
-
-    @pytest.mark.long("starts several processes, as test_two_processes_share of TestRedisStore does")
-    def test_two_processes_share(self, request):
-        super().test_two_processes_share(request)
 
 
 class TestRedisStoreInACluster(TestRedisStore):
