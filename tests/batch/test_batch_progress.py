@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 import paceline
@@ -55,7 +57,7 @@ def test_names_what_binds():
 
 def passed(monkeypatch, *instants_s):
     """Let the clock of the progress show these instants."""
-    monkeypatch.setattr("paceline.batch.progress.time.monotonic", iter(instants_s).__next__)
+    monkeypatch.setattr("paceline.batch.progress.time", SimpleNamespace(monotonic=iter(instants_s).__next__))
 
 
 def test_eta_where_the_provider_admits_less_than_the_limits(monkeypatch):

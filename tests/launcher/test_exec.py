@@ -166,6 +166,7 @@ def test_the_user_s_own_sitecustomize_is_run(tmp_path):
     assert out.strip() == str(tmp_path / "sitecustomize.py")
 
 
+@pytest.mark.long("starts several processes")
 def test_an_interpreter_without_paceline_says_so(tmp_path):
     (tmp_path / "httpx.py").write_text("")
     bare = getattr(sys, "_base_executable", sys.executable)
@@ -177,16 +178,23 @@ def test_an_interpreter_without_paceline_says_so(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a process cannot send another one a signal")
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1"])
-def test_signals_reach_the_program(tmp_path, name):
-    number = getattr(signal, name)
-    handler = f"signal.signal({int(number)}, lambda *_: sys.exit(7))"
-    lines = f"import signal, sys, time; {handler}; print('ready', flush=True); time.sleep(30)"
-    process = start("python", "-c", lines)
+def test_signals_reach_the_program():
+    numbers = [*map(int, [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])]
+    lines = f"""
+import os, signal, sys
+for number in {numbers}:
+    signal.signal(number, lambda number, _: os.write(1, b"%d\\n" % number))
+os.write(1, b"ready\\n")
+sys.stdin.read()
+sys.exit(7)
+"""
+    process = start("python", "-c", lines, stdin=subprocess.PIPE)
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(number)
-    assert process.wait(60) == 7
-    process.communicate()
+    for number in numbers:
+        process.send_signal(number)
+        assert process.stdout.readline() == f"{number}\n"
+    process.communicate(timeout=60)
+    assert process.returncode == 7
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGUSR1")
@@ -227,6 +235,7 @@ def test_workers_of_a_pool_are_counted_and_a_process_that_is_forked_for_nothing_
     assert err == "paceline exec: openai/gpt-5: 3 requests, 0 refused" + err[err.index("; waits") :]
 
 
+@pytest.mark.long("starts several processes")
 def test_an_error_at_the_start_is_not_the_program_s(tmp_path):
     (tmp_path / "httpx.py").write_text("")
     line = "import os; open(os.environ['PACELINE_EXEC'], 'wb').write(b'x'); import httpx; print('went on')"

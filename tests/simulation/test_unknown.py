@@ -9,7 +9,7 @@ import math
 import pytest
 from tests.simulation.fleet import Fleet
 
-from grids import WORLD, sampled
+from grids import WORLD, sampled, some
 from paceline.core.capacity import LocalCapacity
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
@@ -45,7 +45,7 @@ WORLDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("world", "seed", "latency_s"), sampled([*WORLDS], [1, 2], [0.5, 3.0], quick=[3, 4, 6, 8, 11]))
+@pytest.mark.parametrize(("world", "seed", "latency_s"), sampled([*WORLDS], [1, 2], [0.5, 3.0], quick=[3, 6]))
 def test_every_request_is_served(world, seed, latency_s):
     source, told, true, settings, jobs, period_s = WORLDS[world]
     fleet = Fleet(
@@ -175,7 +175,7 @@ def test_an_unknown_servers_refusals_lower_the_slots(parallel):
     assert seconds <= 1.35 * 6_000 / parallel
 
 
-@pytest.mark.parametrize(("share", "most"), [(0.05, 1.2), (0.3, 1.5), (0.5, 2.1)])
+@pytest.mark.parametrize(("share", "most"), some([(0.05, 1.2), (0.3, 1.5), (0.5, 2.1)], (0.05, 1.2)))
 def test_servers_that_refuse_a_share_by_chance_are_used_in_full(share, most):
     """Retries are in proportion to success, the breaker stays closed, and no request is given up for chance."""
     wide = "100k requests/min"
