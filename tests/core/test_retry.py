@@ -60,6 +60,12 @@ def test_table(refusal, number, luck, expected):
     assert after(RetryPolicy(), refusal, luck, failed=number, row=number) == expected
 
 
+@pytest.mark.parametrize(("failed", "pause_s"), [(1, 0.2), (2, 2), (3, 4), (9, 4)])
+def test_only_a_refused_probe_refutes_the_shorter_one_of_two_waits(failed, pause_s):
+    again = after(RetryPolicy(), Refusal(RATE, retry_after_s=60, sooner_s=0.2), 0.0, failed=failed, row=1)
+    assert again == Again(pause_s, pool_wide=True)
+
+
 class TestLongWaits:
     DAY = Refusal(RATE, retry_after_s=86_400.0)
 

@@ -227,19 +227,27 @@ def is_believed(refusal: Refusal) -> bool:
     return (refusal.retry_after_s or 0.0) <= max(LONG_WAIT_S, NAMED_PART * (refusal.period_s or 0.0))
 
 
-def pause_s(refusal: Refusal, row: Row, first_s: float = FIRST_S, most_s: float = MOST_S) -> float:
+def pause_s(refusal: Refusal, row: Row, first_s: float = FIRST_S, most_s: float = MOST_S, of_request: int = 1) -> float:
     """How long the pool waits after a refusal, the last one of a row, before it sends a probe.
 
     Where a measured rate decides when the next attempt goes, it does not wait.
-    Of two stated waits the shorter one is tried once. A wait that was obeyed in vain was too short: then the pool's own
-    estimate counts, too.
+    Of two stated waits the shorter one is kept until a probe after it is refused. A wait that was obeyed in vain was too
+    short: then the pool's own estimate counts, too.
+
+    Args:
+        refusal: The refusal.
+        row: The row.
+        first_s: The own estimate for the first refusal of a row; it doubles with each further one.
+        most_s: The longest own estimate.
+        of_request: How many refusals of the same request count as if they were in the row.
     """
     if row.is_paced:
         return 0.0
-    own_s = min(first_s * 2.0 ** min(row.number - 1, 30), most_s)
+    number = max(row.number, of_request)
+    own_s = min(first_s * 2.0 ** min(number - 1, 30), most_s)
     asked_s = refusal.retry_after_s or 0.0  # a wait of 0 is none
     if not is_believed(refusal):
         asked_s = min(asked_s, PROBE_S * 2.0 ** min(max(row.long, 1) - 1, 30))
     if row.number == 1:
-        return min(asked_s, refusal.sooner_s or asked_s) or own_s
-    return max(asked_s, own_s)
+        asked_s = min(asked_s, refusal.sooner_s or asked_s)
+    return max(asked_s, own_s) if number > 1 else asked_s or own_s

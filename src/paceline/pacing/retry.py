@@ -178,8 +178,7 @@ class RetryPolicy:
             return GiveUp(_asks(asked_s), stop_s=asked_s)
         if row.number >= DEAD_PROBES and row.lasted_s >= dead_s:
             return GiveUp(f"the provider has admitted nothing for {row.lasted_s:,.0f} s", stop_s=row.lasted_s)
-        again = row._replace(number=max(row.number, min(failures.of_pool, BEHIND)))
-        pause_s = progress.pause_s(refusal, again, self.backoff_s, self.backoff_max_s)
+        pause_s = progress.pause_s(refusal, row, self.backoff_s, self.backoff_max_s, min(failures.of_pool, BEHIND))
         pause_s = self._spread(pause_s, luck, stated=asked_s > 0 and not row.is_paced)
         if failures.of_pool == self.max_refused or self.max_attempts == 1:
             return GiveUp(_made(failures.of_pool), pause_s=pause_s)
