@@ -44,7 +44,7 @@ windows: $(READY)  ## the tests with a CPython for Windows, under wine; ONLY="te
 coverage: $(READY)  ## every line and branch of paceline.core, by its own tests alone; less than all fails
 	$(BIN)/python -m pytest tests/core --cov=paceline.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
-mutants: $(READY)  ## the meters and the ledger with one change each: do the tests notice? resumes; ONLY="NAME ..." for some
+mutants: $(READY)  ## files of the core with one change each: do the tests notice? resumes; ONLY="NAME ..." for some
 	$(INSTALL) --group mutants
 	$(BIN)/mutmut run --max-children $(WORKERS) $(ONLY)
 	$(BIN)/mutmut results

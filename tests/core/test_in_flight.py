@@ -347,3 +347,17 @@ def test_slots_are_found_and_kept(slots):
         sizes.append(server.window.size)
         server.answer()
     assert set(sizes) <= {slots, slots + 1}
+
+
+def test_a_number_in_flight_that_is_named_is_the_bound_and_its_border():
+    window = InFlightWindow()
+    notes = [window.sent(T0) for _ in range(6)]
+    window.named(T0 + SOON_NS, notes[-1])
+    assert (window.size, window.border, window.row) == (5, 5, 0)
+    explained = [window.explains(T0 + NS, window.sent(T0 + NS)) for _ in range(ROW_MAX + 1)]
+    assert explained == [True] * ROW_MAX + [False]
+
+
+def test_a_bound_that_was_found_begins_without_evidence():
+    window = bounded().window
+    assert (window.witnesses, window.full_count, window.step) == (0, 0, 1)

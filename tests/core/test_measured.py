@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import ceil, log, log2
+
 import pytest
 
 from paceline.core.capacity import LocalCapacity
 from paceline.core.ledger import Ledger
-from paceline.core.meters import new_meter
+from paceline.core.measured import InFlightMeter, RateMeter
+from paceline.core.meters import FAR_NS, new_meter
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, Quota, QuotaError, Rule, parse_quotas
@@ -209,7 +212,7 @@ def test_a_refusal_that_names_the_number_in_flight_bounds_it_at_once():
     for _ in range(5):
         driver.send()
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
-    assert quotas_of(driver) == ["5 concurrency measured"]
+    assert "5 concurrency measured" in quotas_of(driver)
     assert isinstance(driver.pool.try_grant(driver.now_ns + 9 * NS, Waiter({})), WaitUntil)
 
 
@@ -330,3 +333,73 @@ def test_a_limit_that_an_answer_states_counts_what_was_sent_before():
         95,
         5,
     )  # of the two that the answer counts, one is that of another client
+
+
+def test_the_number_in_flight_is_found_from_bare_refusals():
+    driver, served = Driver(pool_of()), []
+    for _ in range(4):
+        while len(served) < 5:
+            served.append(driver.send())
+        driver.refuse(driver.send())
+        driver.now_ns += 2 * NS
+        driver.settle(served.pop(0))
+    assert "5 concurrency measured" in quotas_of(driver)
+
+
+def test_a_refusal_that_names_a_unit_says_nothing_of_the_number_in_flight():
+    driver, served = Driver(pool_of()), []
+    for _ in range(4):
+        while len(served) < 5:
+            served.append(driver.send())
+        driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="requests"))
+        driver.now_ns += 2 * NS
+        driver.settle(served.pop(0))
+    [found] = quotas_of(driver)
+    assert found.endswith("requests/min measured")
+
+
+def test_a_stated_wait_of_a_named_unit_holds_the_next_attempt_back():
+    driver = Driver(pool_of())
+    driver.until_refused(3, Refusal(RefusalKind.RATE, unit="requests", retry_after_s=1.5))
+    at_ns = driver.now_ns
+    driver.send()
+    assert driver.now_ns - at_ns == pytest.approx(1.5 * NS, abs=NS // 100)
+
+
+def test_it_is_known_which_units_are_measured():
+    driver = Driver(pool_of())
+    learning = driver.pool.capacity.learning
+    assert learning is not None
+    unstated = learning.unstated
+    assert [unstated.measures(unit) for unit in (None, "requests", "concurrency", "tokens")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert not unstated.refused(driver.now_ns, driver.send(), BARE)
+    assert unstated.refused(driver.now_ns, driver.send(), Refusal(RefusalKind.RATE, unit="tokens"))
+
+
+def test_the_answer_of_a_probe_ends_the_time_without_admissions():
+    driver = Driver(pool_of())
+    for _ in range(3):
+        driver.refuse(driver.send())
+    meter = driver.pool.ledger.accounts[0].meter
+    assert isinstance(meter, RateMeter)
+    assert meter.rate.phase is RatePhase.BLOCKED
+    driver.settle(driver.send())
+    assert meter.rate.phase is RatePhase.HOLDING
+
+
+def test_the_waiters_ahead_of_an_opening_rate_take_the_time_in_which_it_doubles():
+    meter = RateMeter(0, "requests", T0)
+    assert meter.earliest(T0, 1.0, ahead=10.0) == T0 + ceil(log2(1 + log(2)) * NS)
+
+
+def test_the_waiters_ahead_fill_the_places_in_flight():
+    meter = InFlightMeter(0)
+    for _ in range(3):
+        meter.charge(T0, 1.0)
+    meter.window.size = 5
+    assert [meter.earliest(T0, 1.0, ahead) for ahead in (0.0, 1.0, 2.0)] == [T0, T0, FAR_NS]

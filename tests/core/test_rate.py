@@ -744,3 +744,54 @@ class TestSeveralProcesses:
         probe = rate.sent(rate.next_at_ns, 1.0)
         rate.answered(rate.next_at_ns + NS, probe)
         assert (rate.phase, rate.cycle.top) == (Phase.HOLDING, 1.5)
+
+
+# -- the last place of each number
+
+
+def test_a_wait_that_is_right_is_tested_after_one_two_four_and_eight_more():
+    waits = StatedWaits()
+    assert [n for n in range(1, 16) if waits.kept_s(10.0, again=False) == 5.0] == [1, 3, 7, 15]
+
+
+def test_no_more_than_the_whole_of_a_wait_is_kept():
+    waits = StatedWaits()
+    waits.kept_s(10.0, again=False)
+    waits.admitted()
+    assert waits.share == 0.5
+    for _ in range(3):
+        waits.kept_s(10.0, again=True)
+    assert waits.share == 1.0
+
+
+def test_the_last_attempt_before_a_cut_moves_no_instant_if_it_was_not_sent():
+    rate = held(10.0)
+    notes = [go(rate) for _ in range(6)]
+    assert refuse(rate, notes[-2]) is Finding.EARLY
+    before_ns = rate.next_at_ns
+    rate.unsent(notes[-1])
+    assert rate.next_at_ns == before_ns
+
+
+@pytest.mark.parametrize("amount", [1.0, 5.0])
+@pytest.mark.parametrize(
+    ("share", "more_s", "finding"),
+    [(1.0, 0.15, Finding.UNDECIDED), (1.0, 0.25, Finding.BLOCKED), (0.5, 0.3, Finding.UNDECIDED)],
+)
+def test_a_stated_wait_is_kept_if_it_is_two_attempts_longer_than_the_own_one(amount, share, more_s, finding):
+    rate = MeasuredRate(T0)
+    rate.sent(T0, amount)
+    rate.phase, rate.empty = Phase.HOLDING, Mark(T0, amount)
+    rate._hold(T0, 10 * amount, lengthen=True)
+    rate.stated_waits.share = share
+    note = go(rate, amount)
+    now_ns = note.sent_ns + SOON_NS
+    asked_ns = rate.next_at_ns - now_ns + round(more_s * NS)
+    assert rate.refused(now_ns, note, asked_ns) is finding
+
+
+def test_a_stated_wait_of_two_seconds_is_not_tested():
+    rate = held(10.0)
+    note = go(rate)
+    refuse(rate, note, 2.0)
+    assert rate.next_at_ns == note.sent_ns + SOON_NS + 2 * NS

@@ -7,7 +7,7 @@ from core_worlds import T0
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.progress import Alone, Progress, Row
+from paceline.core.progress import Alone, Progress, Row, pause_s
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
 from paceline.pacing.breaker import Breaker, BreakerPolicy, is_server_fault
@@ -140,6 +140,35 @@ def test_what_the_provider_asks_for_is_a_minimum(failed, row, asked_s, luck, kin
 
 
 class TestProgress:
+    def test_an_answer_counts_as_one_admitted_attempt(self):
+        progress = Progress()
+        for _ in range(2):
+            progress.admit(T0)
+        assert progress.row(T0, T0, Refusal(RATE)) == Row(1, admitted=2)
+
+    def test_an_attempt_is_presumed_admitted_after_twice_the_slowest_refusal(self):
+        progress = Progress()
+        progress.refuse(T0 + NS, T0, Refusal(RATE))
+        now_ns = T0 + 9 * NS
+        for in_flight_s, admitted in [(1.5, 0), (2.0, 1)]:
+            row = progress.row(now_ns, now_ns - NS // 10, Refusal(RATE), [now_ns - round(in_flight_s * NS)])
+            assert row.admitted == admitted
+
+    def test_a_slow_refusal_counts_at_once(self):
+        now_ns = T0 + 9 * NS
+        row = Progress().row(now_ns, now_ns - NS, Refusal(RATE), [now_ns - NS * 3 // 2])
+        assert row.admitted == 0
+
+    def test_attempts_in_flight_at_a_refusal_count_once_with_it(self):
+        progress = Progress()
+        for sent_s, refused_s, number in [(0.0, 1.0, 1), (0.5, 2.0, 1), (1.5, 3.0, 2), (3.0, 4.0, 3)]:
+            sent_ns, now_ns = T0 + round(sent_s * NS), T0 + round(refused_s * NS)
+            assert progress.row(now_ns, sent_ns, Refusal(RATE)).number == number
+            progress.refuse(now_ns, sent_ns, Refusal(RATE))
+
+    def test_a_wait_of_nothing_is_none(self):
+        assert pause_s(Refusal(RATE, retry_after_s=0), Row(1), first_s=5.0) == 5.0
+
     def test_attempts_in_flight_together_count_once_and_an_admitted_one_ends_the_row(self):
         progress, refusal = Progress(), Refusal(RATE, retry_after_s=500.0)
         for late_ns in range(5):
@@ -301,8 +330,8 @@ class TestBreaker:
         breaker, now_ns = Breaker(BreakerPolicy(failures=3, pause_s=10)), T0
         assert [breaker.failed(T0, T0) for _ in range(3)] == [False, False, True]
         assert not breaker.failed(T0 + NS // 2, T0)  # it was on its way
-        for pause_s in (1, 2, 4, 8, 10, 10):
-            assert breaker.open_until_ns == now_ns + pause_s * NS
+        for open_s in (1, 2, 4, 8, 10, 10):
+            assert breaker.open_until_ns == now_ns + open_s * NS
             now_ns = breaker.open_until_ns
             assert breaker.failed(now_ns, now_ns)
         breaker.succeeded()
