@@ -179,6 +179,16 @@ class TestOtherProcesses:
         assert [unstated(pool).measures("tokens") for pool in (one, other)] == [True, True]
         assert [one.unit for one in other.ledger.accounts] == ["requests", "tokens"]
 
+    def test_a_grant_of_the_store_counts_for_nothing_in_what_processes_tell(self):
+        fleet = Fleet(2, "600 requests/min")
+        for pool in fleet.pools:
+            unstated(pool).begin(fleet.now_ns)
+            fleet.exchange(pool)
+            fleet.take(pool)
+            fleet.take(pool)
+        assert [rate_of(pool).phase for pool in fleet.pools] == [Phase.OPENING] * 2
+        assert [rate_of(pool).common.rate for pool in fleet.pools] == [0, 0]
+
     def test_a_limit_that_one_has_seen_ends_the_measurement_of_all(self):
         fleet = Fleet()
         one, other = fleet.pools
