@@ -231,3 +231,22 @@ def test_refusals_measure_the_rate_without_a_message_and_without_a_store():
     assert rate_of(pool).phase is Phase.HOLDING
     assert ask(pool, fleet.now_ns) is None
     assert fleet.messages == before
+
+
+def test_attempts_that_were_sent_before_a_measurement_count_for_nothing_in_it():
+    fleet = Fleet(1, "600 requests/min")
+    [pool] = fleet.pools
+    served, cancelled = fleet.take(pool), fleet.take(pool)
+    for _ in range(2):  # the second time it has begun
+        unstated(pool).begin(fleet.now_ns)
+    pool.settle(fleet.now_ns, served, {"requests": 1.0})
+    pool.cancel(fleet.now_ns, cancelled)
+    assert len(unstated(pool).meters) == 2
+    assert (rate_of(pool).sent_count, unstated(pool)._in_flight.window.in_flight) == (0, 0)
+
+
+def test_an_attempt_that_costs_nothing_of_a_unit_is_not_charged_to_its_rate():
+    fleet = Fleet(1)
+    [pool] = fleet.pools
+    fleet.take(pool, requests=0.0)
+    assert (rate_of(pool).sent_count, unstated(pool)._in_flight.window.in_flight) == (0, 1)
