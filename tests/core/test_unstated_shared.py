@@ -179,6 +179,16 @@ class TestOtherProcesses:
         assert [unstated(pool).measures("tokens") for pool in (one, other)] == [True, True]
         assert [one.unit for one in other.ledger.accounts] == ["requests", "tokens"]
 
+    def test_a_grant_of_the_store_counts_for_nothing_in_what_processes_tell(self):
+        fleet = Fleet(2, "600 requests/min")
+        for pool in fleet.pools:
+            unstated(pool).begin(fleet.now_ns)
+            fleet.exchange(pool)
+            fleet.take(pool)
+            fleet.take(pool)
+        assert [rate_of(pool).phase for pool in fleet.pools] == [Phase.OPENING] * 2
+        assert [rate_of(pool).common.rate for pool in fleet.pools] == [0, 0]
+
     def test_a_limit_that_one_has_seen_ends_the_measurement_of_all(self):
         fleet = Fleet()
         one, other = fleet.pools
@@ -221,3 +231,22 @@ def test_refusals_measure_the_rate_without_a_message_and_without_a_store():
     assert rate_of(pool).phase is Phase.HOLDING
     assert ask(pool, fleet.now_ns) is None
     assert fleet.messages == before
+
+
+def test_attempts_that_were_sent_before_a_measurement_count_for_nothing_in_it():
+    fleet = Fleet(1, "600 requests/min")
+    [pool] = fleet.pools
+    served, cancelled = fleet.take(pool), fleet.take(pool)
+    for _ in range(2):  # the second time it has begun
+        unstated(pool).begin(fleet.now_ns)
+    pool.settle(fleet.now_ns, served, {"requests": 1.0})
+    pool.cancel(fleet.now_ns, cancelled)
+    assert len(unstated(pool).meters) == 2
+    assert (rate_of(pool).sent_count, unstated(pool)._in_flight.window.in_flight) == (0, 0)
+
+
+def test_an_attempt_that_costs_nothing_of_a_unit_is_not_charged_to_its_rate():
+    fleet = Fleet(1)
+    [pool] = fleet.pools
+    fleet.take(pool, requests=0.0)
+    assert (rate_of(pool).sent_count, unstated(pool)._in_flight.window.in_flight) == (0, 1)

@@ -74,6 +74,13 @@ class Unstated:
             ((m.earliest(now_ns, amounts[m.index]), m.index) for m in self.meters if amounts[m.index]), default=(0, -1)
         )
 
+    def without(self, amounts: list[float]) -> list[float]:
+        """``amounts`` of the other limits alone."""
+        others = list(amounts)
+        for meter in self.meters:
+            others[meter.index] = 0.0
+        return others
+
     def sent(self, now_ns: int, amounts: list[float]) -> list[int]:
         """Charge ``amounts`` to these limits; return a mark for each account of the ledger."""
         marks = [0] * len(amounts)

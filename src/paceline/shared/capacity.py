@@ -119,14 +119,15 @@ class SharedCapacity:
                 return held
             if self.membership.state.known and not holdings.snapshot.decides:
                 return self._reserve_measured(now_ns, waiter)
+            amounts = holdings.unstated.without(amounts)
         lease = leases.last
         if (lease is None or not lease.take(amounts)) and (lease := leases.take(amounts)) is None:
             # Also for requests in the queue: another process may have learned a lower limit.
             never = ledger.never(amounts) if self.is_current(now_ns) else None
-            waiter.amounts = ledger.fitting(amounts)  # the store grants no more at once; the rest becomes debt
+            waiter.amounts = ledger.fitting(waiter.amounts)  # the store grants no more at once; the rest becomes debt
             return PENDING if never is None else never
         if holdings.unstated.meters:
-            marks = holdings.unstated.sent(now_ns, amounts)
+            marks = holdings.unstated.sent(now_ns, waiter.amounts)
         reservation = LeasedReservation(waiter.cost, amounts, marks, now_ns, now_ns + ledger.ttl_ns)
         reservation.lease = lease
         ledger.keep_open(reservation)

@@ -102,6 +102,8 @@ class Exchange:
             wants = leases.wants(now_ns, holdings.snapshot.ledger, self._queue, membership.peers)
             if self._pause.phase is not Phase.OPEN or holdings.unstated.limits:
                 del wants[1:]
+            if holdings.unstated.meters:
+                wants = [holdings.unstated.without(want) for want in wants]
         if holdings.lessons is not None:
             holdings.lessons.sent()
         news = holdings.outbox.take(now_ns, leases.slack_ns, fallback)
