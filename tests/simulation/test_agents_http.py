@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from simulation.agents_http import Result, run_agents
 
 OFF = {"prompt_cache": False}
@@ -13,6 +15,7 @@ def check(result: Result, turns_an_hour: float, *, refused: int = 0) -> None:
     assert result.server.counts["refused"] <= refused
 
 
+@pytest.mark.long("1,500 turns of a fleet, twice")
 def test_from_the_same_quota_nine_times_as_many_turns():
     today, ordered = run_agents(limiter=OFF), run_agents()
     assert today.turns_an_hour < 1_300

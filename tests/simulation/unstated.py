@@ -311,10 +311,15 @@ def ideal_s(world: World, seed: int, sizes: Sequence[int]) -> float:
 
 def mean(world: World, seeds: int) -> Outcome:
     """The means of several runs."""
-    logging.getLogger("paceline").setLevel(logging.CRITICAL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        runs = [run(world, seed) for seed in range(1, seeds + 1)]
+    log = logging.getLogger("paceline")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            runs = [run(world, seed) for seed in range(1, seeds + 1)]
+    finally:
+        log.setLevel(level)
     names = "ideal_s", "took_s", "refused", "unserved"
     return Outcome(world, *(fmean(getattr(one, name) for one in runs) for name in names))
 

@@ -126,9 +126,8 @@ class Refusals:
     def _before(self, now_ns: int, refusal: Refusal) -> tuple[int, float] | None:
         """What was admitted lately of the unit that a refusal is about, and since when, if a quota has counted it."""
         index = self._corrections.index_of(refusal.unit or REQUESTS, refusal.period_s)
-        if self._corrections.shared:  # the quota has counted the attempts of all processes
-            return None
-        if index is None or (tracker := self._accounts[index].tracker) is None:
+        tracker = None if index is None else self._accounts[index].tracker
+        if index is None or tracker is None or self._corrections.shared:  # which has counted those of all processes
             return None
         return tracker.used_lately(now_ns, self._accounts[index].spent)
 
