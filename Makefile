@@ -11,7 +11,7 @@ DOCS    := .venv-docs
 # Bytecode is written once, and not compiled again by each process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test test-all coverage mutants frameworks frameworks-soak lint docs bench bench-peers bench-speeds soak seeds clean
+.PHONY: demo serve test test-all coverage mutants frameworks frameworks-soak windows lint docs bench bench-peers bench-speeds soak seeds clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -38,16 +38,19 @@ frameworks: $(READY)  ## every SDK and framework that CI runs, each in an enviro
 frameworks-soak: $(READY)  ## those that take long to install
 	$(BIN)/python tests/frameworks/run.py --soak
 
+windows: $(READY)  ## the tests with a CPython for Windows, under wine; ONLY="tests/core" for a part
+	$(BIN)/python tests/windows/run.py $(ONLY)
+
 coverage: $(READY)  ## every line and branch of paceline.core, by its own tests alone; less than all fails
 	$(BIN)/python -m pytest tests/core --cov=paceline.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
-mutants: $(READY)  ## the meters and the ledger with one change each: do the tests notice? resumes; ONLY="NAME ..." for some
+mutants: $(READY)  ## files of the core with one change each: do the tests notice? resumes; ONLY="NAME ..." for some
 	$(INSTALL) --group mutants
 	$(BIN)/mutmut run --max-children $(WORKERS) $(ONLY)
 	$(BIN)/mutmut results
 
-lint: $(READY)  ## style and types
-	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+lint: $(READY)  ## style and types, also as Windows has them: a name that is missing there must be guarded
+	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/mypy --platform win32 --no-warn-unreachable
 
 $(DOCS)/.ready: pyproject.toml constraints.txt
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
@@ -78,8 +79,7 @@ class World:
 
     def jobs(self, server: Server, ideal_s: float) -> list[Job]:
         """Requests in their order; so many that the limits need ``ideal_s`` for them."""
-        texts = [f"request {number}: {prompt}" for number, prompt in enumerate(prompts(MOST_JOBS))]
-        jobs = [Job(text, charged(server, CHAT, text, len(_sent(text)))) for text in texts]
+        jobs = _most_jobs(server)
         times = self.earliest([job.cost for job in jobs], self.phase_s(ideal_s))
         return jobs[: bisect.bisect_right(times, ideal_s)]
 
@@ -97,6 +97,12 @@ class World:
             sums = accumulate(cost[unit] for cost in costs)
             times = [max(a, b) for a, b in zip(times, _times(limit, sums, start_s, self.others), strict=True)]
         return times
+
+
+@cache
+def _most_jobs(server: Server) -> list[Job]:
+    texts = [f"request {number}: {prompt}" for number, prompt in enumerate(prompts(MOST_JOBS))]
+    return [Job(text, charged(server, CHAT, text, len(_sent(text)))) for text in texts]
 
 
 def _times(limit: Limit, sums: Iterable[float], start_s: float, others: float) -> Iterable[float]:

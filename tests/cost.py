@@ -10,7 +10,7 @@ from _pytest.runner import runtestprotocol
 with contextlib.suppress(ImportError):  # not there on Windows
     import resource
 
-QUIET_LOOP_S = 0.03
+QUIET_LOOP_S = 0.006
 """CPU seconds that `_loop_s` takes on the machine for which the limit is meant."""
 
 LOOK = 100
@@ -32,7 +32,7 @@ def _cpu_s():
 
 def _loop_s():
     started, total = time.process_time(), 0
-    for number in range(500_000):
+    for number in range(100_000):
         total += number * number
     return time.process_time() - started
 
@@ -57,20 +57,21 @@ class Costs:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports, cpu_s, wall_s = _measured(item, nextitem)
         dear = cpu_s > self.limit_s > 0 and not any(map(item.get_closest_marker, EXEMPT))
-        if dear or len(self.spent) % LOOK == 0:
-            self.loop_s = max(self.loop_s, *(_loop_s() for _ in range(3)))
+        if dear or (self.limit_s and len(self.spent) % LOOK == 0):
+            self.loop_s = max(self.loop_s, *(_loop_s() for _ in range(5 if dear else 2)))
         if dear and all(report.passed for report in reports):
             item._initrequest()
             cpu_s = min(cpu_s, _measured(item, nextitem)[1]) * QUIET_LOOP_S / self.loop_s
         spent = {"cpu_s": cpu_s, "wall_s": wall_s, "dear": dear and cpu_s > self.limit_s}
         for report in reports:
             report.user_properties += spent.items()
-            item.ihook.pytest_runtest_logreport(report=report)
+            if report.when == "call" or not report.passed:  # a fixture that did its work is not worth a message
+                item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
     def pytest_runtest_logreport(self, report):
-        if report.when == "teardown":
+        if report.user_properties:
             self.spent[report.nodeid] = dict(report.user_properties)
 
     @pytest.hookimpl(tryfirst=True)

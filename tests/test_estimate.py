@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline.estimation.calibration import Correction, OutputShare
+from paceline.estimation.calibration import MODELS_MAX, Calibrations, Correction, TokenCalibration, UsualOutput
 from paceline.estimation.estimate import FEATURES, WEIGHTS, count_tokens, estimate_tokens
 
 PROSE = """The ferry left the harbour a little after six, when the fog had begun to lift and the gulls were already at work
@@ -195,32 +195,79 @@ def test_a_constant_ratio_is_found_whatever_the_sizes(ratio, sizes):
     assert correction.factor == pytest.approx(ratio, rel=0.10, abs=0.05)
 
 
-def test_output_share_is_all_until_eight_answers_are_known():
-    share = OutputShare()
-    for known in range(8):
-        assert share.share == 1.0, known
-        share.observe(1_000, 100)
-    assert share.share == pytest.approx(0.1)
-    assert share.apply(500) == pytest.approx(50)
+def calibrations_after(*answers: tuple[str, int], most: int | None = 64_000) -> Calibrations:
+    found = Calibrations()
+    for model, output in answers:
+        of(found, model).learn(input_estimate=10, input_tokens=10, max_output_tokens=most, output_tokens=output)
+    return found
 
 
-def test_output_share_is_the_ninetieth_percentile_of_the_recent():
-    share = OutputShare()
-    for n in range(1, 101):
-        share.observe(100, 100)
-        share.observe(100, 50 if n % 2 else 200)
-    assert share.share == 1.0
-    for n in range(64):
-        share.observe(1_000, 10 * (n % 10))
-    assert share.share == pytest.approx(0.08)
+def of(calibrations: Calibrations, model: str) -> TokenCalibration:
+    return calibrations.of("anthropic", model, "messages")
+
+
+def test_a_maximum_is_no_expectation_before_the_first_answer():
+    cold = of(Calibrations(), "claude-opus-5")
+    assert cold.expected_output(64_000) == cold.expected_output(None) == 512
+    assert cold.expected_output(100) == 100
+    assert cold.expected_output(0) == 0
+
+
+def test_before_eight_answers_the_largest_of_them_counts():
+    few = of(calibrations_after(*[("claude-opus-5", 40)] * 6, ("claude-opus-5", 3_000)), "claude-opus-5")
+    assert few.expected_output(64_000) == 3_000
+    small = of(calibrations_after(*[("claude-opus-5", 40)] * 7), "claude-opus-5")
+    assert small.expected_output(64_000) == 512
+
+
+def test_after_eight_answers_nine_of_ten_stay_within():
+    many = of(calibrations_after(*[("claude-opus-5", 10 * (n % 10)) for n in range(64)]), "claude-opus-5")
+    assert many.expected_output(64_000) == many.expected_output(None) == 80
+    assert many.expected_output(20) == 20
+
+
+def test_a_new_model_expects_what_its_family_has_shown_and_else_what_all_have():
+    known = calibrations_after(*[("claude-opus-5", 3_000)] * 8, *[("claude-haiku-4-5", 50)] * 60)
+    assert of(known, "claude-opus-5-5").expected_output(64_000) == 3_000
+    assert known.of("bedrock", "eu-west-1/eu.anthropic.claude-opus-5-v1:0", "converse").expected_output(None) == 3_000
+    assert of(known, "gpt-5").expected_output(64_000) == 50
+    assert of(calibrations_after(*[("claude-opus-5", 3_000)] * 7), "gpt-5").expected_output(64_000) == 512
+
+
+def test_answers_without_output_say_nothing_about_the_output_of_others():
+    known = calibrations_after(*[("text-embedding-3-small", 0)] * 20, most=0)
+    assert of(known, "gpt-5").expected_output(None) == 512
+
+
+def test_a_refusal_of_an_expectation_holds_the_maximum_until_the_next_answer():
+    known = calibrations_after(("claude-opus-5", 40))
+    few = of(known, "claude-opus-5")
+    few.doubt()
+    assert few.expected_output(64_000) == 64_000
+    assert few.expected_output(None) == 512
+    few.learn(input_estimate=10, input_tokens=10, max_output_tokens=64_000, output_tokens=40)
+    assert few.expected_output(64_000) == 512
+
+
+def test_a_refusal_changes_no_expectation_that_answers_have_shown():
+    many = of(calibrations_after(*[("claude-opus-5", 40)] * 8), "claude-opus-5")
+    many.doubt()
+    assert many.expected_output(64_000) == 40
+
+
+def test_the_numbers_of_models_and_families_have_a_bound():
+    known = Calibrations()
+    for number in range(MODELS_MAX + 10):
+        name = "".join(chr(ord("a") + int(digit)) for digit in str(number))
+        known.of("openai", name, "chat")
+    assert len(known._calibrations) == len(known._families) == MODELS_MAX
 
 
 @unhurried
-@given(pairs=st.lists(st.tuples(TOKENS, TOKENS), max_size=100), asked=TOKENS)
-def test_no_answer_breaks_an_output_share(pairs, asked):
-    share = OutputShare()
-    for pair in pairs:
-        share.observe(*pair)
-    assert 0 <= share.share <= 1
-    assert len(share._recent) == len(share._sorted) <= 64
-    assert share.apply(asked) >= 0
+@given(outputs=st.lists(TOKENS, max_size=100), otherwise=st.floats(0, 1e6))
+def test_no_answer_breaks_a_usual_output(outputs, otherwise):
+    usual = UsualOutput()
+    for output in outputs:
+        usual.observe(output)
+    assert 0 <= usual.expected(otherwise) < math.inf
+    assert len(usual.recent) == len(usual._sorted) <= 64

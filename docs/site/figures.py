@@ -1,19 +1,25 @@
 """The figures of docs/how_limits_work.md: ``python docs/site/figures.py`` writes them to docs/images/.
 
 Every line is computed by the arithmetic of the project: how a provider counts by the rules of the emulator, what a limiter grants by the
-meters of the core. ``tests/docs/test_site.py`` compares the files with this script.
+meters of the core, or by a whole limiter in virtual time. ``tests/docs/test_site.py`` compares the files with this script.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
+import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+from paceline.core.measured import RateMeter
 from paceline.core.meters import Bucket as Meter
 from paceline.core.quota import NS, Quota
+from paceline.core.results import SourceKind
 from paceline.emulator.rules import Bucket, Rule, Sliding, Window
+from paceline.planner.simulation import Request, Simulation
 
 IMAGES = Path(__file__).parents[1] / "images"
 COLORS = ("#0b7a75", "#c8553d", "#6b4fa0", "#8a6d00")
@@ -186,8 +192,64 @@ def headroom() -> str:
     )
 
 
-FIGURES = {"limits_rules.svg": rules, "limits_retries.svg": retrying, "limits_headroom.svg": headroom}
+def found(limits: str, until_s: float, workers: int, latency_s: float, **settings: Any) -> list[tuple[float, float]]:
+    """The rate at which a limiter sends to a host that states no limit, per second; it is looked at twice a second."""
+    model, points = "llm.example.com/m", []
+    simulation = Simulation(
+        {model: limits}, net_s=(0.04, 0.06), seed=1, headers=False, dialect="plain", latency_s=latency_s, jitter=0.2, **settings
+    )  # fmt: skip
+    process = simulation.process(quotas={"llm.example.com/*": "8 concurrency"}, source=SourceKind.ASSUMED)
+
+    async def work() -> None:
+        while True:
+            await process.send(Request(model, 1))
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(work()) for _ in range(workers)]
+        while simulation.now_s < until_s:
+            await simulation.time.sleep(0.5)
+            meters = (account.meter for account in process.limiter.pacer.pools.in_use[0].pool.ledger.accounts)
+            points.extend((simulation.now_s, meter.rate.rate) for meter in meters if isinstance(meter, RateMeter))
+        for task in tasks:
+            task.cancel()
+
+    simulation.run(main)
+    return points
+
+
+def measuring() -> str:
+    """The rate where nothing is stated: of a bucket, and of a capacity that falls and rises."""
+    times = [(12, "240 requests/min quantised"), (24, "600 requests/min quantised")]
+    changes = [{"at_s": at_s, "limits": {"llm.example.com/m": limits}} for at_s, limits in times]
+    moving = found("600 requests/min quantised", 60.0, 100, 2.0, quantum_s=0.5, changes=changes)
+    return picture(
+        "The rate at which attempts are sent, and the rate that the provider admits, for a steady and for a moving capacity",
+        ["admitted", "sent"],
+        [
+            (
+                "60 requests/min, burst 10: per second (seconds)",
+                [("admitted", [(0, 1), (120, 1)]), ("sent", found("10 requests/10s", 120.0, 20, 3.0))],
+                (120, 20),
+                (3, 1),
+            ),
+            (
+                "10, then 4, then 10 a second: per second (seconds)",
+                [("admitted", [(0, 10), (12, 10), (12, 4), (24, 4), (24, 10), (60, 10)]), ("sent", moving)],
+                (60, 12),
+                (15, 5),
+            ),
+        ],
+    )
+
+
+FIGURES = {
+    "limits_rules.svg": rules,
+    "limits_measured.svg": measuring,
+    "limits_retries.svg": retrying,
+    "limits_headroom.svg": headroom,
+}
 
 if __name__ == "__main__":
+    logging.getLogger("paceline").setLevel(logging.CRITICAL)  # refusals are what a figure shows
     for file, draw in FIGURES.items():
         (IMAGES / file).write_text(draw(), "utf-8")

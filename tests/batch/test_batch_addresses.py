@@ -71,9 +71,10 @@ def test_a_malformed_variable_is_named_and_not_quoted(tmp_path):
 
 def test_published_limits_do_not_hold_at_an_unknown_host(tmp_path):
     with OddServer(answer) as server:
-        code, _, said = run(tmp_path, [chat("a")], {}, base_url=server.base_url)
+        code, _, said = run(tmp_path, [chat(f"{number}") for number in range(60)], {}, base_url=server.base_url)
     assert code == 0
     assert "127.0.0.1/gpt-5: no limit is stated, and the rate is measured" in said
+    assert "under these limits" not in "\n".join(said)  # there are none
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ TEXT = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens":
 REFUSED = {"error": {"code": 429, "message": "Rate limit exceeded"}}
 PAGE = (200, HTML, b"<html><title>Back at ten</title>")
 FAST = {"*": "60k requests/min"}
+SHORT = {"backoff_s": 0.01}
 SOON = JSON | {"retry-after-ms": "5"}
 
 
@@ -29,7 +30,9 @@ class Said(View):
 
 
 def run(source, server, view=None, **options):
-    config = Config.load(environ={}, given={"base_url": server.base_url, "limits": FAST})
+    config = Config.load(
+        environ={}, given={"base_url": server.base_url, "limits": FAST, "headroom_s": 0.0, "retry": SHORT}
+    )
     return Job(str(source), None, config, environ={"OPENAI_API_KEY": "k"}, **options).run(view or Said())
 
 
@@ -61,7 +64,9 @@ CUT = json.dumps(TEXT | {"more": "x" * 100_000}).encode()[:90_000]
 def test_an_unreadable_answer_before_the_first_result_costs_no_request(tmp_path, first, workers):
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(3)])
     with OddServer(lambda number, _: (200, JSON, first if number == 0 else TEXT)) as server:
-        config = Config.load(environ={}, given={"base_url": server.base_url, "limits": FAST, "workers": workers})
+        config = Config.load(
+            environ={}, given={"base_url": server.base_url, "limits": FAST, "workers": workers, "retry": SHORT}
+        )
         code, report = Job(str(source), None, config, environ={"OPENAI_API_KEY": "k"}).run(Said())
         assert (code, report["ok"], len(server.asked)) == (0, 3, 4)
 

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 import paceline
@@ -55,7 +57,7 @@ def test_names_what_binds():
 
 def passed(monkeypatch, *instants_s):
     """Let the clock of the progress show these instants."""
-    monkeypatch.setattr("paceline.batch.progress.time.monotonic", iter(instants_s).__next__)
+    monkeypatch.setattr("paceline.batch.progress.time", SimpleNamespace(monotonic=iter(instants_s).__next__))
 
 
 def test_eta_where_the_provider_admits_less_than_the_limits(monkeypatch):
@@ -77,6 +79,14 @@ def test_eta_in_the_pause_of_a_window(monkeypatch):
         meter.line(pools, 0)
     tally.ok = 110
     assert "2 min 49 s left" in meter.line(pools, 0)[0]  # 110 in 64 s
+
+
+def test_eta_before_a_restart_that_is_stated(monkeypatch):
+    passed(monkeypatch, 0.0, 60.0)
+    one = pool(waiting=3)
+    for quota in one["quotas"]:
+        quota |= {"quota": "60 requests/min", "resets_at": "2026-11-25T00:00:00Z", "reset_s": 20.0}
+    assert "20 s left" in Meter(PLAN, Tally(requests=75, ok=15), 10).line({"a": one}, 0)[0]  # not at 15 a minute
 
 
 def test_eta_after_a_limit_was_raised(monkeypatch):

@@ -222,6 +222,16 @@ def test_ideal_is_the_slowest_quota():
     assert ideal_s({"b": {"quotas": [quota(10.0), quota(3.0, limit=8.0, burst=8.0, period_s=0.0)]}}) == 0
 
 
+def test_ideal_is_one_window_after_the_other_where_restarts_are_known():
+    window = {"limit": 200.0, "burst": 200.0, "rule": "bucket", "resets_at": "2026-11-25T00:00:00Z", "reset_s": 57.0}
+    for spent, ideal in ((200.0, 0), (201.0, 20), (400.0, 20), (600.0, 80)):  # it restarts 20 s after the start
+        assert ideal_s({"a": {"quotas": [quota(spent, **window)]}}, 83.0) == ideal
+
+
+def test_a_measured_limit_is_no_ideal():
+    assert ideal_s({"a": {"quotas": [quota(900.0, rule="measured")]}}) == 0
+
+
 def test_what_was_spent_before_is_not_ours():
     def status(spent, remaining, granted, rule):
         first = quota(spent, remaining=remaining, rule=rule)

@@ -12,6 +12,8 @@ with contextlib.suppress(ImportError):
 import pytest
 from batch_helpers import FAST, call, chat, finish, message, read_answers, wait_for_lines, write_lines
 
+from grids import some
+from odd_server import JSON, OddServer
 from paceline.batch import offline
 from paceline.batch.check import InputError
 from paceline.batch.job import Job
@@ -29,7 +31,7 @@ def run(source, emulator, *, output=None, view=None, environ=None, restart=False
 
 @pytest.fixture
 def source(tmp_path):
-    return write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(200)])
+    return write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(60)])
 
 
 def output_of(source):
@@ -40,15 +42,15 @@ def test_answers_everything_once(source, emulator, capsys):
     code, report = run(source, emulator, view=Plain())
     answers = read_answers(output_of(source))
     assert code == 0
-    assert sorted(a["custom_id"] for a in answers) == sorted(f"r{i}" for i in range(200))
+    assert sorted(a["custom_id"] for a in answers) == sorted(f"r{i}" for i in range(60))
     assert all(a["error"] is None and a["response"]["status_code"] == 200 for a in answers)
     assert answers[0]["response"]["body"]["choices"]
     assert answers[0]["response"]["request_id"].startswith("req_")
-    assert (report["ok"], report["failed"], report["refused"], report["attempts"]) == (200, 0, 0, 200)
+    assert (report["ok"], report["failed"], report["refused"], report["attempts"]) == (60, 0, 0, 60)
     assert report["output_tokens"] == sum(a["response"]["body"]["usage"]["completion_tokens"] for a in answers)
     said = capsys.readouterr().err
     assert "openai/gpt-5: 60k requests/min, 60M tokens/min (given)" in said
-    assert "200 requests: 200 answered, 0 failed" in said
+    assert "60 requests: 60 answered, 0 failed" in said
     assert emulator.tally()["answers"]["most"] == 1
 
 
@@ -74,7 +76,7 @@ def test_again_sends_nothing(source, emulator):
     run(source, emulator)
     before = output_of(source).read_bytes()
     code, report = run(source, emulator)
-    assert (code, report["skipped"], report["attempts"]) == (0, 200, 0)
+    assert (code, report["skipped"], report["attempts"]) == (0, 60, 0)
     assert output_of(source).read_bytes() == before
 
 
@@ -82,7 +84,7 @@ def test_restart_keeps_the_old_answers(source, emulator):
     run(source, emulator)
     before = output_of(source).read_bytes()
     _, report = run(source, emulator, restart=True)
-    assert report["ok"] == 200
+    assert report["ok"] == 60
     assert source.with_name("in.results.jsonl.bak").read_bytes() == before
 
 
@@ -108,10 +110,10 @@ def test_keeps_the_pace_without_a_refusal(tmp_path, emulator):
 
 
 def test_faults_are_tried_again(source, emulator):
-    emulator.reset(faults={"500": 0.02, "drop": 0.02}, seed=3)
+    emulator.reset(faults={"500": 0.05, "drop": 0.05}, seed=3)
     code, report = run(source, emulator)
-    assert (code, report["ok"]) == (0, 200)
-    assert report["attempts"] > 200
+    assert (code, report["ok"]) == (0, 60)
+    assert report["attempts"] > 60
 
 
 def test_failures_are_recorded_and_tried_again(tmp_path, emulator):
@@ -168,16 +170,16 @@ def test_a_refused_key_stops_the_run(source, emulator, capsys):
 
 
 def test_no_money_stops_the_run(source, emulator, capsys):
-    emulator.reset(money_after=120)
+    emulator.reset(money_after=40)
     code, report = run(source, emulator, workers=10)
     assert code == 1
-    assert report["ok"] == 120
+    assert report["ok"] == 40
     assert report["failed"] == 0
     assert "stopped: " in (said := capsys.readouterr().err)
-    assert "80 requests left: the same command again sends the rest" in said
+    assert "20 requests left: the same command again sends the rest" in said
     emulator.reset(money_after=None)
     code, report = run(source, emulator)
-    assert (code, report["ok"], report["skipped"]) == (0, 80, 120)
+    assert (code, report["ok"], report["skipped"]) == (0, 20, 40)
 
 
 def test_nothing_is_sent_when_it_cannot_start(tmp_path, source, emulator):
@@ -221,14 +223,14 @@ def test_lines_that_are_added_to_a_checked_input_are_sent_by_the_next_run(source
 
     view = AtStart(lambda: write(b"\n".join(added)[:-50]))
     code, report = run(source, emulator, view=view)
-    assert (code, report["ok"], emulator.tally()["admitted"]) == (0, 200, 200)
+    assert (code, report["ok"], emulator.tally()["admitted"]) == (0, 60, 60)
     assert [line for line in view.lines if "were added" in line] == [
         "4 lines were added to the input after it was checked: the same command again sends them"
     ]
     write(added[-1][-50:] + b"\n")
     view = AtStart(lambda: None)
     _, report = run(source, emulator, view=view)
-    assert (report["ok"], emulator.tally()["admitted"], emulator.tally()["answers"]["most"]) == (4, 204, 1)
+    assert (report["ok"], emulator.tally()["admitted"], emulator.tally()["answers"]["most"]) == (4, 64, 1)
     assert not any("were added" in line for line in view.lines)
 
 
@@ -242,15 +244,16 @@ def exchanged(lines):
         (exchanged, "line 1: its custom_id was not 'r1'"),
         (lambda lines: [line.replace(b'"r0"', b'"z"') for line in lines], "line 1: its custom_id was not 'z'"),
         (lambda lines: [lines[0][:40] + b"\n", *lines[1:]], "line 1: not JSON"),
-        (lambda lines: lines[:150], "it had a line 200"),
-        (lambda lines: [], "it had a line 200"),
+        (lambda lines: lines[:40], "it had a line 60"),
+        (lambda lines: [], "it had a line 60"),
     ],
 )
 def test_an_input_that_was_changed_is_an_error_and_no_answer_has_another_id(source, emulator, change, words, capsys):
     lines = source.read_bytes().splitlines(keepends=True)
-    code, report = run(source, emulator, view=AtStart(lambda: source.write_bytes(b"".join(change(lines)))))
+    view = AtStart(lambda: source.write_bytes(b"".join(change(lines))))
+    code, report = run(source, emulator, view=view, workers=10)
     assert f"stopped: the input has changed since it was checked: {words}" in capsys.readouterr().err
-    sent = 150 if change(lines) == lines[:150] else 0
+    sent = 40 if change(lines) == lines[:40] else 0
     assert (code, report["ok"], emulator.tally()["admitted"]) == (1 if sent else 2, sent, sent)
     assert [one["custom_id"] for one in read_answers(output_of(source)) if int(one["custom_id"][1:]) >= sent] == []
 
@@ -264,19 +267,20 @@ def test_json_summary(source, emulator):
         "wait_p99_s", "input_tokens", "output_tokens", "pools", "store", "output", "interrupted",
         "usd", "usd_saved", "in_batches", "unpriced",
     }  # fmt: skip
-    assert report["ok"] == report["requests"] == 200
+    assert report["ok"] == report["requests"] == 60
     assert report["output"] == str(output_of(source))
-    assert report["pools"]["openai/gpt-5"]["counts"]["granted"] == 200
+    assert report["pools"]["openai/gpt-5"]["counts"]["granted"] == 60
     assert report["store"] is None
 
 
 def test_stdin_to_stdout(source, emulator, command):
     with source.open() as file:
         out, err = finish(command("-", "-o", "-", base_url=emulator.base_url, stdin=file), 0)
-    assert len({json.loads(line)["custom_id"] for line in out.splitlines()}) == 200
-    assert "200 answered" in err
+    assert len({json.loads(line)["custom_id"] for line in out.splitlines()}) == 60
+    assert "60 answered" in err
 
 
+@pytest.mark.long("starts a process")
 def test_a_pipe_is_checked_before_anything_is_sent(tmp_path, emulator, command):
     lines = json.dumps(chat("a")) + "\n{}\n"
     process = command("-", "-o", tmp_path / "out", base_url=emulator.base_url, stdin=subprocess.PIPE)
@@ -347,6 +351,7 @@ def test_a_signal_finishes_what_is_in_flight(slow, emulator, number, command):
     assert emulator.tally()["answers"]["most"] == 1
 
 
+@pytest.mark.long("starts a process")
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_a_closed_terminal_loses_no_answer(slow, emulator, command):
     master, terminal = os.openpty()
@@ -394,19 +399,19 @@ main()
 """
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "click",
-        "paceline.cli.app",
-        "paceline.cli.run",
-        "paceline.batch.job",
-        "aiohttp",
-        "httpx2",
-        "pydantic",
-        "rich.live",
-    ],
-)
+MODULES = [
+    "click",
+    "paceline.cli.app",
+    "paceline.cli.run",
+    "paceline.batch.job",
+    "aiohttp",
+    "httpx2",
+    "pydantic",
+    "rich.live",
+]
+
+
+@pytest.mark.parametrize("module", some(MODULES, "click", "aiohttp", mark=pytest.mark.long("starts a process")))
 def test_an_interrupt_while_modules_are_imported_is_one_line(source, emulator, module):
     line = [sys.executable, "-c", INTERRUPTED, module, source, "--base-url", emulator.base_url]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
@@ -471,3 +476,16 @@ def test_memory_stays_flat(tmp_path):
         peaks.append(kib)
     assert path.stat().st_size > 40e6
     assert peaks[1] - peaks[0] < 8 * 1024
+
+
+def test_refusals_are_said_once_and_not_at_all_in_a_quiet_run(tmp_path):
+    refusal = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
+    answered = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+    source = write_lines(tmp_path / "in.jsonl", [chat("a"), chat("b"), chat("c")])
+    for options, times in (((), 1), (("--quiet",), 0)):
+        with OddServer(
+            lambda n, _: (429, {"retry-after": "0.01"}, refusal) if n < 6 else (200, JSON, answered)
+        ) as server:
+            _, said = call(source, "--restart", *options, base_url=server.base_url)
+        assert said.count("refused (rate)") == times, said
+        assert "429_error" not in said

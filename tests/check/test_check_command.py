@@ -214,6 +214,7 @@ def test_credentials_of_another_kind_are_said():
         target("vertex/gemini-2.5-pro", Config(), {})
 
 
+@pytest.mark.long("starts a process")
 def test_as_a_program(paceline_emulator):
     emulator = paceline_emulator(limits="gpt-5=5000 requests/min,1m tokens/min")
     code = "from paceline.cli import main; main()"

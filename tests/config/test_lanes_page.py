@@ -1,8 +1,11 @@
 """The page on lanes: its examples run and print what it says, and what it says beside them holds."""
 
 import asyncio
+import io
+import os
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 import paceline
 from paceline.config import load_arguments
 from paceline.core.results import QuotaError
+from paceline.emulator import Emulator
 from paceline.pacing.pacer import Pacer
 from paceline.testing import run_virtual
 
@@ -21,17 +25,23 @@ def load_limiter(*place, **given):
     return paceline.Limiter(**load_arguments(*place, **given))
 
 
-@pytest.fixture
-def page(monkeypatch, capsys, paceline_emulator):
+@pytest.fixture(scope="module")
+def page():
     """Every example run, in the order of the page and in one space; OpenAI is an emulator."""
-    world = paceline_emulator(limits={"gpt-5": "500 requests/min,500k tokens/min"})
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    monkeypatch.setenv("OPENAI_BASE_URL", f"{world.base_url}/v1")
-    space = {}
-    for block in BLOCKS["python"]:
-        exec(block, space)
-    space["printed"] = capsys.readouterr().out.splitlines()
-    return space
+    space, printed = {}, io.StringIO()
+    with (
+        Emulator({"gpt-5": "500 requests/min,500k tokens/min"}) as world,
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(printed),
+    ):
+        for name in [name for name in os.environ if name.startswith("PACELINE_")]:
+            patch.delenv(name)
+        patch.setenv("OPENAI_API_KEY", "none")
+        patch.setenv("OPENAI_BASE_URL", f"{world.base_url}/v1")
+        for block in BLOCKS["python"]:
+            exec(block, space)
+        space["printed"] = printed.getvalue().splitlines()
+        yield space
 
 
 def lanes_of(limiter):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import pytest
 from hypothesis import strategies as st
 
+from grids import some
 from paceline.core.ledger import Ledger
 from paceline.core.quota import NS, Cost, Quota
 from paceline.core.results import Reservation, WaitUntil
@@ -22,6 +24,9 @@ EXACT = [
     "100 images/s burst 7",
 ]
 ODD = ["7 requests/min", "1234567 tokens/hour burst 54321", "3.7 starts/s burst 11", "13 usd/day"]
+AMOUNTS = pytest.mark.long("the same rule with other amounts")
+BUCKETS = some([*EXACT, *ODD], EXACT[1], EXACT[4], ODD[1], ODD[2], mark=AMOUNTS)
+"""For ``pytest.mark.parametrize``: buckets that fill in whole nanoseconds, and those that do not."""
 
 gaps_ns = st.one_of(
     st.just(0), st.integers(1, 3), st.integers(0, NS), st.integers(0, 90 * NS), st.integers(0, 86_400 * NS)

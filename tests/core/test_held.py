@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 from core_worlds import T0, grant, quota, wait_ns
 
+from paceline.core.capacity import LocalCapacity
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Held
+from paceline.core.pool import Pool
+from paceline.core.queue import Waiter
 from paceline.core.quota import NS
-from paceline.core.results import WaitUntil
+from paceline.core.results import Refusal, RefusalKind, WaitUntil
 
 
 def ledger_of(text: str = "60 units/min burst 100", **options) -> Ledger:
@@ -122,3 +125,13 @@ def test_a_network_that_held_requests_back_changes_nothing_that_is_held():
     grant(ledger, T0, units=80)
     ledger.accounts[0].meter.arrive(T0 + 30 * NS, 80)
     assert level(ledger, 30) == 20
+
+
+def test_a_refusal_does_not_lower_what_the_quota_holds_at_once():
+    """What the answers in flight have produced explains it."""
+    pool = Pool("openai/m", LocalCapacity(ledger_of("600 units/min burst 600"), learns=True))
+    sent = [pool.try_grant(T0, Waiter({"units": 10})) for _ in range(3)]
+    m = pool.ledger.accounts[0].meter
+    before = m.burst_cap
+    pool.refuse(T0 + NS, sent[0], Refusal(RefusalKind.RATE, unit="units"), 0.0)
+    assert m.burst_cap == before

@@ -687,7 +687,7 @@ class TestPeriods:
         pool = pool_of("600 requests/min")
         pool.ledger.add_quota(T0, parse_quotas("9k tokens/min")[0])
         assert pool.ledger.accounts[1].tracker is None
-        pool.capacity.learning.track_new()
+        pool.capacity.learning.added_elsewhere(T0)
         assert pool.ledger.accounts[1].tracker.meter is pool.ledger.accounts[1].meter
 
     def test_a_refusal_that_names_another_period_is_about_the_quota_whose_period_was_learned(self):

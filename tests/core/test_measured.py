@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from math import ceil, log, log2
+
 import pytest
 
 from paceline.core.capacity import LocalCapacity
 from paceline.core.ledger import Ledger
-from paceline.core.meters import new_meter
+from paceline.core.measured import InFlightMeter, RateMeter
+from paceline.core.meters import FAR_NS, new_meter
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, Quota, QuotaError, Rule, parse_quotas
+from paceline.core.rate import Phase as RatePhase
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope, Reservation, WaitUntil
 from paceline.pacing.status import report
 
@@ -19,7 +23,9 @@ BARE = Refusal(RefusalKind.RATE)
 
 def pool_of(quotas: str = "") -> Pool:
     ledger = Ledger(parse_quotas(quotas) if quotas else (), T0, gentle=True)
-    return Pool("local/m", LocalCapacity(ledger, learns=True, measures_from_ns=T0))
+    capacity = LocalCapacity(ledger, learns=True)
+    capacity.learning.unstated.begin(T0)
+    return Pool("local/m", capacity)
 
 
 class Driver:
@@ -136,6 +142,30 @@ def test_a_refusal_with_another_reason_measures_nothing():
     assert quotas_of(driver) == []
 
 
+def test_what_a_request_was_refused_for_its_own_sake_is_taken_back():
+    driver = Driver(pool_of())
+    driver.until_refused(10)
+    driver.refuse(driver.send())
+    [meter, window] = driver.pool.ledger.meters
+    assert meter.rate.blamed == 2
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
+    assert meter.rate.blamed == 1
+    assert meter.rate.phase is RatePhase.HOLDING
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="tokens", scope=RefusalScope.REQUEST, retracts=1))
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
+    assert meter.rate.phase is RatePhase.OPENING
+    assert quotas_of(driver) == []
+    assert (meter.rate.admitted_total, window.window.in_flight) == (10, 0)
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_refusal_of_one_request_changes_nothing_where_nothing_is_measured(learns):
+    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("600 requests/min"), T0), learns=learns))
+    driver = Driver(pool)
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
+    assert pool.ledger.units == ["requests"]
+
+
 def test_a_lost_attempt_holds_no_place():
     driver = Driver(pool_of())
     driver.send()
@@ -182,7 +212,7 @@ def test_a_refusal_that_names_the_number_in_flight_bounds_it_at_once():
     for _ in range(5):
         driver.send()
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
-    assert quotas_of(driver) == ["5 concurrency measured"]
+    assert "5 concurrency measured" in quotas_of(driver)
     assert isinstance(driver.pool.try_grant(driver.now_ns + 9 * NS, Waiter({})), WaitUntil)
 
 
@@ -245,13 +275,29 @@ def test_after_a_bare_refusal_a_stated_limit_with_plenty_left_is_not_to_blame():
     assert "6k requests/min" in quotas_of(driver)
 
 
-def test_the_attempts_before_a_measurement_say_nothing():
+def test_the_attempts_before_a_measurement_count_in_its_first_blocked_time_only():
     pool = Pool("m", LocalCapacity(Ledger(parse_quotas("6000 requests/min"), T0, gentle=True), learns=True))
     driver = Driver(pool)
+    for _ in range(20):
+        driver.settle(driver.send())
+    driver.now_ns += 61 * NS  # a period of the told limit: what went before counts no more
+    began_ns = driver.now_ns
+    for _ in range(20):
+        driver.settle(driver.send())
     first, second = driver.send(), driver.send()
     driver.refuse(first)
+    rate = pool.ledger.meters[1].rate
+    assert (rate.sent_count, rate.block_end) == (0, (began_ns, -21.0))
     driver.refuse(second)
-    assert pool.ledger.meters[1].rate.sent_count == 0
+    assert (rate.sent_count, rate.block_end) == (0, (began_ns, -20.0))
+
+
+def test_a_unit_that_nothing_has_used_before_begins_now():
+    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("6000 requests/min,4M tokens/min"), T0), learns=True))
+    driver = Driver(pool)
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="tokens"))
+    assert pool.ledger.units == ["requests", "tokens", "tokens"]
+    assert pool.ledger.meters[2].rate.block_end == (driver.now_ns, 0.0)
 
 
 def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing():
@@ -287,3 +333,73 @@ def test_a_limit_that_an_answer_states_counts_what_was_sent_before():
         95,
         5,
     )  # of the two that the answer counts, one is that of another client
+
+
+def test_the_number_in_flight_is_found_from_bare_refusals():
+    driver, served = Driver(pool_of()), []
+    for _ in range(4):
+        while len(served) < 5:
+            served.append(driver.send())
+        driver.refuse(driver.send())
+        driver.now_ns += 2 * NS
+        driver.settle(served.pop(0))
+    assert "5 concurrency measured" in quotas_of(driver)
+
+
+def test_a_refusal_that_names_a_unit_says_nothing_of_the_number_in_flight():
+    driver, served = Driver(pool_of()), []
+    for _ in range(4):
+        while len(served) < 5:
+            served.append(driver.send())
+        driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="requests"))
+        driver.now_ns += 2 * NS
+        driver.settle(served.pop(0))
+    [found] = quotas_of(driver)
+    assert found.endswith("requests/min measured")
+
+
+def test_a_stated_wait_of_a_named_unit_holds_the_next_attempt_back():
+    driver = Driver(pool_of())
+    driver.until_refused(3, Refusal(RefusalKind.RATE, unit="requests", retry_after_s=1.5))
+    at_ns = driver.now_ns
+    driver.send()
+    assert driver.now_ns - at_ns == pytest.approx(1.5 * NS, abs=NS // 100)
+
+
+def test_it_is_known_which_units_are_measured():
+    driver = Driver(pool_of())
+    learning = driver.pool.capacity.learning
+    assert learning is not None
+    unstated = learning.unstated
+    assert [unstated.measures(unit) for unit in (None, "requests", "concurrency", "tokens")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert not unstated.refused(driver.now_ns, driver.send(), BARE)
+    assert unstated.refused(driver.now_ns, driver.send(), Refusal(RefusalKind.RATE, unit="tokens"))
+
+
+def test_the_answer_of_a_probe_ends_the_time_without_admissions():
+    driver = Driver(pool_of())
+    for _ in range(3):
+        driver.refuse(driver.send())
+    meter = driver.pool.ledger.accounts[0].meter
+    assert isinstance(meter, RateMeter)
+    assert meter.rate.phase is RatePhase.BLOCKED
+    driver.settle(driver.send())
+    assert meter.rate.phase is RatePhase.HOLDING
+
+
+def test_the_waiters_ahead_of_an_opening_rate_take_the_time_in_which_it_doubles():
+    meter = RateMeter(0, "requests", T0)
+    assert meter.earliest(T0, 1.0, ahead=10.0) == T0 + ceil(log2(1 + log(2)) * NS)
+
+
+def test_the_waiters_ahead_fill_the_places_in_flight():
+    meter = InFlightMeter(0)
+    for _ in range(3):
+        meter.charge(T0, 1.0)
+    meter.window.size = 5
+    assert [meter.earliest(T0, 1.0, ahead) for ahead in (0.0, 1.0, 2.0)] == [T0, T0, FAR_NS]

@@ -44,12 +44,11 @@ class TestNew:
         m.charge(T0, 1.0)
         assert m.lack(T0) == pytest.approx(1.0)
 
-    @pytest.mark.parametrize("held", [False, True])
-    def test_a_bucket_is_open_unless_it_is_gentle(self, held):
+    @pytest.mark.parametrize(("held", "opened"), [(False, 20), (True, math.inf)])
+    def test_a_bucket_is_open_unless_it_is_gentle_and_charged_at_admission(self, held, opened):
         assert new_meter(quota("600 units/min"), T0, 0.0, held=held).opened == math.inf
-        assert new_meter(quota("600 units/min"), T0, 0.0, held=held, gentle=True).opened == 20
+        assert new_meter(quota("600 units/min"), T0, 0.0, held=held, gentle=True).opened == opened
         assert type(new_meter(quota("600 units/min"), T0, 0.0, held=held)) is (Held if held else Bucket)
-        assert Held(quota("600 units/min"), T0, 0.0).opened == math.inf
 
     def test_slots_have_no_marks(self):
         m = Slots(quota("3 concurrency"))

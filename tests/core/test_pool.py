@@ -15,7 +15,7 @@ from paceline.core.capacity import PENDING
 from paceline.core.meters import FAR_NS
 from paceline.core.pause import PROBE_NS
 from paceline.core.pool import Pool
-from paceline.core.queue import LaneSpec, Waiter
+from paceline.core.queue import Estimate, LaneSpec, Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import (
     COOL_DOWN,
@@ -697,7 +697,7 @@ class TestCoolDown:
         ask(pool, tokens=600)
         waiters = [ask(pool, tokens=100)[0] for _ in range(2)]
         for waiter in waiters:
-            waiter.estimate = lambda: {"requests": 1.0, "tokens": 200.0}
+            waiter.estimate = lambda: Estimate({"requests": 1.0, "tokens": 200.0})
         at_ns = pool.soonest(T0, waiters[0])[0]
         assert pool.pump(at_ns) == []
         assert pool.wake_ns == T0 + 20 * NS
@@ -708,7 +708,7 @@ class TestCoolDown:
         pool = pool_of("60 requests/min", "600 tokens/min")
         ask(pool, tokens=600)
         waiter, _ = ask(pool, tokens=100)
-        waiter.estimate = lambda: {"requests": 1.0, "tokens": 601.0}
+        waiter.estimate = lambda: Estimate({"requests": 1.0, "tokens": 601.0})
         assert pool.pump(T0 + 10 * NS) == [waiter]
         assert isinstance(waiter.outcome, NeverFits)
 

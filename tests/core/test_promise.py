@@ -5,16 +5,20 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from core_worlds import EXACT, ODD, T0, gaps_ns, grant, grant_when_due, quota, rate_of, state_of
+from core_worlds import AMOUNTS, BUCKETS, EXACT, ODD, T0, gaps_ns, grant, grant_when_due, quota, rate_of, state_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grids import some
 from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
 from paceline.core.quota import NS, Quota
 from paceline.core.results import COOL_DOWN, NeverFits, Reservation, WaitUntil
 
-SPACED = ["100 requests/min sliding", "900 tokens/hour window", "50 starts/s sliding", "7 requests/min sliding"]
+SPACED = some(
+    ["100 requests/min sliding", "900 tokens/hour window", "50 starts/s sliding", "7 requests/min sliding"],
+    "100 requests/min sliding", "900 tokens/hour window", mark=AMOUNTS,
+)  # fmt: skip
 WINDOWS = ["100 requests/day window utc", "40 tokens/min window utc", "9 starts/day window Europe/Berlin"]
 TOGETHER = [
     "60 requests/min, 6k tokens/min burst 3k",
@@ -33,7 +37,7 @@ def cost_of(ledger: Ledger, share: int) -> dict[str, float]:
     return {m.quota.unit: max(int(m.most * share / 100), 1) for m in ledger.meters}
 
 
-@pytest.mark.parametrize("text", [*EXACT, *ODD, *SPACED, *WINDOWS, *TOGETHER])
+@pytest.mark.parametrize("text", [*BUCKETS, *SPACED, *WINDOWS, *TOGETHER])
 @given(
     history=st.lists(st.tuples(gaps_ns, shares), max_size=12),
     share=shares,
@@ -56,7 +60,7 @@ def test_refused_a_nanosecond_before_the_announced_instant_and_granted_at_it(tex
     assert isinstance(ledger.reserve(decision.at_ns, cost), Reservation)
 
 
-@pytest.mark.parametrize("text", [*EXACT, *ODD])
+@pytest.mark.parametrize("text", BUCKETS)
 @given(
     attempts=st.lists(st.tuples(gaps_ns, shares, st.booleans(), st.integers(0, 100)), max_size=40),
     headroom_s=headrooms_s,

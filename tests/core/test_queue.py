@@ -33,7 +33,7 @@ def again(line: Queue, old: Waiter) -> Waiter:
 def go(line: Queue, share: float = 1.0) -> Waiter:
     head = line.head()
     assert head is not None
-    line.pop(share)
+    line.pop(head, share)
     return head
 
 
@@ -313,14 +313,11 @@ class TestLanes:
 
 def test_a_new_weight_holds_for_those_that_wait_already():
     queue = Queue()
+    queue.share = lambda amounts: 1.0
     for i in range(40):
         join(queue, LaneSpec("a"), T0 + i)
         join(queue, LaneSpec("b"), T0 + i)
     join(queue, LaneSpec("a", weight=3), T0 + 40)
-    first = [waiter.lane.name for waiter in queue.peek(20, lambda amounts: 1.0)]
+    first = [waiter.lane.name for waiter in queue.peek(20)]
     assert first.count("a") == pytest.approx(15, abs=1)
-    names = []
-    for _ in range(20):
-        names.append(queue.head().lane.name)
-        queue.pop(1.0)
-    assert names == first
+    assert [go(queue).lane.name for _ in range(20)] == first

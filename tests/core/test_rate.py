@@ -459,6 +459,35 @@ def test_it_opens_again_where_another_reason_explains_the_refusals(phase):
     assert rate.next_at_ns == probe.sent_ns
 
 
+def test_it_opens_again_where_all_refusals_are_taken_back():
+    rate = MeasuredRate(T0)
+    for _ in range(10):
+        go(rate)
+    refuse(rate, go(rate))
+    refuse(rate, go(rate))
+    before = rate.rate
+    rate.retract(T0 + 2 * NS, 0)
+    rate.retract(T0 + 2 * NS, 1)
+    assert (rate.phase, rate.rate, rate.blamed) == (Phase.HOLDING, before, 1)
+    rate.retract(T0 + 2 * NS, 5)
+    assert (rate.phase, rate.blamed, rate.next_at_ns) == (Phase.OPENING, 0, T0 + 2 * NS)
+    rate.retract(T0 + 3 * NS, 1)
+    assert rate.next_at_ns == T0 + 2 * NS
+
+
+def test_the_first_blocked_time_is_measured_with_what_was_admitted_before_the_beginning():
+    rate = MeasuredRate(T0)
+    rate.count_before(T0 - 10 * NS, 50.0)
+    rate.refused_before(T0 - 5 * NS, 1.0)
+    rate.refused_before(T0 - 11 * NS, 1.0)  # not counted
+    probe = go(blocked(rate))
+    rate.answered(probe.sent_ns, probe)
+    assert rate.cycle.top == pytest.approx(49 / ((rate.block_end.at_ns - T0) / NS + 10))
+    before = rate.block_end
+    rate.refused_before(T0 - 5 * NS, 1.0)
+    assert rate.block_end == before
+
+
 # -- a stated limit
 
 
@@ -581,7 +610,7 @@ def test_an_attempt_is_admitted_after_twice_the_slowest_refusal():
 
 # -- properties
 
-steps = st.lists(st.tuples(st.sampled_from("ssssranoue"), st.integers(0, 3 * NS), st.integers(0, 9)), max_size=60)
+steps = st.lists(st.tuples(st.sampled_from("ssssranouet"), st.integers(0, 3 * NS), st.integers(0, 9)), max_size=60)
 
 
 def play(steps, *, start_ns: int = T0, scale: float = 1.0, stated: bool = False) -> list[tuple[int, float, Phase]]:
@@ -595,6 +624,8 @@ def play(steps, *, start_ns: int = T0, scale: float = 1.0, stated: bool = False)
             notes.append(rate.sent(now_ns, (1 + which) * scale))
         elif what == "o" and rate.sent_count and rate.phase is not Phase.OFF:
             rate.reopen(now_ns)
+        elif what == "t" and rate.sent_count:
+            rate.retract(now_ns, which)
         elif note is None:
             continue
         elif what == "a":
@@ -659,3 +690,108 @@ def test_a_rate_that_is_held_for_a_forecast_stays():
     for _ in range(100):
         last = go(rate)
     assert last.sent_ns - first.sent_ns == pytest.approx(100 * NS / 2, rel=0.01)
+
+
+class TestSeveralProcesses:
+    """Each goes towards the mean of all rates."""
+
+    @staticmethod
+    def measured(top: float) -> MeasuredRate:
+        rate = MeasuredRate(0)
+        rate.lean(0, top)
+        return rate
+
+    def test_one_that_has_sent_nothing_begins_with_the_mean(self):
+        rate = self.measured(4.0)
+        assert (rate.phase, rate.cycle.top, rate.told) == (Phase.HOLDING, 4.0, 4.0)
+        assert rate.rate == pytest.approx(4 * (1 - CUT))
+
+    def test_one_that_opens_tells_the_mean_of_the_others_which_changes_nothing(self):
+        rate = MeasuredRate(0)
+        assert rate.told == 0.0
+        go(rate)
+        rate.lean(NS, 3.0)
+        assert (rate.phase, rate.told) == (Phase.OPENING, 3.0)
+
+    @pytest.mark.parametrize(("seconds", "top"), [(1, 3.6), (2.5, 3.0), (5, 2.0), (60, 2.0)])
+    def test_it_goes_to_the_mean_within_five_seconds(self, seconds, top):
+        rate = self.measured(4.0)
+        rate.lean(round(seconds * NS), 2.0)
+        assert rate.cycle.top == pytest.approx(top)
+
+    def test_the_next_attempt_goes_sooner_at_a_higher_rate_and_not_later_at_a_lower_one(self):
+        rate = self.measured(1.0)
+        go(rate)
+        at_ns = rate.next_at_ns
+        rate.lean(5 * NS, 0.5)
+        assert rate.next_at_ns == at_ns
+        rate.lean(10 * NS, 4.0)
+        assert rate.next_at_ns < at_ns
+
+    def test_one_process_alone_goes_nowhere(self):
+        rate = self.measured(4.0)
+        rate.lean(5 * NS, 0.0)
+        assert (rate.cycle.top, rate.told) == (4.0, 4.0)
+
+    def test_while_nothing_is_admitted_it_tells_how_often_it_tries_and_then_it_takes_the_mean(self):
+        rate = self.measured(4.0)
+        for _ in range(3):
+            note = go(rate, now_ns=rate.earliest_ns(0))
+            rate.refused(note.sent_ns + SOON_NS, note)
+        assert rate.phase is Phase.BLOCKED
+        assert rate.told == rate.rate < 4
+        rate.lean(rate.next_at_ns, 1.5)
+        probe = rate.sent(rate.next_at_ns, 1.0)
+        rate.answered(rate.next_at_ns + NS, probe)
+        assert (rate.phase, rate.cycle.top) == (Phase.HOLDING, 1.5)
+
+
+# -- the last place of each number
+
+
+def test_a_wait_that_is_right_is_tested_after_one_two_four_and_eight_more():
+    waits = StatedWaits()
+    assert [n for n in range(1, 16) if waits.kept_s(10.0, again=False) == 5.0] == [1, 3, 7, 15]
+
+
+def test_no_more_than_the_whole_of_a_wait_is_kept():
+    waits = StatedWaits()
+    waits.kept_s(10.0, again=False)
+    waits.admitted()
+    assert waits.share == 0.5
+    for _ in range(3):
+        waits.kept_s(10.0, again=True)
+    assert waits.share == 1.0
+
+
+def test_the_last_attempt_before_a_cut_moves_no_instant_if_it_was_not_sent():
+    rate = held(10.0)
+    notes = [go(rate) for _ in range(6)]
+    assert refuse(rate, notes[-2]) is Finding.EARLY
+    before_ns = rate.next_at_ns
+    rate.unsent(notes[-1])
+    assert rate.next_at_ns == before_ns
+
+
+@pytest.mark.parametrize("amount", [1.0, 5.0])
+@pytest.mark.parametrize(
+    ("share", "more_s", "finding"),
+    [(1.0, 0.15, Finding.UNDECIDED), (1.0, 0.25, Finding.BLOCKED), (0.5, 0.3, Finding.UNDECIDED)],
+)
+def test_a_stated_wait_is_kept_if_it_is_two_attempts_longer_than_the_own_one(amount, share, more_s, finding):
+    rate = MeasuredRate(T0)
+    rate.sent(T0, amount)
+    rate.phase, rate.empty = Phase.HOLDING, Mark(T0, amount)
+    rate._hold(T0, 10 * amount, lengthen=True)
+    rate.stated_waits.share = share
+    note = go(rate, amount)
+    now_ns = note.sent_ns + SOON_NS
+    asked_ns = rate.next_at_ns - now_ns + round(more_s * NS)
+    assert rate.refused(now_ns, note, asked_ns) is finding
+
+
+def test_a_stated_wait_of_two_seconds_is_not_tested():
+    rate = held(10.0)
+    note = go(rate)
+    refuse(rate, note, 2.0)
+    assert rate.next_at_ns == note.sent_ns + SOON_NS + 2 * NS

@@ -48,6 +48,18 @@ class TestRestarts:
         assert self.read(restarts, 120, 29.0, lack=1.0) is Named.NEXT
         assert restarts.period_s is None
 
+    def test_the_first_answer_after_a_restart_shows_the_period(self):
+        restarts = Restarts()
+        self.read(restarts, 1, 29.0)
+        assert self.read(restarts, 33, 57.0, lack=1.0) is Named.NEXT
+        assert restarts.period_s == 60
+
+    def test_an_instant_that_moves_a_little_is_no_restart_though_the_quota_is_back(self):
+        restarts = Restarts()
+        self.read(restarts, 1, 60.0)
+        assert self.read(restarts, 9, 60.0, lack=1.0) is Named.NONE
+        assert restarts.refuted
+
     def test_an_instant_that_moves_before_it_is_reached_refutes_it(self):
         restarts = Restarts()
         self.read(restarts, 1, 60.0)

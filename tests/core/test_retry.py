@@ -7,7 +7,7 @@ from core_worlds import T0
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.progress import Progress, Row
+from paceline.core.progress import Alone, Progress, Row, pause_s
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
 from paceline.pacing.breaker import Breaker, BreakerPolicy, is_server_fault
@@ -17,14 +17,14 @@ RATE, GROWTH, CAPACITY = RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPAC
 EVEN = 0.5  # this luck leaves a pause as it is
 
 
-def after(policy, refusal, luck=EVEN, *, failed=1, row=1, full=0, **facts):
+def after(policy, refusal, luck=EVEN, *, failed=1, row=1, in_vain=0, **facts):
     """The decision after so many failures of one kind, and so many refusals of the pool in a row.
 
-    ``full``: how many were by full servers, and none was admitted meanwhile.
+    ``in_vain``: how many were by full servers, and none was admitted meanwhile.
     """
     about_rate = refusal is not None and refusal.kind.about_rate and refusal.scope is RefusalScope.POOL
-    of_pool = about_rate or full
-    failures = Failures(of_pool=failed, full=full) if of_pool else Failures(own=failed)
+    of_pool = about_rate or in_vain
+    failures = Failures(of_pool=failed, in_vain=in_vain) if of_pool else Failures(own=failed)
     return policy.after(failures, refusal, Row(row, **facts) if of_pool else None, luck)
 
 
@@ -58,6 +58,12 @@ def after(policy, refusal, luck=EVEN, *, failed=1, row=1, full=0, **facts):
 )
 def test_table(refusal, number, luck, expected):
     assert after(RetryPolicy(), refusal, luck, failed=number, row=number) == expected
+
+
+@pytest.mark.parametrize(("failed", "pause_s"), [(1, 0.2), (2, 2), (3, 4), (9, 4)])
+def test_only_a_refused_probe_refutes_the_shorter_one_of_two_waits(failed, pause_s):
+    again = after(RetryPolicy(), Refusal(RATE, retry_after_s=60, sooner_s=0.2), 0.0, failed=failed, row=1)
+    assert again == Again(pause_s, pool_wide=True)
 
 
 class TestLongWaits:
@@ -134,6 +140,35 @@ def test_what_the_provider_asks_for_is_a_minimum(failed, row, asked_s, luck, kin
 
 
 class TestProgress:
+    def test_an_answer_counts_as_one_admitted_attempt(self):
+        progress = Progress()
+        for _ in range(2):
+            progress.admit(T0)
+        assert progress.row(T0, T0, Refusal(RATE)) == Row(1, admitted=2)
+
+    def test_an_attempt_is_presumed_admitted_after_twice_the_slowest_refusal(self):
+        progress = Progress()
+        progress.refuse(T0 + NS, T0, Refusal(RATE))
+        now_ns = T0 + 9 * NS
+        for in_flight_s, admitted in [(1.5, 0), (2.0, 1)]:
+            row = progress.row(now_ns, now_ns - NS // 10, Refusal(RATE), [now_ns - round(in_flight_s * NS)])
+            assert row.admitted == admitted
+
+    def test_a_slow_refusal_counts_at_once(self):
+        now_ns = T0 + 9 * NS
+        row = Progress().row(now_ns, now_ns - NS, Refusal(RATE), [now_ns - NS * 3 // 2])
+        assert row.admitted == 0
+
+    def test_attempts_in_flight_at_a_refusal_count_once_with_it(self):
+        progress = Progress()
+        for sent_s, refused_s, number in [(0.0, 1.0, 1), (0.5, 2.0, 1), (1.5, 3.0, 2), (3.0, 4.0, 3)]:
+            sent_ns, now_ns = T0 + round(sent_s * NS), T0 + round(refused_s * NS)
+            assert progress.row(now_ns, sent_ns, Refusal(RATE)).number == number
+            progress.refuse(now_ns, sent_ns, Refusal(RATE))
+
+    def test_a_wait_of_nothing_is_none(self):
+        assert pause_s(Refusal(RATE, retry_after_s=0), Row(1), first_s=5.0) == 5.0
+
     def test_attempts_in_flight_together_count_once_and_an_admitted_one_ends_the_row(self):
         progress, refusal = Progress(), Refusal(RATE, retry_after_s=500.0)
         for late_ns in range(5):
@@ -170,24 +205,97 @@ class TestFullServers:
         failures, counted = Failures(), []
         for admitted in (5, 6, 8, 8, 8, 9, 9):
             failures.count(Row(1, admitted=admitted), Refusal(CAPACITY))
-            counted.append(failures.full)
+            counted.append(failures.in_vain)
         assert counted == [1, 1, 1, 2, 3, 1, 2]
         failures.count(Row(9, admitted=9), Refusal(RATE))
         failures.count(None)
-        assert (failures.own, failures.full, failures.of_pool, failures.admitted) == (1, 2, 8, 5)
+        assert (failures.own, failures.in_vain, failures.of_pool, failures.admitted) == (1, 2, 8, 5)
 
     def test_the_pause_grows_only_while_none_is_served(self):
         policy, full = RetryPolicy(), Refusal(CAPACITY)
-        assert after(policy, full, full=1, failed=9, row=4) == Again(1, pool_wide=False)
-        assert after(policy, full, full=4, failed=9) == Again(8, pool_wide=False)
-        assert after(policy, full, full=6, failed=9) == GiveUp("6 attempts made")
+        assert after(policy, full, in_vain=1, failed=9, row=4) == Again(1, pool_wide=False)
+        assert after(policy, full, in_vain=4, failed=9) == Again(8, pool_wide=False)
+        assert after(policy, full, in_vain=6, failed=9) == GiveUp("6 attempts made")
 
     def test_a_request_that_chance_cannot_explain_is_given_up(self):
         half = {"refused": 1_000, "admitted": 1_000}
-        assert isinstance(after(RetryPolicy(), Refusal(CAPACITY), full=1, failed=19, **half), Again)
-        ends = after(RetryPolicy(), Refusal(CAPACITY), full=1, failed=20, **half)
+        assert isinstance(after(RetryPolicy(), Refusal(CAPACITY), in_vain=1, failed=19, **half), Again)
+        ends = after(RetryPolicy(), Refusal(CAPACITY), in_vain=1, failed=20, **half)
         assert ends == GiveUp("20 attempts made, while 1,000 others of the pool were admitted")
-        assert after(RetryPolicy(max_attempts=1), Refusal(CAPACITY), full=1).reason == "1 attempt made"
+        assert after(RetryPolicy(max_attempts=1), Refusal(CAPACITY), in_vain=1).reason == "1 attempt made"
+
+
+class TestAlone:
+    """Refusals of one request, while the pool admits others."""
+
+    def test_the_first_refusal_shows_nothing_of_its_request(self):
+        alone = Alone()
+        assert alone.judged(Refusal(RATE), Row(1, refused=1, admitted=999)) == Refusal(RATE)
+
+    def test_the_others_since_the_last_refusal_are_the_measure(self):
+        alone = Alone()
+        alone.judged(Refusal(RATE), Row(1, refused=5, admitted=100))
+        assert alone.judged(Refusal(RATE), Row(1, refused=6, admitted=104)).chance == 1 / 5
+        assert alone.judged(Refusal(RATE), Row(1, refused=8.2, admitted=105)).chance == pytest.approx(1 / 5 * 3 / 4)
+
+    def test_those_on_their_way_at_the_last_one_show_nothing(self):
+        alone = Alone()
+        alone.judged(Refusal(RATE), Row(1, refused=1, admitted=10, pending=40))
+        assert alone.judged(Refusal(RATE), Row(1, refused=2, admitted=50)).chance == 1
+        assert alone.judged(Refusal(RATE), Row(2, refused=3, admitted=49)).chance == 1
+
+    def test_what_chance_does_not_explain_is_about_the_request_and_takes_those_before_back(self):
+        alone, row = Alone(), Row(1, refused=1, admitted=0)
+        for admitted in (0, 0, 19):
+            judged = alone.judged(Refusal(RATE), row := row._replace(refused=row.refused + 1, admitted=admitted))
+            assert judged.scope is RefusalScope.POOL
+        judged = alone.judged(Refusal(RATE), row := row._replace(refused=row.refused + 1, admitted=38))
+        assert (judged.scope, judged.retracts, alone.count) == (RefusalScope.REQUEST, 3, 1)
+        judged = alone.judged(Refusal(RATE), row)
+        assert (judged.scope, judged.retracts, alone.count) == (RefusalScope.REQUEST, 0, 2)
+
+    def test_refusals_of_such_requests_count_less_for_the_others(self):
+        progress = Progress()
+        progress.refuse(T0, T0, Refusal(RATE))
+        progress.refuse(T0, T0, Refusal(RATE, chance=0.25))
+        progress.refuse(T0, T0, Refusal(RATE, scope=RefusalScope.REQUEST))
+        assert progress.row(T0, T0, Refusal(RATE)).refused == 2.25
+
+    @staticmethod
+    def refused(policy, admitted, *, refusal=None):
+        """The decisions about a request that is refused when so many others have been admitted."""
+        failures, refused = Failures(), 0.0
+        for n in admitted:
+            judged = failures.count(row := Row(1, refused=refused + 1, admitted=n), refusal or Refusal(RATE))
+            refused += judged.chance if judged.scope is RefusalScope.POOL else 0.0
+            yield policy.after(failures, judged, row, EVEN)
+
+    def test_it_waits_by_itself_and_the_pool_does_not(self):
+        found = list(self.refused(RetryPolicy(), (0, 19, 38, 40, 45)))
+        assert [again.pool_wide for again in found] == [True, True, False, False, False]
+        assert [again.delay_s for again in found[2:]] == [1, 2, 4]
+        assert not any(again.behind for again in found[2:])
+
+    def test_a_stated_wait_is_kept_if_it_is_believed(self):
+        for asked_s, kept_s in ((30, 30.125), (86_400, 1)):
+            *_, again = self.refused(RetryPolicy(), (0, 19, 38), refusal=Refusal(RATE, retry_after_s=asked_s))
+            assert again == Again(kept_s, pool_wide=False)
+
+    def test_it_ends_with_an_error(self):
+        *_, ends = self.refused(RetryPolicy(), (0, 19, 38, 57, 76, 121))
+        assert ends == GiveUp("6 attempts made, while 121 others of the pool were admitted")
+        *_, again, ends = self.refused(RetryPolicy(), (0, 19, 38, 57, 76, 85))
+        assert isinstance(again, Again)
+        assert ends == GiveUp("6 attempts made, while 85 others of the pool were admitted")
+
+    def test_it_ends_where_no_other_is_admitted_any_more(self):
+        *found, ends = self.refused(RetryPolicy(), (0, 19, 38, 38, 38, 38, 38, 38))
+        assert all(isinstance(again, Again) for again in found)
+        assert ends == GiveUp("6 attempts made")
+
+    def test_it_ends_where_the_user_bounds_the_refusals(self):
+        *_, ends = self.refused(RetryPolicy(max_refused=3), (0, 19, 38))
+        assert ends == GiveUp("3 attempts made")
 
 
 class TestBudget:
@@ -200,11 +308,21 @@ class TestBudget:
         budget = RetryBudget(T0)
         for _ in range(100):
             budget.spend(T0, 7)
-        assert [budget.spend(T0, 9) for _ in range(8)] == [0] * 6 + [1, 2]
+        assert [budget.spend(T0, 9) > 0 for _ in range(8)] == [False] * 6 + [True] * 2
 
     def test_it_saves_up_to_a_bound(self):
         budget = RetryBudget(T0)
-        assert [budget.spend(T0 + 3_600 * NS, 9_999) for _ in range(102)] == [0] * 100 + [1, 2]
+        assert [budget.spend(T0 + 3_600 * NS, 9_999) > 0 for _ in range(102)] == [False] * 100 + [True] * 2
+
+    def test_a_retry_in_advance_waits_as_long_as_earning_it_takes(self):
+        """At ten admitted in a second it is earned 31 times as fast as at none, and soon after the last one no faster than that."""
+        budget, second = RetryBudget(T0), 0
+        for second in range(1, 61):
+            budget.spend(T0 + second * NS, 10 * second)
+        now_ns = T0 + second * NS
+        waits_s = [budget.spend(now_ns, 10 * second) for _ in range(400)]
+        assert waits_s[-1] == pytest.approx(301 / 31, rel=0.15)
+        assert budget.spend(now_ns + 60 * NS, 10 * second) == pytest.approx(242, rel=0.01)
 
 
 class TestBreaker:
@@ -212,8 +330,8 @@ class TestBreaker:
         breaker, now_ns = Breaker(BreakerPolicy(failures=3, pause_s=10)), T0
         assert [breaker.failed(T0, T0) for _ in range(3)] == [False, False, True]
         assert not breaker.failed(T0 + NS // 2, T0)  # it was on its way
-        for pause_s in (1, 2, 4, 8, 10, 10):
-            assert breaker.open_until_ns == now_ns + pause_s * NS
+        for open_s in (1, 2, 4, 8, 10, 10):
+            assert breaker.open_until_ns == now_ns + open_s * NS
             now_ns = breaker.open_until_ns
             assert breaker.failed(now_ns, now_ns)
         breaker.succeeded()
@@ -243,7 +361,7 @@ class TestBreaker:
             BreakerPolicy(**bad)
 
 
-@pytest.mark.parametrize(("failed", "behind"), [(2, False), (3, True)])
-def test_where_a_rate_is_measured_nothing_pauses_and_a_refused_request_goes_behind(failed, behind):
-    again = after(RetryPolicy(), Refusal(RefusalKind.RATE, retry_after_s=5.0), failed=failed, is_paced=True)
+@pytest.mark.parametrize(("failed", "row", "behind"), [(2, 1, False), (3, 1, True), (1, 2, True)])
+def test_where_a_rate_is_measured_nothing_pauses_and_a_refused_request_goes_behind(failed, row, behind):
+    again = after(RetryPolicy(), Refusal(RefusalKind.RATE, retry_after_s=5.0), failed=failed, row=row, is_paced=True)
     assert again == Again(0.0, pool_wide=True, behind=behind)

@@ -7,10 +7,11 @@ from itertools import pairwise
 
 import pytest
 from core_shared_ledger import Attempt, Command, Player, commands, reloaded
-from core_worlds import EXACT, ODD, T0, gaps_ns, rate_of
+from core_worlds import AMOUNTS, BUCKETS, EXACT, ODD, T0, gaps_ns, rate_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from grids import some
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Bucket, Window
 from paceline.core.quota import NS, parse_quotas
@@ -51,7 +52,7 @@ def test_a_reloaded_ledger_gives_the_same_replies(text, history, gentle, at):
     assert again.dump() == ledger.dump()
 
 
-@pytest.mark.parametrize("text", [TOGETHER[0], *SLIDING, ODD[2]])
+@pytest.mark.parametrize("text", some([TOGETHER[0], *SLIDING, ODD[2]], TOGETHER[0], SLIDING[1], ODD[2], mark=AMOUNTS))
 @given(history=histories, at=st.integers(0, 39), back_ns=gaps_ns, gentle=st.booleans())
 def test_a_clock_set_back_changes_no_answer(text, history, at, back_ns, gentle):
     ledger, other, now_ns, set_ns = SharedLedger(), SharedLedger(), T0, 0
@@ -88,7 +89,7 @@ def played(text: str, history: list[Command], headroom_s: float, *, gentle: bool
     return sorted((a for p in group.values() for a in p.attempts), key=lambda attempt: attempt.at_ns)
 
 
-@pytest.mark.parametrize("text", [*EXACT, *ODD])
+@pytest.mark.parametrize("text", BUCKETS)
 @given(history=histories, headroom_s=headrooms_s, gentle=st.booleans())
 def test_true_cost_in_any_interval_stays_within_burst_and_rate(text, history, headroom_s, gentle):
     (limit,) = parse_quotas(text)
@@ -101,7 +102,7 @@ def test_true_cost_in_any_interval_stays_within_burst_and_rate(text, history, he
             assert admitted <= Fraction(limit.burst) + rate * (attempt.at_ns - first.at_ns + slack)
 
 
-@pytest.mark.parametrize("text", [*WINDOWS, *SLIDING])
+@pytest.mark.parametrize("text", some([*WINDOWS, *SLIDING], WINDOWS[0], *SLIDING[:2], mark=AMOUNTS))
 @given(history=histories, headroom_s=headrooms_s)
 def test_true_cost_in_any_period_stays_within_the_amount(text, history, headroom_s):
     (limit,) = parse_quotas(text)
@@ -127,7 +128,7 @@ def test_slots_held_at_the_same_time_stay_within_the_amount(history):
         assert sum(a.amounts[0] for player in group.values() for a in player.attempts if a.open) <= 7
 
 
-@pytest.mark.parametrize("text", [*EXACT, *ODD, *WINDOWS, *SLIDING, *TOGETHER])
+@pytest.mark.parametrize("text", [*BUCKETS, *WINDOWS, *SLIDING, *TOGETHER])
 @given(
     history=st.lists(
         st.tuples(gaps_ns, st.integers(1, 100), st.sampled_from("sckr"), st.integers(0, 120)), max_size=40

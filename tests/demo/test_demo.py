@@ -10,8 +10,6 @@ from click.testing import CliRunner
 from paceline.cli.app import app
 from paceline.demo.batch import Batch, Half
 from paceline.demo.live import sparkline
-from paceline.demo.picture import draw, title
-from paceline.demo.show import table, unfinished, verdict
 
 # One second's worth goes at once, the rest takes two: 600 requests a minute, 10 a second, a burst of 600.
 SMALL = [
@@ -55,6 +53,8 @@ def test_interrupt_ends_without_a_traceback(tmp_path: Path) -> None:
 
 
 def test_picture_says_what_happened(tmp_path: Path) -> None:
+    from paceline.demo.picture import draw, title  # matplotlib takes a second
+
     halves = half("SDK alone", refused=7, stopped=True), half()
     assert title(halves) == "The same 10 requests: 7 refusals without paceline, none with it"
     svg, png = draw(halves, 2.0, tmp_path / "x")
@@ -63,17 +63,24 @@ def test_picture_says_what_happened(tmp_path: Path) -> None:
 
 
 def test_empty_halves_can_be_drawn(tmp_path: Path) -> None:
+    from paceline.demo.picture import draw
+    from paceline.demo.show import table
+
     assert len(draw((Half("a", 5), Half("b", 5)), 2.0, tmp_path / "x")) == 2
     assert table((Half("a", 5), Half("b", 5))).row_count == 8
 
 
 def test_verdict_names_refusals_and_missing_answers() -> None:
+    from paceline.demo.show import verdict
+
     assert verdict(half()) == []
     assert "refused 3 attempts" in verdict(half(refused=3))[0]
     assert "1 requests of the paced half were not answered" in verdict(half(done=9))[0]
 
 
 def test_half_counts() -> None:
+    from paceline.demo.show import unfinished
+
     one = half(refused=5, done=8)
     assert (one.attempts, unfinished(one), one.span_s(0.5)) == (13, 2, 1.0)
     assert one.timeline() == [(6, 0), (0, 0), (0, 0), (2, 5)]

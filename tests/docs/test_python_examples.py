@@ -337,6 +337,8 @@ def test_the_status_has_the_fields_of_its_page():
         "waited_s",
         "expected_wait_s",
         "cost",
+        "cached_tokens",
+        "lost_in_s",
         "name",
         "lane",
         "requests",

@@ -20,6 +20,7 @@ from paceline.cli.emulate import command
         (["--batches", "turnaround"], "write it like 'turnaround_s=420'"),
         (["--batches", "cancel_s=long"], "'long' is no number"),
         (["--batches", "cancel=5"], "did you mean 'cancel_s'?"),
+        (["--cache", "--cache-misses", "2"], "cache_misses is 2.0: it must be a number from 0 to 1"),
     ],
 )
 def test_wrong_options_are_explained(arguments, message):

@@ -3,7 +3,6 @@
 import asyncio
 import http.client
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -267,7 +266,16 @@ def test_in_a_process():
         client.close()
         assert emulator.tally()["admitted"] == 1
         child = emulator._child
+        port = int(emulator.base_url.rpartition(":")[2])
+        with pytest.raises(OSError, match=str(port)):
+            Emulator(limits="3 requests/min", process=True, port=port).start()
     assert child.returncode == 0
+
+
+def test_a_process_that_cannot_start_is_an_error(monkeypatch, capfd):
+    monkeypatch.setenv("PYTHONHOME", "nowhere")
+    with pytest.raises(RuntimeError, match="has not started"):
+        Emulator(limits="3 requests/min", process=True).start()
 
 
 def test_wrong_settings_are_refused_before_anything_starts():
@@ -297,16 +305,8 @@ def test_hundreds_connect_at_once(paceline_emulator):
 
 
 def test_a_process_whose_parent_goes_at_once_says_nothing():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        command = [sys.executable, "-m", "paceline.emulator.server", str(listener.fileno())]
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            pass_fds=[listener.fileno()],
-            timeout=30,
-            check=False,
-        )
+    command = [sys.executable, "-m", "paceline.emulator.server"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 

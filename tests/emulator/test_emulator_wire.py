@@ -1,13 +1,14 @@
 """Golden answers: the exact headers and texts of both providers."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from paceline.emulator.anthropic import Anthropic
 from paceline.emulator.cohere import Cohere
 from paceline.emulator.gemini import Gemini
-from paceline.emulator.openai import Azure, Groq, OpenAI, go_duration
+from paceline.emulator.openai import Azure, Groq, OpenAI, Plain, go_duration
 from paceline.emulator.settings import Settings
 from paceline.emulator.wire import Ask
 from paceline.emulator.world import Admitted, Level, Refused
@@ -106,6 +107,23 @@ def test_silent_providers_say_nothing(dialect):
     answer = dialect.refusal(RATE, Settings(headers=False, body_numbers=False), 1)
     assert dict(answer.headers) == {b"content-type": b"application/json"}
     assert not any(c.isdigit() for c in text_of(answer).replace("gpt-5", ""))
+
+
+@pytest.mark.parametrize("kind", ["rate", "capacity", "too_large"])
+def test_a_plain_server_names_nothing(kind):
+    answer = Plain().refusal(replace(RATE, kind=kind), Settings(headers=False), 1)
+    assert (answer.status, dict(answer.headers)) == (429, {b"content-type": b"application/json"})
+    assert json.loads(answer.body) == {"error": {"message": "Too many requests."}}
+    assert Plain().rate_headers([Level("requests", 60, 500, 499, 0.12)], 0.0) == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "retry_after", "stated"),
+    [(True, "", b"2"), (False, "", None), (False, "true", b"2"), (True, "none", None), (False, 60.0, b"2")],
+)
+def test_the_wait_is_stated_with_or_without_other_headers(headers, retry_after, stated):
+    answer = openai.refusal(RATE, Settings(headers=headers, retry_after=retry_after), 1)
+    assert dict(answer.headers).get(b"retry-after") == stated
 
 
 def test_anthropic_headers():

@@ -236,3 +236,33 @@ def test_a_later_world_continues_from_what_was_used(rule, later):
         other.resume(now, state)
         left.append(round(other.levels(now, "m")[0].remaining))
     assert left == [20, 37 if rule == "bucket" else 20, later if rule == "bucket" else 20, 100]
+
+
+def test_faults_change_in_mid_run():
+    w = world("1m requests/s", changes=[{"at_s": 60, "faults": {"429": 1.0}}, {"at_s": 80, "faults": {}}])
+    kinds = [getattr(w.admit(float(at), "m", 1), "kind", "admitted") for at in (59, 60, 79, 80)]
+    assert kinds == ["admitted", "capacity", "capacity", "admitted"]
+    assert w.tally()["faults"] == {"429": 2}
+
+
+def test_a_change_of_limits_leaves_the_faults():
+    w = world("5 requests/min", faults={"429": 1.0}, changes=[{"at_s": 1, "limits": {"*": "9 requests/min"}}])
+    assert w.admit(2.0, "m", 1).kind == "capacity"
+    assert w.levels(2.0, "m")[0].limit == 9
+
+
+@pytest.mark.parametrize(
+    ("stated", "wait_s"), [("", 6.0), ("true", 6.0), ("none", 6.0), ("full", 60.0), ("long", 120.0), (86_400, 86_400)]
+)
+def test_a_refusal_states_the_wait_that_is_set(stated, wait_s):
+    w = world("10 requests/min", retry_after=stated)
+    for _ in range(10):
+        w.admit(0.0, "m", 1)
+    assert w.admit(0.0, "m", 1).wait_s == pytest.approx(wait_s)
+
+
+def test_nine_of_ten_answers_take_at_most_the_median_times_the_spread():
+    w = world("1m requests/s", latency_s=2.0, latency_spread=3.0)
+    times_s = sorted(w.admit(0.0, "m", 1).duration_s for _ in range(5_000))
+    assert times_s[2_500] == pytest.approx(2.0, rel=0.05)
+    assert times_s[4_500] == pytest.approx(6.0, rel=0.05)

@@ -34,10 +34,17 @@ def serve(tmp_path, monkeypatch):
         one.stop()
 
 
+@pytest.fixture(scope="module")
+def provider():
+    with Emulator() as provider:
+        yield provider
+
+
 @pytest.fixture
-def emulator():
-    with Emulator(limits={"*": "100k requests/min"}, latency_s=0.0) as emulator:
-        yield emulator
+def emulator(provider):
+    """A fresh emulator with fast limits, at no latency."""
+    provider.reset(limits={"*": "100k requests/min"}, latency_s=0.0, valid_key=None, start_level=1.0)
+    return provider
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import time
 import tracemalloc
 import zlib
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import cache
 
 import pytest
 from attack_helpers import ANSWER, BODY, Process, answers, connect, post, raw_server, read, talk
@@ -439,6 +440,11 @@ def reply(status=b"200 OK", *headers, body=b"", length=True):
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
+@cache
+def bomb():
+    return gzip.compress(b"0" * 50_000_000, 1)
+
+
 class TestAnswers:
     """Servers that answer against the rules."""
 
@@ -523,9 +529,8 @@ class TestAnswers:
     @pytest.mark.parametrize("status", [b"200 OK", b"400 Bad Request", b"429 Too Many Requests"])
     @pytest.mark.parametrize("kind", [b"application/json", b"text/event-stream"])
     def test_a_compressed_bomb_passes_as_it_is(self, open_gateway, upstream, status, kind):
-        bomb = gzip.compress(b"0" * 50_000_000)
         upstream.answer = reply(
-            status, b"content-type: " + kind, b"content-encoding: gzip", b"x-should-retry: false", body=bomb
+            status, b"content-type: " + kind, b"content-encoding: gzip", b"x-should-retry: false", body=bomb()
         )
         tracemalloc.start()
         got = talk(open_gateway.url, post(CHAT, b"x-paceline-timeout: 0", b"accept-encoding: gzip"))
@@ -648,9 +653,9 @@ class TestKeysStay:
         """Two commands that write the file at once do not lose a key."""
         code = "import sys; from pathlib import Path; from paceline.gateway.keys import Keys; Keys(Path(sys.argv[1])).add(sys.argv[2])"
         file = tmp_path / "keys.json"
-        running = [subprocess.Popen([sys.executable, "-c", code, file, f"k{i}"]) for i in range(6)]
-        assert [one.wait() for one in running] == [0] * 6
-        assert len(Keys(file)) == 6
+        running = [subprocess.Popen([sys.executable, "-c", code, file, f"k{i}"]) for i in range(3)]
+        assert [one.wait() for one in running] == [0] * 3
+        assert len(Keys(file)) == 3
 
 
 class TestSlowness:

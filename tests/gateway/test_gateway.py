@@ -4,6 +4,7 @@ import asyncio
 import errno
 import gzip
 import json
+import socket
 import threading
 import zlib
 
@@ -471,17 +472,24 @@ def test_several_processes_tell_their_status_as_one(serve, emulator, client, tmp
     folder.mkdir()
     limits = {"gpt-5": "600 requests/min"}
     running = serve(emulator.base_url, limits=limits, store=store, folder=folder)
-    (folder / "1.sock").touch()  # of a process that was killed
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        (folder / "1.json").write_text(json.dumps([closed.getsockname()[1], "x"]))  # of a process that was killed
+    (folder / "3.json").touch()  # of one that starts
     other = Limiter({"openai/gpt-5": "600 requests/min"}, store=store)
     (folder / "x").mkdir()
     sibling = Siblings(other, {"there": {"state": "waiting"}}.get, folder / "x")
-    next((folder / "x").glob("*.sock")).rename(folder / "2.sock")
+    file = next((folder / "x").glob("*.json")).rename(folder / "2.json")
     for _ in range(3):
         other.acquire("openai/gpt-5").wait().settle()
         assert client.post(running.url + CHAT, json=chat()).status_code == 200
     status = client.get(running.url + "/status").json()["pools"]["openai/gpt-5"]
     assert status["counts"] == {"granted": 6, "settled": 6}
     assert client.get(running.url + "/api/v1/queue/there").json() == {"state": "waiting"}
+    assert not (folder / "1.json").exists()
+    port, _ = json.loads(file.read_text())
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(b"guessed there\n")
+        assert stranger.recv(100) == b""
     sibling.close()
     other.close()
 

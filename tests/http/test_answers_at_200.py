@@ -30,7 +30,9 @@ SOON = JSON | {"retry-after-ms": "5"}
 
 
 def limiter_of(**options):
-    return paceline.Limiter(LIMITS, retry=paceline.RetryPolicy(backoff_s=0.01, jitter=0.0), **options)
+    """Without headroom: a refusal empties a bucket, and no second passes until the next attempt."""
+    retry = paceline.RetryPolicy(backoff_s=0.01, jitter=0.0)
+    return paceline.Limiter(LIMITS, retry=retry, headroom_s=0, **options)
 
 
 def counts(limiter, pool=POOL):

@@ -1,6 +1,7 @@
 """Answers that are made in the background: the request is settled with the answer that is asked for later."""
 
 import gc
+import json
 import weakref
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 
 import paceline
 from paceline.http import background, pace_transport
+from paceline.testing import ManualClock
 
 TOKENS = "100k tokens/min"
 
@@ -84,6 +86,50 @@ def test_the_oldest_of_too_many_stays_charged_as_held(monkeypatch):
         for _ in range(3):
             client.responses.create(model="gpt-5", input="Hello.", background=True)
     assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 2
+
+
+PRICES = {"openai/gpt-5": {"input": 1_000.0, "output": 1_000.0}}  # 0.001 a token
+
+
+def dollars(limiter):
+    return limiter.status()["pools"]["budget"]["quotas"][0]["spent"]
+
+
+@pytest.mark.parametrize("quotas", [TOKENS, f"{TOKENS}, 2 concurrency"])
+@pytest.mark.parametrize("after_s", [10, 5 * 3_600])
+def test_a_budget_is_charged_with_the_usage_of_the_answer(quotas, after_s):
+    clock = ManualClock(1_800_000_000)
+    limiter = paceline.Limiter({"openai/*": quotas}, prices=PRICES, budget="100 usd/month", clock=clock)
+    with client_of(limiter, Provider(("in_progress", None), ("completed", USAGE))) as client:
+        job = client.responses.create(model="gpt-5", input="Hello.", background=True, max_output_tokens=50)
+        held = dollars(limiter)
+        assert 0.05 < held < 0.1
+        clock.advance(after_s)
+        client.responses.retrieve(job.id)
+        assert dollars(limiter) == held
+        client.responses.retrieve(job.id)
+    assert dollars(limiter) == pytest.approx(1.0)
+
+
+def test_an_answer_that_is_asked_for_as_a_stream():
+    events = [
+        {"type": "response.created", "response": answer_with("in_progress")},
+        {"type": "response.output_text.delta", "delta": "Hi."},
+        {"type": "response.completed", "response": answer_with("completed", USAGE)},
+    ]
+    body = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events)
+
+    def answer(request):
+        if request.method == "POST":
+            return httpx.Response(200, json=answer_with("queued"))
+        return httpx.Response(200, text=body, headers={"content-type": "text/event-stream"})
+
+    limiter = paceline.Limiter({"openai/*": TOKENS}, prices=PRICES, budget="100 usd/day")
+    with client_of(limiter, answer) as client:
+        job = client.responses.create(model="gpt-5", input="Hello.", background=True)
+        assert [event.type for event in client.responses.retrieve(job.id, stream=True)][-1] == "response.completed"
+    assert dollars(limiter) == pytest.approx(1.0)
+    assert not limiter.pacer.jobs
 
 
 def test_a_limiter_is_not_kept():

@@ -10,7 +10,7 @@ from paceline.core.quota import Quota
 from paceline.core.results import QuotaError
 from paceline.emulator import Emulator
 from paceline.providers.base import Usage
-from paceline.providers.prices import Prices
+from paceline.providers.prices import STARTS, Prices
 from paceline.testing import ManualClock
 
 BIG = {"*": "100k requests/min"}
@@ -92,9 +92,9 @@ class TestBudget:
     def test_a_request_above_the_whole_budget(self, server):
         limiter = limiter_with(budget="1 usd/day")
         with client_of(limiter, server) as client:
-            answer = ask(client, tokens=1_000)
+            answer = ask(client, tokens=200)
         assert answer.status_code == 429
-        assert "is estimated at 10.0" in answer.json()["error"]["message"]
+        assert "is estimated at 2.0" in answer.json()["error"]["message"]
         assert "retry-after" not in answer.headers
 
     def test_what_failed_costs_nothing(self, server):
@@ -168,6 +168,98 @@ class TestLimits:
             limiter_with(budget="5 requests/min")
 
 
+class TestUnpriced:
+    """At a host without known prices."""
+
+    @pytest.fixture
+    def seen(self, server, monkeypatch):
+        """What had been logged when each request was sent."""
+        logged, sent = [], []
+        monkeypatch.setattr("paceline.providers.prices.log.warning", lambda text, *args: logged.append(text % args))
+
+        class Transport(httpx2.BaseTransport):
+            def handle_request(self, request):
+                sent.append(list(logged))
+                usage = {"prompt_tokens": 5, "completion_tokens": 5}
+                return httpx2.Response(200, json={"choices": [{"message": {"content": "Hi."}}], "usage": usage})
+
+        return sent, Transport()
+
+    def ask(self, limiter, transport, host="llm.example"):
+        with limiter.attach(httpx2.Client(transport=transport, base_url=f"http://{host}")) as client:
+            return ask(client)
+
+    def test_a_budget_says_so_before_the_first_request(self, seen):
+        sent, transport = seen
+        limiter = limiter_with(budget="10 usd/day")
+        assert [self.ask(limiter, transport).status_code for _ in range(2)] == [200, 200]
+        [warned], again = sent
+        assert "no price is known of gpt-5 at llm.example, so it counts as free" in warned
+        assert again == [warned]
+        assert spent(limiter) == 0
+
+    def test_it_can_refuse_what_it_cannot_count(self, seen):
+        sent, transport = seen
+        limiter = limiter_with(budget="10 usd/day", unpriced="refuse")
+        answer = self.ask(limiter, transport)
+        assert (answer.status_code, answer.headers["x-paceline"]) == (429, "budget")
+        assert "no price is known of gpt-5 at llm.example" in answer.json()["error"]["message"]
+        assert "retry-after" not in answer.headers
+        assert not sent
+        assert spent(limiter) == 0
+
+    def test_a_price_that_is_given_is_known(self, seen):
+        sent, transport = seen
+        prices = {"llm.example/gpt-5": {"input": 1_000.0, "output": 1_000.0, "request": 0.5}}
+        limiter = paceline.Limiter(
+            BIG, prices=prices, budget="10 usd/day", unpriced="refuse", clock=ManualClock(MORNING_S)
+        )
+        assert self.ask(limiter, transport).status_code == 200
+        assert sent == [[]]
+        assert spent(limiter) == pytest.approx(0.51)
+
+    def test_without_a_budget_no_price_is_needed(self, seen):
+        _, transport = seen
+        assert self.ask(limiter_with(unpriced="refuse"), transport).status_code == 200
+
+    def test_it_is_one_of_two_words(self):
+        with pytest.raises(QuotaError, match="unpriced is 'free': it must be 'count' or 'refuse'"):
+            limiter_with(unpriced="free")
+
+
+def test_a_tier_is_reserved_as_asked_and_charged_as_served(monkeypatch):
+    """A request for priority that was served at the standard tier costs the standard price."""
+    prices = {"openai/gpt-5": {"input": 0, "output": 0, "request": 1}}
+    prices["openai/gpt-5@priority"] = {"input": 0, "output": 0, "request": 2}
+    limiter = paceline.Limiter(BIG, prices=prices, budget="10 usd/day", clock=ManualClock(MORNING_S))
+    reserved = []
+
+    class Transport(httpx2.BaseTransport):
+        def handle_request(self, request):
+            reserved.append(spent(limiter))
+            usage = {"prompt_tokens": 5, "completion_tokens": 5}
+            served = {"service_tier": tier} if tier else {}
+            return httpx2.Response(
+                200, json={"choices": [{"message": {"content": "Hi."}}], "usage": usage, **served}, headers=headers
+            )
+
+    client = limiter.attach(httpx2.Client(transport=Transport(), base_url="http://a.test"), provider="openai")
+    body = {"model": "gpt-5", "messages": [], "service_tier": "priority"}
+    tier, headers = "default", {}
+    client.post("/v1/chat/completions", json=body)
+    assert spent(limiter) == 1
+    tier = "priority"
+    client.post("/v1/chat/completions", json=body)
+    assert spent(limiter) == 3
+    tier = None  # not reported: as asked
+    client.post("/v1/chat/completions", json=body)
+    assert spent(limiter) == 5
+    headers = {"x-gemini-service-tier": "standard"}
+    client.post("/v1/chat/completions", json=body)
+    assert spent(limiter) == 6
+    assert reserved == [2, 3, 5, 7]
+
+
 class TestPrices:
     def test_of_the_library(self):
         prices = Prices({})
@@ -195,3 +287,82 @@ class TestPrices:
     def test_invalid_ones_are_errors(self, price):
         with pytest.raises(QuotaError, match=r"price of 'openai/gpt-5'"):
             Prices({"openai/gpt-5": price})
+
+    @pytest.mark.parametrize(
+        ("model", "usage", "usd"),
+        [
+            ("gpt-5.5", Usage(1_000_000 // 4, 10_000), 0.25 * 5 + 0.01 * 30),
+            ("gpt-5.5", Usage(1_000_000 // 4, 10_000, tier="default"), 0.25 * 5 + 0.01 * 30),
+            ("gpt-5.5", Usage(1_000_000 // 4, 10_000, tier="flex"), 0.5 * (0.25 * 5 + 0.01 * 30)),
+            ("gpt-5.5", Usage(1_000_000 // 4, 10_000, tier="priority"), 2.5 * (0.25 * 5 + 0.01 * 30)),
+            ("gpt-5.5", Usage(272_000, 0), 0.272 * 5),
+            ("gpt-5.5", Usage(272_001, 1_000, cached_tokens=72_001), 0.2 * 10 + 0.072001 * 1 + 0.001 * 45),
+            ("claude-opus-5", Usage(10_000, 1_000), 0.01 * 5 + 0.001 * 25),
+            ("claude-opus-5", Usage(10_000, 1_000, tier="fast"), 2 * (0.01 * 5 + 0.001 * 25)),
+            ("claude-opus-5", Usage(10_000, 0, 0, 10_000), 0.01 * 6.25),
+            ("claude-opus-5", Usage(10_000, 0, 0, 10_000, 4_000), 0.006 * 6.25 + 0.004 * 10),
+            ("claude-opus-5", Usage(10_000, 0, 0, 10_000, 10_000, tier="fast"), 0.01 * 20),
+            ("claude-haiku-5-5", Usage(100_001, 0), None),
+            ("sonar", Usage(1_000, 1_000), 0.002 + 0.012),
+            ("search-api", Usage(), 0.005),
+        ],
+    )
+    def test_tiers_lengths_writes_and_fees(self, model, usage, usd):
+        provider = "openai" if model.startswith("gpt") else "anthropic" if model.startswith("claude") else "perplexity"
+        prices = Prices({})
+        found = prices.usd(provider, model, usage)
+        if usd is None:  # the price of the library, whatever it is
+            import genai_prices
+
+            asked = genai_prices.Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
+            usd = float(genai_prices.calc_price(asked, model_ref=model, provider_id=provider).total_price)
+        assert found == pytest.approx(usd)
+
+    def test_what_the_provider_states_is_no_estimate(self):
+        assert Prices({}).usd("openrouter", "anything", Usage(1_000, 1_000, usd=0.25)) == 0.25
+
+    def test_the_fee_of_a_request_is_no_part_of_the_price_of_a_token(self):
+        price = Prices({}).find("perplexity", "sonar")
+        assert (price.input, price.output, price.request) == pytest.approx((1, 1, 0.012))
+
+    def test_a_tier_without_a_price_is_counted_as_standard_and_told_once(self, caplog):
+        prices = Prices({"openai/mine": {"input": 1, "output": 2}, "openai/mine@flex": {"input": 0.5, "output": 1}})
+        tier = Usage(1_000_000, 0, tier="ultrafast")
+        assert [prices.usd("openai", "gpt-4o", tier) for _ in range(2)] == pytest.approx([2.5, 2.5])
+        assert caplog.text.count("no price is known of the service tier ultrafast of gpt-4o at openai") == 1
+        assert "'openai/gpt-4o@ultrafast'" in caplog.text
+        assert prices.usd("openai", "mine", tier) == 1
+        assert "no price is known of the service tier ultrafast of mine" in caplog.text
+        caplog.clear()
+        assert prices.usd("openai", "mine", Usage(1_000_000, 0, tier="flex")) == 0.5
+        assert prices.usd("openai", "mine", Usage(1_000_000, 0, tier="default")) == 1
+        assert not caplog.text
+
+    def test_a_given_price_has_a_fee_and_the_price_of_long_writes(self):
+        given = {"input": 1, "output": 2, "cache_write": 3, "hour_write": 4, "request": 0.5}
+        assert Prices({"m": given}).usd("x", "m", Usage(2_000_000, 0, 0, 2_000_000, 1_000_000)) == 3 + 4 + 0.5
+
+    def test_a_price_by_the_time_of_day_is_looked_up_again(self, monkeypatch):
+        at = dt.datetime(2026, 11, 24, 12, tzinfo=dt.UTC)
+        prices = Prices({})
+        _, model = prices._model("deepseek", "deepseek-chat")
+        asked = []
+        monkeypatch.setattr(
+            type(model), "calc_price", lambda *_, **__: asked.append(1) or type("Of", (), {"total_price": 1})
+        )
+        for minute in (0, 0, 1):
+            monkeypatch.setattr("paceline.providers.prices.time.time", lambda m=minute: at.timestamp() + 60 * m)
+            prices.usd("deepseek", "deepseek-chat", Usage(10))
+        assert len(asked) == 2 * 6
+
+    def test_every_length_at_which_a_known_price_changes_is_known(self):
+        from genai_prices.data_snapshot import get_snapshot
+
+        found = set()
+        for each in get_snapshot().providers:
+            for model in each.models:
+                listed = model.prices if isinstance(model.prices, list) else [model]
+                for price in [one.prices for one in listed] + [one.prices for one in model.price_variants or ()]:
+                    tiers = [tier for value in vars(price).values() for tier in getattr(value, "tiers", ())]
+                    found |= {tier.start for tier in tiers}
+        assert found <= set(STARTS)

@@ -1,5 +1,7 @@
 """Where `attach()` looks for a client, and what `instrument()` takes a request for."""
 
+import threading
+
 import httpx
 import httpx2
 import openai
@@ -7,6 +9,7 @@ import pydantic
 import pytest
 
 import paceline
+from paceline.http import describe
 from paceline.providers import common
 
 LIMITS = {
@@ -259,6 +262,27 @@ def test_a_gateway_is_told_how_to_name_its_provider(caplog):
     ask = {"model": "gpt-5", "input": "a"}
     canned(paceline.Limiter.for_provider("openai"), "https://gateway.internal/v1/responses", ask)
     assert "if it is a gateway to openai, name the provider: limiter.attach(client, provider='openai')" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
+def test_an_unknown_host_is_named_once_where_threads_begin_at_once(monkeypatch):
+    limiter, lines = paceline.Limiter.for_provider("openai"), []
+
+    def ask():
+        client = httpx2.Client(transport=httpx2.MockTransport(lambda _: httpx2.Response(200, json={})))
+        with limiter.attach(client):
+            client.post("https://threads.internal/v1/responses", json={"model": "gpt-5", "input": "a"})
+
+    def warning(*line):
+        lines.append(line)
+        if len(lines) == 1:  # the other thread asks before this line is written
+            other = threading.Thread(target=ask)
+            other.start()
+            other.join()
+
+    monkeypatch.setattr(describe.log, "warning", warning)
+    ask()
+    assert len(lines) == 1
 
 
 @pytest.mark.parametrize(

@@ -310,16 +310,16 @@ def warned(limits, *calls, limiter=None):
 @pytest.mark.parametrize(
     ("limits", "calls"),
     [
-        ({"openai/gpt-5": "100 images/min"}, [(f"{OPENAI}/chat/completions", CHAT)] * 2),
-        ({"gpt-5": ["9 requests/min", "100 images/min"]}, [(f"{OPENAI}/responses", {"model": "gpt-5", "input": "a"})]),
-        ({"openai/*": "100 images/min"}, [(f"{OPENAI}/chat/completions", CHAT | {"model": m}) for m in ("a-1", "b-2")]),
-        ({"anthropic/*": "100 images/min"}, [("https://api.anthropic.com/v1/messages", CHAT)]),
+        ({"openai/gpt-5": "100 pages/min"}, [(f"{OPENAI}/chat/completions", CHAT)] * 2),
+        ({"gpt-5": ["9 requests/min", "100 pages/min"]}, [(f"{OPENAI}/responses", {"model": "gpt-5", "input": "a"})]),
+        ({"openai/*": "100 pages/min"}, [(f"{OPENAI}/chat/completions", CHAT | {"model": m}) for m in ("a-1", "b-2")]),
+        ({"anthropic/*": "100 pages/min"}, [("https://api.anthropic.com/v1/messages", CHAT)]),
     ],
 )
 def test_a_limit_on_a_unit_that_no_call_has_is_named_once(limits, calls):
     [line] = warned(limits, *calls)
-    assert "the limit '100 images/min'" in line
-    assert "counted in concurrency, input_tokens, output_tokens, requests, tokens," in line
+    assert "the limit '100 pages/min'" in line
+    assert "input_tokens, output_tokens, requests, tokens," in line
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,8 @@ def test_a_limit_on_a_unit_that_no_call_has_is_named_once(limits, calls):
         ({"cohere/*": "2k inputs/min"}, [(f"{COHERE}/v2/chat", CHAT), (f"{COHERE}/v2/embed", EMBED), (f"{COHERE}/v2/rerank", CHAT)]),
         ({"groq/*": "7200 audio_seconds/hour"}, [(GROQ, CHAT)]),
         ({"cerebras/*": "150k uncached_tokens/min"}, [(CEREBRAS, CHAT)]),
-        ({"jobs": "5 images/min", "openai/*": "500 requests/min"}, [(f"{OPENAI}/chat/completions", CHAT)]),
+        ({"openai/*": "5 images/min"}, [(f"{OPENAI}/chat/completions", CHAT)]),
+        ({"jobs": "5 pages/min", "openai/*": "500 requests/min"}, [(f"{OPENAI}/chat/completions", CHAT)]),
     ],
 )  # fmt: skip
 def test_a_limit_on_a_unit_that_some_calls_have_is_not_named(limits, calls):

@@ -166,6 +166,7 @@ def test_the_user_s_own_sitecustomize_is_run(tmp_path):
     assert out.strip() == str(tmp_path / "sitecustomize.py")
 
 
+@pytest.mark.long("starts several processes")
 def test_an_interpreter_without_paceline_says_so(tmp_path):
     (tmp_path / "httpx.py").write_text("")
     bare = getattr(sys, "_base_executable", sys.executable)
@@ -173,19 +174,30 @@ def test_an_interpreter_without_paceline_says_so(tmp_path):
     out, err = run("env", f"PYTHONPATH={SITE}", bare, "-c", lines, cwd=tmp_path)
     assert out == "went on\n"
     assert "is not paced: No module named 'paceline'; install paceline there" in err
+    assert f"1 process not paced, the first one: {bare}: No module named 'paceline'\n" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_signals_reach_the_program(tmp_path, number):
-    handler = f"signal.signal({int(number)}, lambda *_: sys.exit(7))"
-    lines = f"import signal, sys, time; {handler}; print('ready', flush=True); time.sleep(30)"
-    process = start("python", "-c", lines)
+@pytest.mark.skipif(sys.platform == "win32", reason="a process cannot send another one a signal")
+def test_signals_reach_the_program():
+    numbers = [*map(int, [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])]
+    lines = f"""
+import os, signal, sys
+for number in {numbers}:
+    signal.signal(number, lambda number, _: os.write(1, b"%d\\n" % number))
+os.write(1, b"ready\\n")
+sys.stdin.read()
+sys.exit(7)
+"""
+    process = start("python", "-c", lines, stdin=subprocess.PIPE)
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(number)
-    assert process.wait(60) == 7
-    process.communicate()
+    for number in numbers:
+        process.send_signal(number)
+        assert process.stdout.readline() == f"{number}\n"
+    process.communicate(timeout=60)
+    assert process.returncode == 7
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGUSR1")
 def test_a_signal_while_the_command_is_started_reaches_it(monkeypatch):
     class Late(subprocess.Popen):
         def __init__(self, *args, **options):
@@ -223,12 +235,21 @@ def test_workers_of_a_pool_are_counted_and_a_process_that_is_forked_for_nothing_
     assert err == "paceline exec: openai/gpt-5: 3 requests, 0 refused" + err[err.index("; waits") :]
 
 
+@pytest.mark.long("starts several processes")
 def test_an_error_at_the_start_is_not_the_program_s(tmp_path):
     (tmp_path / "httpx.py").write_text("")
     line = "import os; open(os.environ['PACELINE_EXEC'], 'wb').write(b'x'); import httpx; print('went on')"
     out, err = run("python", "-c", line, environ={"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
     assert out == "went on\n"
     assert "is not paced: " in err
+    assert "install paceline" not in err
+
+
+@pytest.mark.parametrize(("end", "code"), [("", 125), ("; sys.exit(3)", 3)])
+def test_a_process_that_is_not_paced_is_an_error_if_asked_for(tmp_path, end, code):
+    line = f"import os, sys; open(os.environ['PACELINE_EXEC'], 'wb').write(b'x'); import httpx{end}"
+    run("python", "-c", line, code=code, options=("--strict",))
+    run("python", "-c", "import httpx", options=("--strict",))
 
 
 @pytest.mark.long("starts several processes")

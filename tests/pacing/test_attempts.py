@@ -211,9 +211,16 @@ class TestFaultsByHand:
         self.pool()
         assert self.fail(error, 9) == 0
 
-    def test_a_pool_that_is_none_of_a_provider_has_no_host(self):
+    def test_in_a_pool_of_ones_own_only_what_is_reported_counts(self):
         self.pool("starts")
         assert self.fail(TimeoutError(), 9) == 0
+        assert self.fail(TimeoutError(), 4, reported=True) == 0
+        assert self.fail(TimeoutError(), 1, reported=True) == pytest.approx(1.0, abs=0.01)
+
+    def test_they_count_where_limits_are_not_learned(self):
+        self.pool()
+        self.limiter = paceline.Limiter({POOL: "600 requests/min"}, clock=self.clock, learn=False)
+        assert self.fail(TimeoutError()) > 0
 
     def test_without_a_connection_the_charge_is_given_back(self):
         self.pool()

@@ -52,7 +52,7 @@ def test_a_pipeline_is_neither_starved_nor_flooded():
 
         tasks = [asyncio.create_task(work()) for _ in range(500)]
         started_s = clock.now_ns() / 1e9
-        for second in range(1_200):
+        for second in range(600):
             await asyncio.sleep(1)
             if second >= 120:
                 seen.append((items(buffer), limiter.status()["pools"]["pony"]["waiting"]))
@@ -62,7 +62,7 @@ def test_a_pipeline_is_neither_starved_nor_flooded():
         assert min(held for held, _ in seen) >= 39
         assert max(held for held, _ in seen) <= 60
         assert min(waiting for _, waiting in seen) > 0  # pony never starves
-        assert 32 < sum(at_s - started_s > 120 for at_s in done) / 18 <= 34
+        assert 32 < sum(at_s - started_s > 120 for at_s in done) / 8 <= 34
         assert items(buffer) == 0
 
     run_virtual(main)

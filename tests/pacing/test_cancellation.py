@@ -291,7 +291,7 @@ class TestALoopThatIsClosed:
         monkeypatch.setattr(pool, "binds", binds)
         thread = threading.Thread(target=limiter.status, daemon=True)
         thread.start()
-        thread.join(2)
+        thread.join(60)
         assert not left
         assert not thread.is_alive()
 
@@ -310,7 +310,7 @@ class TestWhoCannotWait:
         until(lambda: limiter.status()["pools"]["jobs"]["waiting"] == 3)
         big.cancel()
         for thread in threads:
-            thread.join(10.0)
+            thread.join(60)
         assert not any(thread.is_alive() for thread in threads)
 
     def test_under_another_driver_than_asyncio(self):

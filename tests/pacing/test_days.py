@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import paceline
+from grids import some
 from paceline.config import parse_limit
 from paceline.core.quota import NS, Quota
 from paceline.core.results import QuotaError
@@ -92,8 +93,9 @@ def test_where_days_refill_continuously_a_bucket_stands_beside_the_window(provid
     assert shown("100 requests/day burst 50") == ["100 requests/day burst 50"]
 
 
-@pytest.mark.parametrize("learn", [True, "up"])
-@pytest.mark.parametrize("amount", [100, 1_000])
+@pytest.mark.parametrize(
+    ("amount", "learn"), some([(100, True), (100, "up"), (1_000, True), (1_000, "up")], (100, True), (1_000, "up"))
+)
 @pytest.mark.parametrize(("pool", "tells"), [("groq/m", True), ("openai/m", False)], ids=["headers", "no headers"])
 def test_such_a_provider_refuses_nothing_and_no_day_has_more(pool, tells, amount, learn):
     """Three days with constant demand, from an hour before midnight: a window alone would be refused after each restart."""
@@ -101,7 +103,7 @@ def test_such_a_provider_refuses_nothing_and_no_day_has_more(pool, tells, amount
     server = Bucket(amount, DAY, clock.now_ns() / NS)
     limiter = paceline.Limiter({pool: f"{amount} requests/day"}, learn=learn, clock=clock)
     used = Counter()
-    for _ in range(3 * 24 * 60):
+    for _ in range(3 * 24 * 20):
         now_s = clock.now_ns() / NS
         while permit := limiter.try_acquire(pool):
             assert server.fits(now_s, 1)
@@ -109,7 +111,7 @@ def test_such_a_provider_refuses_nothing_and_no_day_has_more(pool, tells, amount
             left, reset_s = int(server.remaining(now_s)), server.reset(now_s)
             permit.settle(headers=requests_of_a_day(amount, left, reset_s) if tells else None)
             used[datetime.fromtimestamp(now_s, UTC).date()] += 1
-        clock.advance(60)
+        clock.advance(180)
     assert max(used.values()) <= amount
     assert sorted(used.values())[1] >= 0.97 * amount
 
@@ -135,20 +137,24 @@ def test_a_limit_in_headers_holds_for_the_window_and_the_bucket():
 
 
 @pytest.mark.parametrize("provider", [*PROVIDERS, "acme"])
-def test_no_day_of_any_provider_has_more(tmp_path, provider):
-    """24 hours with demand at every quarter of an hour, and a new process with the same store every seven quarters."""
-    check_days(tmp_path, f"{provider}/m", day_zone(provider) or "UTC", hours=24)
+def test_a_day_of_any_provider_has_one_of_three_forms(provider):
+    """``test_no_day_of_the_provider_has_more`` runs days of each."""
+    form = {None: "acme", "utc": "acme", "America/Los_Angeles": "gemini", "": "openai"}[day_zone(provider)]
+    assert days_of(provider) == days_of(form)
+
+
+def days_of(provider):
+    pool = f"{provider}/m"
+    quotas = paceline.Limiter({pool: "40 requests/day"}).status()["pools"][pool]["quotas"]
+    return [quota["quota"] for quota in quotas]
 
 
 @pytest.mark.parametrize("start", [datetime(2027, 3, 13, 20, 10, tzinfo=UTC), datetime(2027, 11, 6, 3, tzinfo=UTC)])
 @pytest.mark.parametrize("store", [False, True])
-@pytest.mark.parametrize(
-    ("pool", "zone"),
-    [("gemini/m", PACIFIC), ("acme/m", "UTC"), ("jobs", "UTC"), ("openai/m", "UTC"), ("groq/m", "UTC")],
-)
+@pytest.mark.parametrize(("pool", "zone"), [("gemini/m", PACIFIC), ("acme/m", "UTC"), ("openai/m", "UTC")])
 def test_no_day_of_the_provider_has_more(tmp_path, pool, zone, store, start):
-    """Three days with demand at every quarter of an hour, across a change of the clocks; with a store, restarted often."""
-    check_days(tmp_path, pool, zone, hours=72, store=store, start=start)
+    """Two days with demand at every quarter of an hour, across a change of the clocks; with a store, restarted often."""
+    check_days(tmp_path, pool, zone, hours=48, store=store, start=start)
 
 
 def check_days(folder, pool, zone, *, hours, store=True, start=START):

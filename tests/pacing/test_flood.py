@@ -8,7 +8,7 @@ from paceline.testing import run_virtual
 GRANT_S = 0.1
 
 
-def test_a_flood_of_ten_thousand():
+def test_a_flood_of_three_thousand():
     async def main(clock):
         limiter = paceline.Limiter({"jobs": "600 requests/min"}, clock=clock)
 
@@ -18,7 +18,7 @@ def test_a_flood_of_ten_thousand():
                 permit.settle()
                 return permit.waited_s
 
-        flood = [asyncio.create_task(one("flood")) for _ in range(10_000)]
+        flood = [asyncio.create_task(one("flood")) for _ in range(3_000)]
         await asyncio.sleep(60)
         waits = []
         for _ in range(20):
@@ -32,4 +32,4 @@ def test_a_flood_of_ten_thousand():
 
     waits, left = run_virtual(main)
     assert max(waits) <= 2 * GRANT_S
-    assert left > 8_000
+    assert left > 1_000

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import paceline
+from grids import some
 from paceline.core.quota import NS
 from paceline.emulator.rules import Bucket
 from paceline.testing import ManualClock
@@ -49,11 +50,11 @@ class World:
 
 
 @pytest.mark.parametrize("options", [{}, {"headroom_s": 0.1}], ids=["adaptive", "given"])
-@pytest.mark.parametrize("stall_s", [0.1, 1, 5, 7, 20, 100])
+@pytest.mark.parametrize("stall_s", some([0.1, 1, 5, 7, 20, 100], 0.1, 5, 20))
 def test_a_stalled_loop_with_a_full_queue(stall_s, options):
     async def main():
         world = World(**options)
-        tasks = [asyncio.create_task(world.work()) for _ in range(2_000)]
+        tasks = [asyncio.create_task(world.work()) for _ in range(1_300)]
         await world.run(12)
         for _ in range(3):
             world.stall(stall_s)

@@ -77,7 +77,7 @@ class TestAcquire:
         assert permit.cost == {"input_tokens": 300, "output_tokens": 200, "usd": 0.5, "requests": 1}
         assert [quota["remaining"] for quota in status(limiter)["quotas"]] == [59, 500, 4.5]
 
-    def test_ten_thousand_waiters_get_one_grant_each_in_order(self):
+    def test_four_thousand_waiters_get_one_grant_each_in_order(self):
         async def main(clock):
             limiter, order = jobs(clock, {"jobs": "1000 requests/s burst 2000"}), []
 
@@ -85,13 +85,13 @@ class TestAcquire:
                 async with limiter.acquire("jobs"):
                     order.append((number, clock.now_ns()))
 
-            await asyncio.gather(*(work(number) for number in range(10_000)))
-            assert status(limiter)["counts"] == {"granted": 10_000, "settled": 10_000}
+            await asyncio.gather(*(work(number) for number in range(4_000)))
+            assert status(limiter)["counts"] == {"granted": 4_000, "settled": 4_000}
             return order
 
         order = run_virtual(main)
-        assert [number for number, _ in order] == list(range(10_000))
-        assert (order[-1][1] - order[0][1]) / NS == pytest.approx(9.0)  # 1 000 at once: the burst less the headroom
+        assert [number for number, _ in order] == list(range(4_000))
+        assert (order[-1][1] - order[0][1]) / NS == pytest.approx(3.0)  # 1 000 at once: the burst less the headroom
 
     def test_why_it_waits(self):
         async def main(clock):

@@ -207,9 +207,7 @@ def test_an_invalid_name(name):
 
 
 def test_an_unknown_host_has_no_rate():
-    with pytest.warns(
-        PacelineWarning, match=r"a rate is measured until an answer states one \(with a store: 8 concurrency\)"
-    ):
+    with pytest.warns(PacelineWarning, match="a rate is measured until an answer states one"):
         resolved = made().model("localhost", "llama3.1")
     assert [str(quota) for quota in resolved.quotas] == ["8 concurrency"]
 

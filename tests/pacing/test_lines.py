@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
 import threading
 
 import httpx2
@@ -12,7 +13,9 @@ import pytest
 from shared_world import until
 
 import paceline
+from paceline.core.quota import NS
 from paceline.core.results import NO_ANSWER
+from paceline.emulator.rules import Bucket
 from paceline.pacing import lines
 from paceline.testing import ManualClock, run_virtual
 
@@ -130,6 +133,37 @@ class TestWaits:
         records, limiter = logged(logging.INFO), limiter_of({"jobs": "60 requests/min burst 3"})
         wait(limiter, *(("jobs", {}) for _ in range(4)))
         assert [(record.used, record.limit) for record in records] == [(3, 3)]
+
+    @pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
+    def test_for_a_limit_that_is_measured(self, logged):
+        """The first lines are written before a rate is known, the last one after refusals of all but one a second."""
+        records, limiter = logged(logging.INFO), limiter_of(learn=True)
+        began_s = limiter.pacer.clock.now_ns() / NS
+        provider = Bucket(60, 60, began_s)
+        provider.charge(began_s, 50)
+
+        async def one():
+            for attempt in limiter.attempts("vllm/a"):
+                async with attempt as permit:
+                    now_s = limiter.pacer.clock.now_ns() / NS
+                    if not provider.fits(now_s, 1):
+                        permit.refused()
+                        continue
+                    provider.charge(now_s, 1)
+                    permit.settle()
+
+        async def main():
+            await asyncio.gather(*(one() for _ in range(60)))
+
+        run_virtual(main(), limiter.pacer.clock)
+        lines = [record for record in records if "waiting" in record.getMessage()]
+        assert re.fullmatch(r"Rate limit: waiting [\d.]+ s for requests of vllm/a", lines[0].getMessage())
+        assert (lines[0].used, lines[0].limit) == (None, None)
+        measured = [one for one in lines if one.limit]
+        assert re.fullmatch(
+            r"Rate limit: waiting [\d.]+ s for requests/min of vllm/a \(\d+ measured\)", measured[-1].getMessage()
+        )
+        assert measured[-1].used is None
 
     def test_of_a_shared_pool_when_its_store_has_answered(self, logged, world):
         records = logged(logging.INFO)

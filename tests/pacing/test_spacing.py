@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 import paceline
+from grids import WORLD
 from paceline.core.quota import NS
 from paceline.emulator.rules import Bucket
 from paceline.testing import run_virtual
@@ -125,7 +126,9 @@ def test_under_attached_clients_and_by_hand_together():
     assert run_virtual(main) == [STEP_S] * 5
 
 
-@pytest.mark.parametrize("rates", [(300, 300, 300), (300, 300, 500), (100, 900, 300)])
+@pytest.mark.parametrize(
+    "rates", [pytest.param((300, 300, 300), marks=WORLD), pytest.param((300, 300, 500), marks=WORLD), (100, 900, 300)]
+)
 def test_quotas_hold_at_the_provider_while_many_wait_for_their_start(rates):
     """The provider's buckets stay full until the requests are sent, which is up to a minute after their charge here."""
 

@@ -135,6 +135,76 @@ def test_a_call_of_a_negative_size_is_refused():
         Request("jobs", input_tokens=-5)
 
 
+TALK = """
+items = 20
+provider = { latency_s = 0.6, latency_per_token_s = 0.034, jitter = 0.5 }
+limits = { "anthropic/m" = "50 requests/min,ITPM input_tokens/min,8k output_tokens/min" }
+
+[[phases]]
+name = "agents"
+models = "anthropic/m"
+calls = 10
+input_tokens = 12_000
+output_tokens = 100
+grows = 600
+think_s = [1, 5]
+"""
+
+
+def talked(tmp_path, itpm):
+    work = read_workload(written(tmp_path, TALK.replace("ITPM", itpm)))
+    return plan(work, {"quotas": work.limits})
+
+
+def test_the_turns_of_a_conversation_are_cached_where_the_quota_lets_them_come_in_time(tmp_path):
+    made = talked(tmp_path, "300k")
+    assert made.turns.again == 0
+    assert made.turns.cached == pytest.approx(1 - 17_400 / (10 * 14_700), abs=0.01)
+    used = {use.quota.unit: use.used for use in made.pools["anthropic/m"].quotas}
+    assert used["input_tokens"] == 20 * (12_000 + 9 * 600)
+    assert made.items == 20
+    assert made.items_s[0] <= made.items_s[1] <= made.seconds
+
+
+def test_agents_that_a_small_quota_carries(tmp_path):
+    made = talked(tmp_path, "30k")
+    assert made.turns.carried == pytest.approx(30_000 / 60 * (3 * 0.9 + 4) / 1_740, rel=0.05)
+    assert made.turns.an_hour == pytest.approx(1_044, rel=0.1)
+    assert made.turns.again == 0
+
+
+def test_agents_on_the_command_line():
+    command = [
+        "plan", "anthropic/claude-sonnet-4", "--tier", "1", "--tier", "2", "--agents", "3", "--agents", "5", "--turns", "4",
+        "--prompt", "2k", "--shared", "1.5k", "--grows", "100", "--think", "2s", "--json",
+    ]  # fmt: skip
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    plans = json.loads(result.stdout)["plans"]
+    assert [one["variant"] for one in plans] == [
+        "tier 1, 3 agents", "tier 1, 5 agents", "tier 2, 3 agents", "tier 2, 5 agents",
+    ]  # fmt: skip
+    assert [one["calls"] for one in plans] == [12, 20, 12, 20]
+    assert plans[1]["turns"]["carried"] < plans[3]["turns"]["carried"]
+    assert "carries" in CliRunner().invoke(app, command[:-1]).output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.jsonl"], "there is no such file"),
+        (["m", "--agents", "5", "--workers", "5"], "exclude each other"),
+        (["m", "--turns", "5"], "give --agents"),
+        (["m", "--agents", "5", "--prompt", "many"], "write it like '500', '20k' or '1.5M'"),
+        (["m", "--agents", "5", "--shared", "30k"], "shared_tokens is 30000: it must be less than input_tokens"),
+    ],
+)
+def test_wrong_agents_are_explained(arguments, message):
+    result = CliRunner().invoke(app, ["plan", *arguments])
+    assert result.exit_code == 2
+    assert message in result.output
+
+
 def test_what_is_left_out_is_extended_at_the_steady_speed():
     whole = plan(of_calls([Request("m")] * 2_000, workers=50), {"quotas": {"m": "600 requests/min"}})
     part = plan(of_calls([Request("m")] * 2_000, workers=50, most=1_200), {"quotas": {"m": "600 requests/min"}})

@@ -9,6 +9,7 @@ import pytest
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
 from paceline.core.results import QuotaError, RefusalKind
 from paceline.estimation.estimate import estimate_tokens
+from paceline.http.describe import body_of
 from paceline.providers.answers import usage_cost
 from paceline.providers.base import Call, Usage
 from paceline.providers.generic import Generic
@@ -156,6 +157,29 @@ def test_embeddings_hold_input_only():
     assert call is not None
     assert OPENAI.held(call, 10, 500)[TOKENS] == 10
     assert OPENAI.charged(call, Usage(12))[TOKENS] == 12
+
+
+@pytest.mark.parametrize(("n", "images"), [(None, 1), (4, 4), (0, 1), ("4", 1), (-1, 1), (True, 1)])
+@pytest.mark.parametrize("name", ["openai", "azure", "xai", "together", "an.unknown.host"])
+def test_images_are_counted_as_asked(name, n, images):
+    provider = provider_named(name)
+    call = provider.describe("/v1/images/generations", {"model": "gpt-image-2", "prompt": TEXT, "n": n})
+    assert provider.held(call, 10, 500)["images"] == images
+    assert provider.charged(call, Usage(10, 20))["images"] == images
+    assert "images" in provider.units
+    chat = provider.describe("/v1/chat/completions", {"model": "gpt-5", "messages": [], "n": 4})
+    assert "images" not in provider.held(chat, 10, 500)
+
+
+@pytest.mark.parametrize(("asked", "held"), [(None, 16_384), (100, 100), (16_384, 16_384), (64_000, 16_384)])
+def test_cerebras_holds_a_maximum_up_to_a_cap(asked, held):
+    cerebras = provider_named("cerebras")
+    body = {"model": "gpt-oss-120b", "messages": []} | ({"max_completion_tokens": asked} if asked else {})
+    call = cerebras.describe("/v1/chat/completions", body)
+    assert cerebras.held(call, 1_000, 50)[TOKENS] == 1_000 + held
+    assert cerebras.charged(call, Usage(1_000, 30))[TOKENS] == 1_030
+    embedding = cerebras.describe("/v1/embeddings", {"model": "m", "input": TEXT})
+    assert cerebras.held(embedding, 1_000, 50)[TOKENS] == 1_000
 
 
 def test_anthropic_holds_the_expected_output_and_forgets_cached_reads():
@@ -410,3 +434,10 @@ def test_usage_cost_of_real_sdk_objects():
     assert usage_cost("openai/gpt-5", chat)[TOKENS] == 13
     message = pytest.importorskip("anthropic").types.Usage(input_tokens=10, cache_read_input_tokens=90, output_tokens=3)
     assert usage_cost("anthropic/claude-opus-5", message)[INPUT_TOKENS] == 10
+
+
+@pytest.mark.parametrize(("n", "images"), [(b"3", 3), (b"many", 1), (b"99999999", 1), ("\u0663".encode(), 1)])
+def test_images_of_a_form_are_counted_as_asked(n, images):
+    part = b'--x\r\ncontent-disposition: form-data; name="%s"\r\n\r\n%s\r\n'
+    body = body_of(part % (b"model", b"gpt-image-2") + part % (b"n", n) + b"--x--\r\n")
+    assert OPENAI.describe("/v1/images/edits", body).images == images

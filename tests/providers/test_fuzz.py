@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from grids import some
 from paceline.core.results import Reading, Refusal
 from paceline.providers import events, parse
 from paceline.providers.base import Call
@@ -237,7 +238,7 @@ def read_all(seed, number):
     return slowest_s
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", some(range(3), 0, mark=pytest.mark.long("more of the same kind")))
 def test_pieces_of_real_answers_in_any_order(seed):
     read_all(seed, 1_000)
 

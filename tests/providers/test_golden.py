@@ -40,6 +40,15 @@ def test_refusal_with_numbers(case):
         assert refusal.retry_after_s == pytest.approx(predicted, abs=case.get("within_s", 0.0011))
 
 
+def test_a_code_of_requests_holds_before_words_about_tokens():
+    """The refusal of mocklimit 0.6, whose words are the same for every unit."""
+    said = "Rate limit reached for requests in organization on tokens per min (TPM): Limit 432, Used 432, Requested 1. Please retry after 59.9s."
+    body = json.dumps({"error": {"message": said, "type": "requests", "param": None, "code": "rate_limit_exceeded"}})
+    refusal = PROVIDERS["openai"].refusal(429, {"retry-after-ms": "138"}, body.encode())
+    assert (refusal.unit, refusal.limit, refusal.period_s) == ("requests", 432, 60)
+    assert (refusal.sooner_s, refusal.retry_after_s) == (0.138, 59.9)
+
+
 @pytest.mark.parametrize("case", HEADERS, ids=lambda case: f"{case['who']} {case['reset']}")
 @pytest.mark.parametrize("unit", ["requests", "tokens"])
 def test_headers(case, unit):

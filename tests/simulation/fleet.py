@@ -8,11 +8,14 @@ from itertools import pairwise
 from paceline.core.pool import Pool
 from paceline.core.quota import parse_quotas
 from paceline.core.results import SourceKind
+from paceline.emulator.world import Refused
 from paceline.pacing.retry import RetryPolicy
 from paceline.planner.process import Process
 from paceline.planner.simulation import Request, Simulation, Stall
 
 MODEL = "openai/m"
+BAD = 7_777
+"""The input of a request that the provider never admits."""
 UNDERESTIMATE = 1.28
 """How many times as many tokens as estimated the provider counts."""
 
@@ -46,19 +49,22 @@ class Fleet:
     """Run ``jobs`` through the workers of each host; believe ``told`` about the limits.
 
     ``capacity``: arguments of the shared capacities; ``None``: each process has quotas of its own. ``stalls``: when the network
-    stalls, for how many seconds, and what it holds. Other arguments are those of the simulation and of its processes.
+    stalls, for how many seconds, and what it holds. ``bad``: the places of requests that the provider refuses for their own sake, with the
+    429 of a rate. Other arguments are those of the simulation and of its processes.
     """
 
     def __init__(
         self, told, settings, *, jobs=1_000, hosts=1, workers=500, seed=1, underestimate=UNDERESTIMATE, words=(20, 3_000),
-        output=200, model=MODEL, source="given", stalls=(), changes=(), net_s=(0.001, 0.02), lies="",
-        capacity=None, skew_s=(), store=None, headroom_s=None, retry=None, breaker=None,
+        output=200, model=MODEL, source="given", stalls=(), changes=(), net_s=(0.001, 0.02),
+        capacity=None, skew_s=(), store=None, headroom_s=None, retry=None, breaker=None, bad=(),
     ):  # fmt: skip
         self.model, self.workers, self.output, self.under = model, workers, output, underestimate
-        settings = {**settings, "limits": {model: settings["limits"]["m"]}}
-        settings["changes"] = [{"at_s": at_s, "limits": {model: limits["m"]}} for at_s, limits in changes]
+        true = settings["limits"]
+        settings = {**settings, "limits": {model: true.get("m", true.get(model))}}
+        if changes:
+            settings["changes"] = [{"at_s": at_s, "limits": {model: limits["m"]}} for at_s, limits in changes]
         self.sim = Simulation(
-            settings.pop("limits"), seed=seed, net_s=net_s, lies=lies, store=store or {},
+            settings.pop("limits"), seed=seed, net_s=net_s, store=store or {},
             stalls=[Stall(at_s, at_s + s, [way for way in ("requests", "answers") if way in held]) for at_s, s, held in stalls],
             **settings,
         )  # fmt: skip
@@ -71,18 +77,29 @@ class Fleet:
             return refuse(now, why, pool)
 
         self.sim.world.refuse = refused
+        self.bad_refused, admit = [], self.sim.world.admit  # when
+
+        def admitted(now, model, input_tokens, *args, **options):
+            if input_tokens != BAD:
+                return admit(now, model, input_tokens, *args, **options)
+            self.bad_refused.append(self.sim.now_s)
+            return self.sim.world.refuse(now, Refused("rate", model, model, "requests", 60.0, 1.0, 1.0, 1.0, 0.0))
+
+        self.sim.world.admit = admitted
         self.admitted = []  # when, and the cost that the provider held
         self.sim.network.on_admit = lambda _, held: self.admitted.append((self.sim.now_s, held))
         self.hosts = []
         for n in range(hosts):
             process = self.sim.process(
-                quotas={model: told}, source=SourceKind(source), shared=capacity is not None, **capacity or {},
+                quotas={f"{model.partition('/')[0]}/*": told}, source=SourceKind(source), shared=capacity is not None, **capacity or {},
                 skew_s=skew_s[n] if skew_s else 0.0, retry=retry or RetryPolicy(faults=True, max_attempts=12),
                 breaker=breaker, headroom_s=headroom_s if capacity is None else headroom_s or 1.0,
                 events=lambda event, n=n: self._on_event(n, event),
             )  # fmt: skip
             dice = random.Random(seed * 100 + n)
             todo = None if jobs is None else [round(dice.randint(*words) * UNDERESTIMATE) for _ in range(jobs // hosts)]
+            for place in bad:
+                todo.insert(len(todo) - place, BAD)
             self.hosts.append(Host(process, todo))
 
     def _on_event(self, n, event):
@@ -121,8 +138,8 @@ class Fleet:
                 await self.sim.time.sleep(1.0)  # its first message to the store: the caller tries again
             host.lost += sent.error is not None
 
-    def run(self, limit_s=7_200):
-        """Until all work is done, or for ``limit_s`` seconds where it is endless."""
+    def run(self, limit_s=7_200, *, whole=True):
+        """Until all work is done, or for ``limit_s`` seconds where it is endless; ``whole``: it has to be done by then."""
         endless = any(host.todo is None for host in self.hosts)
 
         async def main():
@@ -138,7 +155,7 @@ class Fleet:
             for task in done:
                 if not task.cancelled():
                     task.result()
-            states = [] if endless or not left else [host.process.limiter.status() for host in self.hosts]
+            states = [] if endless or not left or not whole else [host.process.limiter.status() for host in self.hosts]
             assert not states, f"not done after {limit_s} s: {states}"
 
         self.sim.run(main)

@@ -1,4 +1,4 @@
-"""Planted bugs, one of each kind that the random worlds have to find: each is a context in which the engine is wrong."""
+"""Planted bugs, one of each kind that the simulated worlds have to find: each is a context in which the engine is wrong."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,10 @@ from paceline.core import tracker
 from paceline.core.guesses import Guesses
 from paceline.core.meters import Bucket
 from paceline.core.queue import Queue
+from paceline.core.quota import NS
+from paceline.core.rate import MeasuredRate
 from paceline.http import exchange
+from paceline.pacing.retry import GiveUp, RetryPolicy
 from paceline.pacing.section import Section
 from paceline.planner import store
 from paceline.shared.exchange import Exchange
@@ -133,6 +136,68 @@ def two_formats() -> Iterator[None]:
     with patch.object(store.SimulatedStore, "exchange", exchange):
         yield
 
+
+@contextmanager
+def attempt_counts_for_the_request() -> Iterator[None]:
+    """A refusal for the rate of the pool uses up an attempt of its request."""
+    original = RetryPolicy._after_pool
+
+    def after_pool(self, failures, refusal, row, luck):
+        if failures.of_pool >= self.max_attempts:
+            return GiveUp("too many attempts")
+        return original(self, failures, refusal, row, luck)
+
+    with patch.object(RetryPolicy, "_after_pool", after_pool):
+        yield
+
+
+@contextmanager
+def window_taken_for_a_bucket() -> Iterator[None]:
+    """The rate before a time without admissions is taken for the rate of the provider."""
+    original = MeasuredRate._unblock
+
+    def unblock(self, now_ns, probe):
+        before = self.cycle.top
+        original(self, now_ns, probe)
+        self._hold(probe.sent_ns, max(self.cycle.top, before), lengthen=True)
+
+    with patch.object(MeasuredRate, "_unblock", unblock):
+        yield
+
+
+@contextmanager
+def probe_that_never_comes() -> Iterator[None]:
+    """Nothing goes any more when nothing was admitted."""
+    original = MeasuredRate._block
+
+    def block(self, now_ns, wait_s):
+        original(self, now_ns, wait_s)
+        self.next_at_ns = now_ns + 10**6 * NS
+
+    with patch.object(MeasuredRate, "_block", block):
+        yield
+
+
+@contextmanager
+def refused_attempts_are_measured() -> Iterator[None]:
+    """A measurement counts the refused attempts as admitted."""
+    original = MeasuredRate._lose
+
+    def lose(self, note):
+        original(self, note)
+        self.lost_total -= note.amount
+
+    with patch.object(MeasuredRate, "_lose", lose):
+        yield
+
+
+UNSTATED_BUGS = {
+    bug.__name__: bug
+    for bug in (
+        attempt_counts_for_the_request, window_taken_for_a_bucket, probe_that_never_comes, refused_attempts_are_measured,
+    )
+}  # fmt: skip
+"""Those that the worlds without stated limits have to find."""
 
 BUGS = {
     bug.__name__: bug

@@ -82,7 +82,7 @@ class Options:
     net_s: float = 0.02
     pulse_s: float = 0.0  # callers come all at once so often: some, estimated too high, and later the others
     source: str = "given"  # what the limiter takes its limits for
-    lies: str = ""  # what refusals state in place of the true wait
+    retry_after: str = ""  # the wait that refusals state
     streams: float = 0.0
     freezes: tuple[tuple[float, float, bool], ...] = ()  # of the first process; whether its clock stops
     store_lost: float = 0.0
@@ -180,7 +180,7 @@ def drawn(seed: int) -> Options:
         o = replace(
             o,
             told=rnd.choice([1.0, 0.5, 2.0, 4.0]),
-            lies=rnd.choice(["", "", "", "full", "long", "none"]),
+            retry_after=rnd.choice(["", "", "", "full", "long", "none"]),
             source=rnd.choice(["given", "given", "published", "assumed"]),
             source_known=chance(0.5),
             others=between(0, 0.4) if chance(0.4) else 0.0,
@@ -216,7 +216,7 @@ class Checked:
             net_s=(0.001, o.net_s),
             stalls=[Stall(a, b, ways[way]) for a, b, way in o.stalls],
             store={"away": o.store_away, "lost": o.store_lost, "steps": o.store_steps},
-            lies=o.lies,
+            retry_after=o.retry_after,
             latency_s=o.latency_s,
             jitter=0.3,
             headers=o.headers,
@@ -313,7 +313,7 @@ class Checked:
                 continue
             if "no answer" in one.error and (o.store_away or o.store_cut or o.store_lost):
                 continue  # a process that has never reached its store
-            if "the provider asks to wait" in one.error and o.lies == "long":
+            if "the provider asks to wait" in one.error and o.retry_after == "long":
                 continue
             if one.request.timeout_s is not None and "no permit within the timeout" in one.error:
                 continue
@@ -387,7 +387,7 @@ class Checked:
             not o.slots and 40 / each_s > 1.5 * o.limits[0][1] / o.period_s
         )  # forty callers demand the whole rate
         # A refusal that asks to wait twenty times too long is obeyed, and others cause one again and again.
-        obeyed = o.lies == "long" and o.others
+        obeyed = o.retry_after == "long" and o.others
         if o.changes and not dict(o.faults).get("growth") and o.told >= 1 and saturated and not obeyed:
             await self.recover()
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from grids import some
 from paceline.planner.simulation import Request, Simulation
 
 SCARCE, PLENTY = "openai/gpt-5", "openai/gpt-5-mini"
@@ -28,7 +29,7 @@ def refused_of(limits, *, shared, processes, flood, few, every_s, joint="300 req
     return simulation.world.tally()["refused_total"], simulation.now_s
 
 
-@pytest.mark.parametrize(("shared", "processes"), [(False, 1), (True, 1), (True, 3)])
+@pytest.mark.parametrize(("shared", "processes"), some([(False, 1), (True, 1), (True, 3)], (False, 1), (True, 3)))
 def test_what_all_models_have_together_is_used_and_not_exceeded(shared, processes):
     joint = "120 requests/min"
     world = {f"{SCARCE}|{PLENTY}": joint}

@@ -7,8 +7,8 @@ from tests.simulation.seeds import Options, check, differing, drawn, minimised, 
 from grids import WORLD, some
 
 SEEDS = range(72)
-QUICK = set(range(24)) - {1, 10}
-"""Those that `make test` runs: the quick ones of the first third. `make test-all` runs the others, too."""
+QUICK = {0, 2, 3, 5, 6, 8, 9, 11}
+"""Those that `make test` runs: the quick ones of the first quarter. `make test-all` runs the others, too."""
 
 FINDERS = {
     "plain_refunds": 179, "lost_wake_up": 1, "retry_jumps_the_queue": 14, "client_clock_in_the_store": 1,
@@ -30,20 +30,18 @@ MENDED = [
 """Seeds that once broke a promise."""
 
 
-@pytest.mark.parametrize("seed", some(MENDED, *set(MENDED) - {94, 1062, 2076, 2374, 3487, 7509, 7642}))
+@pytest.mark.parametrize("seed", some(MENDED, 513, 839, 1413, 2608, 3865))
 def test_what_seeds_once_broke_is_mended(seed):
     assert tried(seed)[1] is None
 
 
 def test_slots_that_others_hold_do_not_come_back_with_each_refusal():
     """Seed 9057, minimised: two attempts in flight were refused, and the second refusal stated the number again."""
-    options = Options(seed=9057, rule="sliding", slots=5, others=0.21, settle="actual", lies="full")
+    options = Options(seed=9057, rule="sliding", slots=5, others=0.21, settle="actual", retry_after="full")
     assert check(options) is None
 
 
-@pytest.mark.parametrize(
-    "bug", some([*BUGS], "plain_refunds", "retry_jumps_the_queue", "lesson_that_stays", "breaker_counts_callers")
-)
+@pytest.mark.parametrize("bug", some([*BUGS], "plain_refunds", "retry_jumps_the_queue", "breaker_counts_callers"))
 def test_a_planted_bug_is_found(bug):
     seed = FINDERS[bug]
     with BUGS[bug]():

@@ -21,7 +21,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("rate", "rule", "latency_s", "held", "most"), some(ROWS, *ROWS[:4]))
+@pytest.mark.parametrize(("rate", "rule", "latency_s", "held", "most"), some(ROWS, ROWS[0], ROWS[2]))
 def test_after_a_stall_of_the_network_few_are_refused(rate, rule, latency_s, held, most):
     limit = f"{rate} requests/min"
     settings = {"limits": {"m": limit}, "latency_s": latency_s, "jitter": 0.3, **rule}
@@ -44,5 +44,5 @@ def test_silence_does_not_hold_a_pool_whose_answers_take_long():
 @pytest.mark.parametrize("latency_s", some([0.02, 0.5, 5.0], 0.5))
 def test_a_faithful_provider_never_makes_a_pool_silent(latency_s):
     settings = {"limits": {"m": "500 requests/min,400k tokens/min"}, "latency_s": latency_s, "jitter": 0.9}
-    report = Fleet("500 requests/min,400k tokens/min", settings, jobs=1_200).run()
+    report = Fleet("500 requests/min,400k tokens/min", settings, jobs=600).run()
     assert not report.pool.notices

@@ -1,95 +1,129 @@
-"""One process before a provider without stated limits: it refuses, and says nothing more."""
+"""A provider that states no limit: the worlds of ``tests.simulation.unstated`` within bounds."""
 
 import pytest
-from tests.simulation.fleet import Fleet
+from tests.simulation.planted import UNSTATED_BUGS
+from tests.simulation.unstated import (
+    CHOSEN,
+    SHEDDING,
+    World,
+    drawn,
+    geometric,
+    holding,
+    mean,
+    rated,
+    refusing,
+    run,
+    started,
+    summary,
+)
 
+from grids import WORLD
 from paceline.pacing.status import report
 
-BLIND = {"headers": False, "body_numbers": False, "latency_s": 1.0, "jitter": 0.3}
-UNKNOWN = "8 concurrency"
-"""What is assumed of an unknown host."""
+FURTHER = [
+    World("60/min, burst 10, told 100 times", "told", rated(1), 60, 40, 1.0, "6000 requests/min", settings=holding(1, 10)),
+    World("5 in flight, told a rate", "told", "5 concurrency", 200, 40, 1.0, "6000 requests/min"),
+    World(
+        "40k tokens/min, told 4M", "told", "6000 requests/min,40k tokens/min", 300, latency_s=1.0, words=(20, 200),
+        told="6000 requests/min,4M tokens/min", settings={"dialect": "openai", "body_numbers": False},
+    ),
+    World(
+        "one worker, nothing for 5 minutes", "moving", rated(1), 20, 1, 0.3,
+        settings=holding(1, 1) | {"changes": refusing(5, 305)},
+    ),
+]  # fmt: skip
+WORLDS = {world.name: world for world in [*CHOSEN, *FURTHER]}
 
-# what is true, requests, workers; the most refused, and the seconds
-WORLDS = {
-    "60 a minute, burst 10": ("10 requests/10s", 200, 40, 40, 215),
-    "60 a minute, burst 1": ("1 requests/s", 200, 40, 40, 250),
-    "a burst of a minute": ("60 requests/min", 300, 40, 50, 270),
-    "600 a minute": ("10 requests/s", 1_000, 100, 30, 112),
-    "6 a minute": ("1 requests/10s", 40, 40, 25, 520),
-    "5 in flight": ("5 concurrency", 200, 40, 20, 50),
-    "no limit": ("100k requests/s", 1_000, 100, 0, 15),
+BOUNDS = {
+    "60/min, burst 1": (30, 1.2),
+    "60/min, burst 10": (30, 1.1),
+    "60/min, burst 60": (50, 1.1),
+    "6/min, burst 1": (20, 1.3),
+    "60/min, burst 1, 50 requests": (15, 1.35),
+    "2/s, burst 10, 20 workers": (15, 1.15),
+    "no limit, 50 requests": (0, 1.65),
+    "told the limit": (0, 1.06),
+    "60/min, burst 10, told 100 times": (60, 1.1),
+    "5 in flight, told a rate": (60, 1.3),
+    "40k tokens/min, told 4M": (40, 1.6),
+    "1 in flight": (20, 1.2),
+    "5 in flight": (20, 1.1),
+    "5 in flight, answers of any length": (20, 1.1),
+    "10, then 4, then 10/s": (25, 1.3),
+    "one worker, nothing for 5 minutes": (45, 1.7),
+    "30 in a minute": (40, 1.4),
+    "states the wait, 60/min, burst 10": (20, 1.1),
+    "states a day, 30 in 15 s": (8, 1.8),
+}
+"""The most refusals, and the longest time as a multiple of the ideal."""
+
+
+def is_broken(name, seed):
+    """Whether a world is not within its bounds, and what became of it."""
+    outcome, (refused, times) = run(WORLDS[name], seed), BOUNDS[name]
+    return bool(outcome.unserved) or outcome.refused > refused or outcome.times > times, str(outcome)
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=WORLD), pytest.param(3, marks=WORLD)])
+@pytest.mark.parametrize("name", BOUNDS)
+def test_the_limit_is_found(name, seed):
+    broken, said = is_broken(name, seed)
+    assert not broken, said
+
+
+@pytest.mark.soak
+def test_the_chosen_worlds_together():
+    outcomes = [run(world) for world in CHOSEN if world.group != SHEDDING]
+    said = summary("chosen", outcomes)
+    assert sum(one.unserved for one in outcomes) == 0, said
+    assert sum(one.refused for one in outcomes) <= 2_100, said
+    assert geometric(outcomes) <= 1.2, said
+
+
+@pytest.mark.soak
+def test_random_worlds_together():
+    outcomes = [run(world) for world in map(drawn, range(80)) if world.group != SHEDDING]
+    said = summary("drawn", outcomes)
+    assert sum(one.unserved for one in outcomes) == 0, said
+    assert geometric(outcomes) <= 1.2, said
+
+
+FINDERS = {
+    "attempt_counts_for_the_request": "one worker, nothing for 5 minutes",
+    "window_taken_for_a_bucket": "60/min, burst 1, 50 requests",
+    "probe_that_never_comes": "60/min, burst 1, 50 requests",
+    "refused_attempts_are_measured": "60/min, burst 1, 50 requests",
 }
 
 
-def run(true, jobs, workers, seed, told=UNKNOWN, changes=(), source="assumed", **settings):
-    limits = {"limits": {"m": true}, **BLIND, **settings}
-    fleet = Fleet(
-        told,
-        limits,
-        source=source,
-        jobs=jobs,
-        workers=workers,
-        seed=seed,
-        words=(20, 200),
-        changes=changes,
-        lies="none",
-    )
-    fleet.run(3_600)
-    assert fleet.lost == 0
-    assert len(fleet.admitted) == jobs
-    return len(fleet.refused), fleet.admitted[-1][0], fleet
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("world", WORLDS)
-def test_an_unknown_host_is_measured(world, seed):
-    true, jobs, workers, most, slowest_s = WORLDS[world]
-    refused, took_s, _ = run(true, jobs, workers, seed)
-    said = f"{refused} refused, {took_s:.1f} s"
-    assert refused <= most, said
-    assert took_s <= slowest_s, said
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_moving_capacity_is_followed(seed):
-    changes = [(12, {"m": "4 requests/s"}), (24, {"m": "10 requests/s"})]
-    refused, took_s, _ = run("10 requests/s", 300, 100, seed, changes=changes)
-    said = f"{refused} refused, {took_s:.1f} s"
-    assert refused <= 25, said
-    assert took_s <= 50, said
+@pytest.mark.parametrize("bug", UNSTATED_BUGS)
+def test_a_planted_bug_is_found(bug):
+    with UNSTATED_BUGS[bug]():
+        broken, said = is_broken(FINDERS[bug], 1)
+    assert broken, said
 
 
 def test_what_was_found_is_in_the_status():
-    *_, fleet = run("5 concurrency", 200, 40, 1)
+    fleet = started(WORLDS["5 in flight"], 1).run()
     found = {one["unit"]: one for one in report(fleet.pool, 0)["quotas"]}
     assert found["concurrency"]["rule"] == "measured"
     assert 3 <= found["concurrency"]["limit"] <= 7
 
 
-# what is told, what is true, requests, workers; the most refused, and the seconds
-TOLD = {
-    "a hundred times too high": ("6000 requests/min", "10 requests/10s", 60, 40, 60, 85),
-    "ten times too high": ("600 requests/min", "10 requests/10s", 200, 40, 40, 215),
-    "tokens, a hundred times too high": (
-        "6000 requests/min,4M tokens/min", "6000 requests/min,40k tokens/min", 300, 100, 40, 110,
-    ),
-    "slots that are not told": ("6000 requests/min", "5 concurrency", 200, 40, 60, 50),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("world", TOLD)
-def test_a_limit_that_refusals_refute_is_measured(world, seed):
-    told, true, jobs, workers, most, slowest_s = TOLD[world]
-    refused, took_s, _ = run(true, jobs, workers, seed, told=told, source="given")
-    said = f"{refused} refused, {took_s:.1f} s"
-    assert refused <= most, said
-    assert took_s <= slowest_s, said
-
-
-@pytest.mark.parametrize(
-    ("told", "true"), [("60 requests/min", "10 requests/10s"), ("600 requests/min", "10 requests/s")]
-)
+@pytest.mark.parametrize(("told", "true"), [("60 requests/min", rated(1)), ("600 requests/min", rated(10))])
 def test_a_burst_that_was_told_too_large_is_no_other_limit(told, true):
-    *_, fleet = run(true, 200, 40, 1, told=told, source="given")
+    world = World("a smaller burst", "told", true, 200, 40, 1.0, told, settings={"quantum_s": 10.0})
+    fleet = started(world, 1).run()
+    assert fleet.lost == 0
     assert [one["rule"] for one in report(fleet.pool, 0)["quotas"]] == ["bucket"]
+
+
+def test_the_means_of_several_runs():
+    world = WORLDS["60/min, burst 1, 50 requests"]
+    outcomes = [run(world, seed) for seed in (1, 2)]
+    assert mean(world, 2).took_s == pytest.approx(sum(one.took_s for one in outcomes) / 2)
+
+
+def test_a_seed_draws_the_same_world():
+    assert drawn(7) == drawn(7)
+    assert len({drawn(seed).name for seed in range(80)}) == 80

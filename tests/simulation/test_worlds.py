@@ -41,7 +41,7 @@ WORLDS = {
 SEEDS, LATENCIES_S = [1, 2], [0.02, 0.5, 3.0]
 
 
-@pytest.mark.parametrize(("world", "seed", "latency_s"), sampled([*WORLDS], SEEDS, LATENCIES_S, quick=range(0, 19, 3)))
+@pytest.mark.parametrize(("world", "seed", "latency_s"), sampled([*WORLDS], SEEDS, LATENCIES_S, quick=[0, 9]))
 def test_world(world, seed, latency_s):
     told, true, refused, ideal, steady = WORLDS[world]
     source = "assumed" if world == "nothing told" else "given"
@@ -71,8 +71,8 @@ def test_a_limit_doubled_and_later_cut_to_a_quarter(seed, latency_s):
 
 
 def test_the_order_of_arrival_holds_and_nobody_waits_more_than_twice_the_mean():
-    report = Fleet(LIMITS, {"limits": {"m": LIMITS}, "latency_s": 0.5}, jobs=1_500).run()
-    settled = report.waits_s[500:-500]  # while all workers are at it
+    report = Fleet(LIMITS, {"limits": {"m": LIMITS}, "latency_s": 0.5}, jobs=600, workers=150).run()
+    settled = report.waits_s[150:-150]  # while all workers are at it
     assert max(settled) <= 2 * sum(settled) / len(settled)
 
 
@@ -85,12 +85,12 @@ def test_money_gone_stops_at_once():
 
 @pytest.mark.parametrize(("seed", "latency_s"), sampled(SEEDS, [0.1, 0.3, 1.0], quick=[0]))
 def test_a_minute_at_known_limits_loses_less_than_half_a_second(seed, latency_s):
-    limits = "1200 requests/min,960k tokens/min"
+    limits = "600 requests/min,480k tokens/min"
     report = Fleet(
         limits,
         {"limits": {"m": limits}, "latency_s": latency_s, "jitter": 0.3},
         seed=seed,
-        jobs=2_160,
+        jobs=1_080,
         words=(100, 1_000),
     ).run()
     assert report.refused == []
@@ -98,7 +98,7 @@ def test_a_minute_at_known_limits_loses_less_than_half_a_second(seed, latency_s)
     assert report.speed >= 0.993
 
 
-@pytest.mark.parametrize(("seed", "latency_s", "headers"), sampled(SEEDS, [0.3, 3.0], [True, False], quick=[1]))
+@pytest.mark.parametrize(("seed", "latency_s", "headers"), sampled(SEEDS, [0.3, 3.0], [True, False], quick=[]))
 def test_a_slow_network_is_no_reason_for_refusals(seed, latency_s, headers):
     limits = "1200 requests/min,960k tokens/min"
     report = Fleet(

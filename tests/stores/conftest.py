@@ -20,6 +20,7 @@ def redis_server(_redis_server: RedisServer) -> RedisServer:
 @pytest.fixture(scope="session")
 def _redis_sentinel() -> Iterator[Sentinels]:
     with sentinel() as group:
+        group.look_every(10_000, 2_000)  # as by default: often takes 2 % of a core, until the last test has ended
         yield group
 
 

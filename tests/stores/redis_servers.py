@@ -294,6 +294,12 @@ class Sentinels:
         until(lambda: self.replica.ask("ROLE")[0] == "master", "the replica as master")
         self.master, self.replica = self.replica, self.master
 
+    def look_every(self, info_ms: int, publish_ms: int) -> None:
+        """Set how often the Sentinels ask the servers, and tell each other of themselves."""
+        for sentinel in self.sentinels:
+            with suppress(redis.ResponseError):  # of a Redis before 7.0
+                sentinel.ask("SENTINEL", "DEBUG", "info-period", info_ms, "publish-period", publish_ms)
+
     def _knows_all(self, sentinel: RedisServer) -> bool:
         master = _pairs(sentinel.ask("SENTINEL", "master", self.name))
         replicas = [_pairs(replica) for replica in sentinel.ask("SENTINEL", "replicas", self.name)]
@@ -318,10 +324,7 @@ def sentinel(*config: str) -> Iterator[Sentinels]:
         )
         watchers = [stack.enter_context(RedisServer(*tracker, is_sentinel=True)) for _ in range(3)]
         group = Sentinels(master, replica, watchers)
-        often = [word for name in ("info", "publish") for word in (f"{name}-period", 100)]  # ms
-        for watcher in watchers:
-            with suppress(redis.ResponseError):  # of a Redis before 7.0
-                watcher.ask("SENTINEL", "DEBUG", *often)
+        group.look_every(100, 100)
         for watcher in watchers:
             until(lambda s=watcher: group._knows_all(s), "Sentinels that know each other and the replica")
         yield group

@@ -8,10 +8,13 @@ import pytest
 from lua_worlds import DAY_US, EPOCH_US, GRID_US, LuaLedger, World
 from lupa.lua51 import LuaRuntime
 
+from paceline.core.measured import InFlightMeter, RateMeter
 from paceline.core.meters import restarts
 from paceline.core.pause import NEXT, Phase
 from paceline.core.quota import NS, Quota, Rule
+from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Settled
+from paceline.shared.meters import BOUNDLESS, told
 from paceline.stores.redis import RedisStore
 from paceline.stores.redis_presence import Presence
 from paceline.stores.redis_wire import decode, encode, quota_set, script
@@ -55,6 +58,18 @@ def test_script_and_pause_have_the_same_table():
     assert table == {
         phase.value: {event.value: then.value for (at, event), then in NEXT.items() if at is phase} for phase in Phase
     }
+
+
+def test_the_sum_of_what_processes_have_measured_is_the_same():
+    lua, ledger, now_us = LuaLedger(), SharedLedger(), 1_800_000_000_000_000
+    quotas = (told(RateMeter(0, "requests", 0)), told(InFlightMeter(1)))
+    for number, (who, rate) in enumerate([("a", 61.25), ("b", 0.0625), ("c", 1e6), ("a", 12.5)]):
+        message = Message(who, number, quotas, [-1, -1], held=[rate, 3.0])
+        reply = lua(now_us + number, message)
+        assert reply == ledger.apply((now_us + number) * 1_000, message)
+    assert [one.used for one in reply.standings] == [12.5 + 0.0625 + 1e6, 9.0]
+    assert reply.peers == 3
+    assert all(one.learned.quota.amount == BOUNDLESS for one in reply.standings)
 
 
 @every

@@ -34,6 +34,7 @@ class TestRedisStore(StoreConformance):
         return RedisStore("redis://127.0.0.1:1")
 
 
+@pytest.mark.long("the suite over a third sort of connection")
 class TestRedisStoreWithSentinels(TestRedisStore):
     @pytest.fixture
     def url(self, redis_sentinel):
@@ -44,3 +45,7 @@ class TestRedisStoreInACluster(TestRedisStore):
     @pytest.fixture
     def url(self, redis_cluster):
         return f"redis+cluster://{hosts(redis_cluster.addresses)}"
+
+    @pytest.mark.long("starts several processes, as test_two_processes_share of TestRedisStore does")
+    def test_two_processes_share(self, request):
+        super().test_two_processes_share(request)

@@ -13,7 +13,7 @@ from paceline.stores.base import StoreError
 from paceline.stores.redis import RedisStore
 
 QUOTAS = parse_quotas("3600 tokens/hour")
-MARGIN_S = 2.0  # of a busy machine
+MARGIN_S = 20.0  # of a busy machine; the clients of the tests would wait 60 s
 
 
 def message(number=1):
@@ -120,14 +120,14 @@ def test_frozen_node_is_an_error_in_time_for_its_pools_alone(redis_cluster):
 
 
 def test_frozen_cluster_is_an_error_in_time(redis_cluster):
-    store = RedisStore(f"redis+cluster://{hosts(redis_cluster.nodes)}", timeout_s=0.5)
+    store = RedisStore(f"redis+cluster://{hosts(redis_cluster.nodes)}", timeout_s=1.0)
     for node in redis_cluster.nodes:
         node.freeze()
     before = time.monotonic()
     try:
         with pytest.raises(StoreError, match="overloaded or stopped"):
             store.exchange("pool", message())
-        assert time.monotonic() - before < 1.4  # one timeout, not one for each node
+        assert time.monotonic() - before < 2.9  # one timeout, not one for each node
     finally:
         for node in redis_cluster.nodes:
             node.thaw()

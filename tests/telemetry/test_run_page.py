@@ -54,6 +54,7 @@ def test_it_is_there_while_the_run_lasts(tmp_path, emulator):
     assert run.returncode == 0
 
 
+@pytest.mark.long("starts a process")
 def test_a_taken_port_is_an_error_before_anything_is_sent(tmp_path, emulator):
     port = emulator.base_url.rpartition(":")[2]
     run = start(tmp_path, emulator, "--page", port)

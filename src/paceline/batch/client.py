@@ -16,6 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from paceline.batch.address import Address, proxy_for
+from paceline.batch.leads import Leads
 from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import PART_MIN, Secrets
 from paceline.batch.requests import BadLineError, Request, keyless
@@ -224,6 +225,7 @@ class Client:
         self._secrets = Secrets(address.key for address in addresses.values())
         self.sender = Sender(timeout_s, self.reach, self._secrets, paused)
         self.room = Room(say)
+        self._leads = Leads(limiter.pacer.clock)
         self._limiter, self._addresses, self._timeout_s, self._say = limiter, addresses, timeout_s, say
         self._routes: dict[tuple[str, str, str], Route] = {}
         self._targets: dict[tuple[str, str], Target] = {}  # of a group, by member and path
@@ -269,7 +271,8 @@ class Client:
         exchange = self._exchange(request, metered, address, route)
         try:
             with route.asking():
-                answer = await self._answer(exchange)
+                async with self._leads.behind(metered.prompt):
+                    answer = await self._answer(exchange)
         except PausedError:
             raise
         except EndedError:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 
 from paceline.providers.base import Usage
+from paceline.providers.prices import STARTS
 
 BATCH: Final = {"openai": 0.5, "groq": 0.5, "azure": 0.5, "mistral": 0.5, "anthropic": 0.5, "gemini": 0.5}
 """The price of a request in a batch, as a part of the usual one, as of 2026-11 (developers.openai.com/api/docs/guides/batch,
 platform.claude.com, batch processing; console.groq.com/docs/batch; learn.microsoft.com/azure/ai-foundry/openai/how-to/batch;
 docs.mistral.ai/capabilities/batch; ai.google.dev/gemini-api/docs/batch-api). Together has discounts on some models."""
 
-LONG: Final = 100_000
-"""From so many input tokens on, some models cost more for each: such answers are priced one by one."""
-
-LONG_MAX: Final = 10_000
-"""How many of them; further ones are priced like short ones."""
+_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "hour_write_tokens")
 
 
 @dataclass(slots=True)
@@ -34,18 +32,18 @@ class Bill:
 
     given: Mapping[str, Mapping[str, float]]
     batched: int = 0
-    _short: dict[tuple[str, str, bool], tuple[int, list[int]]] = field(default_factory=dict)
-    _long: list[tuple[str, str, bool, Usage]] = field(default_factory=list)
+    _stated: float = 0.0
+    _sums: dict[tuple[str, str, str, int, bool], tuple[int, list[int]]] = field(default_factory=dict)
 
     def add(self, provider: str, model: str, usage: Usage, *, batch: bool) -> None:
-        """Count one answer."""
+        """Count one answer. Those in one band of lengths are added up, because their price is linear."""
         self.batched += batch
-        if usage.input_tokens > LONG and len(self._long) < LONG_MAX:
-            self._long.append((provider, model, batch, usage))
+        if usage.usd is not None:
+            self._stated += usage.usd
             return
-        amounts = usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens
-        count, sums = self._short.get((provider, model, batch), (0, [0, 0, 0, 0]))
-        self._short[provider, model, batch] = count + 1, [a + b for a, b in zip(sums, amounts, strict=True)]
+        kind = provider, model, usage.tier, bisect_left(STARTS, usage.input_tokens), batch
+        count, sums = self._sums.get(kind, (0, [0] * len(_COUNTS)))
+        self._sums[kind] = count + 1, [total + getattr(usage, name) for total, name in zip(sums, _COUNTS, strict=True)]
 
     def report(self) -> dict[str, float]:
         """The cost, for the summary; empty where prices are not installed.
@@ -58,27 +56,17 @@ class Bill:
             return {}
         from paceline.providers.prices import Prices
 
-        prices, usd, saved, unpriced = Prices(self.given), 0.0, 0.0, 0
-        kinds = [(*kind, count, sums) for kind, (count, sums) in self._short.items()]
-        for provider, model, batch, count, sums in kinds:
-            price = prices.find(provider, model)
+        prices, usd, saved, unpriced = Prices(self.given), self._stated, 0.0, 0
+        for (provider, model, tier, _, batch), (count, sums) in self._sums.items():
+            price = prices.find(provider, model, tier, sums[0] / count)
             if price is None:
                 unpriced += count
                 continue
-            names = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens")
-            whole = price.of(Usage(**dict(zip(names, sums, strict=True))))
-            usd, saved = _split(usd, saved, whole, provider, batch=batch)
-        for provider, model, batch, usage in self._long:
-            if prices.find(provider, model) is None:
-                unpriced += 1
-            else:
-                usd, saved = _split(usd, saved, prices.usd(provider, model, usage), provider, batch=batch)
+            used: dict[str, Any] = dict(zip(_COUNTS, sums, strict=True))
+            whole = price.of(Usage(**used)) + (count - 1) * price.request
+            part = BATCH.get(provider, 1.0) if batch else 1.0
+            usd, saved = usd + whole * part, saved + whole * (1.0 - part)
         return {"usd": round(usd, 6), "usd_saved": round(saved, 6), "in_batches": self.batched, "unpriced": unpriced}
-
-
-def _split(usd: float, saved: float, whole: float, provider: str, *, batch: bool) -> tuple[float, float]:
-    part = BATCH.get(provider, 1.0) if batch else 1.0
-    return usd + whole * part, saved + whole * (1.0 - part)
 
 
 def in_words(report: Mapping[str, float], answered: int) -> list[str]:

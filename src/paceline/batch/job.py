@@ -502,6 +502,8 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | 
     yield f"state: {tally.store or 'in this process only'}"
     for name in list(plan.shares)[:SHOWN]:
         yield f"{name}: {_limits(tally.start[name]['quotas'])}"
+    if not all(tally.start[name]["quotas"] for name in plan.shares):
+        return  # how long it takes is not known before an answer states a limit, or one is measured
     needs_s = forecast_s(limiter, plan, tally.left)
     if needs_s >= 1:
         yield f"{tally.about}{tally.left:,} to send: about {in_time(needs_s)} under these limits"
@@ -720,7 +722,7 @@ def _open_input(path: str) -> BinaryIO:
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.seekable():
         file.seek(0)
         return file
-    spool: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115
+    spool = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115
     with file:
         shutil.copyfileobj(file, spool, 2**20)
     spool.seek(0)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
 from collections import deque
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -95,6 +96,37 @@ def view(*, quiet: bool) -> View:
     return View() if quiet else Live() if sys.stderr.isatty() else Plain()
 
 
+@contextmanager
+def logged(view: View) -> Iterator[None]:
+    """Let ``view`` say what paceline logs, so that no line breaks the bar, and a quiet run writes none."""
+    log, handler = logging.getLogger("paceline"), _Logged(view)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Logged(logging.Handler):
+    """Says the lines of a log. Of the refusals in one pool for one reason, which the progress counts, it says the first one."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__(logging.WARNING)
+        self._view = view
+        self._said: set[tuple[str, str]] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say one line."""
+        text, fields = record.getMessage(), record.__dict__
+        if "reason" in fields:
+            kind = fields["pool"], fields["reason"]
+            if kind in self._said:
+                return
+            self._said.add(kind)
+            text = text.removeprefix(f"{fields['event']} ") + "; further ones are not shown"
+        self._view.say(text)
+
+
 class Meter:
     """The state of a run as one line: progress, speed, the limit that binds, and the time left.
 
@@ -132,8 +164,9 @@ class Meter:
         left_s = eta_s(self._plan, pools, tally.left, self._shared)
         # The provider may admit less than the limits. Where requests wait for a quota, the last minute may have been the
         # pause of a window, so that the faster of the two measured rates counts.
+        # A restart that the provider states is known better than a speed that was measured before it.
         fastest = max(rate, done / max(now_s - self._started_s, 1e-9)) if waits else rate
-        if fastest:
+        if fastest and not (waits and until_restart(pools)):
             left_s = max(left_s, tally.left / fastest, _LEFT_MIN_S)
         self.per_min, self.left_s, self.refused = rate * 60, left_s or None, refused
         parts = [
@@ -155,6 +188,16 @@ def binding(pools: dict[str, Any], left: int, workers: int) -> tuple[str, bool]:
     if pool["waiting"] and pool["binds"]:
         return (f"{name}: {pool['binds']}" if len(pools) > 1 else str(pool["binds"])), True
     return (f"{workers:,} workers" if left > workers else "the answers"), False
+
+
+def until_restart(pools: dict[str, Any]) -> bool:
+    """Whether requests wait for a quota whose restart the provider states."""
+    return any(
+        quota.get("resets_at") and quota["quota"] == pool["binds"]
+        for pool in pools.values()
+        if pool["waiting"]
+        for quota in pool["quotas"]
+    )
 
 
 def eta_s(plan: Plan, pools: dict[str, Any], left: int, shared: Collection[str] = ()) -> float:

@@ -116,7 +116,7 @@ class Tally:
             interrupted: Whether a signal stopped the run.
         """
         pools = since(self.start, pools)
-        ideal = ideal_s(pools)
+        ideal = ideal_s(pools, elapsed_s)
         return {
             "requests": self.requests,
             "ok": self.ok,
@@ -163,16 +163,26 @@ def since(start: dict[str, Any], pools: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def ideal_s(pools: dict[str, Any]) -> float:
+def ideal_s(pools: dict[str, Any], elapsed_s: float = 0.0) -> float:
     """The shortest time in which the limits admit what was spent: the burst at once, then each quota's rate.
 
-    0 where no quota was the limit: everything fitted into the bursts.
+    A quota that restarts admits its amount once in each of its windows, of which the last one is known. A measured limit is no
+    limit of the provider's, and left out. 0 where no quota was the limit: everything fitted into the bursts.
+
+    Args:
+        pools: ``limiter.status()["pools"]``, as they changed from the start.
+        elapsed_s: The time from the start to now, in seconds.
     """
     times = [0.0]
     for quota in (quota for pool in pools.values() for quota in pool["quotas"]):
+        spent, limit, period_s = quota["spent"], quota["limit"], quota["period_s"]
         # What was used before comes back first in a bucket; a window returns it all at once, at an unknown time.
-        owed = quota.get("used_before", 0.0) if quota.get("rule") == "bucket" else 0.0
-        times.append((quota["spent"] - quota["burst"] + owed) * quota["period_s"] / quota["limit"])
+        if quota.get("resets_at"):
+            restarts, first_s = math.ceil(spent / limit) - 1, (elapsed_s + quota["reset_s"]) % period_s
+            times.append(first_s + (restarts - 1) * period_s if restarts > 0 else 0.0)
+        elif quota.get("rule") != "measured":
+            owed = quota.get("used_before", 0.0) if quota.get("rule") == "bucket" else 0.0
+            times.append((spent - quota["burst"] + owed) * period_s / limit)
     return max(times)
 
 

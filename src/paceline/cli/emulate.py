@@ -36,10 +36,20 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
 @click.option("--quantum", "quantum_s", type=float, help="Seconds of the rate that a quantised bucket holds.")
 @click.option("--offset", "offset_s", type=float, help="Seconds past the full minute at which a window restarts.")
 @click.option("--latency", "latency_s", type=float, help="Seconds until an answer begins.")
-@click.option("--faults", metavar="KIND=P,...", help="'500=0.02,503=0.02,529=0.01'; also drop, slow, growth, stream.")
+@click.option(
+    "--faults", metavar="KIND=P,...", help="'500=0.02,503=0.02,529=0.01'; also 429, drop, slow, growth, stream."
+)
 @click.option(
     "--batches", metavar="NAME=VALUE,...", help="'turnaround_s=420,cancel_s=60,enqueued_tokens=2M': the Batch APIs."
 )
+@click.option(
+    "--cache", is_flag=True, default=None, help="Prompts are cached, as Anthropic and OpenAI cache them, for 5 minutes."
+)
+@click.option("--cache-life", "cache_life_s", type=float, help="Seconds that a cached prefix lives without a read.")
+@click.option("--cache-misses", type=float, help="Share of the requests that read nothing from the cache, 0 to 1.")
+@click.option(
+    "--cache-held", is_flag=True, default=None, help="The whole prompt counts until the answer begins, as at Bedrock and Groq."
+)  # fmt: skip
 @click.option("--other-users", type=float, help="Share of every rate that other users take, 0 to 1.")
 @click.option("--failed-count", is_flag=True, default=None, help="Refused requests use up the requests quota too.")
 @click.option(
@@ -50,7 +60,7 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
 @click.option("--valid-key", help="The only API key that is accepted.")
 @click.option("--money-after", type=int, help="Admitted requests after which the account has no money.")
 @click.option("--seed", type=int, help="Makes every random choice repeatable.")
-@click.option("--dialect", metavar="NAME", help="The API on OpenAI's paths: openai, azure, groq or together.")
+@click.option("--dialect", metavar="NAME", help="The API on OpenAI's paths: openai, azure, groq, together or plain.")
 @click.option("--scenario", metavar="NAME|FILE", help="A shipped scenario (see --scenarios), or a TOML file.")
 @click.option(
     "--scenarios", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the scenarios."

@@ -13,9 +13,7 @@ from paceline.cli import options
 from paceline.core.results import PacelineError
 
 USAGE = 2
-EPILOG = (
-    """The exit code is that of the command; 2 if a setting is invalid, 126 or 127 if the command cannot be started."""
-)
+EPILOG = """The exit code is that of the command; 2 if a setting is invalid, 126 or 127 if the command cannot be started, 125 with --strict."""
 
 
 @click.command(
@@ -31,8 +29,11 @@ EPILOG = (
 @options.USABLE
 @options.STORE
 @options.ON_STORE_FAILURE
+@click.option("--strict", is_flag=True, help="Exit code 125 in place of 0 if a process could not be paced.")
 @click.option("--quiet", is_flag=True, help="No summary on standard error.")
-def command(*, words: tuple[str, ...], limits: tuple[str, ...], file: Path | None, quiet: bool, **given: Any) -> None:
+def command(
+    *, words: tuple[str, ...], limits: tuple[str, ...], file: Path | None, strict: bool, quiet: bool, **given: Any
+) -> None:
     """Run COMMAND with the requests of all its Python processes paced, by quotas that they share."""
     from paceline.config import Config, parse_limit
     from paceline.launcher.command import StartError, run
@@ -59,7 +60,7 @@ def command(*, words: tuple[str, ...], limits: tuple[str, ...], file: Path | Non
 
     raise_files()  # for the command, which inherits it: more of its requests can be in flight than without a limiter
     try:
-        code = run(words, arguments, config.provider, say)
+        code = run(words, arguments, config.provider, say, strict=strict)
     except StartError as error:
         click.echo(f"paceline exec: {error}", err=True)
         code = error.code

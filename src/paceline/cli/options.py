@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,17 @@ def duration(_: click.Context, __: click.Parameter, text: str | None) -> float |
         return None if text is None else seconds_of(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+_TOKENS = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([kM]?)", re.ASCII)
+
+
+def tokens(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+    """The number in an option like ``500``, ``20k`` or ``1.5M``."""
+    match = None if text is None else _TOKENS.fullmatch(text)
+    if text is not None and match is None:
+        raise click.BadParameter(f"{text!r}: write it like '500', '20k' or '1.5M'")
+    return None if match is None else round(float(match[1]) * {"": 1, "k": 1_000, "M": 1_000_000}[match[2]])
 
 
 def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:

@@ -21,7 +21,7 @@ from paceline.core.results import PacelineError
 
 if TYPE_CHECKING:
     from paceline.config import Config
-    from paceline.planner.plan import Plan
+    from paceline.planner.plan import Plan, Turns
     from paceline.planner.simulation import Request
     from paceline.planner.workload import Work
 
@@ -29,7 +29,8 @@ LATE, USAGE = 1, 2
 SPEED: Final = {"latency_s": 1.0, "latency_per_token_s": 0.02, "jitter": 0.3}
 """The speed of the simulated provider when nothing states it."""
 
-EPILOG = """SOURCE is a workload file (TOML or YAML, see docs/plan.md), or JSONL as for paceline run. Nothing is sent. Exit
+EPILOG = """SOURCE is a workload file (TOML or YAML, see docs/plan.md), or JSONL as for paceline run; with --agents it is a model:
+each agent holds a conversation, whose prompts the provider caches. Nothing is sent. Exit
 codes: 0 planned, 1 no variant ends by the time of --by or --within, 2 nothing could be planned."""
 
 
@@ -47,10 +48,40 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> float | N
 
 
 @click.command(epilog=EPILOG)
-@click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("source", metavar="SOURCE")
 @click.option("--provider", help="The provider; by model or format when not given.")
 @options.TIERS
 @click.option("--workers", multiple=True, type=click.IntRange(1, 1_000_000), help="Items at the same time; repeatable.")
+@click.option(
+    "--agents",
+    multiple=True,
+    type=click.IntRange(1, 1_000_000),
+    help="Agents at the same time, of the model SOURCE; repeatable.",
+)
+@click.option("--turns", type=click.IntRange(1, 1_000), help="Turns of each agent; 10 by default.")
+@click.option(
+    "--prompt", callback=options.tokens, metavar="TOKENS", help="The first prompt of an agent; 20k by default."
+)
+@click.option(
+    "--shared",
+    callback=options.tokens,
+    metavar="TOKENS",
+    help="The part of it that all agents begin with; 0 by default.",
+)
+@click.option(
+    "--grows",
+    callback=options.tokens,
+    metavar="TOKENS",
+    help="Tokens that each turn adds to the prompt, with the answer; 500 by default.",
+)
+@click.option("--answer", callback=options.tokens, metavar="TOKENS", help="The output of a turn; 100 by default.")
+@click.option(
+    "--think",
+    callback=options.duration,
+    metavar="TIME",
+    help="From an answer to the next turn, on average; 10s by default.",
+)
+@click.option("--cache-misses", type=click.FloatRange(0, 1), help="Share of the turns that find nothing in the cache.")
 @options.LIMIT
 @options.RPM
 @options.TPM
@@ -69,9 +100,17 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> float | N
 @click.option("--json", "as_json", is_flag=True, help="The plans as JSON on standard output.")
 def command(
     *,
-    source: Path,
+    source: str,
     tiers: tuple[str, ...],
     workers: tuple[int, ...],
+    agents: tuple[int, ...],
+    turns: int | None,
+    prompt: int | None,
+    shared: int | None,
+    grows: int | None,
+    answer: int | None,
+    think: float | None,
+    cache_misses: float | None,
     limits: tuple[str, ...],
     file: Path | None,
     by_s: float | None,
@@ -89,14 +128,38 @@ def command(
 
     if by_s is not None and within_s is not None:
         raise click.UsageError("--by and --within exclude each other: give one")
-    latency = {"latency_s": latency_s, "latency_per_token_s": latency_per_token_s}
+    asked = {
+        "calls": turns,
+        "input_tokens": prompt,
+        "shared_tokens": shared,
+        "grows": grows,
+        "output_tokens": answer,
+        "think_s": think,
+    }
+    talk = {name: value for name, value in asked.items() if value is not None}
+    if agents and workers:
+        raise click.UsageError("--agents and --workers exclude each other: give one")
+    if not agents and (talk or cache_misses is not None):
+        raise click.UsageError(
+            "--turns, --prompt, --shared, --grows, --answer, --think and --cache-misses are of agents: give --agents"
+        )
+    if not agents and not Path(source).is_file():
+        raise click.UsageError(
+            f"SOURCE is {source!r}: there is no such file; of a model, give the number of agents with --agents"
+        )
+    latency = {"latency_s": latency_s, "latency_per_token_s": latency_per_token_s, "cache_misses": cache_misses}
     speed = {name: value for name, value in latency.items() if value is not None}
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
         config = Config.load(file, given=given)
         every = by_s is not None or within_s is not None
-        again = partial(_work, source, config, speed)
-        found = dict(plans(again, config, tiers=tiers, workers=workers, limits=given["limits"], every=every, seed=seed))
+        works: dict[str, Callable[[], Work]] = {
+            f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents
+        } or {
+            f"{count:,} workers" if count else "": partial(_work, Path(source), config, speed, count)
+            for count in workers or [None]
+        }
+        found = dict(plans(works, config, tiers=tiers, limits=given["limits"], every=every, seed=seed))
         if picture is not None:
             draw_to(found, picture)
     except (PacelineError, SettingsError) as error:
@@ -112,23 +175,21 @@ def command(
 
 
 def plans(
-    work_again: Callable[[], Work],
+    works: Mapping[str, Callable[[], Work]],
     config: Config,
     *,
     tiers: Sequence[str] = (),
-    workers: Sequence[int] = (),
     limits: Collection[str] = (),
     every: bool = False,
     start_s: float | None = None,
     **options: Any,
 ) -> Iterator[tuple[str, Plan]]:
-    """The plans of each tier with each number of workers, and their titles.
+    """The plans of each tier with each work, and their titles.
 
     Args:
-        work_again: Makes the work, once for each plan.
+        works: By the title of the work what makes it, once for each plan.
         config: The settings.
         tiers: The tiers; ``all`` for all of the provider.
-        workers: How many items are in work at the same time; empty: as the work has it.
         limits: The names in the options ``--limit``.
         every: Whether all tiers are meant where none is named.
         start_s: When the work starts, in seconds since the Unix epoch; now when not given.
@@ -141,7 +202,7 @@ def plans(
 
     from paceline.planner.plan import plan
 
-    work = work_again()
+    work = next(iter(works.values()))()
     if every and work.duration_s is not None:
         raise PacelineError(
             "--by and --within need work that ends: with a duration, a plan ends although items are left"
@@ -156,15 +217,14 @@ def plans(
     for name in _unmatched(limits, work.models):
         click.echo(f"--limit {name}: no model of the work has this name", err=True)
     for tier in _tiers(home, config, tiers, every=every):
-        for count in workers or (None,):
-            work = work_again()
-            work = replace(work, workers=count or work.workers)
+        for of, again in works.items():
+            work = again()
             own = replace(config, tier=tier).arguments(home)
             if work.limits:
                 own["quotas"] = {**work.limits, **own["quotas"]}
             named = f"{home} " if len(owners) > 1 else ""
             named += f"tier {tier}" if tier and tier[0].isdigit() else (tier or "")
-            words = [named if tier else "", f"{count:,} workers" if count else ""]
+            words = [named if tier else "", of]
             title = ", ".join(filter(None, words)) or "plan"
             with _silence():
                 made = plan(work, own, start_s=time.time() if start_s is None else start_s, **options)
@@ -222,7 +282,31 @@ def _tiers(home: str | None, config: Config, tiers: Sequence[str], *, every: boo
 WORKLOADS: Final = (".toml", ".yaml", ".yml")
 
 
-def _work(source: Path, config: Config, speed: Mapping[str, float]) -> Work:
+TALK: Final = {
+    "calls": 10, "input_tokens": 20_000, "shared_tokens": 0, "grows": 500, "output_tokens": 100, "think_s": 10.0,
+}  # fmt: skip
+"""The conversations of agents where nothing else is given."""
+
+
+def _agents(model: str, count: int, talk: Mapping[str, Any], speed: Mapping[str, float]) -> Work:
+    """Agents that all start at once; each thinks between half of the mean time and one and a half times as long.
+
+    Raises:
+        PacelineError: The sizes make no sense.
+    """
+    from paceline.planner.workload import Phase, Workload
+
+    fields: dict[str, Any] = {**TALK, **talk}
+    fields["think_s"] = [0.5 * fields["think_s"], 1.5 * fields["think_s"]]
+    try:
+        phase = Phase(name="agents", models=model, **fields)
+    except ValueError as error:
+        raise PacelineError(f"--agents: {error}") from None
+    return Workload(phases=[phase], items=count, provider={**SPEED, **speed}).work()
+
+
+def _work(source: Path, config: Config, speed: Mapping[str, float], workers: int | None) -> Work:
+    """The work of a file, with another number of ``workers`` if one is given."""
     from dataclasses import replace
 
     from paceline.planner.workload import of_calls, read_workload
@@ -233,7 +317,7 @@ def _work(source: Path, config: Config, speed: Mapping[str, float]) -> Work:
         work = of_calls(_calls(source, config), workers=config.workers)
         if not work.models:
             raise PacelineError(f"{source}: there are no requests in it")
-    return replace(work, provider={**SPEED, **work.provider, **speed})
+    return replace(work, workers=workers or work.workers, provider={**SPEED, **work.provider, **speed})
 
 
 def _calls(source: Path, config: Config) -> Iterator[Request]:
@@ -268,7 +352,7 @@ def _calls(source: Path, config: Config) -> Iterator[Request]:
 def record(plan: Plan) -> dict[str, Any]:
     """A plan as JSON values."""
     return {
-        "seconds": plan.seconds if math.isfinite(plan.seconds) else None,
+        "seconds": _finite(plan.seconds),
         "items": plan.items,
         "items_per_min": plan.items_per_min,
         "calls": plan.calls,
@@ -277,6 +361,8 @@ def record(plan: Plan) -> dict[str, Any]:
         "binds": plan.binds,
         "usd": plan.usd,
         "extended": plan.extended,
+        "items_s": plan.items_s,
+        "turns": plan.turns and {name: _finite(getattr(plan.turns, name)) for name in plan.turns.__slots__},
         "starts_s": [round(at_s, 3) for at_s in plan.starts_s],
         "lanes": {name: {part: getattr(waits, part) for part in waits.__slots__} for name, waits in plan.lanes.items()},
         "pools": {
@@ -291,6 +377,10 @@ def record(plan: Plan) -> dict[str, Any]:
             for name, pool in plan.pools.items()
         },
     }
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def in_words(seconds: float) -> str:
@@ -316,6 +406,10 @@ def show(plans: Mapping[str, Plan], *, tiers: bool) -> None:
         for name, plan in plans.items()
     ]  # fmt: skip
     options.print_table(header, rows)
+    talks = [(name, *_talk(plan, plan.turns)) for name, plan in plans.items() if plan.turns is not None]
+    if talks:
+        click.echo()
+        options.print_table(("", "turns/h", "cached", "written again", "conversation", "95 %", "carries"), talks)
     if len(plans) == 1:
         plan = next(iter(plans.values()))
         click.echo()
@@ -333,6 +427,17 @@ def show(plans: Mapping[str, Plan], *, tiers: bool) -> None:
     for name, plan in plans.items():
         for reason, number in sorted(plan.failed.items(), key=lambda found: -found[1])[:3]:
             click.echo(f"{name}: {number:,} calls fail: {reason}", err=True)
+
+
+def _talk(plan: Plan, turns: Turns) -> tuple[str, ...]:
+    """What became of the conversations of a plan, as cells."""
+    took = map(in_words, plan.items_s) if plan.items_s else ("never", "never")
+    carried = (
+        f"{turns.carried:,.{0 if turns.carried >= 10 else 1}f} at once"
+        if math.isfinite(turns.carried)
+        else "any number"
+    )
+    return f"{turns.an_hour:,.0f}", f"{turns.cached:.0%}", f"{turns.again:,}", *took, carried
 
 
 def _judge(plans: Mapping[str, Plan], most_s: float, *, by: bool) -> None:

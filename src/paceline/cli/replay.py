@@ -58,7 +58,7 @@ def command(
         config = Config.load(file, given=given)
         log = read_log(source)
         again = partial(work_of, log, speed=speed)
-        plans = dict(plan.plans(again, config, tiers=tiers, limits=given["limits"], start_s=log[0].start_s))
+        plans = dict(plan.plans({"": again}, config, tiers=tiers, limits=given["limits"], start_s=log[0].start_s))
         if picture is not None:
             plan.draw_to(plans, picture)
     except (PacelineError, SettingsError) as error:

@@ -98,7 +98,7 @@ def command(
 ) -> None:
     """Send a file of requests at the full speed that the limits allow, and write a file of answers."""
     from paceline.batch.job import Job
-    from paceline.batch.progress import view
+    from paceline.batch.progress import logged, view
     from paceline.batch.requests import WHOLE, Shard
     from paceline.batch.runner import INTERRUPTED, USAGE
     from paceline.config import Config, parse_limit
@@ -132,7 +132,9 @@ def command(
         raise_files()
         gc.freeze()  # what is imported stays; most of the rest is freed by its last reference
         gc.set_threshold(*GC_THRESHOLD)
-        code, report = job.run(view(quiet=quiet))
+        shown = view(quiet=quiet)
+        with logged(shown):
+            code, report = job.run(shown)
     except PacelineError as error:
         click.echo(f"paceline run: {error}", err=True)
         sys.exit(USAGE)

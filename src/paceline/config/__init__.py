@@ -39,6 +39,7 @@ from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import QuotaError
+from paceline.pacing.allowances import Unpriced
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.limits import Limits
 from paceline.pacing.retry import RetryPolicy
@@ -73,6 +74,7 @@ class Config:
         priorities: Priorities by pattern of the names of waiters.
         budget: Quotas in US dollars for all requests together.
         prices: By ``provider/model`` the prices in US dollars for a million tokens, in place of the known ones.
+        unpriced: What a budget does with a request whose price is not known.
         shadow: The file in which requests are logged in place of being held. Not for runs.
         traffic_log: The file in which requests that are held are logged.
         upstreams: For the gateway and for groups: by name the ``base_url``, ``provider``, ``key_env`` and ``models`` of each
@@ -99,6 +101,7 @@ class Config:
     waiting_max: int = WAITING_MAX
     acquire_timeout_s: float | None = None
     estimate_factor: float | None = None
+    prompt_cache: bool = True
     min_interval_s: float = 0.0
     learn: Learns = True
     store: str | None = field(default=None, repr=False)
@@ -114,6 +117,7 @@ class Config:
     priorities: Mapping[str, int] = field(default_factory=dict)
     budget: tuple[Quota, ...] = ()
     prices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    unpriced: Unpriced = "count"
     upstreams: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     group: str | None = None

@@ -16,7 +16,7 @@ from paceline.config.sources import Place, Problems, Source, nested, warn
 from paceline.core.quota import CONCURRENCY as IN_FLIGHT
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
 from paceline.core.results import QuotaError, StoreError
-from paceline.pacing.allowances import check_budget
+from paceline.pacing.allowances import Unpriced, check_budget
 from paceline.pacing.joint import check_units, written
 from paceline.pacing.settings import TIMEOUT_MAX_S
 from paceline.providers.registry import ALIASES, PROVIDERS, suggest
@@ -264,6 +264,8 @@ class Price(TypedDict, total=False):
     output: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
     cached: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
     cache_write: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
+    hour_write: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
+    request: Annotated[float, within(0, 999_999, "a fee in USD for a request")]
 
 
 class Upstream(TypedDict, total=False):
@@ -321,6 +323,7 @@ class Settings(TypedDict, total=False):
     waiting_max: Annotated[int, within(1, 100_000_000)]
     acquire_timeout_s: Timeout
     estimate_factor: Factor
+    prompt_cache: Truth
     min_interval_s: Hour
     learn: Annotated[bool | Literal["up"], expected("true, false or 'up'")]
     store: Annotated[str, PlainValidator(_store)]
@@ -347,6 +350,7 @@ class Settings(TypedDict, total=False):
         dict[Name, Annotated[Price, table("input = 1.25, output = 10.0")]],
         table('"openai/my-model" = { input = 1.25, output = 10.0 }'),
     ]
+    unpriced: Annotated[Unpriced, expected("'count' or 'refuse'", words=get_args(Unpriced))]
     upstreams: Annotated[
         dict[Name, Annotated[Upstream, table('base_url = "http://127.0.0.1:8000"')]],
         table('local = { provider = "vllm", base_url = "http://127.0.0.1:8000" }'),

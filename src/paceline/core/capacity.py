@@ -87,6 +87,12 @@ class Capacity(Protocol):
         ``DEBT_MAX`` quotas.
         """
 
+    def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
+        """Correct an open reservation by the true amounts that are ``known`` already.
+
+        Where a store keeps the quotas, nothing happens: it would be a message.
+        """
+
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close ``reservation`` and give back its charge: its request was never sent."""
 
@@ -131,21 +137,15 @@ class LocalCapacity:
         ledger: The quotas.
         learns: Whether answers change the quotas, because a provider counts them, too; ``up``: and raise given ones.
         adapts: Whether the headroom of buckets adapts; only where answers change the quotas.
-        measures_from_ns: The instant from which the rate is measured, because no limit is stated; ``None``: never. Only
-            where answers change the quotas.
     """
 
     behind = QUEUE
     exchange_ns = FAR_NS
     exchange_due = False
 
-    def __init__(
-        self, ledger: Ledger, *, learns: Learns = False, adapts: bool = False, measures_from_ns: int | None = None
-    ) -> None:
+    def __init__(self, ledger: Ledger, *, learns: Learns = False, adapts: bool = False) -> None:
         self.ledger = ledger
         self.learning = Learning(ledger, raises=learns == "up", adapts=adapts) if learns else None
-        if self.learning is not None and measures_from_ns is not None:
-            self.learning.unstated.begin(measures_from_ns)
 
     @classmethod
     def of(
@@ -196,6 +196,9 @@ class LocalCapacity:
             if oversized:
                 self.learning.outgrown(now_ns, true)
         return true
+
+    def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
+        self.ledger.adjust(now_ns, reservation, known)
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         self.ledger.cancel(now_ns, reservation)

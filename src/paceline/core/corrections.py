@@ -115,10 +115,14 @@ class Corrections:
     def add(self, now_ns: int, quota: Quota) -> int:
         """Charge a further quota from now on, here and in the other processes; return its index."""
         self.ledger.add_quota(now_ns, quota)
-        self.unstated.stated(now_ns, quota.unit)
-        self.track_new()
+        self.added(now_ns)
         self._report(quota)
         return len(self.accounts) - 1
+
+    def added(self, now_ns: int) -> None:
+        """Track the quota that the ledger has got last. The limit of its unit is stated."""
+        self.unstated.stated(now_ns, self.accounts[-1].unit)
+        self.track_new()
 
     def take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> bool:
         """Take the limit of the answer to an attempt that was sent at ``sent_ns``; whether a quota is new or has changed.
@@ -172,9 +176,10 @@ class Corrections:
         later = [one for one in self.ledger.open_reservations if one.granted_ns > sent_ns]
         used = max(used + sum(self.ledger.amounts(one.cost)[index] for one in later), 0.0)
         self.change(index, now_ns, What.SHIFT, math.ceil(used * account.meter.quota.ns_per_unit))
-        account.spent += used
-        assert tracker is not None
-        tracker.log_charges(now_ns, tracker.charged + used)
+        if not self.shared:  # a store begins to count from there
+            account.spent += used
+            assert tracker is not None
+            tracker.log_charges(now_ns, tracker.charged + used)
 
     def set_limit(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
         """Set the limit of the quota at ``index``, here and in the other processes."""

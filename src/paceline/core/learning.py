@@ -59,9 +59,9 @@ class Learning:
         self.guesses, self.notices = self._corrections.guesses, self._corrections.notices
         self.unstated = self._corrections.unstated
 
-    def track_new(self) -> None:
-        """Track the accounts that the ledger has got since."""
-        self._corrections.track_new()
+    def added_elsewhere(self, now_ns: int) -> None:
+        """Note that another process has added a quota, which the ledger has now."""
+        self._corrections.added(now_ns)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
         """Learn from the headers of the answer to ``reservation``; see :meth:`Readings.observe`."""

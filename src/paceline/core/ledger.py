@@ -5,7 +5,7 @@ other processes make the same correction, and else by a method of the ledger.
 
 An attempt *reserves* the cost that the provider holds at admission: if the cost fits every quota, every quota is
 charged, and otherwise none. After the answer the reservation is *settled* with the true cost: a lower one gives
-an exact refund, a higher one becomes debt. An attempt that was never sent is *cancelled*. A *refused* attempt
+an exact refund, a higher one becomes debt. What the beginning of an answer shows is *adjusted* before. An attempt that was never sent is *cancelled*. A *refused* attempt
 is closed and keeps its charge: the provider had less left than the ledger, and a refund would lead to the next refusal.
 (A refusal of less than the pool is settled without tokens: ``Pool.refuse``.) A reservation that stays open beyond its time-to-live is closed and stays charged in full.
 """
@@ -264,6 +264,18 @@ class Ledger:
             ):  # quotas may have been added since
                 account.meter.answered(now_ns, mark, max(amount, cost))
         return true
+
+    def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
+        """Correct an open reservation by the true amounts that are ``known`` already; the others stay as reserved."""
+        if not reservation.open or reservation in self.oversized:
+            return
+        amounts = reservation.amounts
+        for i, (account, mark) in enumerate(zip(self.accounts, reservation.marks, strict=False)):
+            amount = known.get(account.unit, amounts[i])
+            if amount != amounts[i]:
+                account.meter.correct(now_ns, mark, amounts[i], amount)
+                account.spent += amount - amounts[i]
+                amounts[i] = amount
 
     def _most_debt(self, reservation: Reservation) -> Cost:
         """The cost of a request larger than a quota whose true cost is unknown, bounded by what the quotas can repay soon."""

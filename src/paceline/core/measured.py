@@ -39,6 +39,11 @@ class FoundMeter(Meter, Generic[Note]):
     def found(self) -> float | None:
         """The amount that was found; ``None`` for none, or while another limit holds."""
 
+    @property
+    @abstractmethod
+    def limits(self) -> bool:
+        """Whether it holds attempts back now."""
+
     @abstractmethod
     def off(self, now_ns: int) -> None:
         """Limit nothing from now on, and forget what was found: a limit is stated. Refusals in spite of it are evidence."""
@@ -46,6 +51,14 @@ class FoundMeter(Meter, Generic[Note]):
     @abstractmethod
     def explained(self, now_ns: int, reservation: Reservation) -> None:
         """The attempt was refused for another reason than this limit."""
+
+    @property
+    def told(self) -> float:
+        """What other processes are told of it."""
+        return self.found or 0.0
+
+    def among(self, now_ns: int, total: float, peers: int) -> None:
+        """Note the sum of what so many processes have told, this one among them."""
 
     def take(self, reservation: Reservation) -> Note | None:
         """The note of an attempt, which has no note from now on; ``None`` for one that has none."""
@@ -89,8 +102,19 @@ class RateMeter(FoundMeter[RateNote]):
     def found(self) -> float | None:
         return self.rate.cycle.top * self.quota.period_s or None
 
+    @property
+    def limits(self) -> bool:
+        return self.rate.phase is not Phase.OFF
+
     def off(self, now_ns: int) -> None:
         self.rate, self.notes = MeasuredRate(now_ns, stated=True), {}
+
+    @property
+    def told(self) -> float:
+        return self.rate.told * self.quota.period_s
+
+    def among(self, now_ns: int, total: float, peers: int) -> None:
+        self.rate.lean(now_ns, total / peers / self.quota.period_s if peers > 1 else 0.0)
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
         at_ns = self.rate.earliest_ns(now_ns)
@@ -137,6 +161,10 @@ class InFlightMeter(FoundMeter[InFlightNote]):
     @property
     def found(self) -> float | None:
         return self.window.size if isfinite(self.window.size) else None
+
+    @property
+    def limits(self) -> bool:
+        return isfinite(self.window.size)
 
     def off(self, now_ns: int) -> None:  # noqa: ARG002
         self.window, self.notes = InFlightWindow(), {}

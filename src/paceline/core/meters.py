@@ -409,6 +409,9 @@ class Held(Bucket):
     Were it charged at admission, the bucket would refill while the provider's is still full, and grant the same amount
     twice. A cost that is held longer than one period is charged then: long answers do not slow the pool down.
 
+    It opens at once: what is held is not refilled, so that a small first burst would let the first requests go only one after
+    the other, by the length of their answers. The quotas that are charged at admission open gently beside it.
+
     Attributes:
         held: The cost of each attempt in flight, by its mark, the oldest first.
         charged_early: The mark of the charge of each attempt in flight that was held longer than one period, by the
@@ -419,11 +422,11 @@ class Held(Bucket):
 
     holds = True
 
-    def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
+    def __init__(self, quota: Quota, now_ns: int, headroom_s: float) -> None:
         self.held: dict[int, float] = {}
         self.charged_early: dict[int, int] = {}
         self.held_amount = 0.0
-        super().__init__(quota, now_ns, headroom_s, gentle=gentle)
+        super().__init__(quota, now_ns, headroom_s)
 
     @property
     def held_ns(self) -> int:  # type: ignore[override]
@@ -937,7 +940,7 @@ def new_meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = Fa
         quota: The quota.
         now_ns: The present.
         headroom_s: The part that stays unused, in seconds of refill.
-        gentle: Whether a bucket opens slowly.
+        gentle: Whether a bucket opens slowly, unless it is held.
         held: Whether the provider charges a bucket at the end of an attempt.
     """
     if quota.rule is Rule.SLOTS:
@@ -947,7 +950,7 @@ def new_meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = Fa
     if quota.rule is Rule.EVEN:
         return Bucket(quota, now_ns, 0.0)
     if quota.rule is Rule.BUCKET:
-        return (Held if held else Bucket)(quota, now_ns, headroom_s, gentle=gentle)
+        return Held(quota, now_ns, headroom_s) if held else Bucket(quota, now_ns, headroom_s, gentle=gentle)
     if quota.rule is Rule.WINDOW and quota.anchor is not None:
         return Window(quota, headroom_s)
     if quota.rule is Rule.WINDOW or quota.rule is Rule.SLIDING:

@@ -16,7 +16,7 @@ from paceline.core.meters import FAR_NS
 from paceline.core.pause import Phase
 from paceline.core.progress import Progress, Row
 from paceline.core.queue import Queue, Waiter
-from paceline.core.quota import NS, REQUESTS, TOKENS, Cost
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, REQUESTS, TOKENS, Cost
 from paceline.core.results import (
     QUEUE,
     Decision,
@@ -48,10 +48,11 @@ class Pool:
         capacity: The quotas.
         queue: The waiters.
         wake_ns: When :meth:`pump` must be called if no event comes before; ``None`` for never.
-        counts: How many attempts were granted, settled, cancelled, refused (by kind), expired and lost, and how often the
-            store was lost.
+        counts: How many attempts were granted, settled, cancelled, refused (by kind), expired and lost, how many overtook
+            others, and how often the store was lost.
         waited_ns: The sum of the waits of all granted attempts.
         longest_ns: The longest of these waits.
+        saved_tokens: The cached tokens of the requests whose cache would not have lived through the work that they overtook.
         estimates: Per unit the sums of the reserved and of the true amounts, over all attempts with a known true cost.
         silence: Whether its attempts get answers.
         progress: Whether its attempts are admitted.
@@ -63,9 +64,10 @@ class Pool:
         self.name = name
         self.capacity = capacity
         self.queue = Queue() if queue is None else queue
+        self.queue.share = self._seconds_of
         self.wake_ns: int | None = None
         self.counts: defaultdict[str, int] = defaultdict(int)  # three times as fast as a Counter
-        self.waited_ns = self.longest_ns = 0
+        self.waited_ns = self.longest_ns = self.saved_tokens = 0
         self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._stop = Stop()
         self.progress = Progress()
@@ -123,6 +125,7 @@ class Pool:
         if at_ns > now_ns + STALL_NS and self.capacity.learning is not None:
             self.capacity.learning.stalled(now_ns, waiter.amounts)
         waiter.queued = True
+        self._weigh(waiter)
         self.queue.push(waiter)
         self._set_wake(now_ns)
         return WaitUntil(at_ns, quota)
@@ -199,13 +202,17 @@ class Pool:
         done = self._overdue(now_ns, now_ns - 1)  # a deadline of this instant can still be met
         until: WaitUntil | None = None
         while (head := queue.head()) is not None:
-            if head.estimate is not None and (cost := head.estimate()) != head.cost:
-                head.cost, head.amounts = cost, ledger.amounts(cost)
+            if head.estimate is not None and self._has_moved(now_ns, head):
+                continue
             decision = self._reserve(now_ns, head)
             if isinstance(decision, WaitUntil):
                 until = decision
                 break
-            queue.pop(ledger.seconds_of(head.amounts))
+            overtaken = queue.pop(head, ledger.seconds_of(head.amounts))
+            if overtaken:
+                self.counts["overtook"] += 1
+                if overtaken * NS > head.lost_ns - now_ns:
+                    self.saved_tokens += head.cached_tokens
             head.outcome = decision
             if isinstance(decision, Reservation):
                 waited_ns = now_ns - head.arrived_ns
@@ -216,6 +223,29 @@ class Pool:
         late = self._overdue(now_ns, now_ns)
         self._set_wake(now_ns, None if late else until)
         return done + late
+
+    def _seconds_of(self, amounts: list[float]) -> float:
+        """See :meth:`Ledger.seconds_of`, of the present ledger."""
+        return self.capacity.ledger.seconds_of(amounts)
+
+    def _has_moved(self, now_ns: int, head: Waiter) -> bool:
+        """Estimate ``head`` again; whether its place has changed, because its cached prompt is lost or was read since."""
+        assert head.estimate is not None
+        cost, cached_tokens, lost_ns = head.estimate()
+        if cost != head.cost:
+            head.cost, head.amounts = cost, self.ledger.amounts(cost)
+        if not head.lost_ns or (lost_ns and now_ns < head.lost_ns):
+            return False
+        head.cached_tokens, head.lost_ns = cached_tokens, lost_ns
+        self._weigh(head)
+        self.queue.renew(head)
+        return True
+
+    def _weigh(self, waiter: Waiter) -> None:
+        """Compute what the cached tokens of ``waiter`` save."""
+        if waiter.lost_ns:
+            cached: Cost = {REQUESTS: 0.0, CONCURRENCY: 0.0, INPUT_TOKENS: float(waiter.cached_tokens)}
+            waiter.saves = self.queue.share(self.ledger.amounts(cached))
 
     def drain(self) -> None:
         """Drop all waiters: in a forked child they belong to the parent."""
@@ -249,6 +279,13 @@ class Pool:
             if waiter is not None and waiter.queued:
                 seconds_of = self.ledger.seconds_of
                 self.queue.correct(waiter, seconds_of(amounts) - seconds_of(reservation.amounts))
+
+    def adjust(self, now_ns: int, reservation: Reservation, known: Cost, waiter: Waiter) -> None:
+        """Correct an open reservation by the part of its true cost that the beginning of its answer shows."""
+        before = self._seconds_of(reservation.amounts)
+        self.capacity.adjust(now_ns, reservation, known)
+        if waiter.queued:
+            self.queue.correct(waiter, self._seconds_of(reservation.amounts) - before)
 
     def answered(self, now_ns: int) -> None:
         """An answer has begun, which ends a silence; its reservation is marked as ``begun``."""
@@ -294,6 +331,8 @@ class Pool:
         if refusal.scope is not RefusalScope.POOL:
             if reservation.open:
                 reservation.notes = ()  # nothing was served
+                if self.capacity.learning is not None:
+                    self.capacity.learning.unstated.retracted(now_ns, reservation, refusal)
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
         self.progress.refuse(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
@@ -337,7 +376,7 @@ class Pool:
         Of the waiters ahead only the requests are counted: their tokens may be refunded.
         """
         at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts)
-        ahead = self.queue.ahead_of_newcomer(waiter.lane) if not waiter.returned else 0
+        ahead = self.queue.ahead_of_newcomer(waiter.lane, waiter.lost_ns) if not waiter.returned else 0
         if ahead:
             for i, account in enumerate(self.ledger.accounts):
                 if account.unit == REQUESTS and waiter.amounts[i]:
@@ -361,7 +400,7 @@ class Pool:
         ledger, amounts = self.ledger, self.ledger.amounts(waiter.cost)
         if now_ns < self._stop.pause.until_ns or ledger.never(amounts) is not None:
             return None
-        ahead = self.queue.ahead_of_newcomer(waiter.lane)
+        ahead = self.queue.ahead_of_newcomer(waiter.lane, waiter.lost_ns)
         return self.capacity.earliest(now_ns, amounts, [ahead * amount for amount in amounts])[0]
 
     def place(self, now_ns: int, waiter: Waiter) -> tuple[int, int, str]:

@@ -8,6 +8,7 @@ as all of them together. A stated wait is a minimum, unless it is so long that a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from paceline.core.pause import PROBE_NS
@@ -32,6 +33,11 @@ REFUSED_IN_NS: Final = NS // 20
 slowest refusal, or for ``PROBE_NS``."""
 
 
+ALONE_CHANCE: Final = 0.01
+"""With a smaller probability than this, the refusals of a request are about that request alone. The request then waits by itself, so
+that an error costs it a second or two."""
+
+
 class Row(NamedTuple):
     """Refusals of one sort that a pool has met one after the other, with no attempt admitted since the first.
 
@@ -40,8 +46,10 @@ class Row(NamedTuple):
         long: How many of them have stated a wait of more than :data:`LONG_WAIT_S`.
         lasted_s: The time since the first one came, in seconds.
         longest_s: The same of the longest row that has ended.
-        refused: How many attempts of the pool have been refused so, in all rows.
+        refused: How many attempts of the pool have been refused so, in all rows. Each counts with the probability that it was about
+            the pool.
         admitted: How many attempts the pool has had admitted.
+        pending: How many others are in flight and not known to be admitted.
         is_paced: Whether a measured rate decides when the next attempt goes.
     """
 
@@ -49,9 +57,44 @@ class Row(NamedTuple):
     long: int = 0
     lasted_s: float = 0.0
     longest_s: float = 0.0
-    refused: int = 1
+    refused: float = 1.0
     admitted: int = 0
+    pending: int = 0
     is_paced: bool = False
+
+
+class Alone:
+    """Whether the refusals of one request for the rate of its pool are about that request alone.
+
+    If they are about the pool, each of them after the first has the probability that the other attempts since the last one
+    have shown. Attempts that were on their way at the last one show nothing: they may have used up the pool.
+
+    Attributes:
+        chance: The probability of all of them, if they are about the pool.
+        count: How many were found to be about the request alone.
+    """
+
+    __slots__ = ("_blamed", "_known", "chance", "count")
+
+    def __init__(self) -> None:
+        self.chance, self.count = 1.0, 0
+        self._known: tuple[float, int] | None = (
+            None  # how many were refused, and admitted or on their way, at the last one
+        )
+        self._blamed = 0  # how many were taken for refusals of the pool
+
+    def judged(self, refusal: Refusal, row: Row) -> Refusal:
+        """A refusal, the last one of ``row``, with what it is about as those before show."""
+        if self._known is not None:
+            refused, admitted = max(row.refused - self._known[0], 1.0), max(row.admitted - self._known[1], 0)
+            self.chance *= refused / (refused + admitted)
+        is_alone = self.chance < ALONE_CHANCE
+        self._known = row.refused - 1 + (0.0 if is_alone else self.chance), row.admitted + row.pending
+        if not is_alone:
+            self._blamed += 1
+            return replace(refusal, chance=self.chance)
+        self.count, blamed, self._blamed = self.count + 1, self._blamed, 0
+        return replace(refusal, scope=RefusalScope.REQUEST, retracts=blamed)
 
 
 class Refused:
@@ -74,7 +117,8 @@ class Refused:
 
     def __init__(self, *, by_chance: bool) -> None:
         self._by_chance = by_chance
-        self.number = self._long = self._total = 0  # as in a row
+        self.number = self._long = 0  # as in a row
+        self._total = 0.0  # as the refused attempts of a row
         self._since_ns = self._last_ns = 0  # when the first and the last refusal of the row came
         self._after_ns = 0  # an attempt that was sent at this instant or later, and is admitted, ends the row
         self._longest_ns = self._slowest_ns = 0  # the longest row, and the longest time from an attempt to its refusal
@@ -95,7 +139,7 @@ class Refused:
         if row.number > self.number:
             self._last_ns = now_ns
         self.number, self._long = row.number, row.long
-        self._total += 1
+        self._total += refusal.chance
         self._slowest_ns = max(self._slowest_ns, now_ns - sent_ns)
 
     def row(
@@ -111,16 +155,16 @@ class Refused:
             admitted: How many attempts had an answer.
         """
         presumed = self._presumed(now_ns, sent_ns, in_flight_ns)
-        return self._row(now_ns, sent_ns, refusal, presumed, admitted)
+        row = self._row(now_ns, sent_ns, refusal, presumed)
+        return row._replace(admitted=admitted + len(presumed), pending=len(in_flight_ns) - len(presumed))
 
-    def _row(self, now_ns: int, sent_ns: int, refusal: Refusal, presumed: Sequence[int], admitted: int = 0) -> Row:
+    def _row(self, now_ns: int, sent_ns: int, refusal: Refusal, presumed: Sequence[int]) -> Row:
         number = long = lasted_ns = 0
         if self._goes_on(presumed):
             number, long, lasted_ns = self.number, self._long, now_ns - self._since_ns
         new = int(not number or sent_ns >= self._last_ns)
         long += new and not is_believed(refusal)
-        longest_s, admitted = self._longest_ns / NS, admitted + len(presumed)
-        return Row(number + new, long, lasted_ns / NS, longest_s, self._total + 1, admitted)
+        return Row(number + new, long, lasted_ns / NS, self._longest_ns / NS, self._total + 1)
 
     def _presumed(self, now_ns: int, sent_ns: int, in_flight_ns: Sequence[int]) -> list[int]:
         """Those of the attempts in flight that are admitted, when an attempt that was sent at ``sent_ns`` is refused now."""
@@ -183,19 +227,27 @@ def is_believed(refusal: Refusal) -> bool:
     return (refusal.retry_after_s or 0.0) <= max(LONG_WAIT_S, NAMED_PART * (refusal.period_s or 0.0))
 
 
-def pause_s(refusal: Refusal, row: Row, first_s: float = FIRST_S, most_s: float = MOST_S) -> float:
+def pause_s(refusal: Refusal, row: Row, first_s: float = FIRST_S, most_s: float = MOST_S, of_request: int = 1) -> float:
     """How long the pool waits after a refusal, the last one of a row, before it sends a probe.
 
     Where a measured rate decides when the next attempt goes, it does not wait.
-    Of two stated waits the shorter one is tried once. A wait that was obeyed in vain was too short: then the pool's own
-    estimate counts, too.
+    Of two stated waits the shorter one is kept until a probe after it is refused. A wait that was obeyed in vain was too
+    short: then the pool's own estimate counts, too.
+
+    Args:
+        refusal: The refusal.
+        row: The row.
+        first_s: The own estimate for the first refusal of a row; it doubles with each further one.
+        most_s: The longest own estimate.
+        of_request: How many refusals of the same request count as if they were in the row.
     """
     if row.is_paced:
         return 0.0
-    own_s = min(first_s * 2.0 ** min(row.number - 1, 30), most_s)
+    number = max(row.number, of_request)
+    own_s = min(first_s * 2.0 ** min(number - 1, 30), most_s)
     asked_s = refusal.retry_after_s or 0.0  # a wait of 0 is none
     if not is_believed(refusal):
         asked_s = min(asked_s, PROBE_S * 2.0 ** min(max(row.long, 1) - 1, 30))
     if row.number == 1:
-        return min(asked_s, refusal.sooner_s or asked_s) or own_s
-    return max(asked_s, own_s)
+        asked_s = min(asked_s, refusal.sooner_s or asked_s)
+    return max(asked_s, own_s) if number > 1 else asked_s or own_s

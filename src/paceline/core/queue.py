@@ -1,10 +1,13 @@
 """The order in which the requests of a pool go: lanes with weights and priorities, and deadlines.
 
-Inside a lane the order is that of arrival: a large request is never overtaken by small ones behind it. Between
-lanes, a higher priority always goes first. Among the lanes of one priority the order is start-time fair queueing:
+Inside a lane the order is that of arrival: a large request is never overtaken by small ones behind it. A request whose
+prompt is still cached is the exception: it goes before those without, the one that loses its cached prompt first at the
+head, and an eighth of the rate of the lane goes in the order of arrival all the same. Between lanes, a higher priority
+always goes first. Among the lanes of one priority the order is start-time fair queueing:
 the next request of a lane starts where the last one finished in virtual time, finish = start + cost / weight, and
 the lane with the earliest start goes first. A lane that was idle starts at the present virtual time, so idleness
-earns nothing. The finish is computed from the estimated cost, and corrected when the true cost is known.
+earns nothing. The finish is computed from the estimated cost, and corrected when the true cost is known. The start of a
+lane is earlier by the cached tokens of its head, and the virtual time advances by that start.
 
 The lanes are kept in two sorted lists: the busy ones, in which requests wait, and the idle ones, which are empty and
 whose finish is still ahead of the virtual time. So the next request is found about as fast with thousands of lanes as
@@ -16,11 +19,11 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, takewhile
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline.core.quota import Cost, Quota
 from paceline.core.results import Outcome, QuotaError
@@ -91,6 +94,25 @@ GONE_MAX = 64
 """How many deadlines are kept beyond twice the waiters: those of other requests are removed in bulk."""
 
 
+OVERTAKING = 7.0
+"""Cached requests that overtake the first of a lane take at most so many times its cost before it goes: an eighth of the
+rate goes in the order of arrival."""
+
+
+class Estimate(NamedTuple):
+    """What a request is expected to cost at present.
+
+    Attributes:
+        cost: What it reserves.
+        cached_tokens: The tokens of its prompt that the provider has in its cache.
+        lost_ns: When the cache loses them, if they are at least half of the prompt; 0: there is nothing to lose.
+    """
+
+    cost: Cost
+    cached_tokens: int = 0
+    lost_ns: int = 0
+
+
 class Waiter:
     """One attempt of a request that asks for a permit.
 
@@ -107,12 +129,18 @@ class Waiter:
         outcome: The result; ``None`` while it waits.
         queued: Whether it has joined the queue.
         name: The caller's name for it, for the status; ``None`` for none.
-        estimate: Returns its present cost, which answers to other requests may have corrected; ``None``: the cost is fixed.
+        estimate: Returns its present estimate, which answers to other requests may have corrected; ``None``: the cost is
+            fixed.
+        cached_tokens: The tokens of its prompt that the provider has in its cache.
+        lost_ns: When the cache loses them, as far as known when it was last asked; 0: there is nothing to lose.
+        saves: These tokens as a share of the rate, in the measure of :attr:`Queue.share`.
+        overtook: Whether it was granted before a request that had arrived earlier in its lane.
+        turn: The turn of a conversation that it is, as the permit needs it; ``None`` for none.
     """
 
     __slots__ = (
-        "amounts", "arrived_ns", "cost", "deadline_ns", "estimate", "lane", "name", "number", "outcome", "owner", "queued",
-        "returned",
+        "amounts", "arrived_ns", "cached_tokens", "cost", "deadline_ns", "estimate", "lane", "lost_ns", "name", "number",
+        "outcome", "overtook", "owner", "queued", "returned", "saves", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -129,23 +157,72 @@ class Waiter:
         self.owner: Any = None
         self.outcome: Outcome | None = None
         self.queued = False
-        self.estimate: Callable[[], Cost] | None = None
+        self.estimate: Callable[[], Estimate] | None = None
+        self.cached_tokens = self.lost_ns = 0
+        self.saves = 0.0
+        self.overtook = False
+        self.turn: Any = None
 
 
-_Key = tuple[int, float, int, int, str]
-"""The sort key of a lane: minus its priority, its start, the number of its first waiter (0: none), its id (which makes
-the key unique), and its name. A plain tuple, because the construction of a named one takes ten times as long."""
+_Key = tuple[int, float, float, int, int, str]
+"""The sort key of a lane: minus its priority, its start, when its head loses its cached prompt (infinite: it has none), the
+number of its first waiter (0: none), its id (which makes the key unique), and its name. A plain tuple, because the
+construction of a named one takes ten times as long."""
 
 
 class _Lane:
-    __slots__ = ("finish", "key", "row", "spec", "waiters")
+    """The waiters of one lane, in the order of arrival.
+
+    Attributes:
+        finish: When its last request finished, in virtual time.
+        cached: A heap of the instants at which cached prompts are lost, with the numbers of their waiters; also of former
+            waiters, and of former instants.
+        overtook: What cached requests have taken before earlier ones that still wait, less what these were given for it.
+    """
+
+    __slots__ = ("cached", "finish", "key", "overtook", "row", "spec", "waiters")
 
     def __init__(self, spec: LaneSpec) -> None:
         self.spec = spec
         self.waiters: OrderedDict[int, Waiter] = OrderedDict()
-        self.finish = 0.0
+        self.finish = self.overtook = 0.0
+        self.cached: list[tuple[int, int]] = []
         self.row: list[_Key] = []  # the sorted list that holds its key, if any
-        self.key: _Key = (0, 0.0, 0, 0, "")
+        self.key: _Key = (0, 0.0, inf, 0, 0, "")
+
+    @property
+    def first(self) -> Waiter:
+        """The waiter that arrived first; a returned one before it."""
+        return next(iter(self.waiters.values()))
+
+    def add_cached(self, waiter: Waiter) -> None:
+        """Let ``waiter`` go before those that have nothing to lose."""
+        if len(self.cached) > 2 * len(self.waiters) + GONE_MAX:
+            self.cached = [(one.lost_ns, number) for number, one in self.waiters.items() if one.lost_ns]
+            heapq.heapify(self.cached)
+        else:
+            heapq.heappush(self.cached, (waiter.lost_ns, waiter.number))
+
+
+_Front = tuple[Waiter, Iterator[tuple[Waiter, int]], float]
+"""A lane while its order is foretold: its next waiter, those after it, and its finish."""
+
+
+def _start(head: Waiter, finish: float, weight: float) -> float:
+    """The start of a lane with this ``head`` and this ``finish``: earlier by the cached tokens of the head."""
+    return finish - head.saves / weight if head.lost_ns else finish
+
+
+def _rank(waiter: Waiter) -> tuple[int, int, int]:
+    """The place of ``waiter`` in its lane: before all that have a larger one."""
+    if waiter.returned:
+        return 0, 0, waiter.number
+    return (1, waiter.lost_ns, waiter.number) if waiter.lost_ns else (2, 0, waiter.number)
+
+
+def _goes_before(other: Waiter, returned: Waiter) -> bool:
+    """Whether ``other`` stays before ``returned``: it arrived earlier, and was not overtaken before."""
+    return other.number < returned.number and (other.returned or not returned.overtook)
 
 
 class Queue:
@@ -154,6 +231,7 @@ class Queue:
     Attributes:
         length: The number of waiters.
         next_number: Returns the next place in the order of arrival.
+        share: Returns amounts as one number, in a measure that is the same for all lanes.
     """
 
     def __init__(self) -> None:
@@ -166,6 +244,7 @@ class Queue:
         self._idle: list[_Key] = []
         self._deadlines: list[tuple[int, int, int, Waiter]] = []  # a heap; also of former waiters
         self.next_number: Callable[[], int] = count(1).__next__
+        self.share: Callable[[list[float]], float] = sum
         self.length = 0
 
     def __iter__(self) -> Iterator[Waiter]:
@@ -179,17 +258,22 @@ class Queue:
         if lane is None:
             lane = self._lanes[spec.name] = _Lane(spec)
         before, lane.spec = lane.spec.priority, spec  # the latest weight and priority hold for the whole lane
-        moves = waiter.returned or not lane.waiters or before != priority  # whether the key of the lane changes
+        if waiter.returned:
+            waiter.lost_ns = 0  # it goes before all others
+        # Whether the key of the lane changes.
+        moves = waiter.returned or waiter.lost_ns or lane.cached or not lane.waiters or before != priority
         last = next(reversed(lane.waiters), 0)
         lane.waiters[waiter.number] = waiter
+        if waiter.lost_ns:
+            lane.add_cached(waiter)
         self.length += 1
         self._waiting[priority] += 1
         if before != priority:  # its lead over the virtual time stays the same
             lead = max(lane.finish - self._virtual.get(before, 0.0), 0.0)
             lane.finish = self._virtual.get(priority, 0.0) + lead
         if moves:
-            if waiter.returned and waiter.number < last:
-                older = list(takewhile(lambda number: number < waiter.number, lane.waiters))
+            if waiter.returned and (waiter.number < last or waiter.overtook):
+                older = list(takewhile(lambda number: _goes_before(lane.waiters[number], waiter), lane.waiters))
                 for number in (waiter.number, *reversed(older)):
                     lane.waiters.move_to_end(number, last=False)
             self._place(lane)
@@ -200,51 +284,76 @@ class Queue:
                 self._forget_idle(before)
         if waiter.deadline_ns is not None:
             if len(self._deadlines) > 2 * self.length + GONE_MAX:
-                self._deadlines = [entry for entry in self._deadlines if self._waits(entry[3])]
+                self._deadlines = [entry for entry in self._deadlines if self.waits(entry[3])]
                 heapq.heapify(self._deadlines)
             heapq.heappush(self._deadlines, (waiter.deadline_ns, waiter.number, id(waiter), waiter))
 
     def head(self) -> Waiter | None:
         """The waiter that goes next."""
         lane = self._first_lane()
-        return next(iter(lane.waiters.values())) if lane else None
+        if lane is None:
+            return None
+        return self._next(lane) if lane.cached else lane.first
 
-    def peek(self, most: int, share: Callable[[list[float]], float]) -> list[Waiter]:
-        """The first ``most`` waiters, in the order in which they will go; ``share`` computes the argument of :meth:`pop`."""
+    def peek(self, most: int) -> list[Waiter]:
+        """The first ``most`` waiters, in the order in which they will go."""
         keys = self._busy.copy()  # a sorted list is a heap
-        fronts: dict[str, tuple[Waiter, Iterator[Waiter]]] = {}
+        fronts: dict[str, _Front] = {}
         first: list[Waiter] = []
         while keys and len(first) < most:
-            below, start, _, which, name = keys[0]
-            if name not in fronts:
-                lane = self._lanes[name]
-                rest = iter(lane.waiters.values())
-                fronts[name] = next(rest), rest
+            below, start, _, _, which, name = keys[0]
+            lane, front = self._lanes[name], fronts.get(name)
+            if front is None:
+                order = self._order(lane)
+                fronts[name] = next(order)[0], order, lane.finish
                 heapq.heapreplace(keys, self._key(lane))
                 continue
-            waiter, rest = fronts[name]
+            waiter, order, finish = front
             first.append(waiter)
-            following = next(rest, None)
+            following = next(order, None)
             if following is None:
                 heapq.heappop(keys)
-            else:
-                fronts[name] = following, rest
-                start += share(waiter.amounts) / self._lanes[name].spec.weight
-                heapq.heapreplace(keys, (below, start, following.number, which, name))
+                continue
+            weight, (waiter, oldest) = lane.spec.weight, following
+            finish = max(start, finish) + self.share(first[-1].amounts) / weight
+            fronts[name] = waiter, order, finish
+            start = max(start, _start(waiter, finish, weight))
+            heapq.heapreplace(keys, (below, start, waiter.lost_ns or inf, oldest, which, name))
         return first
 
-    def pop(self, share: float) -> None:
-        """Remove the head; ``share`` is its cost, in a measure that is the same for all lanes."""
-        lane = self._first_lane()
-        assert lane is not None
-        lane.waiters.popitem(last=False)
-        priority = lane.spec.priority
-        start = self._virtual.get(priority, 0.0)
-        if lane.finish > start:
-            start = lane.finish
-        self._virtual[priority] = start
-        lane.finish = start + share / lane.spec.weight
+    def pop(self, head: Waiter, share: float) -> float:
+        """Remove ``head``, the present one; ``share`` is its cost, as :attr:`share` measures it.
+
+        Returns:
+            The cost of the waiters of its lane that it overtakes, if all cost as much as the first; 0 for none.
+        """
+        lane = self._lanes[head.lane.name]
+        priority, finish = lane.spec.priority, lane.finish
+        start, overtaken = finish, 0.0
+        if not lane.cached:
+            lane.waiters.popitem(last=False)
+        else:
+            first = lane.first
+            head.overtook = head is not first
+            if head.overtook:
+                lane.overtook += share
+                overtaken = (len(lane.waiters) - 1) * self.share(first.amounts)
+            else:
+                lane.overtook = max(0.0, lane.overtook - OVERTAKING * share)
+            del lane.waiters[head.number]
+            start = _start(head, finish, lane.spec.weight)
+        virtual = self._virtual.get(priority, 0.0)
+        self._virtual[priority] = max(virtual, start)
+        lane.finish = max(virtual, finish) + share / lane.spec.weight
         self._one_less(lane)
+        return overtaken
+
+    def renew(self, waiter: Waiter) -> None:
+        """Give ``waiter``, whose ``lost_ns`` has changed, its place."""
+        lane = self._lanes[waiter.lane.name]
+        if waiter.lost_ns:
+            lane.add_cached(waiter)
+        self._place(lane)
 
     def correct(self, waiter: Waiter, share: float) -> None:
         """Add ``share``, the true cost less the estimate of a granted ``waiter``, to the finish of its lane."""
@@ -252,16 +361,16 @@ class Queue:
         if lane is not None:
             lane.finish += share / lane.spec.weight
             start = lane.key[1]
-            idle = not lane.waiters
+            moves = lane.cached or not lane.waiters
             starts_earlier = (
                 lane.finish < start and self._virtual.get(lane.spec.priority, 0.0) < start
             )  # than its key says
-            if idle or starts_earlier:
+            if moves or starts_earlier:
                 self._place(lane)
 
     def withdraw(self, waiter: Waiter) -> bool:
         """Remove ``waiter``; whether it was in the queue."""
-        if not self._waits(waiter):
+        if not self.waits(waiter):
             return False
         lane = self._lanes[waiter.lane.name]
         del lane.waiters[waiter.number]
@@ -282,7 +391,7 @@ class Queue:
         """The earliest deadline of a waiter; ``None`` for none."""
         while self._deadlines:
             deadline_ns, _, _, waiter = self._deadlines[0]
-            if self._waits(waiter):
+            if self.waits(waiter):
                 return deadline_ns
             heapq.heappop(self._deadlines)
         return None
@@ -293,14 +402,18 @@ class Queue:
             other
             for other in self
             if other.lane.priority > waiter.lane.priority
-            or (other.lane.name == waiter.lane.name and other.number < waiter.number)
+            or (other.lane.name == waiter.lane.name and _rank(other) < _rank(waiter))
         ]
 
-    def ahead_of_newcomer(self, spec: LaneSpec) -> int:
-        """How many waiters would certainly go before one that joins the lane of ``spec`` now."""
+    def ahead_of_newcomer(self, spec: LaneSpec, lost_ns: int = 0) -> int:
+        """How many waiters would certainly go before one that joins the lane of ``spec`` now, with ``lost_ns``."""
         lane = self._lanes.get(spec.name)
-        higher = sum([waiting for priority, waiting in self._waiting.items() if priority > spec.priority])
-        return higher + (len(lane.waiters) if lane and lane.spec.priority <= spec.priority else 0)
+        ahead = sum([waiting for priority, waiting in self._waiting.items() if priority > spec.priority])
+        if lane is None or lane.spec.priority > spec.priority:
+            return ahead
+        if not lost_ns:
+            return ahead + len(lane.waiters)
+        return ahead + sum([until_ns <= lost_ns and number in lane.waiters for until_ns, number in lane.cached])
 
     def drain(self) -> list[Waiter]:
         """Remove and return every waiter."""
@@ -314,25 +427,60 @@ class Queue:
         """The number of waiters per lane, without empty lanes."""
         return {name: len(lane.waiters) for name, lane in self._lanes.items() if lane.waiters}
 
-    def _waits(self, waiter: Waiter) -> bool:
+    def waits(self, waiter: Waiter) -> bool:
         """Whether ``waiter`` is in the queue; a further attempt of its request has the same number."""
         lane = self._lanes.get(waiter.lane.name)
         return lane is not None and lane.waiters.get(waiter.number) is waiter
 
+    def _next(self, lane: _Lane) -> Waiter:
+        """The waiter of ``lane`` that goes next."""
+        return self._chosen(lane, lane.first, lane.cached, lane.overtook)
+
+    def _chosen(
+        self, lane: _Lane, first: Waiter, cached: list[tuple[int, int]], overtook: float, gone: Collection[int] = ()
+    ) -> Waiter:
+        """Of ``lane``, without the waiters in ``gone``, the one that goes next; entries of former waiters leave the heap."""
+        if first.returned or (overtook and overtook >= OVERTAKING * self.share(first.amounts)):
+            return first
+        while cached:
+            lost_ns, number = cached[0]
+            waiter = lane.waiters.get(number)
+            if waiter is not None and waiter.lost_ns == lost_ns and number not in gone:
+                return waiter
+            heapq.heappop(cached)
+        return first
+
+    def _order(self, lane: _Lane) -> Iterator[tuple[Waiter, int]]:
+        """The waiters of ``lane`` in the order in which they go, each with the number of the first that waits then."""
+        if not lane.cached:
+            yield from ((waiter, number) for number, waiter in lane.waiters.items())
+            return
+        cached, overtook, gone = lane.cached.copy(), lane.overtook, set[int]()
+        for oldest, first in lane.waiters.items():
+            while oldest not in gone:
+                waiter = self._chosen(lane, first, cached, overtook, gone)
+                share = self.share(waiter.amounts)
+                overtook = max(0.0, overtook - OVERTAKING * share) if waiter is first else overtook + share
+                gone.add(waiter.number)
+                yield waiter, oldest
+
     def _first_lane(self) -> _Lane | None:
         busy = self._busy
         if len(busy) <= 1:
-            return self._lanes[busy[0][4]] if busy else None
+            return self._lanes[busy[0][5]] if busy else None
         while True:
-            lane = self._lanes[busy[0][4]]
+            lane = self._lanes[busy[0][5]]
             if self._key(lane) == busy[0]:
                 return lane
             self._place(lane)
 
     def _key(self, lane: _Lane) -> _Key:
-        spec = lane.spec
-        start = max(self._virtual.get(spec.priority, 0.0), lane.finish)
-        return -spec.priority, start, next(iter(lane.waiters), 0), id(lane), spec.name
+        spec, start, lost_ns = lane.spec, lane.finish, inf
+        if lane.cached:
+            head = self._next(lane)
+            start, lost_ns = _start(head, start, spec.weight), head.lost_ns or inf
+        start = max(self._virtual.get(spec.priority, 0.0), start)
+        return -spec.priority, start, lost_ns, next(iter(lane.waiters), 0), id(lane), spec.name
 
     def _place(self, lane: _Lane) -> None:
         """Compute the key of ``lane`` again, and move it to its place in the sorted lists."""
@@ -352,8 +500,12 @@ class Queue:
         priority = lane.spec.priority
         self._waiting[priority] -= 1
         if not lane.waiters:
+            lane.overtook = 0.0
+            lane.cached.clear()
             self._place(lane)
             self._forget_idle(priority)
+        elif lane.cached:
+            self._place(lane)  # the next head may have more to lose
 
     def _forget_idle(self, priority: int) -> None:
         """Drop the empty lanes of ``priority`` that are not ahead of its virtual time; all of them, if no waiter has it."""
@@ -363,10 +515,10 @@ class Queue:
             del self._waiting[priority]
             self._virtual.pop(priority, None)
         idle = self._idle
-        begin = bisect_left(idle, (-priority, -inf, 0, 0, ""))
-        end = bisect_left(idle, (-priority, paid, 1, 0, ""), begin)  # 1: also those that start at `paid`
+        begin = bisect_left(idle, (-priority, -inf, 0, 0, 0, ""))
+        end = bisect_left(idle, (-priority, paid, inf, 1, 0, ""), begin)  # 1: also those that start at `paid`
         for key in idle[begin:end]:
-            del self._lanes[key[4]]
+            del self._lanes[key[5]]
         del idle[begin:end]
 
     def _forget_all(self) -> None:

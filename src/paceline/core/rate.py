@@ -58,6 +58,10 @@ EVIDENCE_N = 8
 """A measurement goes on over further refusals until so many attempts were admitted. Its error is one attempt at each
 end."""
 
+LEAN_NS = 5 * NS
+"""Where several processes measure the same rate, each goes towards their mean within this time. What one process gains the
+others lose, so that all get the same in the end."""
+
 STRIKES = 3
 """Nothing is admitted, if so many attempts after a cut were all refused. One or two may only have been too early."""
 
@@ -167,6 +171,13 @@ class Mark(NamedTuple):
 
     at_ns: int
     admitted: float
+
+
+class Common(NamedTuple):
+    """The mean rate of all processes that measure it, per second; 0 for one process alone. It was known at ``at_ns``."""
+
+    at_ns: int
+    rate: float
 
 
 class RefusalDelay:
@@ -290,6 +301,7 @@ class MeasuredRate:
         phase: How the rate changes with time.
         rate: The present rate, per second, above 0; infinite in the phase ``OFF``.
         cycle: The measured rate, and the course of the rate about it.
+        common: The mean rate of all processes that measure it.
         next_at_ns: When the next attempt may go.
         last_ns: When the last attempt was sent, or an outcome changed the rate, if that was later.
         sent_total: The amount of all attempts.
@@ -297,6 +309,7 @@ class MeasuredRate:
         sent_count: How many attempts there were.
         cut_count: How many attempts there were when an outcome last changed the rate.
         cut_lost: How many later attempts were not admitted.
+        blamed: How many refusals the rate was blamed for, since it opened.
         empty: The last instant at which the quota of the provider was empty; at first, the beginning.
         test: When the present test began.
         block_end: When the last blocked time ended; at first, the beginning.
@@ -307,7 +320,9 @@ class MeasuredRate:
     """
 
     __slots__ = (
+        "blamed",
         "block_end",
+        "common",
         "cut_count",
         "cut_lost",
         "cycle",
@@ -333,8 +348,9 @@ class MeasuredRate:
         self.cycle = Cycle()
         self.next_at_ns = self.last_ns = self.until_ns = now_ns
         self.sent_total = self.lost_total = 0.0
-        self.sent_count = self.cut_count = self.cut_lost = 0
+        self.sent_count = self.cut_count = self.cut_lost = self.blamed = 0
         self.empty = self.test = self.block_end = Mark(now_ns, 0.0)
+        self.common = Common(now_ns, 0.0)
         self.probe: RateNote | None = None
         self.refusal_delay, self.stated_waits = RefusalDelay(), StatedWaits()
 
@@ -387,7 +403,41 @@ class MeasuredRate:
         """Open again, at the present rate or the measured one: another reason than the rate explains the last refusals."""
         self.phase = NEXT[self.phase, Event.EXPLAINED]
         self._cut(now_ns, max(self.rate, self.cycle.top))
-        self.cycle, self.next_at_ns = Cycle(), now_ns
+        self.cycle, self.next_at_ns, self.blamed = Cycle(), now_ns, 0
+
+    def retract(self, now_ns: int, number: int) -> None:
+        """Take back so many refusals: they were about their request. Without any other one the rate opens again."""
+        self.blamed = max(self.blamed - number, 0)
+        if number and not self.blamed and self.phase not in (Phase.OFF, Phase.OPENING):
+            self.reopen(now_ns)
+
+    def count_before(self, since_ns: int, admitted: float) -> None:
+        """Count what was admitted from ``since_ns`` until the beginning: the first blocked time is measured together with it."""
+        self.block_end = Mark(since_ns, -admitted)
+
+    def refused_before(self, sent_ns: int, amount: float) -> None:
+        """Count the refusal of an attempt that was sent before the beginning, and counted as admitted."""
+        if sent_ns >= self.block_end.at_ns:
+            self.block_end = Mark(self.block_end.at_ns, self.block_end.admitted + amount)
+
+    @property
+    def told(self) -> float:
+        """What other processes are told of this rate: if it is not known, their own mean, which changes nothing."""
+        if self.phase is Phase.BLOCKED:
+            return self.rate
+        return self.cycle.top or self.common.rate
+
+    def lean(self, now_ns: int, mean: float) -> None:
+        """Go towards the ``mean`` of all processes that measure this rate. A process that has sent nothing begins with it."""
+        passed_ns, self.common = now_ns - self.common.at_ns, Common(now_ns, mean)
+        if mean and not self.sent_count and self.phase is Phase.OPENING:
+            self.phase = NEXT[self.phase, Event.MEASURED]
+            self._hold(now_ns, mean, lengthen=False)
+        elif mean and self.cycle.top:
+            self.cycle.top += (mean - self.cycle.top) * min(passed_ns / LEAN_NS, 1.0)
+            if self.phase is not Phase.BLOCKED:
+                self.rate = self.cycle.rate
+                self.next_at_ns = min(self.next_at_ns, self.last_ns + round(self.mean / self.rate * NS))
 
     def hold(self) -> None:
         """Stay at the measured rate: in a forecast there is no refusal, which would end a test."""
@@ -403,6 +453,7 @@ class MeasuredRate:
         """
         again = self.phase is Phase.BLOCKED
         self.explained(now_ns, note)
+        self.blamed += 1
         if note.number <= self.cut_count:
             return Finding.OLD
         finding = self._find(now_ns, note)
@@ -430,7 +481,8 @@ class MeasuredRate:
         if self.cut_lost < STRIKES and self.phase is not Phase.BLOCKED:
             return Finding.UNDECIDED
         wait_s = max((note.sent_ns - self.empty.at_ns) / NS, self.mean / self.rate, WAIT_MIN_S) / (1 - CUT)
-        longest_s = max(WAIT_S, WAIT_N * self.mean / self.cycle.top) if self.cycle.top else UNKNOWN_WAIT_S
+        known = max(self.cycle.top, self.common.rate)
+        longest_s = max(WAIT_S, WAIT_N * self.mean / known) if known else UNKNOWN_WAIT_S
         self._block(now_ns, min(wait_s, longest_s))
         return Finding.BLOCKED
 
@@ -481,6 +533,7 @@ class MeasuredRate:
         """Measure the rate from the end of the last blocked time to the end of this one: ``probe`` is admitted."""
         admitted = self.admitted_total - probe.amount
         found = max(admitted - self.block_end.admitted, self.mean) / _seconds(self.block_end.at_ns, self.until_ns)
+        found = max(found, self.common.rate)  # other processes may have had all of it
         self.block_end, self.empty = Mark(self.until_ns, admitted), Mark(probe.sent_ns, admitted)
         self.phase = NEXT[self.phase, Event.ADMITTED]
         self.stated_waits.admitted()

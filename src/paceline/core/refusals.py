@@ -8,7 +8,7 @@ from dataclasses import replace
 from paceline.core.corrections import Corrections
 from paceline.core.guesses import RETEST_STEP, Guess
 from paceline.core.meters import Bucket, Restarting, Slots, Window
-from paceline.core.quota import CONCURRENCY, LONG_S, OWN_RULES, Rule
+from paceline.core.quota import CONCURRENCY, LONG_S, OWN_RULES, REQUESTS, Rule
 from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
 from paceline.core.results import LEARNED, Refusal, RefusalKind, Reservation
 
@@ -61,7 +61,7 @@ class Refusals:
         source = self._accounts[index].source if index is not None else LEARNED
         changed = self._corrections.take_limit(now_ns, index, refusal, sent_ns)
         if self._shows_another(now_ns, reservation, refusal, index):
-            self._unstated.begin(now_ns, refusal.unit)
+            self._unstated.begin(now_ns, refusal.unit, self._before(now_ns, refusal))
             changed = True
         if index is not None:
             m = self._accounts[index].meter
@@ -94,7 +94,7 @@ class Refusals:
             return self._unstated.measures(unit) and self._left(now_ns, index) > PLENTY
         if unit is None or unit == CONCURRENCY:
             return self._unstated.measures(unit)
-        return self._corrections.is_new(unit, refusal.period_s) and not self._corrections.shared
+        return self._corrections.is_new(unit, refusal.period_s)
 
     def _index(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> int | None:
         """The index of the stated quota that a refusal is about, or else may be about; ``None`` for none."""
@@ -116,12 +116,20 @@ class Refusals:
         """
         if refusal.limit is not None or refusal.retry_after_s or refusal.kind is not RefusalKind.RATE:
             return False
-        if self._corrections.shared or self._readings.shown(reservation) or self._unstated.measures(refusal.unit):
+        if self._readings.shown(reservation) or self._unstated.measures(refusal.unit):
             return False
         if index is None:
             return refusal.unit is None
         m = self._accounts[index].meter
         return m.bursts and not m.quota.is_long and m.level(now_ns) > FULL * m.quota.burst
+
+    def _before(self, now_ns: int, refusal: Refusal) -> tuple[int, float] | None:
+        """What was admitted lately of the unit that a refusal is about, and since when, if a quota has counted it."""
+        index = self._corrections.index_of(refusal.unit or REQUESTS, refusal.period_s)
+        tracker = None if index is None else self._accounts[index].tracker
+        if index is None or tracker is None or self._corrections.shared:  # which has counted those of all processes
+            return None
+        return tracker.used_lately(now_ns, self._accounts[index].spent)
 
     def _ample(self, reservation: Reservation) -> set[int]:
         """The quotas of which the provider had enough for an attempt, by the headers of its answer."""

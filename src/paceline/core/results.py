@@ -294,6 +294,8 @@ class Refusal:
         code: The provider's error code.
         retry_after_s: The wait that the provider asks for, in seconds: the longest one, if it states several.
         sooner_s: The shortest of several.
+        chance: The probability that it is about its scope, and not about the request alone, as earlier ones of the request show.
+        retracts: How many earlier refusals of the request were taken for refusals of the pool, and were about the request.
         unit: The unit whose quota was exceeded.
         period_s: The period of that quota, in seconds.
         limit: The amount of that quota.
@@ -314,6 +316,8 @@ class Refusal:
     pool: str | None = None
     scope: RefusalScope = RefusalScope.POOL
     sooner_s: float | None = None
+    chance: float = 1.0
+    retracts: int = 0
 
 
 class Basis(StrEnum):

@@ -359,6 +359,13 @@ class QuotaTracker:
         before = bisect_right(self._slices, (since_ns, 0.0)) - 1
         return spent - self.refused_amount - (self._slices[before][1] if before >= 0 else 0.0)
 
+    def used_lately(self, now_ns: int, spent: float) -> tuple[int, float]:
+        """Since when this pool has sent attempts, a period ago at most, and what of them was not refused. ``spent``: as in the ledger."""
+        slices, since_ns = self._slices, now_ns - round(self.meter.quota.period_s * NS)
+        first = bisect_right(slices, (since_ns, 0.0))
+        at_ns, before = slices[first] if first < len(slices) else (now_ns, self.charged)
+        return at_ns, max(spent - self.refused_amount - before, 0.0)
+
     def least_limit(self, since_ns: int, sent_ns: int) -> float:
         """The least limit of a bucket that has served all attempts from ``since_ns``, the first one, to ``sent_ns``.
 
@@ -412,7 +419,8 @@ class QuotaTracker:
         if counter and self.refill.sure:  # the headers of answers have shown a bucket: the wait is about another time
             counter, asked_s, pause_ns = False, None, 0
         if self.meter.bursts and not counter:
-            self._blame_burst(now_ns, sent_ns, note, amount)
+            if not self.meter.holds:  # else what answers in flight have produced explains it
+                self._blame_burst(now_ns, sent_ns, note, amount)
             full_at_ns = self._full_after(now_ns, amount, refusal, asked_s, pause_ns)
             if full_at_ns > self.meter.full_at_ns:
                 self._shift(now_ns, now_ns, full_at_ns - self.meter.full_at_ns)

@@ -21,42 +21,99 @@ class Unstated:
     Args:
         ledger: The ledger.
         notices: Takes what the user should know.
+
+    Attributes:
+        meters: Their meters.
     """
 
     def __init__(self, ledger: Ledger, notices: list[str]) -> None:
         self._ledger, self._notices = ledger, notices
         self._rates: dict[str, RateMeter] = {}  # by unit
         self._in_flight: InFlightMeter | None = None
-        self._meters: list[RateMeter | InFlightMeter] = []  # all of them
+        self.meters: list[RateMeter | InFlightMeter] = []
         self._said: set[str] = set()  # the units that a notice has named
 
     def measures(self, unit: str | None) -> bool:
         """Whether the limit of ``unit`` is measured; ``None``: whether any limit is."""
-        return bool(self._meters) if unit is None else any(meter.quota.unit == unit for meter in self._meters)
+        return bool(self.meters) if unit is None else any(meter.quota.unit == unit for meter in self.meters)
 
-    def begin(self, now_ns: int, unit: str | None = None) -> None:
-        """Measure the rate of ``unit`` from now on; ``None``: that of requests, and the number in flight."""
-        if (of := unit or REQUESTS) not in self._rates:
-            self._rates[of] = RateMeter(len(self._ledger.accounts), of, now_ns)
-            self._add(self._rates[of])
-        if unit is None and self._in_flight is None:
-            self._in_flight = InFlightMeter(len(self._ledger.accounts))
-            self._add(self._in_flight)
+    def begin(self, now_ns: int, unit: str | None = None, before: tuple[int, float] | None = None) -> None:
+        """Measure the rate of ``unit``, or the number in flight, from now on; ``None``: the rate of requests and the number in flight.
+
+        ``before``: what was admitted of the unit until now, and since when.
+        """
+        for each in (REQUESTS, CONCURRENCY) if unit is None else (unit,):
+            if each == CONCURRENCY:
+                if self._in_flight is None:
+                    self._in_flight = InFlightMeter(len(self._ledger.accounts))
+                    self._add(self._in_flight)
+            elif each not in self._rates:
+                meter = self._rates[each] = RateMeter(len(self._ledger.accounts), each, now_ns)
+                self._add(meter)
+                if before is not None:
+                    meter.rate.count_before(*before)
 
     def _add(self, meter: RateMeter | InFlightMeter) -> None:
-        self._meters.append(meter)
+        self.meters.append(meter)
         self._ledger.add_account(Account(meter, f"{meter.quota.unit}, not measured yet", MEASURED))
 
     def stated(self, now_ns: int, unit: str) -> None:
         """Let what was found of ``unit`` limit nothing from now on: its limit is stated."""
-        for meter in self._meters:
+        for meter in self.meters:
             if meter.quota.unit == unit:
                 meter.off(now_ns)
 
+    @property
+    def limits(self) -> bool:
+        """Whether one of these limits holds attempts back now."""
+        return any(meter.limits for meter in self.meters)
+
+    def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
+        """The first instant at which these limits allow ``amounts``, and the index of the account that binds."""
+        return max(
+            ((m.earliest(now_ns, amounts[m.index]), m.index) for m in self.meters if amounts[m.index]), default=(0, -1)
+        )
+
+    def without(self, amounts: list[float]) -> list[float]:
+        """``amounts`` of the other limits alone."""
+        others = list(amounts)
+        for meter in self.meters:
+            others[meter.index] = 0.0
+        return others
+
+    def sent(self, now_ns: int, amounts: list[float]) -> list[int]:
+        """Charge ``amounts`` to these limits; return a mark for each account of the ledger."""
+        marks = [0] * len(amounts)
+        for meter in self.meters:
+            if amounts[meter.index]:
+                marks[meter.index] = meter.charge(now_ns, amounts[meter.index])
+        return marks
+
+    def answered(self, now_ns: int, reservation: Reservation) -> None:
+        """Count an answer that is no refusal."""
+        for meter in self.meters:
+            if meter.index < len(reservation.marks):
+                meter.answered(now_ns, reservation.marks[meter.index], 0.0)
+
+    def unsent(self, now_ns: int, reservation: Reservation) -> None:
+        """Take back an attempt that was not sent."""
+        for meter in self.meters:
+            if meter.index < len(reservation.marks):
+                meter.unsent(now_ns, reservation.marks[meter.index], 0.0)
+
     def explained(self, now_ns: int, reservation: Reservation) -> None:
         """Count a refusal that has another reason than these limits."""
-        for meter in self._meters:
+        for meter in self.meters:
             meter.explained(now_ns, reservation)
+        for rate in self._rates.values():
+            if rate.index >= len(reservation.marks):  # it was sent before the measurement began
+                rate.rate.refused_before(reservation.granted_ns, self._ledger.amounts(reservation.cost)[rate.index])
+
+    def retracted(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
+        """Count a refusal that is about its request, and take back the earlier ones of that request."""
+        self.explained(now_ns, reservation)
+        if self._rates and (meter := self._rates.get(refusal.unit or self._guilty)) is not None:
+            meter.rate.retract(now_ns, refusal.retracts)
 
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """Learn from a refusal that no stated limit explains: it is about the rate of a unit, or the number in flight.
@@ -64,15 +121,15 @@ class Unstated:
         Returns:
             Whether there are more accounts, because it names another unit.
         """
-        before = len(self._meters)
+        before = len(self.meters)
         if refusal.unit == CONCURRENCY:
             self._bound(now_ns, reservation)
         else:
             self._blame(now_ns, reservation, refusal)
         self.explained(now_ns, reservation)  # the others
-        for meter in self._meters:
+        for meter in self.meters:
             self._describe(meter)
-        return len(self._meters) > before
+        return len(self.meters) > before
 
     def _bound(self, now_ns: int, reservation: Reservation) -> None:
         """Bound the number in flight: a refusal has named it."""

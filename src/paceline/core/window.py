@@ -130,11 +130,10 @@ class InFlightWindow:
         """Count an answer that is no refusal."""
         self.in_flight -= 1
         self._admit(note)
-        way_ns = self.refusal_delay.slowest_ns // 2
         for other in reversed(self.pending):
-            if now_ns - other.sent_ns >= way_ns:
+            if now_ns - other.sent_ns >= self.refusal_delay.slowest_ns:  # the way there and back
                 break
-            other.least -= 1  # it was on its way to the provider
+            other.least -= 1  # it may have come to the provider after this attempt had ended
 
     def explains(self, now_ns: int, note: InFlightNote) -> bool:
         """Count a refusal; whether the known bound explains it. The bound is lowered then."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from pathlib import Path
 
 import openai
@@ -61,17 +60,8 @@ def _run(batch: Batch, console: Console) -> tuple[Half, Half]:
         f"{batch.requests:,} requests, {batch.workers:,} workers; an emulated provider on this machine allows "
         f"{batch.requests_per_min:,} requests and {batch.tokens_per_min:,} tokens a minute"
     )
-    emulator = Emulator({MODEL: batch.limits}, process=True, latency_s=batch.latency_s)
-    signal.pthread_sigmask(
-        signal.SIG_BLOCK, {signal.SIGINT}
-    )  # inherited by the child: only this process handles Ctrl-C
-    try:
-        emulator.start()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    with Emulator({MODEL: batch.limits}, process=True, latency_s=batch.latency_s) as emulator:
         return asyncio.run(_halves(batch, emulator, console))
-    finally:
-        emulator.stop()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 async def _halves(batch: Batch, emulator: Emulator, console: Console) -> tuple[Half, Half]:

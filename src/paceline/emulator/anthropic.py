@@ -6,16 +6,22 @@ Shapes, header families and texts follow Anthropic's documentation and captured 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from paceline.emulator.parts import life_of, message_parts, text_parts, tool_parts
+from paceline.emulator.prompt_cache import Part, Prompt
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_content, count_messages, count_tools, write
 from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, pieces, request_id, sse
 from paceline.emulator.world import Admitted, Level, Refused
 
 ORGANIZATION = "00000000-0000-4000-8000-000000000000"
+
+LOOKBACK = 20
+"""How many blocks before a breakpoint are looked up in the cache (Anthropic's documentation of prompt caching, 2026-09)."""
 
 _FAMILIES = ("requests", "input_tokens", "output_tokens", "tokens")
 _PERIODS = {1.0: "second", 60.0: "minute", 3_600.0: "hour", 86_400.0: "day"}
@@ -27,6 +33,7 @@ class Anthropic(Dialect):
     PATHS = {"/messages": "messages"}  # noqa: RUF012
     ID_HEADER = b"request-id"
     KEY_HEADERS = (b"x-api-key", b"authorization")
+    COUNTS_CACHED = False
     REFUSALS = {  # noqa: RUF012
         "growth": (
             429, "This request would exceed the acceleration limit for your organization. Please increase traffic slowly.",
@@ -53,6 +60,18 @@ class Anthropic(Dialect):
             return Ask(kind, model, error="max_tokens: Field required")
         size = count_messages(value["messages"]) + count_content(value.get("system")) + count_tools(value.get("tools"))
         return Ask(kind, model, size, most, stream=bool(value.get("stream")))
+
+    def parts(self, kind: str, value: dict[str, Any]) -> Sequence[Part]:  # noqa: ARG002
+        """Tools, system and messages. A ``cache_control`` beside them marks the last block: the automatic breakpoint."""
+        system = value.get("system")
+        parts = [*tool_parts(value.get("tools")), *(text_parts("system", system) if system else ())]
+        parts += message_parts(value["messages"])
+        if parts and (life := life_of(value)):
+            parts[-1] = parts[-1]._replace(life=life)
+        return parts
+
+    def prompt(self, model: str, parts: Sequence[Part]) -> Prompt:
+        return replace(super().prompt(model, parts), lookback=LOOKBACK)
 
     def rate_headers(self, levels: list[Level], now: float) -> list[Header]:
         """``anthropic-ratelimit-{requests,input-tokens,output-tokens,tokens}-{limit,remaining,reset}``.
@@ -124,9 +143,13 @@ class Anthropic(Dialect):
 def _message(
     admitted: Admitted, serial: int, content: list[dict[str, str]], stop: str | None, output_tokens: int
 ) -> dict[str, Any]:
+    read, written, written_1h = admitted.cache
     usage = {
-        "input_tokens": admitted.input_tokens, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
-        "output_tokens": output_tokens, "service_tier": "standard",
+        "input_tokens": admitted.input_tokens - read - written, "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": read, "output_tokens": output_tokens, "service_tier": "standard",
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": written - written_1h, "ephemeral_1h_input_tokens": written_1h,
+        },
     }  # fmt: skip
     head = {"id": f"msg_{serial:024x}", "type": "message", "role": "assistant", "model": admitted.model}
     return head | {"content": content, "stop_reason": stop, "stop_sequence": None, "usage": usage}

@@ -39,8 +39,8 @@ _STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 @lru_cache(maxsize=1_024)  # a refused client sends the same bytes again; the cache holds 64 MB at most
-def _read_again(target: Target, body: bytes) -> Ask:
-    return target.dialect.read(target.kind, body, target.model)
+def _read_again(target: Target, body: bytes, caches: bool) -> Ask:
+    return target.dialect.read(target.kind, body, target.model, caches=caches)
 
 
 async def _body(receive: Receive) -> bytes | None:
@@ -165,8 +165,8 @@ class _Exchange:
     def __init__(self, app: App, target: Target, scope: Scope, headers: dict[bytes, bytes], body: bytes) -> None:
         self.world, self.now = app.world, app.now
         self.dialect, self.headers, self.serial = target.dialect, headers, next(app.serials)
-        small = len(body) <= _SMALL_BODY
-        self.ask = _read_again(target, body) if small else target.dialect.read(target.kind, body, target.model)
+        read = _read_again if len(body) <= _SMALL_BODY else _read_again.__wrapped__
+        self.ask = read(target, body, self.world.settings.cache)
         self.key = target.key or target.dialect.key(headers)
         self.transport: Transport | None = scope.get("extensions", {}).get(TRANSPORT)
         name = target.dialect.ID_HEADER
@@ -189,6 +189,7 @@ class _Exchange:
             world.finish(self.now(), admitted, 0)
             await _send(send, self.dialect.failure(self.serial), self.extra)
         else:
+            world.begin(self.now(), admitted)
             await (self._stream if self.ask.stream else self._whole)(admitted, send)
             custom_id = self.headers.get(b"x-custom-id")
             if custom_id is not None and admitted.fault is None:
@@ -200,8 +201,13 @@ class _Exchange:
             return self.world.refuse(now, Refused("auth", ask.model))
         if ask.error:
             return self.world.refuse(now, Refused("invalid", ask.model, detail=ask.error))
-        modes = {"holds_output": dialect.HOLDS_OUTPUT, "settles": dialect.SETTLES}
-        return self.world.admit(now, ask.model, ask.input_tokens, ask.max_output_tokens, **modes)
+        modes = {
+            "holds_output": dialect.HOLDS_OUTPUT,
+            "settles": dialect.SETTLES,
+            "counts_cached": dialect.COUNTS_CACHED,
+            "holds_cached": dialect.HOLDS_CACHED,
+        }
+        return self.world.admit(now, ask.model, ask.input_tokens, ask.max_output_tokens, prompt=ask.prompt, **modes)
 
     async def _whole(self, admitted: Admitted, send: Send) -> None:
         if admitted.duration_s > admitted.first_s:

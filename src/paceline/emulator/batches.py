@@ -21,7 +21,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any, NamedTuple
 
-from paceline.emulator.settings import BatchSettings, Settings
+from paceline.emulator.settings import NINE_OF_TEN, BatchSettings, Settings
 from paceline.emulator.tally import Answers
 from paceline.emulator.wire import Ask
 
@@ -35,7 +35,6 @@ ROUNDING_S = 1e-5
 """Far above the rounding of float seconds since 1970."""
 
 ENDED = ("completed", "failed", "expired", "cancelled")
-_NINE_OF_TEN = 1.2816  # the 90 % point of the normal distribution, in standard deviations
 _HOUR_S = 3_600.0
 
 
@@ -250,7 +249,7 @@ class Batches:
         self._held[batch.model] += batch.holds_tokens
         batch.order = list(range(len(batch.entries)))
         random.shuffle(batch.order)
-        sigma = math.log(rules.turnaround_spread) / _NINE_OF_TEN
+        sigma = math.log(rules.turnaround_spread) / NINE_OF_TEN
         batch.lasts_s = rules.turnaround_s * math.exp(random.gauss(0, sigma))
         self._running[batch.serial] = batch
         self._later(now + batch.lasts_s, "finish", batch)

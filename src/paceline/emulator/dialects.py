@@ -11,11 +11,11 @@ from urllib.parse import parse_qs, unquote
 from paceline.emulator.anthropic import Anthropic
 from paceline.emulator.cohere import Cohere
 from paceline.emulator.gemini import Gemini
-from paceline.emulator.openai import Azure, Groq, OpenAI, Together
+from paceline.emulator.openai import Azure, Groq, OpenAI, Plain, Together
 from paceline.emulator.wire import Dialect
 
 OPENAI_LIKE: Final[dict[str, Dialect]] = {
-    "openai": OpenAI(), "azure": Azure(), "groq": Groq(), "together": Together(),
+    "openai": OpenAI(), "azure": Azure(), "groq": Groq(), "together": Together(), "plain": Plain(),
 }  # fmt: skip
 ANTHROPIC, COHERE, GEMINI = Anthropic(), Cohere(), Gemini()
 BY_PROVIDER: Final[Mapping[str, Dialect]] = {

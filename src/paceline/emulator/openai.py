@@ -9,10 +9,12 @@ from __future__ import annotations
 import base64
 import math
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from paceline.emulator.parts import message_parts, text_parts, tool_parts
+from paceline.emulator.prompt_cache import Mark, Part, Prompt, chain
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_content, count_messages, count_tools, write
 from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, load, pieces, sse
@@ -20,6 +22,9 @@ from paceline.emulator.world import Admitted, Level, Refused
 
 CREATED = 1_763_000_000
 """The creation time of every answer: answers of one seed are equal byte for byte."""
+
+CACHE_STEP = 128
+"""Cached prefixes grow by so many tokens (OpenAI's guide on prompt caching, 2026)."""
 
 _PERIODS = {1.0: "sec", 60.0: "min", 3_600.0: "hour", 86_400.0: "day"}
 _SHORT = {"requests": "RP", "tokens": "TP", "input_tokens": "ITP", "output_tokens": "OTP"}
@@ -80,6 +85,19 @@ class OpenAI(Dialect):
         size = count_messages(value["messages"]) + 3 + tools
         usage = bool((value.get("stream_options") or {}).get("include_usage"))
         return Ask(kind, model, size, most and most * choices, stream=stream, include_usage=usage, choices=choices)
+
+    def parts(self, kind: str, value: dict[str, Any]) -> Sequence[Part]:
+        """Tools, instructions and messages of a chat or of Responses."""
+        if kind == "embeddings":
+            return ()
+        instructions = value.get("instructions")
+        parts = [*tool_parts(value.get("tools")), *(text_parts("system", instructions) if instructions else ())]
+        return [*parts, *message_parts(value.get("input" if kind == "responses" else "messages"))]
+
+    def prompt(self, model: str, parts: Sequence[Part]) -> Prompt:
+        """Every prefix is cached, without being asked for."""
+        prefixes = chain(model, parts, CACHE_STEP)
+        return Prompt(prefixes, tuple(Mark(at, "5m") for at in range(len(prefixes))))
 
     def rate_headers(self, levels: list[Level], now: float) -> list[Header]:  # noqa: ARG002
         """``x-ratelimit-{limit,remaining,reset}-{requests,tokens,project-tokens}``; ``reset`` is the time until full.
@@ -222,13 +240,27 @@ class Together(OpenAI):
     """Together: OpenAI's bodies, headers and refusals; only its Batch API is another one."""
 
 
+class Plain(OpenAI):
+    """A server of one's own, or a proxy: OpenAI's bodies, no header of a quota, and refusals that name nothing."""
+
+    REFUSALS = OpenAI.REFUSALS | {"capacity": (429, "Too many requests.", {})}
+
+    def rate_headers(self, levels: list[Level], now: float) -> list[Header]:  # noqa: ARG002
+        return []
+
+    def over_limit(self, refused: Refused, settings: Settings) -> ErrorParts:  # noqa: ARG002
+        return self.REFUSALS["capacity"]
+
+
 class Groq(OpenAI):
     """Groq: headers state requests per day and tokens per minute; every other quota shows in refusals only.
 
-    Unused output is given back.
+    Unused output is given back, and so is what was read from the cache.
     """
 
     SETTLES = True
+    COUNTS_CACHED = False
+    HOLDS_CACHED = True
 
     def shows(self, level: Level) -> bool:
         return (level.unit, level.period_s) in (("requests", 86_400.0), ("tokens", 60.0))
@@ -328,7 +360,7 @@ def _chat_usage(admitted: Admitted) -> dict[str, Any]:
         "prompt_tokens": admitted.input_tokens,
         "completion_tokens": admitted.output_tokens,
         "total_tokens": admitted.input_tokens + admitted.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": admitted.cache.read, "audio_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
     }
 
@@ -359,7 +391,7 @@ def _response(admitted: Admitted, serial: int, status: str) -> dict[str, Any]:
     done = status == "completed"
     usage = {
         "input_tokens": admitted.input_tokens,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": admitted.cache.read, "cache_write_tokens": 0},
         "output_tokens": admitted.output_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": admitted.input_tokens + admitted.output_tokens,

@@ -115,11 +115,11 @@ class Emulator:
             OSError: The port is taken.
             RuntimeError: The process did not start.
         """
-        listener = listen(*self._address)
-        self._address = listener.getsockname()[:2]
         if self._process:
-            self._start_process(listener)
+            self._start_process()
         else:
+            listener = listen(*self._address)
+            self._address = listener.getsockname()[:2]
             self._server = make_server(App(self.settings))
             sockets = {"sockets": [listener]}
             self._thread = threading.Thread(target=self._server.run, kwargs=sockets, name="emulator", daemon=True)
@@ -133,19 +133,41 @@ class Emulator:
             raise
         return self
 
-    def _start_process(self, listener: socket.socket) -> None:
-        with listener:
-            command = [sys.executable, "-m", "paceline.emulator.server", str(listener.fileno())]
-            self._child = subprocess.Popen(  # noqa: S603
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[listener.fileno()],
-                process_group=0,  # a terminal's Ctrl-C is the parent's: the child ends when its stdin closes
-            )
+    def _start_process(self) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "paceline.emulator.server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=0,  # a terminal's Ctrl-C is the parent's: the child ends when its stdin closes
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
+        )
         assert self._child.stdin is not None
-        self._child.stdin.write(json.dumps(self.settings.values()).encode() + b"\n")
-        self._child.stdin.flush()  # it stays open: the child ends when it closes
+        assert self._child.stdout is not None
+        with suppress(BrokenPipeError):
+            self._child.stdin.write(json.dumps([*self._address, self.settings.values()]).encode() + b"\n")
+            self._child.stdin.flush()  # it stays open: the child ends when it closes
+        with self._child.stdout as out:
+            line = out.readline()
+        if not line:
+            self._end_child()
+            raise RuntimeError("the process of the emulator has not started: its error is above")
+        port, number, why = json.loads(line)
+        if not port:
+            self._end_child()
+            raise OSError(number, why)
+        self._address = self._address[0], port
+
+    def _end_child(self) -> None:
+        assert self._child is not None
+        assert self._child.stdin is not None
+        with suppress(BrokenPipeError):
+            self._child.stdin.close()
+        try:
+            self._child.wait(5)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        self._child = None
 
     def stop(self) -> None:
         """Stop at once; a second call does nothing."""
@@ -158,14 +180,7 @@ class Emulator:
             self._thread.join()
             self._server = self._thread = None
         if self._child is not None:
-            assert self._child.stdin is not None
-            self._child.stdin.close()
-            try:
-                self._child.wait(5)
-            except subprocess.TimeoutExpired:
-                self._child.kill()
-                self._child.wait()
-            self._child = None
+            self._end_child()
 
     def tally(self) -> dict[str, Any]:
         """The counts since the start or the last reset; see :meth:`World.tally`."""
@@ -228,12 +243,18 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def serve_process() -> None:
-    """Serve in this process: a socket's number as argument, settings on stdin. Ends when stdin closes."""
-    listener = socket.socket(fileno=int(sys.argv[1]))
+    """Serve in this process: the address and the settings come on stdin, and the port or an error goes to stdout. Ends when stdin closes."""
     line = sys.stdin.buffer.readline()
     if not line:  # the parent has ended already
         return
-    server = make_server(App(Settings.of(json.loads(line))))
+    host, port, values = json.loads(line)
+    server = make_server(App(Settings.of(values)))
+    try:
+        listener = listen(host, port)
+    except OSError as error:
+        _tell(None, error.errno, error.strerror)
+        return
+    _tell(listener.getsockname()[1], 0, "")
 
     def end_with_parent() -> None:
         sys.stdin.buffer.read()  # returns when the parent closes it, or ends
@@ -241,6 +262,12 @@ def serve_process() -> None:
 
     threading.Thread(target=end_with_parent, daemon=True).start()
     server.run(sockets=[listener])
+
+
+def _tell(*values: int | str | None) -> None:
+    """Tell the parent ``values``, as a line of JSON."""
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

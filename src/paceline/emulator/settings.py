@@ -10,9 +10,13 @@ from typing import Any, NamedTuple, Self
 
 RULES = ("bucket", "quantised", "window", "sliding")
 UNITS = ("requests", "tokens", "input_tokens", "output_tokens", "project_tokens", "concurrency")
-FAULTS = ("500", "503", "529", "drop", "slow", "growth", "stream")
-DIALECTS = ("openai", "azure", "groq", "together")
+FAULTS = ("429", "500", "503", "529", "drop", "slow", "growth", "stream")
+DIALECTS = ("openai", "azure", "groq", "together", "plain")
+WAITS = ("", "true", "none", "full", "long")
 QUEUE_ANSWERS = ("late", "400", "429")
+NINE_OF_TEN = 1.2815515655446004
+"""The standard deviations below which nine of ten normally distributed numbers are."""
+
 _PERIODS = {"s": 1.0, "sec": 1.0, "min": 60.0, "hour": 3_600.0, "day": 86_400.0}
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
 _LIMIT = re.compile(
@@ -187,30 +191,40 @@ class Settings:
         settle: ``never`` keeps the charge of the admission; ``actual`` returns its unused part at the end; ``provider``
             does as the request's dialect (Groq returns it).
         failed_count: Refused requests use up the requests quota too.
-        faults: Probability per request of ``500``, ``503``, ``529``, ``drop`` (the connection closes without an
-            answer), ``slow`` (takes ``slow_factor`` times as long), ``growth`` ("slow down") and ``stream`` (a
+        faults: Probability per request of ``500``, ``503``, ``529``, ``429`` (refused for want of capacity, with the
+            status of a rate), ``drop`` (the connection closes without an answer), ``slow`` (takes ``slow_factor`` times as long), ``growth`` ("slow down") and ``stream`` (a
             streamed answer ends in an error event in the middle; an answer in one piece is a 500).
         slow_factor: See ``faults``.
         other_users: The share of every rate that other users of the same key take, 0 to 1.
         other_users_from_s: Seconds after the start at which other users begin.
         latency_s: Seconds until the first piece of an answer.
         latency_per_token_s: Seconds per output token after that.
+        latency_spread: Nine of ten answers take at most this many times as long as the median; 1 for all the same time.
         jitter: Latency is multiplied by a number drawn from ``1 - jitter`` to ``1 + jitter``.
         output_share: Output length as a part of ``max_tokens``, on average.
         output_spread: The length varies evenly by this part of the average, up and down.
         default_output_tokens: Replaces ``max_tokens`` where a request has none, for the length of the answer.
         booked_output_tokens: What a ``tokens`` quota is charged at admission for the output of such a request.
-        changes: New limits in mid-run: ``[{"at_s": 60, "limits": {"gpt-5": "250 requests/min"}}]``, seconds after the
-            start.
-        dialect: The dialect on OpenAI's paths: ``openai``, ``azure``, ``groq`` or ``together`` (OpenAI's, with
-            Together's Batch API); by the path if empty.
+        changes: New limits or faults in mid-run: ``[{"at_s": 60, "limits": {"gpt-5": "250 requests/min"}}]``, seconds
+            after the start.
+        dialect: The dialect on OpenAI's paths: ``openai``, ``azure``, ``groq``, ``together`` (OpenAI's, with Together's
+            Batch API) or ``plain`` (OpenAI's, with refusals that name nothing); by the path if empty.
         refuse_in_stream: A streamed request that is over its rate is refused with status 200 and an error event (seen
             at Azure and OpenAI on Responses).
         headers: Whether answers carry rate-limit headers (and refusals ``retry-after``).
+        retry_after: The wait that a refusal for rate states: ``true``, ``none``, ``full`` (the time until all quotas are
+            full), ``long`` (20 times the true one), or a number of seconds. If it is empty, ``true`` with ``headers``,
+            and ``none`` without.
         body_numbers: Whether refusals state limit, used, requested and wait in their text.
         valid_key: The only API key that is accepted; any but the empty one if ``None``.
         money_after: Admitted requests after which the account has no money; ``None`` for never.
         batches: The properties of the Batch APIs; see :class:`BatchSettings`.
+        cache: Whether prompts are cached (Anthropic's and OpenAI's dialects).
+        cache_life_s: Seconds that a cached prefix lives without a read, unless a request asks for an hour.
+        cache_least_tokens: The size of the shortest prefix that is cached.
+        cache_misses: The probability that a request reads nothing from the cache.
+        cache_held: The whole prompt is charged at admission, and the cached part of it is given back when the answer begins
+            (Bedrock, Groq; assumed of Groq's dialect in any case).
         seed: Makes every random choice repeatable.
     """
 
@@ -227,6 +241,7 @@ class Settings:
     other_users_from_s: float = 0.0
     latency_s: float = 0.0
     latency_per_token_s: float = 0.0
+    latency_spread: float = 1.0
     jitter: float = 0.0
     output_share: float = 0.5
     output_spread: float = 0.5
@@ -236,10 +251,16 @@ class Settings:
     dialect: str = ""
     refuse_in_stream: bool = False
     headers: bool = True
+    retry_after: str | float = ""
     body_numbers: bool = True
     valid_key: str | None = field(default=None, repr=False)
     money_after: int | None = None
     batches: Mapping[str, Any] = field(default_factory=dict)
+    cache: bool = False
+    cache_life_s: float = 300.0
+    cache_least_tokens: int = 1_024
+    cache_misses: float = 0.0
+    cache_held: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -254,17 +275,21 @@ class Settings:
         for name, value, names in choices:
             if value not in names:
                 raise SettingsError(f"{name} is {value!r}; {near(value, names)}")
-        for kind, probability in self.faults.items():
-            if kind not in FAULTS:
-                raise SettingsError(f"faults: unknown kind {kind!r}; {near(kind, FAULTS)}")
-            _check(f"faults.{kind}", probability, most=1.0)
+        if not isinstance(self.retry_after, str):
+            _check("retry_after", self.retry_after, least=1.0, most=1e9)
+        elif self.retry_after not in WAITS:
+            raise SettingsError(f"retry_after is {self.retry_after!r}; {near(self.retry_after, WAITS[1:])}, or seconds")
+        _check_faults("faults", self.faults)
         for number, change in enumerate(self.changes):
-            if set(change) != {"at_s", "limits"}:
+            if not {"at_s"} < set(change) <= {"at_s", "limits", "faults"}:
                 raise SettingsError(
                     f'changes[{number}]: write {{at_s = 60, limits = {{"gpt-5" = "250 requests/min"}}}}'
                 )
             _check(f"changes[{number}].at_s", change["at_s"], most=1e9)
-            parse_limits(change["limits"])
+            _check_faults(f"changes[{number}].faults", change.get("faults", {}))
+            if "limits" in change:
+                parse_limits(change["limits"])
+        _check("latency_spread", self.latency_spread, least=1.0, most=1e3)
         for name, most in _RANGES.items():
             _check(name, getattr(self, name), most=most)
         if self.other_users == 1 or self.quantum_s == 0:
@@ -296,7 +321,8 @@ class Settings:
 _RANGES: dict[str, float] = {
     "quantum_s": 86_400.0, "offset_s": 86_400.0, "start_level": 1.0, "slow_factor": 1e6, "other_users": 1.0,
     "other_users_from_s": 1e9, "latency_s": 1e6, "latency_per_token_s": 1e3, "jitter": 1.0, "output_share": 1.0,
-    "output_spread": 1.0, "default_output_tokens": 1e6, "booked_output_tokens": 1e6,
+    "output_spread": 1.0, "default_output_tokens": 1e6, "booked_output_tokens": 1e6, "cache_life_s": 1e7,
+    "cache_least_tokens": 1e7, "cache_misses": 1.0,
 }  # fmt: skip
 
 
@@ -306,6 +332,13 @@ _BATCH_RANGES: dict[str, tuple[float, float]] = {
     "failed_requests": (0.0, 1.0), "lost_answers": (0.0, 1.0), "creations_per_hour": (1, 1e6), "most_requests": (1, 1e6),
     "most_bytes": (1, 1e9), "pending_s": (0.0, 1e6),
 }  # fmt: skip
+
+
+def _check_faults(name: str, faults: Mapping[str, float]) -> None:
+    for kind, probability in faults.items():
+        if kind not in FAULTS:
+            raise SettingsError(f"{name}: unknown kind {kind!r}; {near(kind, FAULTS)}")
+        _check(f"{name}.{kind}", probability, most=1.0)
 
 
 def _check(name: str, value: float, *, least: float = 0.0, most: float) -> None:

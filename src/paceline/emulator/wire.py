@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
+from paceline.emulator.prompt_cache import Mark, Part, Prompt, chain
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import write
 from paceline.emulator.world import Admitted, Level, Refused
@@ -38,6 +39,7 @@ class Ask:
         choices: The number of answers (chat), or of inputs (embeddings).
         dimensions: The length of an embedding.
         base64: Whether embeddings are packed.
+        prompt: The prompt as a cache sees it; ``None`` without one.
         error: What is wrong with the request, if anything.
     """
 
@@ -50,6 +52,7 @@ class Ask:
     choices: int = 1
     dimensions: int = 0
     base64: bool = False
+    prompt: Prompt | None = None
     error: str = ""
 
     def finish(self, admitted: Admitted, cut: str, complete: str) -> str:
@@ -74,6 +77,8 @@ class Dialect(ABC):
         KEY_HEADERS: The headers that can bear the API key, the preferred one first.
         HOLDS_OUTPUT: Whether a quota of ``tokens`` counts output, and holds the most that a request may produce.
         SETTLES: Whether the provider returns the unused part of the charge.
+        COUNTS_CACHED: Whether the provider's quotas count input that is read from its cache.
+        HOLDS_CACHED: Whether they count it at admission nevertheless, until the answer begins.
         REFUSALS: The parts of the error, for each kind of refusal but those by a quota; ``failure`` is an internal
             error, ``other`` is for the kinds that are not listed.
         ERROR_TYPE: The content type of errors.
@@ -86,6 +91,8 @@ class Dialect(ABC):
     KEY_HEADERS: ClassVar[tuple[bytes, ...]] = (b"authorization",)
     HOLDS_OUTPUT: ClassVar[bool] = True
     SETTLES: ClassVar[bool] = False
+    COUNTS_CACHED: ClassVar[bool] = True
+    HOLDS_CACHED: ClassVar[bool] = False
     REFUSALS: ClassVar[Mapping[str, ErrorParts]]
     ERROR_TYPE: ClassVar[bytes] = JSON[1]
     NO_JSON: ClassVar[str]
@@ -96,19 +103,33 @@ class Dialect(ABC):
         found = (headers.get(name, b"").removeprefix(b"Bearer ").strip() for name in self.KEY_HEADERS)
         return next(filter(None, found), b"").decode("latin-1")
 
-    def read(self, kind: str, body: bytes, named: str = "") -> Ask:
-        """Read a request's body; ``named`` is the model that the path names. Mistakes are in ``Ask.error``."""
+    def read(self, kind: str, body: bytes, named: str = "", *, caches: bool = False) -> Ask:
+        """Read a request's body; ``named`` is the model that the path names. Mistakes are in ``Ask.error``.
+
+        ``caches``: whether prompts are cached, so that the answer needs the parts of this one.
+        """
         value = load(body)
         if value is None:
             return Ask(kind, error=self.NO_JSON)
         model = named or value.get("model")
         if not isinstance(model, str) or not model:
             return Ask(kind, error=self.NO_MODEL)
-        return self.ask(kind, model, value)
+        ask = self.ask(kind, model, value)
+        parts = self.parts(kind, value) if caches and not ask.error else ()
+        return replace(ask, prompt=self.prompt(model, parts)) if parts else ask
 
     @abstractmethod
     def ask(self, kind: str, model: str, value: dict[str, Any]) -> Ask:
         """Read a request's JSON object."""
+
+    def parts(self, kind: str, value: dict[str, Any]) -> Sequence[Part]:  # noqa: ARG002
+        """The parts of a request's prompt; none where this dialect caches nothing."""
+        return ()
+
+    def prompt(self, model: str, parts: Sequence[Part]) -> Prompt:
+        """The prompt of these parts as the provider's cache sees it: it is cached up to each part that asks for that."""
+        marks = tuple(Mark(at, part.life) for at, part in enumerate(parts) if part.life)
+        return Prompt(chain(model, parts), marks)
 
     @abstractmethod
     def rate_headers(self, levels: list[Level], now: float) -> list[Header]:
@@ -131,7 +152,8 @@ class Dialect(ABC):
 
     def retry_headers(self, refused: Refused, settings: Settings) -> list[Header]:
         """``retry-after`` in whole seconds, for refusals that a wait can cure."""
-        if not settings.headers or refused.kind not in ("rate", "growth"):
+        stated = settings.retry_after or ("true" if settings.headers else "none")
+        if stated == "none" or refused.kind not in ("rate", "growth"):
             return []
         return [(b"retry-after", b"%d" % max(1, math.ceil(refused.wait_s)))]
 

@@ -10,22 +10,32 @@ Time is an argument (float seconds), so a test can run an hour in milliseconds. 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from random import Random
 from typing import Any, NamedTuple
 
+from paceline.emulator.prompt_cache import Hit, Prompt, PromptCache
 from paceline.emulator.rules import Bucket, Rule, Sliding, Slots, Window
-from paceline.emulator.settings import Limit, LimitsLike, Settings, SettingsError, parse_limits
+from paceline.emulator.settings import NINE_OF_TEN, Limit, LimitsLike, Settings, SettingsError, parse_limits
 from paceline.emulator.tally import Answers, Count, Supply, Timeline, slowest
 
 HELD = ("tokens", "project_tokens")
 """Units that are charged at admission with the most output that a request may produce."""
 
+INPUT = ("input_tokens", *HELD)
+"""Units that count the input."""
+
 MOST_MODELS = 1_000
 """Models beyond the named ones that ``*`` gives supplies of their own."""
+
+_NOTHING = Hit()
+
+
+LONG_TIMES = 20
+"""How many times the true wait a refusal states with the setting ``retry_after`` at ``long``."""
 
 
 @dataclass(slots=True)
@@ -44,6 +54,10 @@ class Admitted:
         fault: ``500`` or ``drop`` when that is the answer, ``stream`` when the answer breaks off in the middle.
         settles: Whether the unused part of the charge is returned at the end.
         produced: The output that has been sent.
+        prompt: The prompt as the cache sees it; ``None`` where nothing is cached.
+        cache: What was read from the cache, and is written to it.
+        returned: The charge for cached input that is given back when the answer begins.
+        begun: Whether the answer has begun.
         finished: Whether the request has ended.
     """
 
@@ -58,6 +72,10 @@ class Admitted:
     fault: str | None = None
     settles: bool = False
     produced: int = 0
+    prompt: Prompt | None = None
+    cache: Hit = _NOTHING
+    returned: int = 0
+    begun: bool = False
     finished: bool = False
 
 
@@ -66,7 +84,7 @@ class Refused:
     """A refused request.
 
     Attributes:
-        kind: ``rate``, ``growth``, ``capacity`` (503, 529), ``money``, ``too_large``, ``auth``, ``unknown_model``
+        kind: ``rate``, ``growth``, ``capacity`` (429, 503, 529), ``money``, ``too_large``, ``auth``, ``unknown_model``
             or ``invalid``.
         model: The requested model.
         pool: The name of the limits that it would have been charged to.
@@ -75,7 +93,7 @@ class Refused:
         limit: That quota's amount.
         used: Its used part, as the server prints it; may exceed the limit.
         requested: The charge that the request would have caused.
-        wait_s: Seconds until it would fit; ``inf`` for never, 0 when the server does not say.
+        wait_s: Seconds until it would fit, as the server states it; ``inf`` for never, 0 when the server does not say.
         status: The fault's HTTP status, for ``capacity``.
         detail: What was wrong with the request, for ``invalid``.
     """
@@ -126,6 +144,8 @@ class World:
         self.total, self.timeline, self.answers = Count(), Timeline(now), Answers()
         self._random = Random(settings.seed)
         self._pools: dict[str, _Pool] = {}  # by model: several models may share one
+        self._cache = PromptCache(settings.cache_life_s, settings.cache_least_tokens) if settings.cache else None
+        self.cached: Counter[str] = Counter()
         self._others = 0.0
         self._due = _schedule(settings, now)
         self._limits = parse_limits(settings.limits)
@@ -145,6 +165,9 @@ class World:
         *,
         holds_output: bool = True,
         settles: bool = False,
+        prompt: Prompt | None = None,
+        counts_cached: bool = True,
+        holds_cached: bool = False,
     ) -> Admitted | Refused:
         """Admit a request and charge all quotas of its model, or none.
 
@@ -156,6 +179,9 @@ class World:
                 quota is charged input plus this, an ``output_tokens`` quota only the produced output.
             holds_output: Whether this provider's ``tokens`` quotas count output at all.
             settles: Whether this provider returns the unused part of the charge.
+            prompt: The prompt as the cache sees it, if it can be cached.
+            counts_cached: Whether this provider's quotas count input that is read from its cache.
+            holds_cached: Whether they count it at admission nevertheless, until the answer begins.
         """
         self._catch_up(now)
         pool = self._pools.get(model) or self._new_pool(now, model)
@@ -164,14 +190,17 @@ class World:
         if self.settings.money_after is not None and self.total.admitted >= self.settings.money_after:
             return self.refuse(now, Refused("money", model, pool.name), pool)
         fault = self._fault()
-        if fault in ("503", "529"):
+        if fault in ("429", "503", "529"):
             self._count_fault(pool, fault)
             return self.refuse(now, Refused("capacity", model, pool.name, status=int(fault)), pool)
         if fault == "growth":
             return self.refuse(now, Refused("growth", model, pool.name, wait_s=1.0), pool)
         booked = self.settings.booked_output_tokens if max_output_tokens is None else max_output_tokens
         held = input_tokens + (booked if holds_output else 0)
-        costs = [_cost(supply.unit, input_tokens, held) for supply in pool.supplies]
+        hit = self._found(now, prompt)
+        free = 0 if counts_cached else hit.read
+        returned = free if holds_cached or self.settings.cache_held else 0
+        costs = [_cost(supply.unit, input_tokens, held, free - returned) for supply in pool.supplies]
         refused = self._first_refusal(now, pool, model, costs)
         if refused is not None:
             return self.refuse(now, refused, pool)
@@ -181,11 +210,28 @@ class World:
         self.total.admit(now)
         self.timeline.add(now, 0)
         admitted = Admitted(model, pool.name, input_tokens, 0, held, now)
+        admitted.prompt, admitted.cache, admitted.returned = prompt, hit, returned
+        self._use_cache(now, admitted)
         admitted.settles = self.settings.settle == "actual" or (self.settings.settle == "provider" and settles)
         self._plan(admitted, max_output_tokens, fault)
         if fault is not None:
             self._count_fault(pool, fault)
         return admitted
+
+    def _found(self, now: float, prompt: Prompt | None) -> Hit:
+        """What the cache has of a prompt."""
+        if self._cache is None or prompt is None:
+            return _NOTHING
+        misses = self.settings.cache_misses
+        return self._cache.find(now, prompt, miss=misses > 0 and self._random.random() < misses)
+
+    def _use_cache(self, now: float, admitted: Admitted) -> None:
+        """Read what was found, and count it."""
+        if self._cache is not None and admitted.prompt is not None:
+            self._cache.refresh(now, admitted.prompt, admitted.cache)
+            self.cached["input_tokens"] += admitted.input_tokens
+            self.cached["read_tokens"] += admitted.cache.read
+            self.cached["written_tokens"] += admitted.cache.written
 
     def _first_refusal(self, now: float, pool: _Pool, model: str, costs: list[float]) -> Refused | None:
         refusing: Supply | None = None
@@ -200,9 +246,17 @@ class World:
         rule = refusing.rule
         used = rule.limit - rule.remaining(now)
         kind = "too_large" if math.isinf(longest) else "rate"
-        return Refused(
-            kind, model, pool.name, refusing.unit, refusing.period_s, rule.limit, used, asked, max(longest, 0.0)
-        )
+        wait_s = longest if kind == "too_large" else self._stated_s(now, pool, max(longest, 0.0))
+        return Refused(kind, model, pool.name, refusing.unit, refusing.period_s, rule.limit, used, asked, wait_s)
+
+    def _stated_s(self, now: float, pool: _Pool, true_s: float) -> float:
+        """The wait that a refusal for rate states."""
+        stated = self.settings.retry_after
+        if stated == "full":
+            return max(supply.rule.reset(now) for supply in pool.supplies)
+        if stated == "long":
+            return LONG_TIMES * true_s
+        return true_s if isinstance(stated, str) else stated
 
     def refuse(self, now: float, refused: Refused, pool: _Pool | None = None) -> Refused:
         """Count a refusal, also one that was decided before admission (a wrong key, an invalid body)."""
@@ -233,10 +287,26 @@ class World:
         factor = settings.slow_factor if fault == "slow" else 1.0
         if settings.jitter:
             factor *= random.uniform(1 - settings.jitter, 1 + settings.jitter)
+        if settings.latency_spread > 1:
+            factor *= math.exp(random.gauss(0.0, math.log(settings.latency_spread) / NINE_OF_TEN))
         admitted.first_s = settings.latency_s * factor
         admitted.duration_s = admitted.first_s + settings.latency_per_token_s * factor * admitted.output_tokens
 
     # --- after admission ---------------------------------------------------------------------------------------
+
+    def begin(self, now: float, admitted: Admitted) -> None:
+        """The answer begins: what its request has written to the cache can be read. The second time does nothing."""
+        if admitted.begun:
+            return
+        admitted.begun = True
+        self._catch_up(now)
+        if self._cache is not None and admitted.prompt is not None:
+            self._cache.write(admitted.at_s, admitted.prompt)
+        if admitted.returned:
+            for supply in self._pools[admitted.model].supplies:
+                if supply.unit in INPUT:
+                    supply.rule.give_back(now, admitted.returned, admitted.at_s)
+                    supply.charged -= admitted.returned
 
     def produce(self, now: float, admitted: Admitted, tokens: int) -> None:
         """Charge output as it is sent, to the quotas that count it then."""
@@ -260,6 +330,8 @@ class World:
         if admitted.finished:
             return
         admitted.finished = True
+        if admitted.fault not in ("500", "drop"):
+            self.begin(now, admitted)
         if gone:
             admitted.fault, output_tokens = "gone", admitted.produced
         if output_tokens is not None:
@@ -348,7 +420,7 @@ class World:
             raise SettingsError("it is not a state that an emulator has written: remove the file") from None
 
     def tally(self) -> dict[str, Any]:
-        """All counts as plain values: totals, ``pools``, ``timeline`` and ``answers`` by custom id.
+        """All counts as plain values: totals, ``pools``, ``timeline``, ``answers`` by custom id, and what the ``cache`` was used for.
 
         ``ideal_s`` is the shortest possible time from first to last admission: for the quota that binds, all charges
         less the amount available at first (one full burst), over the true rate. ``steady_s`` is the same with nothing
@@ -367,7 +439,13 @@ class World:
             steadies.append(slowest(supply.steady_s(start or 0.0) for supply in rated))
             reports[name] = pool.count.report(own, ideals[-1], steadies[-1])
         total = self.total.report(charges, slowest(ideals), slowest(steadies))
-        return total | {"pools": reports, "timeline": self.timeline.rows(), "answers": self.answers.report()}
+        cached = {"cache": dict(self.cached)} if self._cache is not None else {}
+        return total | {
+            "pools": reports,
+            "timeline": self.timeline.rows(),
+            "answers": self.answers.report(),
+            **cached,
+        }
 
     # --- supplies ----------------------------------------------------------------------------------------------
 
@@ -407,11 +485,12 @@ class World:
         return Bucket(limit.amount, limit.period_s, now, quantum_s=quantum_s, full=settings.start_level)
 
     def _catch_up(self, now: float) -> None:
-        """Apply the events that are due: the arrival of other users, changed limits."""
+        """Apply the events that are due: the arrival of other users, changed limits and faults."""
         while self._due and self._due[0][0] <= now:
-            at, limits = self._due.popleft()
-            if limits is not None:
-                self.set_limits(at, limits)
+            at, change = self._due.popleft()
+            if change is not None:
+                self.set_limits(at, change.get("limits", {}))
+                self.settings = replace(self.settings, faults=change.get("faults", self.settings.faults))
                 continue
             self._others = self.settings.other_users
             for supply in {id(a): a for pool in self._pools.values() for a in pool.supplies}.values():
@@ -429,20 +508,20 @@ class World:
         return None
 
 
-def _schedule(settings: Settings, start: float) -> deque[tuple[float, LimitsLike | None]]:
-    """Events by time: new limits, or ``None`` for the arrival of other users."""
-    events: list[tuple[float, LimitsLike | None]] = [
-        (start + change["at_s"], change["limits"]) for change in settings.changes
+def _schedule(settings: Settings, start: float) -> deque[tuple[float, Mapping[str, Any] | None]]:
+    """Events by time: changes, or ``None`` for the arrival of other users."""
+    events: list[tuple[float, Mapping[str, Any] | None]] = [
+        (start + change["at_s"], change) for change in settings.changes
     ]
     if settings.other_users:
         events.append((start + settings.other_users_from_s, None))
     return deque(sorted(events, key=itemgetter(0)))
 
 
-def _cost(unit: str, input_tokens: int, held: int) -> float:
-    """The charge to a quota at admission; an ``output_tokens`` quota is charged as output is produced."""
+def _cost(unit: str, input_tokens: int, held: int, free: int) -> float:
+    """The charge to a quota at admission, without the ``free`` input; an ``output_tokens`` quota is charged as output is produced."""
     if unit in HELD:
-        return held
+        return held - free
     if unit == "input_tokens":
-        return input_tokens
+        return input_tokens - free
     return 0 if unit == "output_tokens" else 1

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import insort
 from collections import OrderedDict, deque
+from collections.abc import Iterable
+from typing import Any
 
 OUTPUT_TOKENS_EXPECTED = 512
-"""The expected output of a request that names no maximum, before the first answer."""
+"""The expected output before any answer is known. The mean of OpenRouter's requests was about 400 at the end of 2025
+(https://arxiv.org/abs/2601.10088, 2026-01); the rest is a margin."""
 
 MODELS_MAX = 4_096
-"""Calibrations that are kept; the oldest is dropped first."""
+"""Calibrations and families that are kept; the oldest is dropped first."""
 
 _FACTOR_MIN, _FACTOR_MAX = 0.3, 5.0  # a ratio outside of these is not an error of the estimate
 _PRIOR_WEIGHT, _MARGIN = 3.0, 0.10  # before the first answer: as after three, right on average, 10 % apart
 _KEEP = 0.98  # the part of an answer's weight that is left after each later answer: the last 50 or so count
-_SHARES_MAX, _SHARES_MIN = 64, 8  # recent answers that are kept, and how many are needed
+_ANSWERS_MAX, _ANSWERS_MIN = 64, 8  # recent answers whose output is kept, and how many are needed
+_FAMILY = re.compile(r"(?:^|/)(?:[a-z]+\.)*([a-z]+(?:-[a-z]+)*)[^/]*$")  # us-east-1/us.anthropic.claude-opus-4-8
 
 
 class Correction:
@@ -67,71 +72,94 @@ class Correction:
         return estimated * self.factor if 0 < estimated < math.inf else 0.0
 
 
-class OutputShare:
-    """The 90th percentile, over the last 64 answers, of the output ÷ the maximum that was asked for. Not thread-safe.
+class UsualOutput:
+    """The output that nine of ten answers stay within, by the last 64 of them, in tokens. Not thread-safe.
 
-    Until eight answers are known, the share is 1.
+    Attributes:
+        recent: The output of those answers, the oldest first.
+        answers: How many answers there were.
     """
 
-    __slots__ = ("_recent", "_sorted")
+    __slots__ = ("_sorted", "answers", "recent")
 
     def __init__(self) -> None:
-        self._recent: deque[float] = deque()
+        self.recent: deque[float] = deque()
+        self.answers = 0
         self._sorted: list[float] = []
 
-    def observe(self, asked: float, actual: float) -> None:
-        """Learn from one answer; both in tokens. Negative numbers, NaN, infinity and ``asked`` of 0 are ignored."""
-        if not (0 < asked < math.inf and 0 <= actual < math.inf):
+    def observe(self, tokens: float) -> None:
+        """Learn from one answer. Negative numbers, NaN and infinity are ignored."""
+        if not 0 <= tokens < math.inf:
             return
-        share = min(1.0, actual / asked)
-        self._recent.append(share)
-        insort(self._sorted, share)
-        if len(self._recent) > _SHARES_MAX:
-            self._sorted.remove(self._recent.popleft())
+        self.answers += 1
+        self.recent.append(tokens)
+        insort(self._sorted, tokens)
+        if len(self.recent) > _ANSWERS_MAX:
+            self._sorted.remove(self.recent.popleft())
 
     @property
-    def share(self) -> float:
-        """Output ÷ asked that nine of ten answers stay within, from 0 to 1."""
-        known = len(self._sorted)
-        return 1.0 if known < _SHARES_MIN else self._sorted[math.ceil(0.9 * known) - 1]
+    def known(self) -> bool:
+        """Whether enough answers have been seen."""
+        return len(self._sorted) >= _ANSWERS_MIN
 
-    def apply(self, asked: float) -> float:
-        """The expected output, in tokens, of a request that asks for ``asked``; 0 for NaN and infinity."""
-        return asked * self.share if 0 < asked < math.inf else 0.0
+    def expected(self, otherwise: float) -> float:
+        """The expected output; before eight answers, the largest of them and ``otherwise``."""
+        if not self.known:
+            return max((otherwise, *self._sorted[-1:]))
+        return self._sorted[math.ceil(0.9 * len(self._sorted)) - 1]
 
 
 class TokenCalibration:
     """The corrections of the token estimates for one model and endpoint.
 
+    Args:
+        estimate_factor: As for :class:`Calibrations`.
+        elders: What answers of the same family, and then of all models, have shown: they stand in for this one's own.
+
     Attributes:
         input: From the estimated to the actual input.
-        output: From the maximum that a request names to the expected output.
-        unasked: From :data:`OUTPUT_TOKENS_EXPECTED` to the expected output of a request that names no maximum.
-        booked: The output tokens that the provider charges such a request at admission, as a refusal has stated; 0 for
-            unknown.
+        output: The usual output.
+        booked: The output tokens that the provider charges a request without a maximum at admission, as a refusal has
+            stated; 0 for unknown.
+        doubted: Whether a refusal has shown that the expected output may be too low, and no answer has come since.
     """
 
-    __slots__ = ("booked", "input", "output", "unasked")
+    __slots__ = ("_elders", "booked", "doubted", "input", "output")
 
-    def __init__(self, estimate_factor: float | None = None) -> None:
-        self.input, self.output, self.unasked = Correction(estimate_factor), OutputShare(), Correction()
-        self.booked = 0
+    def __init__(self, estimate_factor: float | None = None, elders: tuple[UsualOutput, ...] = ()) -> None:
+        self.input, self.output, self._elders = Correction(estimate_factor), UsualOutput(), elders
+        self.booked, self.doubted = 0, False
 
     def expected_output(self, max_output_tokens: int | None) -> float:
-        """Output tokens that nine of ten answers stay within; ``None`` for a request that names no maximum."""
-        if max_output_tokens is None:
-            return self.unasked.apply(OUTPUT_TOKENS_EXPECTED)
-        return self.output.apply(max_output_tokens)
+        """The expected output tokens; ``None`` for a request that names no maximum."""
+        if self.doubted and max_output_tokens is not None:
+            return max_output_tokens
+        prior = next((elder.expected(0) for elder in self._elders if elder.known), OUTPUT_TOKENS_EXPECTED)
+        usual = self.output.expected(prior)
+        return usual if max_output_tokens is None else min(usual, max_output_tokens)
+
+    def doubt(self) -> None:
+        """A refusal for want of output: until the next answer, the maximum is expected where few answers are known."""
+        self.doubted = not self.output.known
 
     def learn(
         self, *, input_estimate: int, input_tokens: int, max_output_tokens: int | None, output_tokens: int
     ) -> None:
         """Compare the estimate of a request with what its answer reports, all in tokens."""
         self.input.observe(input_estimate, input_tokens)
-        if max_output_tokens is None:
-            self.unasked.observe(OUTPUT_TOKENS_EXPECTED, output_tokens)
-        else:
-            self.output.observe(max_output_tokens, output_tokens)
+        self.doubted = False
+        if max_output_tokens != 0:  # a request without output, as an embedding, says nothing about others
+            self._observe(output_tokens)
+
+    def restore(self, outputs: Iterable[float]) -> None:
+        """Learn from the output of answers to an earlier process, unless those to this one are enough."""
+        if not self.output.known:
+            for tokens in outputs:
+                self._observe(tokens)
+
+    def _observe(self, output_tokens: float) -> None:
+        for usual in (self.output, *self._elders):
+            usual.observe(output_tokens)
 
 
 class Calibrations:
@@ -144,13 +172,35 @@ class Calibrations:
     def __init__(self, estimate_factor: float | None = None) -> None:
         self._estimate_factor = estimate_factor
         self._calibrations: OrderedDict[tuple[str, str, str], TokenCalibration] = OrderedDict()
+        self._families: OrderedDict[str, UsualOutput] = OrderedDict()
+        self._all = UsualOutput()
 
     def of(self, provider: str, model: str, endpoint: str) -> TokenCalibration:
         """The calibration for the requests to ``endpoint`` of a provider's model."""
         key = provider, model, endpoint
         calibration = self._calibrations.get(key)
         if calibration is None:
-            calibration = self._calibrations[key] = TokenCalibration(self._estimate_factor)
-            if len(self._calibrations) > MODELS_MAX:
-                self._calibrations.popitem(last=False)
+            calibration = TokenCalibration(self._estimate_factor, (self._family(model), self._all))
+            _keep(self._calibrations, key, calibration)
         return calibration
+
+    def outputs(self) -> list[tuple[tuple[str, str, str], UsualOutput]]:
+        """The usual outputs that any answer has shown, by provider, model and endpoint; the latest first."""
+        found = reversed(list(self._calibrations.items()))
+        return [(key, calibration.output) for key, calibration in found if calibration.output.answers]
+
+    def _family(self, model: str) -> UsualOutput:
+        """The usual output of the models whose names begin with the same words: ``claude-opus``, ``gemini``."""
+        match = _FAMILY.search(model.lower())
+        name = match[1] if match else model
+        usual = self._families.get(name)
+        if usual is None:
+            usual = UsualOutput()
+            _keep(self._families, name, usual)
+        return usual
+
+
+def _keep(kept: OrderedDict[Any, Any], key: object, value: object) -> None:
+    kept[key] = value
+    if len(kept) > MODELS_MAX:
+        kept.popitem(last=False)

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import secrets
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,10 +24,8 @@ from paceline.pacing.allowances import check_limits
 from paceline.pacing.durable import replacing
 from paceline.providers.registry import base_of
 
-try:
+if sys.platform != "win32":  # there the last of two commands at once wins
     import fcntl
-except ImportError:  # Windows: the last of two commands at once wins
-    fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("paceline.gateway")
 
@@ -162,9 +161,10 @@ class Keys:
         """Read the file, and keep other processes from writing it meanwhile."""
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            folder = os.open(self.file.parent, os.O_RDONLY) if fcntl is not None else None
+            folder = None
             try:
-                if folder is not None:
+                if sys.platform != "win32":
+                    folder = os.open(self.file.parent, os.O_RDONLY)
                     fcntl.flock(folder, fcntl.LOCK_EX)
                 self._read()
                 yield

@@ -71,7 +71,7 @@ class Settings:
 
     Attributes:
         host: The address at which it listens.
-        folder: Where several processes have the sockets over which they tell each other their status.
+        folder: Where several processes have their files, by which they find each other.
         stop_s: How long requests in flight may go on after a signal.
     """
 

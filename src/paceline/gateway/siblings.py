@@ -1,9 +1,14 @@
-"""The processes of one gateway tell each other their status, over sockets in a folder of their own."""
+"""The processes of one gateway tell each other their status over loopback.
+
+Each process has a file in a folder that only this user can read: its port, and a secret that a question must begin with. Sockets of
+Unix would need neither, and are missing on Windows.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -26,18 +31,17 @@ class Siblings:
     Args:
         limiter: The limiter of this process.
         place: Returns the place in the queue of a request of this process by its id; ``None`` for an unknown one.
-        folder: Where the processes have their sockets; ``None`` for the only process.
+        folder: Where each process has its file; ``None`` for the only process.
     """
 
     def __init__(self, limiter: Limiter, place: Callable[[str], dict[str, Any] | None], folder: Path | None) -> None:
         self._limiter, self._place, self._folder = limiter, place, folder
         self._own: Path | None = None
         if folder is not None:
-            self._own = folder / f"{os.getpid()}.sock"
-            listener = socket.socket(socket.AF_UNIX)
-            listener.bind(str(self._own))
-            listener.listen()
-            threading.Thread(target=self._answer_all, args=(listener,), name="siblings", daemon=True).start()
+            listener, secret = socket.create_server(("127.0.0.1", 0)), secrets.token_hex()
+            threading.Thread(target=self._answer_all, args=(listener, secret), name="siblings", daemon=True).start()
+            self._own = folder / f"{os.getpid()}.json"
+            self._own.write_text(json.dumps([listener.getsockname()[1], secret]))
 
     def status(self) -> dict[str, Any]:
         """The status of all processes as one; see :meth:`Limiter.status`."""
@@ -50,7 +54,7 @@ class Siblings:
         return self._place(called) or next(filter(None, self._ask(called)), None)
 
     def close(self) -> None:
-        """Remove the socket of this process."""
+        """Remove the file of this process."""
         if self._own is not None:
             self._own.unlink(missing_ok=True)
 
@@ -58,26 +62,28 @@ class Siblings:
         """The answers of the other processes: their status, or the place of the request with this id."""
         if self._folder is None:
             return
-        for path in sorted(self._folder.glob("*.sock")):
+        for path in sorted(self._folder.glob("*.json")):
             if path == self._own:
                 continue
-            with socket.socket(socket.AF_UNIX) as other, suppress(OSError, ValueError):
-                other.settimeout(TIMEOUT_S)
+            with suppress(OSError, ValueError):  # it has ended meanwhile, or its file is not whole yet
+                port, secret = json.loads(path.read_text())
                 try:
-                    other.connect(str(path))
+                    other = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
                 except ConnectionRefusedError:  # its process was killed
                     path.unlink(missing_ok=True)
                     continue
-                other.sendall(question.encode()[:NAME_MAX] + b"\n")
-                with other.makefile("rb") as answer:
+                with other, other.makefile("rb") as answer:
+                    other.sendall(f"{secret} {question}".encode()[:NAME_MAX] + b"\n")
                     yield json.loads(answer.read(ANSWER_MAX))
 
-    def _answer_all(self, listener: socket.socket) -> None:
+    def _answer_all(self, listener: socket.socket, secret: str) -> None:
         while True:
             connection, _ = listener.accept()
             with connection, suppress(OSError):
                 connection.settimeout(TIMEOUT_S)
                 with connection.makefile("rb") as asked:
-                    question = asked.readline(NAME_MAX + 1).decode("utf-8", "replace").strip()
-                answer = self._place(question) if question else self._limiter.status()
-                connection.sendall(json.dumps(answer).encode())
+                    line = asked.readline(NAME_MAX + 1).decode("utf-8", "replace").strip()
+                known, _, question = line.partition(" ")
+                if secrets.compare_digest(known.encode(), secret.encode()):
+                    answer = self._place(question) if question else self._limiter.status()
+                    connection.sendall(json.dumps(answer).encode())

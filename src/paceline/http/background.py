@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from paceline.core.results import Refusal
@@ -54,6 +55,13 @@ class Poll:
 
     def close(self) -> None:
         """Settle the request, if this is its whole answer."""
-        payload = as_mapping(parse.decode(self._body))
+        payload = as_mapping(parse.decode(self._body)) or _last_event(self._body)
         if payload.get("id") == self._job and job_of(payload) is None and self._job in self._jobs:
             self._jobs.pop(self._job)(payload)
+
+
+def _last_event(body: bytearray) -> Mapping[str, Any]:
+    """The answer in the last event of a stream that has one: an answer can be asked for as events, too."""
+    lines = (line.removeprefix(b"data:") for line in reversed(body.splitlines()) if line.startswith(b"data:"))
+    answers = (as_mapping(as_mapping(parse.decode(line)).get("response")) for line in lines)
+    return next(filter(None, answers), {})

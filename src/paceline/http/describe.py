@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
+from paceline.core.queue import Estimate
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
 from paceline.core.results import QuotaError, Refusal
 from paceline.estimation.calibration import TokenCalibration
+from paceline.estimation.prefixes import Prompt, keys_of
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import check_cost
 from paceline.pacing.scheduler import Scheduler
+from paceline.pacing.turns import answered, estimated, refused
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.parse import UNKNOWN, as_text
 from paceline.providers.registry import base_of, provider_named, under_name
@@ -24,6 +27,9 @@ log = logging.getLogger("paceline.http")
 
 BOOKED_MAX = 1_000_000
 """No provider charges more output tokens at admission."""
+
+UNKNOWN_MAX: Final = 256
+"""Of how many unknown hosts it is logged that the limits of a provider are not applied there."""
 
 MODEL_MAX: Final = 200
 """The longest name of a model that is looked at, in characters."""
@@ -39,12 +45,22 @@ class Metered:
     calibration: TokenCalibration
     guessed: bool = False
     """Whether the API of its host is a guess."""
+    prompt: Prompt | None = None
+    """Its prompt, before the cache of the provider; ``None`` for one that is not looked for."""
 
     def cost(self) -> Cost:
         """The amounts that the provider will hold, by the present calibration."""
+        return self.estimate().cost
+
+    def estimate(self) -> Estimate:
+        """The amounts that the provider will hold, and what of the prompt it has in its cache, by what is known at present."""
         input_tokens, output = self.tokens()
         output = self.scheduler.pool.ledger.expected_output(input_tokens, output)
-        return self.provider.held(self.booked_call, input_tokens, output)
+        cost, prompt = self.provider.held(self.booked_call, input_tokens, output), self.prompt
+        if prompt is None:
+            return Estimate(cost)
+        now_ns = self.scheduler.now_ns()
+        return estimated(prompt, prompt.look(now_ns), now_ns, cost, input_tokens, self.provider, self.call)
 
     def tokens(self) -> tuple[float, float]:
         """The input and the expected output, by the present calibration."""
@@ -58,11 +74,26 @@ class Metered:
         return replace(self.call, max_output_tokens=booked) if booked else self.call
 
     def refused(self, refusal: Refusal) -> None:
-        """Learn, from a refusal that states what the request would cost, what is charged where it names no maximum."""
+        """Learn from a refusal: that the output may be larger than expected, and what is charged without a maximum."""
+        if refusal.unit in (TOKENS, OUTPUT_TOKENS):
+            self.calibration.doubt()
         if self.call.max_output_tokens is None and refusal.unit == TOKENS and refusal.requested is not None:
             output = refusal.requested - self.call.input_tokens * self.calibration.input.ratio
             if output > self.calibration.expected_output(None):
                 self.calibration.booked = round(min(output, BOOKED_MAX))
+        if self.prompt is not None:
+            refused(self.prompt, refusal, self.scheduler.now_ns())
+
+    def known(self, usage: Usage) -> Cost:
+        """What ``usage``, of which the output is not known yet, will be charged in the units that no output changes."""
+        charged = self.provider.charged(self.call, usage)
+        more = self.provider.charged(self.call, replace(usage, output_tokens=usage.output_tokens + BOOKED_MAX))
+        return {unit: amount for unit, amount in charged.items() if more[unit] == amount}
+
+    def begun(self, usage: Usage, sent_ns: int) -> None:
+        """Learn what of the prompt was cached, from the first usage that an answer reports."""
+        if self.prompt is not None:
+            answered(self.prompt, usage, sent_ns, self.provider, self.scheduler.pool.name)
 
     def learn(self, usage: Usage) -> None:
         """Calibrate with the usage that the answer reports."""
@@ -100,7 +131,7 @@ def described(pacer: Pacer, provider: Provider, path: str, body: Mapping[str, An
         call = provider.describe(path, {})
     if call is None:
         return None
-    return metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model))
+    return metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model), body)
 
 
 def at_account(pacer: Pacer, metered: Metered, provider: Provider) -> Metered | None:
@@ -108,21 +139,26 @@ def at_account(pacer: Pacer, metered: Metered, provider: Provider) -> Metered | 
     known = metered.provider
     if hasattr(known, "at_host") or base_of(known.name) != base_of(provider.name):
         return None
-    return replace(metered, provider=provider, scheduler=pacer.pools.of_model(provider.name, metered.call.model))
+    scheduler = pacer.pools.of_model(provider.name, metered.call.model)
+    cache, prompt = scheduler.prompt_cache, metered.prompt
+    moved = None if cache is None or prompt is None else prompt.at(cache)
+    return replace(metered, provider=provider, scheduler=scheduler, prompt=moved)
 
 
 FORM_END_MAX: Final = 16_384
 """The bytes at each end of a multipart form in which its texts are looked for; files stand between."""
-_FIELD = re.compile(rb'; name="(model|prompt|stream)"\r\n(?:[^\r\n]{1,200}\r\n){0,3}\r\n([^\r]{0,8000})\r\n--')
+_FIELD = re.compile(rb'; name="(model|prompt|stream|n)"\r\n(?:[^\r\n]{1,200}\r\n){0,3}\r\n([^\r]{0,8000})\r\n--')
 
 
 def body_of(content: bytes) -> dict[str, Any]:
-    """The JSON object in ``content``, or the model and the prompt of a multipart form; empty for anything else."""
+    """The JSON object in ``content``, or what counts of a multipart form; empty for anything else."""
     if content.startswith(b"--"):
         ends = content if len(content) <= 2 * FORM_END_MAX else content[:FORM_END_MAX] + content[-FORM_END_MAX:]
         fields = reversed(_FIELD.findall(ends))  # of equal names the first holds
         form: dict[str, Any] = {name.decode(): value.decode("utf-8", "replace") for name, value in fields}
-        return form | {"stream": form.get("stream") == "true"}
+        number = form.get("n", "")
+        images = int(number) if number.isascii() and number.isdigit() and len(number) < 4 else None
+        return form | {"stream": form.get("stream") == "true", "n": images}
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
@@ -178,9 +214,15 @@ def describe_guessed(pacer: Pacer, guess: Any, host: str, path: str, content: by
     return metered and replace(metered, guessed=not named)
 
 
-@lru_cache(maxsize=256)
+_unknown: Final[dict[tuple[str, str], object]] = {}
+"""The providers whose limits are not applied, each with the host: it is logged."""
+
+
 def _log_unknown(provider: str, host: str) -> None:
-    """Log once that the limits of ``provider`` are not applied at ``host``."""
+    """Log once, also where several threads begin at once, that the limits of ``provider`` are not applied at ``host``."""
+    mine = object()
+    if len(_unknown) >= UNKNOWN_MAX or _unknown.setdefault((provider, host), mine) is not mine:
+        return
     log.warning(
         "%s is not a host of %s, so the published limits of %s do not apply there; if it is a gateway to %s, name the"
         " provider: limiter.attach(client, provider=%r), or instrument(limiter, provider=%r)",
@@ -197,9 +239,19 @@ def _under_host(provider: Any, host: str, path: str) -> Any:
     return under_name(provider, host)
 
 
-def metered(pacer: Pacer, provider: Provider, call: Call, scheduler: Scheduler) -> Metered:
-    """The call, with what is known of the tokens of such calls."""
-    return Metered(provider, call, scheduler, pacer.calibrations.of(call.provider, call.model, call.endpoint))
+def metered(
+    pacer: Pacer, provider: Provider, call: Call, scheduler: Scheduler, body: Mapping[str, Any] | None = None
+) -> Metered:
+    """The call, with what is known of the tokens of such calls, and of its prompt, if there is a ``body``."""
+    calibration, cache, prompt = (
+        pacer.calibrations.of(call.provider, call.model, call.endpoint),
+        scheduler.prompt_cache,
+        None,
+    )
+    if cache is not None and body is not None and call.max_output_tokens != 0:
+        keys = keys_of(cache, call.model, body)
+        prompt = keys and Prompt(cache, keys)
+    return Metered(provider, call, scheduler, calibration, prompt=prompt)
 
 
 def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) -> Cost:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from paceline.core.progress import Row
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, Cost
+from paceline.core.quota import CONCURRENCY, NS, Cost
 from paceline.core.results import (
     AcquireTimeoutError,
     BudgetError,
@@ -46,6 +46,7 @@ from paceline.pacing.permit import Acquisition, Permit, current_permit, holds_pe
 from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.traffic import Entry, TrafficLog
 from paceline.pacing.tries import Tries
+from paceline.providers import parse
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
 from paceline.providers.registry import provider_for_host
@@ -289,14 +290,9 @@ class Exchange:
     async def _hold(self) -> None:
         """Hold the cost of the request in the allowances of its lane."""
         input_tokens, output = self.metered.tokens()
-        call = self.metered.call
-
-        def usd(prices: Any) -> float:
-            usage = Usage(input_tokens=math.ceil(input_tokens), output_tokens=math.ceil(output))
-            return float(prices.usd(call.provider, call.model, usage))
-
-        cost = {INPUT_TOKENS: input_tokens, OUTPUT_TOKENS: output}
-        self.charge = self.pacer.allowances.charge(current_lane.get()[0], cost, usd, self._timeout_s)
+        call, lane = self.metered.call, current_lane.get()[0]
+        usage = Usage(input_tokens=math.ceil(input_tokens), output_tokens=math.ceil(output), tier=call.tier)
+        self.charge = self.pacer.allowances.charge(lane, call.provider, call.model, usage, self._timeout_s)
         if self.charge is not None:
             for acquisition, account in self.charge.steps():
                 self.acquisition, self.waits = acquisition, True
@@ -316,7 +312,7 @@ class Exchange:
         if permit is None:
             self.acquisition = acquisition = self.pacer.acquire_call(
                 self.metered.scheduler,
-                self.metered.cost,
+                self.metered.estimate,
                 units=self.metered.provider.units,
                 again=last,
                 timeout=self._timeout_s,
@@ -433,7 +429,7 @@ class Exchange:
         self.record.refusals.append(refusal)
         self.metered.refused(refusal)
         decision = self.tries.failed(self.metered.scheduler, refusal, row)
-        permit.refuse(refusal, decision)
+        permit.refuse(self.tries.refusal or refusal, decision)
         if not (isinstance(decision, Again) and decision.pool_wide) and self._elsewhere(refusal):
             return None
         if isinstance(decision, GiveUp):
@@ -477,6 +473,20 @@ class Exchange:
         if self.charge is not None:
             self.charge.settles = True
 
+        begun = False
+
+        def begin(usage: Usage) -> None:
+            nonlocal begun
+            if not begun:
+                begun = True
+                self.metered.begun(usage, permit.reservation.granted_ns)
+
+        def adjust(usage: Usage) -> None:
+            """The answer reports its input before its end."""
+            usage = plausible(self.record.pool, usage, permit.cost)
+            begin(usage)
+            permit.adjust(self.metered.known(usage))
+
         def settle(usage: Usage | None, refusal: Refusal | None) -> None:
             refusal = self._scoped(refusal)
             if refusal is not None:  # in the middle of an answer, which the caller has: there is no other attempt
@@ -485,7 +495,11 @@ class Exchange:
             elif usage is None:
                 permit.settle()
             else:
-                self.record.usage = usage = plausible(self.record.pool, usage, permit.cost)
+                # Gemini reports in a header alone that a request was served at another tier.
+                tier = usage.tier or headers.get("x-gemini-service-tier") or call.tier
+                usage = replace(plausible(self.record.pool, usage, permit.cost), tier=tier[: parse.TIER_MAX])
+                self.record.usage = usage
+                begin(usage)
                 self.metered.learn(usage)
                 permit.usage = usage
                 permit.settle(**self.metered.provider.charged(self.metered.booked_call, usage))
@@ -494,13 +508,14 @@ class Exchange:
 
         payload = None if self.judged is None else self.judged.payload
         job = job_of(payload)
-        if job is not None and CONCURRENCY in self.metered.scheduler.pool.ledger.units:
-            settle(None, None)  # the end of its slot is not known
-        elif job is not None:  # it is charged as held until the caller has asked for the answer
+        slots = CONCURRENCY in self.metered.scheduler.pool.ledger.units
+        if job is not None and slots:
+            permit.settle()  # the end of its slot is not known
+        if job is not None and not (slots and self.charge is None):  # as held until the caller has asked for the answer
             usage_of = self.metered.provider.usage
             remember(self.pacer, job, lambda found: settle(None if found is None else usage_of(found), None))
-        else:
-            self.http.tap(response, headers, Tap(self._usage_reader(), settle))
+        elif job is None:
+            self.http.tap(response, headers, Tap(self._usage_reader(), settle, adjust))
 
     def _usage_reader(self) -> UsageReader:
         payload = None if self.judged is None else self.judged.payload
@@ -545,19 +560,24 @@ class Tap:
 
     The end may be an early close, and a body may be iterated again after it.
 
+    Args:
+        reader: Reads the usage.
+        settle: Called once, with the usage and a refusal inside of the answer.
+        begin: Called once, with the first usage, if the answer reports it before its end.
+
     Attributes:
         decode: Removes the content encoding, chunk by chunk; ``None`` for a plain body.
     """
 
-    __slots__ = ("_reader", "_settle", "decode")
+    __slots__ = ("_begin", "_reader", "_settle", "decode")
 
     @property
     def done(self) -> bool:
         """Whether no byte is needed: a binding may finish it at once."""
         return self._reader.done
 
-    def __init__(self, reader: UsageReader, settle: Settle) -> None:
-        self._reader = reader
+    def __init__(self, reader: UsageReader, settle: Settle, begin: Callable[[Usage], None] | None = None) -> None:
+        self._reader, self._begin = reader, begin
         self._settle: Settle | None = settle  # until it is called
         self.decode: Decode | None = None
 
@@ -574,6 +594,9 @@ class Tap:
             done = True
         if done:
             self.finish()
+        elif self._begin is not None and self._reader.usage is not None:
+            begin, self._begin = self._begin, None
+            begin(self._reader.usage)
 
     def finish(self) -> None:
         """The body is over: settle, unless that is done."""

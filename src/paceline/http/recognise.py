@@ -56,7 +56,7 @@ def is_chat(body: Mapping[str, Any]) -> bool:
 def recognised(pacer: Pacer, provider: Provider, body: Mapping[str, Any], *, guessed: bool) -> Metered:
     """The request with this body, in the dialect of ``provider``."""
     call = call_by_hand(provider, body["model"], body)
-    found = metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model))
+    found = metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model), body)
     return replace(found, guessed=guessed)
 
 

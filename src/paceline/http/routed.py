@@ -10,7 +10,7 @@ from paceline.core.quota import NS
 from paceline.core.results import Refusal, RefusalScope
 from paceline.http.describe import Metered
 from paceline.http.exchange import Binding, Exchange
-from paceline.pacing.group import ASIDE_S, HERE, Choice
+from paceline.pacing.group import ASIDE_S, HERE, NOTHING_CACHED, Choice
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Acquisition, Permit
 from paceline.providers.meanings import refuses_key
@@ -34,7 +34,7 @@ class RoutedExchange(Exchange):
         pacer: The pacer whose pools are charged.
         ways: The way to each member, by its name.
         choice: Chooses among them.
-        sticky: See :meth:`Group.acquire <paceline.Group.acquire>`.
+        sticky: See :meth:`Group.acquire <paceline.Group.acquire>`; ``None``: the member that has the prompt in its cache.
         timeout_s: See :class:`~paceline.http.exchange.Exchange`.
         name: As there.
         seen: As there.
@@ -66,7 +66,10 @@ class RoutedExchange(Exchange):
         rest_s = None
         if self._timeout_s is not None:
             rest_s = max(self._timeout_s - (began_ns - self.started_ns) / NS, 0.0)
-        tries = self._choice.tries(self._expected_s, rest_s, self._sticky, model=self._model, failed=self._failed_at)
+        cached = self._cached() if self._sticky is None else NOTHING_CACHED
+        tries = self._choice.tries(
+            self._expected_s, rest_s, self._sticky, model=self._model, failed=self._failed_at, cached=cached
+        )
         member, timeout_s = next(tries)
         while True:
             self.acquisition, last = self._ask(member, timeout_s, last), None
@@ -88,7 +91,7 @@ class RoutedExchange(Exchange):
         metered = self._ways[member].metered
         acquisition = self.pacer.acquire_call(
             metered.scheduler,
-            metered.cost,
+            metered.estimate,
             units=metered.provider.units,
             again=last if metered.scheduler is self.metered.scheduler else None,
             timeout=timeout_s,
@@ -96,6 +99,15 @@ class RoutedExchange(Exchange):
         )
         self.tries.place(acquisition.waiter)
         return acquisition
+
+    def _cached(self) -> Mapping[str, int]:
+        """The tokens of the prompt that members have in their caches."""
+        tokens = {
+            name: way.metered.estimate().cached_tokens
+            for name, way in self._ways.items()
+            if way.metered.prompt is not None
+        }
+        return {name: number for name, number in tokens.items() if number}
 
     def _expected_s(self, member: str) -> float:
         return self._ask(member, None, None).expected_s()

@@ -19,6 +19,7 @@ from paceline.http import unpaced
 from paceline.http.bypass import ImportWatch
 from paceline.http.instrument import instrument
 from paceline.limiter.limiter import Limiter
+from paceline.pacing.durable import open_binary
 from paceline.pacing.events import Event
 
 POOLS_FEW = 20
@@ -125,10 +126,16 @@ class Record:
                 try:
                     if self._file is None:
                         path = self._folder / f"{os.getpid()}-{os.urandom(4).hex()}.json"
-                        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-                    os.pwrite(self._file, text, 0)
+                        self._file = open_binary(str(path), os.O_WRONLY | os.O_CREAT)
+                    os.lseek(self._file, 0, os.SEEK_SET)
+                    os.write(self._file, text)
                 except OSError:  # the command has ended before this process
                     return
+
+
+def read_failed(folder: Path) -> list[str]:
+    """Why each process was not paced that could not be, as its ``sitecustomize`` has told."""
+    return [path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob("*.unpaced"))]
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:

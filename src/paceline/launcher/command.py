@@ -6,16 +6,17 @@ import os
 import pickle
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from paceline.http.unpaced import with_host
-from paceline.launcher.child import VARIABLE, read_records
+from paceline.launcher.child import VARIABLE, read_failed, read_records
 
 SITE: Final = Path(__file__).parent / "site"
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
+NOT_FOUND, NOT_EXECUTABLE, NOT_PACED = 127, 126, 125
 FORWARDED: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 KINDS_SHOWN: Final = 10
 
@@ -28,7 +29,14 @@ class StartError(Exception):
         self.code = code
 
 
-def run(command: Sequence[str], arguments: Mapping[str, Any], provider: str | None, say: Callable[[str], None]) -> int:
+def run(
+    command: Sequence[str],
+    arguments: Mapping[str, Any],
+    provider: str | None,
+    say: Callable[[str], None],
+    *,
+    strict: bool = False,
+) -> int:
     """Run ``command`` with its Python processes paced, and print a summary.
 
     Args:
@@ -36,9 +44,11 @@ def run(command: Sequence[str], arguments: Mapping[str, Any], provider: str | No
         arguments: The arguments of the limiter of each process; without a store, the processes share a temporary one.
         provider: The provider of hosts that do not show it.
         say: Takes a line for the user.
+        strict: Whether it is an error that a process was not paced.
 
     Returns:
-        The exit code: that of the command, or 128 and the number of the signal that ended it.
+        The exit code: that of the command, or 128 and the number of the signal that ended it. It is ``NOT_PACED`` if
+        ``strict``, the code would be 0, and a process that imports an HTTP library was not paced.
 
     Raises:
         StartError: The command cannot be started.
@@ -56,9 +66,10 @@ def run(command: Sequence[str], arguments: Mapping[str, Any], provider: str | No
             raise StartError(f"no such command: {command[0]}", NOT_FOUND) from None
         except OSError as error:
             raise StartError(f"{command[0]} cannot be started: {error.strerror}", NOT_EXECUTABLE) from None
-        for line in summary(read_records(home)):
+        failed = read_failed(home)
+        for line in summary(read_records(home), failed):
             say(line)
-    return code
+    return NOT_PACED if strict and failed and code == 0 else code
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -92,15 +103,20 @@ def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _in_foreground() -> bool:
     """Whether this process belongs to the foreground of its terminal."""
+    if sys.platform == "win32":  # all processes of a console have its Ctrl-C
+        return True
     try:
         with open("/dev/tty", "rb") as terminal:  # noqa: PTH123
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
-    except (AttributeError, OSError):
+    except OSError:
         return False
 
 
-def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The lines that say what was paced, and what was not."""
+def summary(records: Sequence[Mapping[str, Any]], failed: Sequence[str] = ()) -> list[str]:
+    """The lines that say what was paced, and what was not; ``failed``: why a process was not paced."""
+    if failed:
+        line = f"{len(failed):,} process{'es' * (len(failed) > 1)} not paced, the first one: {failed[0]}"
+        return [line, *(summary(records) if records else ())]
     if not records:
         return ["no Python process of the command imported an HTTP library that is paced: nothing was paced"]
     pools: dict[str, dict[str, float]] = {}

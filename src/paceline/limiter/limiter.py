@@ -16,7 +16,7 @@ from paceline.core.results import QuotaError
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.limits import Limits
-from paceline.pacing.pacer import BaseLimiter
+from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import Permit
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler
@@ -24,6 +24,7 @@ from paceline.pacing.settings import PacingSettings, QuotaLike, parsed
 from paceline.pacing.status import QUEUE_SHOWN
 
 if TYPE_CHECKING:
+    from paceline.pacing.allowances import Unpriced
     from paceline.pacing.events import Event
     from paceline.shared.worker import StoreWorker
     from paceline.telemetry.server import StatusServer
@@ -62,6 +63,8 @@ class Limiter(BaseLimiter):
         waiting_max: How many requests may wait in one pool.
         estimate_factor: The factor for estimates of input, on top of their learned ratio; ``None``: a margin that is
             learned from their spread.
+        prompt_cache: Whether requests whose prompts the provider still has in its cache go first in their lanes, and reserve
+            what they are expected to cost. ``False``: order of arrival, and whole prompts.
         retry: The policy of attached clients and of :meth:`attempts` after refusals.
         breaker: The policy after failures of a host; ``None`` for none.
         lanes: Weights and priorities of lanes, for callers that give only the name.
@@ -70,7 +73,11 @@ class Limiter(BaseLimiter):
         budget: Quotas in US dollars that hold for all requests of clients together (``"100 usd/day"``). A request above
             what is left gets a :class:`~paceline.BudgetError`. A lane has budgets and limits in ``LaneSpec(limits=...)``.
         prices: By ``provider/model`` the prices in US dollars for a million tokens: ``input``, ``output``, ``cached`` and
-            ``cache_write``; by default those of the package genai-prices.
+            ``cache_write``, ``hour_write`` (of input written to a cache that keeps it for an hour), and ``request``, a fee for
+            each request in US dollars; by default those of the package genai-prices. ``provider/model@tier`` is the price of
+            a service tier.
+        unpriced: What a budget does with a request whose price is not known: ``count`` counts the highest price of the
+            provider, or nothing at one without prices, and warns; ``refuse`` does not send it.
         store: Where processes share the quotas: a store, a Redis client, or a URL for
             :func:`~paceline.stores.open_store` (``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...). ``None`` and
             ``"memory:"``: the quotas are in this process.
@@ -110,12 +117,14 @@ class Limiter(BaseLimiter):
         ttl_s: float = 900.0,
         waiting_max: int = WAITING_MAX,
         estimate_factor: float | None = None,
+        prompt_cache: bool = True,
         retry: RetryPolicy | None = None,
         breaker: BreakerPolicy | None = BreakerPolicy(),  # noqa: B008  (a frozen value)
         lanes: Iterable[LaneSpec] = (),
         priorities: Mapping[str, int] | None = None,
         budget: QuotaLike = (),
         prices: Mapping[str, Mapping[str, float]] | None = None,
+        unpriced: Unpriced = "count",
         store: object = None,
         on_store_failure: str = "fail_safe",
         lease_s: float | None = None,
@@ -141,18 +150,23 @@ class Limiter(BaseLimiter):
             ttl_s=ttl_s,
             waiting_max=waiting_max,
             estimate_factor=estimate_factor,
+            prompt_cache=prompt_cache,
             retry=retry,
             breaker=breaker,
             lanes=lanes,
             priorities=priorities,
             budget=budget,
             prices=prices,
+            unpriced=unpriced,
             events=events,
             shadow=shadow,
             traffic_log=traffic_log,
             clock=clock,
         )
-        super().__init__(settings, Limits(settings), _worker(store, clock, on_store_failure, lease_s))
+        worker = _worker(store, clock, on_store_failure, lease_s)
+        super().__init__(settings, Limits(settings), worker)
+        if worker is not None:
+            _keep_outputs(worker, self.pacer)
 
     @classmethod
     def for_provider(
@@ -217,7 +231,7 @@ class Limiter(BaseLimiter):
         Returns:
             ``input_tokens`` and ``output_tokens``, and the other units that the provider of the pool holds at admission.
             The input is corrected by the calibration of the model. The output is what the provider holds: the maximum
-            (OpenAI), or the expected part of it (Anthropic).
+            (OpenAI), or the expected output (Anthropic).
 
         Raises:
             QuotaError: The pool is unknown, or ``asked`` is of another type.
@@ -384,6 +398,16 @@ def _worker(store: object, clock: Clock, on_store_failure: str, lease_s: float |
     if opened is None:
         return None
     return StoreWorker(opened, clock, on_store_failure=cast("Any", on_store_failure), lease_s=lease_s)
+
+
+def _keep_outputs(worker: StoreWorker, pacer: Pacer) -> None:
+    """Keep what answers show of the output beside the store, where it has a place of its own."""
+    from paceline.limiter.outputs import KeptOutputs
+    from paceline.stores.notes import notes_beside
+
+    notes = notes_beside(worker.store, "outputs", in_use=True)
+    if notes is not None:
+        worker.aside = KeptOutputs(pacer.calibrations, notes)
 
 
 def _paced(take: Callable[..., Iterable[Any]]) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from paceline.core.queue import DEFAULT_LANE, Waiter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Cost, Quota
@@ -25,6 +25,9 @@ EVERYONE: Final = ""
 
 UNITS: Final = (REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, USD, CONCURRENCY)
 """What an allowance can limit."""
+
+Unpriced = Literal["count", "refuse"]
+"""What a budget does with a request whose price is not known."""
 
 PATIENCE_S: Final = 5.0
 """How long a request may wait for a budget, for example for the answer of its store."""
@@ -96,12 +99,16 @@ class Allowances:
     Args:
         make: Makes the scheduler of a pool with this name and these quotas.
         prices: The prices that take precedence over the known ones.
+        unpriced: What a budget does with a request whose price is not known: ``count`` or ``refuse``.
     """
 
     def __init__(
-        self, make: Callable[[str, tuple[Quota, ...]], Scheduler], prices: Mapping[str, Mapping[str, float]]
+        self,
+        make: Callable[[str, tuple[Quota, ...]], Scheduler],
+        prices: Mapping[str, Mapping[str, float]],
+        unpriced: Unpriced = "count",
     ) -> None:
-        self._make, self._prices = make, cache(partial(_prices, prices))
+        self._make, self._prices, self._unpriced = make, cache(partial(_prices, prices)), unpriced
         self._by_lane: dict[str, Allowance] = {}
         self._lock = threading.RLock()
 
@@ -149,17 +156,28 @@ class Allowances:
         """The allowances that a request in ``lane`` is charged to."""
         return [allowance for name in (EVERYONE, lane) if (allowance := self._by_lane.get(name)) is not None]
 
-    def charge(self, lane: str, cost: Cost, usd: Callable[[Any], float], timeout_s: float | None) -> Charge | None:
+    def charge(self, lane: str, provider: str, model: str, usage: Usage, timeout_s: float | None) -> Charge | None:
         """What a request in ``lane`` will hold of the allowances; ``None`` if it has none.
 
         Args:
             lane: The lane.
-            cost: The amounts per unit, without dollars.
-            usd: Estimates the price of the request, with the prices.
+            provider: The provider of the request.
+            model: The model.
+            usage: The estimate of what it uses.
             timeout_s: The longest wait.
+
+        Raises:
+            BudgetError: Its price is not known, and such a request is refused.
         """
-        allowances = self.of(lane)
-        return Charge(allowances, cost, usd, self._prices, timeout_s) if allowances else None
+        allowances, usd = self.of(lane), 0.0
+        budget = next((allowance.budget for allowance in allowances if allowance.budget is not None), None)
+        if budget is not None:
+            prices = self._prices()
+            if self._unpriced == "refuse" and prices.find(provider, model) is None:
+                unknown = f"no price is known of {model} at {provider}, and unpriced = 'refuse' is set: give one under [prices]"
+                raise BudgetError(budget.pool.name, unknown, None)
+            usd = prices.usd(provider, model, usage)
+        return Charge(allowances, usage, usd, self._prices, timeout_s) if allowances else None
 
 
 class Charge:
@@ -167,8 +185,8 @@ class Charge:
 
     Args:
         allowances: The allowances.
-        cost: The amounts per unit, without dollars.
-        usd: Estimates the price of the request by these prices.
+        usage: The estimate of what it uses.
+        usd: The price of that.
         prices: Returns the prices (:class:`~paceline.providers.prices.Prices`).
         timeout_s: The longest wait in each, in seconds; ``None``: no bound.
 
@@ -179,13 +197,13 @@ class Charge:
     def __init__(
         self,
         allowances: list[Allowance],
-        cost: Cost,
-        usd: Callable[[Any], float],
+        usage: Usage,
+        usd: float,
         prices: Callable[[], Any],
         timeout_s: float | None,
     ) -> None:
-        self._allowances, self._cost, self._timeout_s, self._prices = allowances, cost, timeout_s, prices
-        self._usd = usd(prices()) if any(allowance.budget is not None for allowance in allowances) else 0.0
+        self._allowances, self._usd, self._timeout_s, self._prices = allowances, usd, timeout_s, prices
+        self._cost: Cost = {INPUT_TOKENS: float(usage.input_tokens), OUTPUT_TOKENS: float(usage.output_tokens)}
         self._permits: list[Permit] = []
         self.settles = False
 

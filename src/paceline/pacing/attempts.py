@@ -85,14 +85,16 @@ class Attempts:
             return False
         row = self._scheduler.row(permit.reservation, refusal)
         if answer is not None and is_server_fault(answer.status, refusal, row):
-            self._scheduler.failed(permit.reservation.granted_ns, f"status {answer.status}", reached=True)
+            self._scheduler.failed(
+                permit.reservation.granted_ns, f"status {answer.status}", reached=True, reported=False
+            )
         return permit.open and self._follows(permit, refusal, row, error)  # else the block has closed the permit itself
 
     def _follows(self, permit: Permit, refusal: Refusal, row: Row | None, error: Exception | None) -> bool:
         """Decide after a refusal; another attempt follows, or else an error is raised."""
         decision = self._tries.failed(self._scheduler, refusal, row)
         if permit.open:
-            permit.refuse(refusal, decision)
+            permit.refuse(self._tries.refusal or refusal, decision)
         if not isinstance(decision, Again):
             raise GaveUpError(permit.pool, self.made, refusal, decision.reason) from error
         self._tries.announce(self._scheduler, decision)

@@ -210,15 +210,23 @@ class Health:
 
 
 class ByHand:
-    """The health of the provider that calls by hand to one pool go to: its host is not known, so its name stands for it."""
+    """The health of what calls by hand to one pool go to.
 
-    def __init__(self, health: Health, scheduler: Scheduler) -> None:
-        self._health, self._scheduler = health, scheduler
-        self._host = scheduler.pool.name.partition("/")[0]
+    Its host is not known. The name of the provider stands for it, and in a pool of the user's own the name of the pool.
+    """
 
-    def failed(self, sent_ns: int, reason: str, *, reached: bool) -> None:
-        """Count a call without an answer; see :meth:`Health.failed`."""
-        self._health.failed(self._host, self._scheduler, sent_ns, reason, reached=reached)
+    def __init__(self, health: Health, scheduler: Scheduler, *, is_model: bool) -> None:
+        self._health, self._scheduler, self._is_model = health, scheduler, is_model
+        name = scheduler.pool.name
+        self._host = name.partition("/")[0] if is_model else name
+
+    def failed(self, sent_ns: int, reason: str, *, reached: bool, reported: bool) -> None:
+        """Count a call without an answer; see :meth:`Health.failed`.
+
+        In a pool of the user's own a call counts only if it is ``reported``: a block there need not be one call.
+        """
+        if self._is_model or reported:
+            self._health.failed(self._host, self._scheduler, sent_ns, reason, reached=reached)
 
     def answered(self) -> None:
         """Count an answer after failures."""

@@ -11,21 +11,16 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from paceline.core.quota import NS
 
 CANCELLED_MAX = 100
 """How many cancelled timers are kept beyond the number of the others."""
 
-elapsed_ns: Final[Callable[[], int]] = next(
-    (
-        partial(time.clock_gettime_ns, getattr(time, name))
-        for name in (() if sys.platform == "win32" else ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"))
-        if hasattr(time, name)
-    ),
-    time.monotonic_ns,
-)
+elapsed_ns: Callable[[], int] = time.monotonic_ns
+if sys.platform != "win32":
+    elapsed_ns = partial(time.clock_gettime_ns, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 """A monotonic clock that goes on while the machine is suspended: the providers' quotas refill meanwhile, and their days end.
 It counts from the start of the machine, and all its processes read the same."""
 

@@ -10,8 +10,8 @@ import math
 import threading
 from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
 from hashlib import blake2b
-from types import TracebackType
-from typing import Any
+from types import MappingProxyType, TracebackType
+from typing import Any, Final
 
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import NS
@@ -39,6 +39,9 @@ ASIDE_S, ASIDE_MAX = 60.0, 10_000
 
 HERE = (AcquireTimeoutError, NeverFitsError, PoolStoppedError, QueueFullError, StoreError)
 """Errors of one member, after which another one is tried."""
+
+NOTHING_CACHED: Final[Mapping[str, int]] = MappingProxyType({})
+"""No member has a prompt in its cache."""
 
 Tries = Generator[tuple[str, float | None], PacelineError, None]
 """Yields where to wait, and how many seconds at most; the error of each that fails is sent back."""
@@ -99,13 +102,21 @@ class Choice:
         now_ns = self._clock.now_ns()
         return [name for name in self.names if self._aside.get((name, model), 0) > now_ns]
 
-    def pick(self, waits: Mapping[str, float], sticky: str | None) -> str:
-        """The member for a request, by the expected waits in seconds of those that can have it."""
-        soonest_s = min(waits.values())
+    def pick(self, waits: Mapping[str, float], sticky: str | None, cached: Mapping[str, int] = NOTHING_CACHED) -> str:
+        """The member for a request, by the expected waits in seconds of those that can have it.
+
+        Args:
+            waits: The expected waits.
+            sticky: The key of the request.
+            cached: The tokens of its prompt that members have in their caches.
+        """
+        soonest_s, own = min(waits.values()), None
         if sticky is not None:
             own = max(waits, key=lambda name: blake2b(f"{name}\0{sticky}".encode(), digest_size=8).digest())
-            if waits[own] <= soonest_s + self._sticky_s:
-                return own
+        elif cached:
+            own = max(cached, key=cached.__getitem__)
+        if own is not None and waits.get(own, math.inf) <= soonest_s + self._sticky_s:
+            return own
         if self._in_order and soonest_s <= 0:
             return next(name for name in self.names if waits.get(name, math.inf) <= 0)
         equal = [name for name, wait_s in waits.items() if wait_s <= soonest_s + SAME_S]
@@ -124,6 +135,7 @@ class Choice:
         *,
         model: str = "",
         failed: Collection[str] = (),
+        cached: Mapping[str, int] = NOTHING_CACHED,
     ) -> Tries:
         """Where to wait for a permit.
 
@@ -133,6 +145,7 @@ class Choice:
             sticky: See :meth:`Group.acquire`.
             model: The model, as for :meth:`put_aside`.
             failed: Members that have failed this request already: they come last.
+            cached: As for :meth:`pick`.
 
         Raises:
             PacelineError: The error of the last member, when none is left.
@@ -144,7 +157,7 @@ class Choice:
             possible = {name: wait_s for name, wait_s in waits.items() if wait_s < math.inf} or waits
             for worse in (failed, self._left_aside(model)):
                 possible = {name: wait_s for name, wait_s in possible.items() if name not in worse} or possible
-            member = self.pick(possible, sticky)
+            member = self.pick(possible, sticky, cached)
             rest_s = None if until_ns is None else max((until_ns - clock.now_ns()) / NS, 0.0)
             patience_s = max(PATIENCE * possible[member], PATIENCE_MIN_S) if len(possible) > 1 else math.inf
             began_ns, last = clock.now_ns(), rest_s is not None and rest_s <= patience_s
@@ -203,16 +216,18 @@ class Group:
         timeout: float | None = None,
         lane: str | LaneSpec | None = None,
         name: str | None = None,
+        conversation: str | None = None,
         **cost: float,
     ) -> GroupAcquisition:
         """Ask for the right to make one attempt, at any member.
 
         Args:
-            sticky: Requests with the same key go to the same member while it is not much later than the others: that of a
-                conversation, whose prompt the provider has cached.
+            sticky: Requests with the same key go to the same member while it is not much later than the others.
             timeout: Seconds to wait at most, in all.
             lane: As for :meth:`Limiter.acquire <paceline.limiter.limiter.Limiter.acquire>`.
             name: As there.
+            conversation: As there. Without a ``sticky`` key the request goes to the member that has its prompt cached, while that
+                is not much later than the others.
             **cost: As there.
 
         Returns:
@@ -221,7 +236,7 @@ class Group:
         Raises:
             QuotaError, TooLargeError: As there.
         """
-        options: dict[str, Any] = {"lane": lane, "name": name} | cost
+        options: dict[str, Any] = {"lane": lane, "name": name, "conversation": conversation} | cost
         return GroupAcquisition(self, sticky, timeout, options)
 
     def ask(self, member: str, timeout: float | None, options: Mapping[str, Any]) -> Acquisition:
@@ -295,6 +310,13 @@ class GroupAcquisition:
 
     def _tries(self) -> Tries:
         def expected_s(member: str) -> float:
-            return self._group.ask(member, None, self._options).expected_s()
+            return self._ask(member).expected_s()
 
-        return self._group.choice.tries(expected_s, self._timeout, self._sticky)
+        cached = NOTHING_CACHED
+        if self._options["conversation"] is not None:
+            tokens = {member: self._ask(member).waiter.cached_tokens for member in self._group.members}
+            cached = {member: number for member, number in tokens.items() if number}
+        return self._group.choice.tries(expected_s, self._timeout, self._sticky, cached=cached)
+
+    def _ask(self, member: str) -> Acquisition:
+        return self._group.ask(member, None, self._options)

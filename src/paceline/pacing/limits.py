@@ -37,6 +37,7 @@ class Resolved:
         slots: The bound on requests in flight at the provider, over all its models; ``None`` for none.
         interval_s: The least time between two starts, in seconds.
         gentle: Whether buckets open gently, because a provider counts, too.
+        is_model: Whether it is the pool of a provider's model, and none of the user's own.
     """
 
     pool: str
@@ -47,6 +48,7 @@ class Resolved:
     interval_s: float = 0.0
     charged_after: frozenset[str] = frozenset()
     gentle: bool = False
+    is_model: bool = False
 
     @property
     def is_unstated(self) -> bool:
@@ -206,7 +208,8 @@ class Limits:
             sources = others | {fewest: sure.get(fewest, GIVEN)}
         pool, quotas, of = f"{known.name}/{alias}", tuple(sources), tuple(sources.values())
         learns, interval_s = self.settings.learn, self.settings.min_interval_s
-        return Resolved(pool, quotas, of, learns, slots, interval_s, known.charged_after, gentle=bool(learns))
+        after = known.charged_after
+        return Resolved(pool, quotas, of, learns, slots, interval_s, after, gentle=bool(learns), is_model=True)
 
     def given_for(self, provider: str, model: str, alias: str) -> tuple[Quota, ...] | None:
         """The given quotas that hold for ``model`` at ``provider``, where its pool is ``alias``; ``None`` for none.

@@ -15,6 +15,7 @@ from logging import DEBUG, INFO, WARNING
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.ledger import total_tokens
+from paceline.core.measured import FoundMeter
 from paceline.core.pool import Pool
 from paceline.core.queue import DEFAULT_LANE, Waiter
 from paceline.core.quota import NS
@@ -100,10 +101,15 @@ class Lines:
         if not log.isEnabledFor(level):
             return True
         used, limit = self._read(lambda now_ns: self._use(now_ns, quota))
-        # Of a quota, its notation without the amount and the options: tokens/min.
-        what = _NOT_QUOTAS.get(quota) or quota.split()[1]
+        what = _NOT_QUOTAS.get(quota) or _kind(quota)
         seconds = "" if expected_s is None else f" {expected_s:.1f} s"
-        amounts = "" if limit is None else f" ({used:,.0f} of {limit:,.0f} used)"
+        amounts = (
+            ""
+            if limit is None
+            else f" ({limit:,.0f} measured)"
+            if used is None
+            else f" ({used:,.0f} of {limit:,.0f} used)"
+        )
         self._write(
             level,
             "rate_limit.wait",
@@ -206,10 +212,15 @@ class Lines:
         return {"rpm_remaining": left.get("rpm_remaining"), "tpm_remaining": tokens}
 
     def _use(self, now_ns: int, quota: str) -> tuple[float | None, float | None]:
-        """What is used of the quota with this notation, and what it holds; ``None`` for no quota."""
+        """What is used of the quota with this notation, and what it holds; ``None`` for no quota.
+
+        Of a measured limit the use is not known, and its amount only after a measurement.
+        """
         for account in self._pool.ledger.accounts:
             if account.name == quota:
                 m = account.meter
+                if isinstance(m, FoundMeter):
+                    return None, m.found
                 limit = m.quota.amount if m.refills and not m.bursts else m.quota.burst  # as its level counts
                 return round(min(max(limit - m.level(now_ns), 0.0), limit), 3), limit
         return None, None
@@ -232,6 +243,12 @@ class Lines:
             left_out, count[2] = count[2], 0
             text += f"; {left_out:,} such lines were left out"
         log.log(level, "%s", text, extra={"event": event, "pool": self._pool.name, "left_out": left_out, **fields})
+
+
+def _kind(quota: str) -> str:
+    """What a quota counts, without the amount and the options: tokens/min; its unit, while the limit is not measured yet."""
+    first, second, *_ = quota.split()
+    return first.removesuffix(",") if first.endswith(",") else second
 
 
 def _caller(name: str | None, lane: str) -> str:

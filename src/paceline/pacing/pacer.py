@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.ledger import total_tokens
-from paceline.core.queue import DEFAULT_LANE, LaneName, Lanes, LaneSpec, Waiter
+from paceline.core.queue import DEFAULT_LANE, Estimate, LaneName, Lanes, LaneSpec, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost
 from paceline.core.results import NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
 from paceline.estimation.calibration import Calibrations
@@ -94,7 +94,7 @@ class Pacer:
             LaneSpec(f"priority of {pattern!r}", priority=priority)  # an invalid one raises here
         self.shadow = None if settings.shadow is None else TrafficLog(settings.shadow, "shadow")
         self.pools = Pools(settings, limits, worker, _notifier(settings, self.shadow), self.health)
-        self.allowances = Allowances(self.pools.allowance, dict(settings.prices or {}))
+        self.allowances = Allowances(self.pools.allowance, dict(settings.prices or {}), settings.unpriced)
         for spec in lanes:
             self.allowances.set(spec.name, spec.limits)
         self.allowances.set(EVERYONE, check_budget(parsed(settings.budget)))
@@ -102,7 +102,7 @@ class Pacer:
     def acquire_call(
         self,
         scheduler: Scheduler,
-        estimate: Callable[[], Cost],
+        estimate: Callable[[], Estimate],
         *,
         units: Collection[str] = (),
         again: Permit | None = None,
@@ -113,19 +113,29 @@ class Pacer:
 
         Args:
             scheduler: The scheduler.
-            estimate: Returns the amounts per unit, ``requests`` among them, by the present calibration. It is called again when
-                the request comes first in the queue: answers may have shown meanwhile that the first estimate was wrong.
+            estimate: Returns the amounts per unit, ``requests`` among them, and what of the prompt is cached, by what is known
+                at present. It is called again when the request comes first in the queue: answers may have shown meanwhile that
+                the first estimate was wrong.
             units: Further units that the provider counts, beside the units of the estimate.
             again: As for :meth:`BaseLimiter.acquire`.
             timeout: As there.
             name: As there.
         """
-        cost = estimate()
+        cost, cached_tokens, lost_ns = estimate()
         if self.pools.unusual:
             self.pools.warn_of_unmetered(scheduler.pool.name, {CONCURRENCY, *cost, *units})
         waiter = self.waiter(scheduler, cost, timeout, lane=None, again=again, name=name, units=cost)
-        waiter.estimate = estimate
+        waiter.estimate, waiter.cached_tokens, waiter.lost_ns = estimate, cached_tokens, lost_ns
         return Acquisition(scheduler, waiter)
+
+    def begin_turn(self, scheduler: Scheduler, waiter: Waiter, conversation: str, cached_tokens: float | None) -> None:
+        """Make ``waiter`` a turn of ``conversation``; see :meth:`BaseLimiter.acquire`."""
+        from paceline.pacing.turns import Turn
+
+        if scheduler.prompt_cache is not None:
+            turn = waiter.turn = Turn(scheduler, waiter.cost, conversation, cached_tokens)
+            waiter.estimate = turn.estimate
+            waiter.cost, waiter.cached_tokens, waiter.lost_ns = turn.estimate()
 
     def status(self, queue: int) -> dict[str, Any]:
         """The state of every pool and every allowance; see :meth:`Limiter.status <paceline.limiter.limiter.Limiter.status>`."""
@@ -187,6 +197,8 @@ class BaseLimiter:
         lane: str | LaneSpec | None = None,
         again: Permit | None = None,
         name: str | None = None,
+        conversation: str | None = None,
+        cached_tokens: float | None = None,
         **cost: float,
     ) -> Acquisition:
         """Ask for the right to make one attempt.
@@ -197,13 +209,16 @@ class BaseLimiter:
             lane: The class of work; by default that of the surrounding :func:`paceline.lane`.
             again: The refused permit that this attempt follows: the attempt goes to the front of its lane.
             name: A name for the ``queue`` in :meth:`status`; a further attempt keeps it.
+            conversation: The name of the conversation of which this is a turn: its prompt begins with that of the turn before,
+                which the provider may have cached. What ``permit.settle(answer)`` shows of the cache holds for the next turn.
+            cached_tokens: How many tokens of the prompt the provider has cached; by default what the last answer has shown.
             **cost: Amounts per unit, e.g. ``input_tokens=1_200, output_tokens=300``; ``requests`` is 1 by default.
 
         Returns:
             An object for ``async with``, ``with`` or ``await``, which joins the queue then.
 
         Raises:
-            QuotaError: The pool is unknown, an amount is not a finite number of 0 or more, or the name is too long.
+            QuotaError: The pool is unknown, an amount is not a finite number of 0 or more, or a name is too long.
             TooLargeError: The tokens of the cost are above ``max_tokens_per_call``.
         """
         pacer = self.pacer
@@ -213,7 +228,12 @@ class BaseLimiter:
         if name is not None and (not isinstance(name, str) or len(name) > NAME_MAX):
             shown = str(name)[:NAME_MAX]
             raise QuotaError(f"name is {shown!r}: it must be a text of at most {NAME_MAX} characters, or None")
-        return Acquisition(scheduler, pacer.waiter(scheduler, cost, timeout, lane, again, name))
+        waiter = pacer.waiter(scheduler, cost, timeout, lane, again, name)
+        if conversation is not None and again is None:
+            pacer.begin_turn(scheduler, waiter, conversation, cached_tokens)
+        elif cached_tokens is not None:
+            raise QuotaError("cached_tokens is given without a conversation: name the one whose prompt is cached")
+        return Acquisition(scheduler, waiter)
 
     def try_acquire(self, pool: str, **cost: float) -> Permit | Later | NeverFits:
         """A permit if it is available now and no other request waits; else ``Later`` or ``NeverFits``, which are false.

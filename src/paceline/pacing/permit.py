@@ -169,6 +169,11 @@ class Permit:
                 scheduler.answered()
             scheduler.settle(reservation, actual, self._waiter)
 
+    def adjust(self, known: Cost) -> None:
+        """Charge the true amounts that the beginning of the answer shows; the others stay as reserved until it is settled."""
+        if self.reservation.open:
+            self._scheduler.adjust(self.reservation, known, self._waiter)
+
     def _read(self, usage: object, headers: object, units: Cost) -> Cost | None:
         """The true cost by ``usage`` and ``units``; the pool learns from the headers."""
         from paceline.providers.answers import headers_in, usage_cost
@@ -176,6 +181,8 @@ class Permit:
         actual = units
         if usage is not None:
             actual = usage_cost(self.pool, usage, self.reservation.cost) | units
+            if self._waiter.turn is not None and self.reservation.open:
+                self._waiter.turn.answered(usage, self.reservation.granted_ns)
         self._learn(headers_in(usage) if headers is None else headers)
         return actual or None
 
@@ -224,13 +231,18 @@ class Permit:
     def failed(self, error: BaseException | None = None) -> None:
         """Report that the request has no answer: after some in a row the pool pauses, as the pools of attached clients do.
 
-        A block reports the error that leaves it: call this for an error that stays inside.
+        A block reports the error that leaves it, in the pool of a provider's model: call this for an error that stays inside,
+        and in a pool of your own.
 
         Args:
             error: A timeout, a broken connection or an answer with a status of 500 or more counts as a failure of the
                 provider; ``None``, too. Without a connection the charge is given back. Any other error settles the permit as
                 reserved.
         """
+        self._failed(error, reported=True)
+
+    def _failed(self, error: BaseException | None, *, reported: bool) -> None:
+        """Close the permit of a request without an answer, which the caller has ``reported``, or whose block ``error`` has left."""
         from paceline.providers.answers import answer_of
 
         fault = Fault.BROKEN if error is None else fault_of(error)
@@ -240,7 +252,9 @@ class Permit:
         # Counted before the permit is closed: a failed probe must not let the other waiters go.
         if fault in (Fault.BROKEN, Fault.UNREACHED) and self.open:
             reason = "no answer" if error is None else type(error).__name__
-            self._scheduler.failed(self.reservation.granted_ns, reason, reached=fault is Fault.BROKEN)
+            self._scheduler.failed(
+                self.reservation.granted_ns, reason, reached=fault is Fault.BROKEN, reported=reported
+            )
         if fault in (Fault.UNSENT, Fault.UNREACHED):
             self.cancel()
         else:
@@ -285,6 +299,8 @@ class Permit:
     def refuse(self, refusal: Refusal, decision: Again | GiveUp) -> None:
         """Like :meth:`refused`, with the pause or the stop that the caller has decided."""
         self.refusal = refusal
+        if self._waiter.turn is not None:
+            self._waiter.turn.refused(refusal)
         if refusal.kind is not RefusalKind.CAPACITY:
             self._scheduler.answered()
         of_pool = refusal.scope is RefusalScope.POOL
@@ -307,7 +323,9 @@ class Permit:
         self._followed = True
         waiter = Waiter(cost, self._waiter.lane, self._waiter.deadline_ns, name or self._waiter.name)
         if scheduler is self._scheduler:
-            waiter.number, waiter.returned = self._waiter.number, True
+            waiter.number, waiter.returned, waiter.overtook = self._waiter.number, True, self._waiter.overtook
+            if self._waiter.turn is not None:  # with its whole prompt
+                waiter.turn, waiter.estimate = self._waiter.turn, self._waiter.turn.estimate
         return waiter
 
     @property
@@ -355,7 +373,7 @@ class Permit:
         if error is None:
             self.close(forgotten=True, stacklevel=stacklevel)
         elif isinstance(error, Exception):
-            self.failed(error)
+            self._failed(error, reported=False)
         else:
             self.close()
 
@@ -514,7 +532,7 @@ def check_cost(cost: Cost, units: Collection[str] = ()) -> None:
         if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX:  # also true for NaN
             cost[unit] = _number(unit, amount)
         if unit not in _KNOWN and units and unit not in units:
-            names = ["timeout", "lane", "again", "name", *KNOWN_UNITS, *units]
+            names = ["timeout", "lane", "again", "name", "conversation", *KNOWN_UNITS, *units]
             hint = "; did you mean 'lane'?" if unit in {"priority", "weight"} else did_you_mean(unit, names)
             raise QuotaError(f"unknown unit {unit!r}; this pool limits {' and '.join(units)}{hint}")
 

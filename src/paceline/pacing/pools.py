@@ -12,9 +12,10 @@ from paceline.core.capacity import Capacity, LocalCapacity
 from paceline.core.ledger import Ledger
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue
-from paceline.core.quota import KNOWN_UNITS, OWN_RULES, REQUESTS, Cost, Quota, Rule
+from paceline.core.quota import KNOWN_UNITS, OWN_RULES, REQUESTS, USD, Cost, Quota, Rule
 from paceline.core.results import GIVEN, PacelineWarning, QuotaError
 from paceline.core.tracker import HEADROOM_S
+from paceline.estimation.prefixes import Prefixes, PromptCache
 from paceline.pacing.breaker import ByHand, Health
 from paceline.pacing.chain import ChainedScheduler
 from paceline.pacing.joint import joint_limits
@@ -26,6 +27,9 @@ from paceline.pacing.status import report
 
 if TYPE_CHECKING:
     from paceline.pacing.events import Event
+
+BUDGET_TTL_S = 86_400.0
+"""How long a price stays reserved: answers made in the background may take hours, and are charged when they are asked for."""
 
 POOLS_MAX = 10_000
 """How many pools one limiter keeps: the names of models come from callers, and memory is bounded."""
@@ -62,6 +66,7 @@ class Pools:
         self.unusual: dict[str, list[Quota]] = {}
         self._settings, self._notify, self._health = settings, notify, health
         self._lock = threading.RLock()
+        self._prefixes = Prefixes()
         self._made: dict[str, Scheduler] = {}  # by pool
         self._further: dict[str, Scheduler] = {}  # joint limits, start spacing and providers' slots, by pool
         self._joint = joint_limits(settings.joint_limits, gentle=bool(settings.learn))
@@ -154,8 +159,10 @@ class Pools:
                     )
                 scheduler = self._open(resolved, self._settings.clock.now_ns())
                 scheduler.events = self._notify
-                scheduler.by_hand = ByHand(self._health, scheduler) if resolved.learns else None
-                if not resolved.learns:  # for a provider's model all units are derived
+                if self._settings.prompt_cache:
+                    scheduler.prompt_cache = PromptCache(self._prefixes, resolved.pool)
+                scheduler.by_hand = ByHand(self._health, scheduler, is_model=resolved.is_model)
+                if not resolved.is_model:  # for a provider's model all units are derived
                     own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
                     if own_units:
                         self.own_units[resolved.pool] = own_units
@@ -195,7 +202,7 @@ class Pools:
             if headroom_s is None and all(quota.rule in OWN_RULES for quota in resolved.quotas):
                 headroom_s = 0.0
         quotas, sources = resolved.quotas, resolved.sources
-        measures = worker is None and bool(learns) and resolved.is_unstated
+        measures = bool(learns) and resolved.is_unstated
         if measures:
             quotas, sources = (), ()
         ledger = Ledger(
@@ -205,7 +212,7 @@ class Pools:
             sources=sources,
             charged_after=resolved.charged_after if worker is None else (),  # a store counts it at admission
             headroom_s=HEADROOM_S if headroom_s is None else headroom_s,
-            ttl_s=settings.ttl_s,
+            ttl_s=max(settings.ttl_s, BUDGET_TTL_S) if own and quotas[0].unit == USD else settings.ttl_s,
             gentle=resolved.gentle,
         )
         queue = Queue()
@@ -213,11 +220,11 @@ class Pools:
         capacity: Capacity
         if worker is None:
             adapts = settings.headroom_s is None and not own
-            capacity = LocalCapacity(
-                ledger, learns=learns, adapts=adapts, measures_from_ns=now_ns if measures else None
-            )
+            capacity = LocalCapacity(ledger, learns=learns, adapts=adapts)
         else:
             capacity = worker.capacity(ledger, queue, now_ns, learns=learns)
+        if measures and capacity.learning is not None:
+            capacity.learning.unstated.begin(now_ns)
         return Pool(resolved.pool, capacity, queue, waiting_max=settings.waiting_max), worker
 
 

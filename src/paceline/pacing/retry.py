@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import log
+from dataclasses import dataclass, field
+from math import exp, log
 
 from paceline.core import progress
-from paceline.core.progress import FIRST_S, MOST_S, Row, is_believed
+from paceline.core.progress import FIRST_S, MOST_S, Alone, Row, is_believed
 from paceline.core.quota import NS
-from paceline.core.results import QuotaError, Refusal, RefusalKind
+from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
 
 RETRIED = frozenset({RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY})
 """Refusals that may end with time."""
@@ -16,7 +16,8 @@ RETRIED = frozenset({RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY}
 
 FAIR_REFUSED, FAIR_ADMITTED, FAIR_CHANCE = 6, 20, 1e-6
 """A request that was refused so many times, while so many times as many other attempts of the pool were admitted, is refused because of
-the request itself. Where the pool is refused often, more refusals are needed, so that chance explains them with this probability."""
+the request itself. Where the pool is refused often, more refusals are needed, so that chance explains them with this probability.
+Fewer others are enough, if those between its refusals leave no larger chance."""
 
 FAIR_SHARE = 0.75
 """The largest share of refusals that is taken for chance."""
@@ -69,27 +70,36 @@ class Failures:
 
     Attributes:
         own: How many were about the request itself: server faults, broken connections, its size or its mode.
-        full: How many were refused by full servers, since other attempts of the pool were last admitted.
-        of_pool: How many were refused for the rate of the pool, or by full servers. They say nothing of the request.
+        in_vain: How many were by full servers, or about the request alone, since other attempts of the pool were last admitted.
+        of_pool: How many were refused for the rate of the pool, or by full servers. One of them says nothing of the request.
         admitted: How many attempts of the pool had been admitted at the first of these.
+        alone: Whether those for the rate are about the request alone.
     """
 
     own: int = 0
-    full: int = 0
+    in_vain: int = 0
     of_pool: int = 0
     admitted: int = 0
-    _admitted_last: int = 0  # the same at the last of those by full servers
+    alone: Alone = field(default_factory=Alone)
+    _admitted_last: int = 0  # the same at the last of those in vain
 
-    def count(self, row: Row | None, refusal: Refusal | None = None) -> None:
-        """Count the last refusal of ``row``, or, without one, a failure of the request itself."""
-        if row is None:
+    def count(self, row: Row | None, refusal: Refusal | None = None) -> Refusal | None:
+        """Count the last refusal of ``row``, or, without one, a failure of the request itself.
+
+        Returns:
+            The refusal, with the scope that those before show.
+        """
+        if row is None or refusal is None:
             self.own += 1
-            return
+            return refusal
         self.admitted = self.admitted if self.of_pool else row.admitted
         self.of_pool += 1
-        if refusal is not None and refusal.kind is RefusalKind.CAPACITY:
-            self.full = self.full + 1 if row.admitted == self._admitted_last else 1
+        if refusal.kind is not RefusalKind.CAPACITY:
+            refusal = self.alone.judged(refusal, row)
+        if refusal.kind is RefusalKind.CAPACITY or refusal.scope is RefusalScope.REQUEST:
+            self.in_vain = self.in_vain + 1 if row.admitted == self._admitted_last else 1
             self._admitted_last = row.admitted
+        return refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +110,8 @@ class RetryPolicy:
 
     Attributes:
         max_attempts: How many attempts may fail by a server fault, a broken connection, or a refusal that is not about the pool;
-            and by full servers, as long as they serve no other request of the pool. With 1, no attempt follows the first one.
+            and by full servers, or by refusals for rate that only this request meets, as long as no other request of the pool is
+            admitted. With 1, no attempt follows the first one.
         max_refused: How many attempts may be refused for the rate of the pool; ``None``: any number, while it admits others.
         max_elapsed_s: No attempt starts later than this after the first, in seconds; ``None``: without a bound.
         backoff_s: The first pause when the provider names none, in seconds; it doubles with each failure, and with each refusal
@@ -142,17 +153,21 @@ class RetryPolicy:
         """
         if refusal is not None and refusal.kind not in RETRIED:
             return GiveUp("waiting cannot help")
-        if refusal is not None and row is not None and refusal.kind.about_rate:
-            return self._after_pool(failures, refusal, row, luck)
         asked_s = (refusal.retry_after_s or None) if refusal else None  # a wait of 0 would use up the attempts at once
+        if refusal is not None and row is not None and refusal.kind.about_rate:
+            if refusal.scope is RefusalScope.POOL:
+                return self._after_pool(failures, refusal, row, luck)
+            if failures.of_pool == self.max_refused:
+                return GiveUp(_made(failures.of_pool))
+            asked_s = asked_s if is_believed(refusal) else None
         if asked_s is not None and asked_s > self.max_retry_after_s:
             return GiveUp(_asks(asked_s))
-        if failures.own + failures.full >= self.max_attempts:
-            return GiveUp(_made(failures.own + failures.full))
+        number = failures.own + failures.in_vain
+        if number >= self.max_attempts:
+            return GiveUp(_made(number))
         if row is not None and (unfair := _unfair(failures, row)):
             return GiveUp(unfair)
-        number = failures.own + failures.full
-        own_s = min(self.backoff_s * 2.0 ** min(number - 1, 30), self.backoff_max_s)
+        own_s = min(self.backoff_s * 2.0 ** min(max(number, failures.alone.count) - 1, 30), self.backoff_max_s)
         return Again(self._spread(asked_s or own_s, luck, stated=asked_s is not None), pool_wide=False)
 
     def _after_pool(self, failures: Failures, refusal: Refusal, row: Row, luck: float) -> Again | GiveUp:
@@ -163,15 +178,14 @@ class RetryPolicy:
             return GiveUp(_asks(asked_s), stop_s=asked_s)
         if row.number >= DEAD_PROBES and row.lasted_s >= dead_s:
             return GiveUp(f"the provider has admitted nothing for {row.lasted_s:,.0f} s", stop_s=row.lasted_s)
-        again = row._replace(number=max(row.number, min(failures.of_pool, BEHIND)))
-        pause_s = progress.pause_s(refusal, again, self.backoff_s, self.backoff_max_s)
+        pause_s = progress.pause_s(refusal, row, self.backoff_s, self.backoff_max_s, min(failures.of_pool, BEHIND))
         pause_s = self._spread(pause_s, luck, stated=asked_s > 0 and not row.is_paced)
         if failures.of_pool == self.max_refused or self.max_attempts == 1:
             return GiveUp(_made(failures.of_pool), pause_s=pause_s)
         if unfair := _unfair(failures, row):
             return GiveUp(unfair, pause_s=pause_s)
-        alone = failures.of_pool if row.is_paced else min(failures.of_pool, row.number)
-        return Again(pause_s, pool_wide=True, behind=alone >= BEHIND)
+        in_row = max(failures.of_pool, row.number + 1) if row.is_paced else min(failures.of_pool, row.number)
+        return Again(pause_s, pool_wide=True, behind=in_row >= BEHIND)
 
     def _spread(self, pause_s: float, luck: float, *, stated: bool) -> float:
         """A pause with its random part, which comes on top of a stated one: the provider names a minimum."""
@@ -184,7 +198,8 @@ def _unfair(failures: Failures, row: Row) -> str:
     """Why a request is given up that is refused again and again while others are admitted; empty: it is not."""
     refused, others = failures.of_pool, row.admitted - failures.admitted
     share = min(row.refused / (row.refused + row.admitted), FAIR_SHARE)
-    if refused < max(FAIR_REFUSED, log(FAIR_CHANCE) / log(share)) or others < FAIR_ADMITTED * refused:
+    enough = others >= FAIR_ADMITTED * refused or failures.alone.chance < FAIR_CHANCE
+    if refused < max(FAIR_REFUSED, log(FAIR_CHANCE) / log(share)) or not enough:
         return ""
     return f"{_made(refused)}, while {others:,} others of the pool were admitted"
 
@@ -201,26 +216,30 @@ class RetryBudget:
     """Bounds retries after faults and by full servers in proportion to success: further retries wait, spread out.
 
     Every admitted attempt earns ``EACH`` retries, and every second ``PER_S``. A retry spends one, in advance if none is left,
-    and then waits for it. So servers that refuse three attempts of four by chance are used in full, and a server that answers
-    none gets one retry a second. Retries after a refusal for rate need no budget: they wait in the queue.
+    and then waits for it as long as earning it takes at the rate of the last seconds. So servers that refuse three attempts of
+    four by chance are used in full, and a server that answers none gets one retry a second. Retries after a refusal for rate
+    need no budget: they wait in the queue.
     """
 
     EACH = 3.0
     PER_S = 1.0
     MOST = 100.0
+    RECENT_S = 5.0
 
-    __slots__ = ("_admitted", "_left", "_now_ns")
+    __slots__ = ("_admitted", "_left", "_now_ns", "_recent")
 
     def __init__(self, now_ns: int) -> None:
         self._left = self.MOST
         self._now_ns, self._admitted = now_ns, 0
+        self._recent = 0.0  # how many attempts were admitted in about the last RECENT_S seconds
 
     def spend(self, now_ns: int, admitted: int) -> float:
         """Spend one retry; return the seconds to wait for it.
 
         ``admitted``: how many attempts of the pool were admitted so far.
         """
-        earned = max(now_ns - self._now_ns, 0) / NS * self.PER_S + (admitted - self._admitted) * self.EACH
-        self._left = min(self._left + earned, self.MOST) - 1
+        passed_s, new = max(now_ns - self._now_ns, 0) / NS, admitted - self._admitted
         self._now_ns, self._admitted = now_ns, admitted
-        return max(-self._left, 0.0) / self.PER_S
+        self._recent = self._recent * exp(-passed_s / self.RECENT_S) + new
+        self._left = min(self._left + passed_s * self.PER_S + new * self.EACH, self.MOST) - 1
+        return max(-self._left, 0.0) / (self.PER_S + self.EACH * self._recent / self.RECENT_S)

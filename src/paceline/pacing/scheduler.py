@@ -32,6 +32,7 @@ from paceline.core.results import (
     StoreLost,
     WaitUntil,
 )
+from paceline.estimation.prefixes import PromptCache
 from paceline.pacing.clock import Clock, tell_of_forks
 from paceline.pacing.exchanges import Exchanges
 from paceline.pacing.lateness import Lateness
@@ -77,8 +78,8 @@ class Worker(Protocol):
 class ByHand(Protocol):
     """Takes what calls by hand to one pool show of the health of their provider."""
 
-    def failed(self, sent_ns: int, reason: str, *, reached: bool) -> None:
-        """Count a call without an answer."""
+    def failed(self, sent_ns: int, reason: str, *, reached: bool, reported: bool) -> None:
+        """Count a call without an answer, which the caller has ``reported``, or whose block an error has left."""
 
     def answered(self) -> None:
         """Count an answer."""
@@ -97,8 +98,9 @@ class Scheduler:
         lines: Its log lines.
         events: Called with every event of a permit of the pool, or ``None``.
         periods: The periods of the pool's quotas, of each unit that has several.
-        by_hand: Takes the failures of calls by hand; ``None`` for a pool that is none of a provider.
+        by_hand: Takes the failures of calls by hand; ``None`` for a pool that others pass, such as the slots of a provider.
         fails: Whether the last call by hand had no answer.
+        prompt_cache: What its answers have shown of the cache of the provider; ``None``: requests are not ordered by it.
     """
 
     further: Sequence[Scheduler] = ()
@@ -110,6 +112,7 @@ class Scheduler:
         self.periods: Mapping[str, Sequence[float]] = {}
         self.by_hand: ByHand | None = None
         self.fails = False
+        self.prompt_cache: PromptCache | None = None
         self._clock = clock
         self._read_ns = 0  # until when the headers that were read suffice
         self._lateness = Lateness(pool)
@@ -201,11 +204,15 @@ class Scheduler:
         """See :meth:`Pool.settle`."""
         self._section.change(self.pool.settle, reservation, actual, waiter, quiet=True)
 
-    def failed(self, sent_ns: int, reason: str, *, reached: bool) -> None:
-        """Count a call by hand without an answer."""
+    def adjust(self, reservation: Reservation, known: Cost, waiter: Waiter) -> None:
+        """See :meth:`Pool.adjust`."""
+        self._section.change(self.pool.adjust, reservation, known, waiter)
+
+    def failed(self, sent_ns: int, reason: str, *, reached: bool, reported: bool) -> None:
+        """Count a call by hand without an answer, which was ``reported``, or whose block an error has left."""
         if self.by_hand is not None:
             self.fails = True
-            self.by_hand.failed(sent_ns, reason, reached=reached)
+            self.by_hand.failed(sent_ns, reason, reached=reached, reported=reported)
 
     def answered(self) -> None:
         """Count an answer to a call by hand."""
@@ -306,7 +313,7 @@ class Scheduler:
 
     def status(self, shown: int = QUEUE_SHOWN) -> dict[str, Any]:
         """The state of the pool, as JSON values, with ``shown`` waiters at most."""
-        return self.read(lambda now_ns: report(self.pool, now_ns, shown))
+        return self.read(lambda now_ns: report(self.pool, now_ns, shown, self.prompt_cache))
 
     def read(self, read: Callable[[int], T]) -> T:
         """The result of ``read(now_ns)``; the pool does not change meanwhile."""

@@ -18,6 +18,7 @@ from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.retry import RetryPolicy
 
 if TYPE_CHECKING:
+    from paceline.pacing.allowances import Unpriced
     from paceline.pacing.events import Event
 
 TIMEOUT_MAX_S: Final = 10 * 366 * 86_400.0
@@ -50,12 +51,14 @@ class PacingSettings:
     ttl_s: float = 900.0
     waiting_max: int = WAITING_MAX
     estimate_factor: float | None = None
+    prompt_cache: bool = True
     retry: RetryPolicy | None = None
     breaker: BreakerPolicy | None = BreakerPolicy()  # noqa: RUF009  (a frozen value)
     lanes: Iterable[LaneSpec] = ()
     priorities: Mapping[str, int] | None = None
     budget: QuotaLike = ()
     prices: Mapping[str, Mapping[str, float]] | None = None
+    unpriced: Unpriced = "count"
     events: Callable[[Event], None] | None = None
     shadow: str | PathLike[str] | None = None
     traffic_log: str | PathLike[str] | None = None
@@ -66,6 +69,8 @@ class PacingSettings:
         usable, headroom_s, most = self.usable, self.headroom_s, self.max_tokens_per_call
         if self.learn not in (True, False, "up"):
             raise QuotaError(f"learn is {self.learn!r}: it must be True, False or 'up'")
+        if self.unpriced not in ("count", "refuse"):
+            raise QuotaError(f"unpriced is {self.unpriced!r}: it must be 'count' or 'refuse'")
         if not 0 <= self.min_interval_s < math.inf:
             raise QuotaError(f"min_interval_s is {self.min_interval_s!r}: it must be 0 s or more")
         if self.shadow is not None and self.traffic_log is not None:

@@ -11,6 +11,7 @@ from paceline.core.measured import FoundMeter
 from paceline.core.meters import UNKNOWN_NS, Bucket, Meter, Restarting, Window
 from paceline.core.pool import Pool
 from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Rule
+from paceline.estimation.prefixes import PromptCache
 from paceline.pacing.periods import REFILLED_DAY_S
 
 _INITIALS = {REQUESTS: "r", TOKENS: "t", INPUT_TOKENS: "it", OUTPUT_TOKENS: "ot"}
@@ -42,8 +43,17 @@ def wait_until_s(at_ns: int, now_ns: int) -> float:
     return math.inf if at_ns >= UNKNOWN_NS else max(at_ns - now_ns, 0) / NS
 
 
-def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN) -> dict[str, Any]:
-    """The state of ``pool`` as JSON values; durations in seconds, waits rounded up. ``shown``: the waiters in ``queue``."""
+def report(
+    pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: PromptCache | None = None
+) -> dict[str, Any]:
+    """The state of ``pool`` as JSON values; durations in seconds, waits rounded up.
+
+    Args:
+        pool: The pool.
+        now_ns: The present.
+        shown: The waiters in ``queue``.
+        prompt_cache: What is known of the cache of its provider.
+    """
     ledger = pool.ledger
     queue, eta_s = _queue(pool, now_ns, shown)
     return {
@@ -90,6 +100,7 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN) -> dict[str, Any]:
             for unit, (estimated, actual) in sorted(pool.estimates.items())
             if unit not in (REQUESTS, CONCURRENCY)
         },
+        "cache": None if prompt_cache is None or not prompt_cache.is_used else _cache(pool, prompt_cache, now_ns),
         "metrics": metrics(pool, now_ns),
         **pool.capacity.status(now_ns),
     }
@@ -122,6 +133,12 @@ def metrics(pool: Pool, now_ns: int) -> dict[str, Any]:
     }
 
 
+def _cache(pool: Pool, prompt_cache: PromptCache, now_ns: int) -> dict[str, Any]:
+    """What the answers have shown of the cache of the provider, and what the order by it has done."""
+    overtook = pool.counts.get("overtook", 0)
+    return prompt_cache.status(now_ns) | {"overtook": overtook, "saved_tokens": pool.saved_tokens}
+
+
 def _rounded(unit: str, amount: float) -> float:
     return round(amount, 6 if unit == USD else 3)
 
@@ -137,7 +154,7 @@ def _queue(pool: Pool, now_ns: int, shown: int) -> tuple[list[dict[str, Any]], f
     A wait is ``None`` where it is unknown. Beyond the first ``QUEUE_SHOWN``, waiters count as much as these on average.
     """
     rows, ahead = list[dict[str, Any]](), [0.0] * len(pool.ledger.meters)
-    first = pool.queue.peek(QUEUE_SHOWN, pool.ledger.seconds_of)
+    first = pool.queue.peek(QUEUE_SHOWN)
     for number, waiter in enumerate(first):
         if number < shown:
             at_ns, _ = pool.capacity.earliest(now_ns, waiter.amounts, ahead)
@@ -148,6 +165,8 @@ def _queue(pool: Pool, now_ns: int, shown: int) -> tuple[list[dict[str, Any]], f
                     "waited_s": round(max(now_ns - waiter.arrived_ns, 0) / NS, 3),
                     "expected_wait_s": _up(at_ns - now_ns) if at_ns < UNKNOWN_NS else None,
                     "cost": dict(waiter.cost),
+                    "cached_tokens": waiter.cached_tokens,
+                    "lost_in_s": _up(waiter.lost_ns - now_ns) if waiter.lost_ns else None,
                 }
             )
         ahead = [before + own for before, own in zip(ahead, waiter.amounts, strict=True)]

@@ -26,9 +26,10 @@ class Tries:
     Attributes:
         made: How many attempts were made.
         behind: Whether the next one goes to the end of its lane.
+        refusal: The refusal of the last attempt; ``None`` if it was none. It may be about the request alone, as those before show.
     """
 
-    __slots__ = ("_began_ns", "_failures", "_health", "_luck", "_policy", "_refusal", "behind", "made")
+    __slots__ = ("_began_ns", "_failures", "_health", "_luck", "_policy", "behind", "made", "refusal")
 
     def __init__(self, policy: RetryPolicy, health: Health, luck: Callable[[], float]) -> None:
         self._policy, self._health, self._luck = policy, health, luck
@@ -36,12 +37,12 @@ class Tries:
         self.behind = False
         self._failures = Failures()
         self._began_ns = 0  # when the first attempt was sent
-        self._refusal: Refusal | None = None  # of the last attempt
+        self.refusal: Refusal | None = None
 
     def began(self, permit: Permit) -> None:
         """Count an attempt that is sent now."""
         self.made += 1
-        self.behind, self._refusal = False, None
+        self.behind, self.refusal = False, None
         if self.made == 1:
             self._began_ns = permit.reservation.granted_ns
 
@@ -57,9 +58,8 @@ class Tries:
             refusal: The refusal; ``None`` for a server fault or a broken connection.
             row: The refusals of the pool in a row, with this one (:meth:`Scheduler.row`).
         """
-        now_ns, self._refusal = scheduler.now_ns(), refusal
-        self._failures.count(row, refusal)
-        decision = self._policy.after(self._failures, refusal, row, self._luck())
+        now_ns, self.refusal = scheduler.now_ns(), self._failures.count(row, refusal)
+        decision = self._policy.after(self._failures, self.refusal, row, self._luck())
         if isinstance(decision, GiveUp):
             return decision
         if not decision.pool_wide:  # only this request waits
@@ -74,7 +74,7 @@ class Tries:
     def announce(self, scheduler: Scheduler, again: Again) -> None:
         """Log that another attempt follows."""
         most = self._policy.max_refused if again.pool_wide else self._policy.max_attempts
-        reason = "fault" if self._refusal is None else self._refusal.kind.value
+        reason = "fault" if self.refusal is None else self.refusal.kind.value
         scheduler.lines.retries(scheduler.now_ns(), self.made, most, again.delay_s, reason)
 
     def place(self, waiter: Waiter) -> None:
@@ -86,9 +86,9 @@ class Tries:
     def error(self, pool: str, waiter: Waiter, error: PacelineError) -> PacelineError:
         """The error for a caller whose next attempt has no permit because of ``error``."""
         spent = isinstance(error, AcquireTimeoutError) and waiter.deadline_ns == self._until_ns
-        if self._refusal is None or not spent:
+        if self.refusal is None or not spent:
             return error
-        return GaveUpError(pool, self.made, self._refusal, self._spent())
+        return GaveUpError(pool, self.made, self.refusal, self._spent())
 
     @property
     def _until_ns(self) -> int | None:

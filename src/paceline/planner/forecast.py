@@ -24,10 +24,13 @@ from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
 from paceline.core.quota import NS, REQUESTS, Cost, Rule
 from paceline.core.results import NeverFits, NeverFitsError, QuotaError, Reservation, StoreError
+from paceline.estimation.prefixes import ORDERED_FROM
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import check_cost
 from paceline.pacing.scheduler import Scheduler
+from paceline.providers.base import Call, Usage
+from paceline.providers.registry import provider_named
 
 REQUESTS_MAX = 1_000_000
 """The most requests of one replay; 100,000 take one to three seconds."""
@@ -56,9 +59,50 @@ class Forecast:
     binds: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """The work of agents, for :func:`eta`: each of their prompts is the one before, the answer to it, and a further message.
+
+    Attributes:
+        agents: How many agents there are. All start at once.
+        turns: The turns of each.
+        prompt_tokens: The first prompt.
+        grows: By how many tokens each further prompt is longer.
+        output_tokens: The output of a turn.
+        think_s: Seconds from an answer to the next turn.
+        cached: The part of the earlier prompt that a follow-up finds in the provider's cache.
+    """
+
+    agents: int
+    turns: int
+    prompt_tokens: int
+    grows: int = 0
+    output_tokens: int = 0
+    think_s: float = 0.0
+    cached: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no sense."""
+        for name in ("agents", "turns", "prompt_tokens", "grows", "output_tokens", "think_s"):
+            if not 0 <= getattr(self, name) <= NEVER_S:
+                raise QuotaError(f"{name} is {getattr(self, name)!r}: it must be a number of 0 or more")
+        if not 0 <= self.cached <= 1:
+            raise QuotaError(f"cached is {self.cached!r}: it must be from 0 to 1")
+
+    def costs(self, pool: str) -> Iterator[Mapping[str, float]]:
+        """What the provider of ``pool`` charges for each turn of one agent."""
+        name, slash, model = pool.partition("/")
+        provider = provider_named(name if slash else "generic")
+        before, prompt = 0, self.prompt_tokens
+        for _ in range(self.turns):
+            usage = Usage(prompt, self.output_tokens, round(before * self.cached))
+            yield provider.charged(Call(provider.name, "chat", model or name, prompt, self.output_tokens), usage)
+            before, prompt = prompt, prompt + self.grows
+
+
 def eta(
     limiter: Limiter,
-    work: Mapping[str, Iterable[Mapping[str, float]]],
+    work: Mapping[str, Iterable[Mapping[str, float]] | Conversations],
     *,
     latency_s: float | Mapping[str, float] = 0.0,
 ) -> Forecast:
@@ -67,7 +111,7 @@ def eta(
     Args:
         limiter: The limiter; its pools do not change. Where processes share them, their state is read from the store.
         work: Per pool the true costs of its requests, in order, each with the units of
-            :meth:`Limiter.acquire <paceline.Limiter.acquire>`. Requests that wait in these pools are counted and go
+            :meth:`Limiter.acquire <paceline.Limiter.acquire>`; or the :class:`Conversations` of agents. Requests that wait in these pools are counted and go
             first, so during a run give only those that have not been submitted.
         latency_s: Mean seconds from a grant to the end of its answer, in which a slot is held; for all pools, or by pool.
 
@@ -81,7 +125,7 @@ def eta(
         own_s = latency_s.get(name, 0.0) if isinstance(latency_s, Mapping) else latency_s
         if not 0 <= own_s <= NEVER_S:
             raise QuotaError(f"latency_s of {name} is {own_s!r}: it must be from 0 s to ten years")
-        stages[name] = replay.add(limiter.scheduler(name), round(own_s * NS), costs)
+        stages[name] = replay.add(limiter.scheduler(name), round(own_s * NS), _rows(limiter.scheduler(name), costs))
     replay.add_rivals(limiter.pacer)
     replay.run()
     pools = {name: stage.took_s(replay.start_ns) for name, stage in stages.items()}
@@ -95,18 +139,63 @@ class _Request:
     stage: _Stage
     cost: Cost
     amounts: list[float]
+    talk: _Talk | None = None
     held: list[tuple[_Stage, Reservation]] = field(default_factory=list)
 
 
-class _Stage:
-    """A copy of the ledger of a scheduler, and the requests before it: its work, or those that the stage before granted."""
+@dataclass(slots=True, eq=False)
+class _Talk:
+    """A conversation: the costs of its further turns."""
 
-    work: Iterator[Mapping[str, float]]
+    costs: Iterator[Mapping[str, float]]
+    think_ns: int
+    first: bool
+    """Whether its follow-ups go before new requests."""
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """A follow-up, which its agent makes when it has thought."""
+
+    request: _Request
+
+
+_Row = tuple[Mapping[str, float], _Talk | None]
+"""The cost of a request, and the conversation that it begins."""
+
+
+def _rows(scheduler: Scheduler, work: Iterable[Mapping[str, float]] | Conversations) -> Iterator[_Row]:
+    if not isinstance(work, Conversations):
+        yield from ((cost, None) for cost in work)
+        return
+    first = scheduler.prompt_cache is not None and work.cached >= ORDERED_FROM
+    for _ in range(work.agents):
+        costs = work.costs(scheduler.pool.name)
+        if (cost := next(costs, None)) is not None:
+            units = scheduler.pool.ledger.units
+            own = ({unit: amount for unit, amount in turn.items() if unit in units} for turn in costs)
+            yield (
+                {unit: amount for unit, amount in cost.items() if unit in units},
+                _Talk(own, round(work.think_s * NS), first),
+            )
+
+
+class _Stage:
+    """A copy of the ledger of a scheduler, and the requests before it: its work, or those that the stage before granted.
+
+    Attributes:
+        cached: The follow-ups that go first.
+        waiting: The requests that go then.
+        work: The rows of those that go after them.
+        late: The follow-ups that go after all of these, in the order of their arrival.
+    """
+
+    work: Iterator[_Row]
 
     def __init__(self, scheduler: Scheduler, now_ns: int, latency_ns: int) -> None:
         self.latency_ns = latency_ns
         self.further: list[_Stage] = []
-        self.waiting: deque[_Request] = deque()
+        self.cached, self.waiting, self.late = deque[_Request](), deque[_Request](), deque[_Request]()
         self.wake_ns, self.last_ns, self.waits_ns = FAR_NS, now_ns, dict[str, int]()
         self._blocked: tuple[_Stage, str, int] | None = None  # the stage of the blocked request, the quota, since when
         if (lost := scheduler.refresh()) is not None:
@@ -141,14 +230,21 @@ class _Stage:
         marks = [*marks, *[0] * (len(amounts) - len(marks))]
         reservation = Reservation({}, amounts, marks, now_ns, FAR_NS)
         self.ledger.keep_open(reservation)
-        return _Request(self, {}, amounts, [(self, reservation)])
+        return _Request(self, {}, amounts, held=[(self, reservation)])
 
     def _head(self) -> _Request | None:
-        if not self.waiting and (given := next(self.work, None)) is not None:
-            cost = {REQUESTS: 1.0, **given}
-            check_cost(cost, self.ledger.units)
-            self.waiting.append(_Request(self, cost, self.ledger.amounts(cost)))
-        return self.waiting[0] if self.waiting else None
+        if self.cached:
+            return self.cached[0]
+        if not self.waiting and (row := next(self.work, None)) is not None:
+            self.waiting.append(self.request(*row))
+        line = self.waiting or self.late
+        return line[0] if line else None
+
+    def request(self, given: Mapping[str, float], talk: _Talk | None) -> _Request:
+        """A request of this cost."""
+        cost = {REQUESTS: 1.0, **given}
+        check_cost(cost, self.ledger.units)
+        return _Request(self, cost, self.ledger.amounts(cost), talk)
 
     def pump(self, now_ns: int) -> Iterator[_Request]:
         """Yield the requests that are granted now; ``wake_ns`` is when the next one may go."""
@@ -166,14 +262,14 @@ class _Stage:
                 self._blocked = request.stage, decision.quota if own else f"{decision.quota} of {self.name}", now_ns
                 self.wake_ns = decision.at_ns
                 return
-            self.waiting.popleft()
+            (self.cached or self.waiting or self.late).popleft()
             request.held.append((self, decision))
             yield request
         self.wake_ns = FAR_NS
 
     def took_s(self, start_ns: int) -> float:
         """Seconds from ``start_ns`` until the last answer; infinite for never."""
-        never = self.waiting or (self.stopped and next(self.work, None) is not None)
+        never = self.cached or self.waiting or self.late or (self.stopped and next(self.work, None) is not None)
         return math.inf if never else (self.last_ns - start_ns) / NS
 
     @property
@@ -189,19 +285,19 @@ class _Replay:
         self.start_ns = pacer.clock.now_ns()
         self.stages: dict[Scheduler, _Stage] = {}
         self._left = REQUESTS_MAX
-        self._events: list[tuple[int, int, _Request | _Stage]] = []
+        self._events: list[tuple[int, int, _Request | _Stage | _Turn]] = []
         self._number = count().__next__
 
-    def add(self, scheduler: Scheduler, latency_ns: int, costs: Iterable[Mapping[str, float]] = ()) -> _Stage:
-        """The stage of ``scheduler``, with ``costs`` as further work."""
+    def add(self, scheduler: Scheduler, latency_ns: int, rows: Iterable[_Row] = ()) -> _Stage:
+        """The stage of ``scheduler``, with ``rows`` as further work."""
         stage = self.stages.get(scheduler)
         if stage is None:
             stage = self.stages[scheduler] = _Stage(scheduler, self.start_ns, latency_ns)
-            stage.work = self._counted(stage.ahead)
+            stage.work = self._counted((cost, None) for cost in stage.ahead)
             stage.further = [self.add(other, latency_ns) for other in scheduler.further]  # joint limits, shared slots
             for at_ns, request in stage.landing(self.start_ns):
                 self._push(at_ns, request)
-        stage.work = chain(stage.work, self._counted(costs))
+        stage.work = chain(stage.work, self._counted(rows))
         return stage
 
     def add_rivals(self, pacer: Pacer) -> None:
@@ -211,14 +307,17 @@ class _Replay:
             if scheduler not in self.stages and any(further in self.stages for further in scheduler.further):
                 self.add(scheduler, latency_ns)
 
-    def _counted(self, costs: Iterable[Mapping[str, float]]) -> Iterator[Mapping[str, float]]:
-        for cost in costs:
-            self._left -= 1
-            if self._left < 0:
-                raise QuotaError(f"more than {REQUESTS_MAX:,} requests: forecast a part of them, and scale the result")
-            yield cost
+    def _counted(self, rows: Iterable[_Row]) -> Iterator[_Row]:
+        for row in rows:
+            self._count()
+            yield row
 
-    def _push(self, at_ns: int, what: _Request | _Stage) -> None:
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise QuotaError(f"more than {REQUESTS_MAX:,} requests: forecast a part of them, and scale the result")
+
+    def _push(self, at_ns: int, what: _Request | _Stage | _Turn) -> None:
         heapq.heappush(self._events, (at_ns, self._number(), what))
 
     def run(self) -> None:
@@ -233,10 +332,23 @@ class _Replay:
                 if what.wake_ns <= now_ns:  # otherwise it was pumped meanwhile
                     self._pump(now_ns, what)
                 continue
+            if isinstance(what, _Turn):
+                self._follow(now_ns, what.request)
+                continue
             what.stage.last_ns = now_ns
+            if what.talk is not None and (cost := next(what.talk.costs, None)) is not None:
+                self._count()
+                self._push(now_ns + what.talk.think_ns, _Turn(what.stage.request(cost, what.talk)))
             for stage, reservation in what.held:
                 stage.ledger.settle(now_ns, reservation, None)
                 self._pump(now_ns, stage)
+
+    def _follow(self, now_ns: int, request: _Request) -> None:
+        """A follow-up comes."""
+        stage = request.stage
+        assert request.talk is not None
+        (stage.cached if request.talk.first else stage.late).append(request)
+        self._pump(now_ns, stage)
 
     def _pump(self, now_ns: int, stage: _Stage) -> None:
         before_ns = stage.wake_ns

@@ -86,6 +86,24 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
+class Turns:
+    """The turns of conversations, whose prompts the provider caches.
+
+    Attributes:
+        an_hour: The turns in an hour.
+        cached: The part of all input that was read from the cache.
+        again: The follow-ups of whose prompts less than half was read: the rest was written once more.
+        carried: How many such conversations the limits let take place at the same time without a wait in the queue, while
+            each follow-up reads all of its earlier prompt; infinite without a limit that binds.
+    """
+
+    an_hour: float
+    cached: float
+    again: int
+    carried: float
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What the work will take.
 
@@ -98,6 +116,8 @@ class Plan:
         pools: The use of each pool, by its name.
         lanes: The waits, by lane.
         starts_s: When each item started its first call, the first ``STARTS_MAX``.
+        items_s: The median and the 95th percentile of the time that a finished item took, in seconds; ``None`` without any.
+        turns: What became of the turns of conversations; ``None`` without any.
         items_per_min: The items that were finished in a minute, of those that were simulated.
         usd: The price of the answers in US dollars; ``None`` where prices are not known.
         extended: Whether the time beyond the simulated calls is extended at their speed.
@@ -114,6 +134,8 @@ class Plan:
     lanes: Mapping[str, Waits]
     starts_s: Sequence[float]
     usd: float | None
+    items_s: tuple[float, float] | None = None
+    turns: Turns | None = None
     extended: bool = False
     assumed: Mapping[str, str] = field(default_factory=dict)
 
@@ -162,8 +184,7 @@ class _Planner:
         )
         self._binds: dict[str, Counter[str]] = defaultdict(Counter)  # the seconds for which each of them has bound
         self._looked: dict[str, tuple[int, str]] = {}
-        self._items = 0
-        self._starts = list[float]()
+        self._starts, self._items_s = list[float](), list[float]()
         self._end_s = math.inf
 
     def run(self) -> Plan:
@@ -200,16 +221,19 @@ class _Planner:
             await self._simulation.time.sleep(wait_s)
 
     async def _item(self, item: Item) -> None:
-        for stage in item.stages:
+        began_s = self._simulation.now_s
+        for number, stage in enumerate(item.stages):
+            if after_s := max(call.after_s for call in stage):
+                await self._simulation.time.sleep(after_s)
             if len(stage) == 1:
                 results = [await self._process.send(stage[0])]
             else:
                 results = await asyncio.gather(*map(self._process.send, stage))
-            if stage is item.stages[0] and len(self._starts) < STARTS_MAX:
+            if not number and len(self._starts) < STARTS_MAX:
                 self._starts.append(min(one.arrived_s + one.waited_s for one in results))
             if any(one.error is not None for one in results):
                 return
-        self._items += 1
+        self._items_s.append(self._simulation.now_s - began_s)
 
     def _admitted(self, pool: str, held: Cost) -> None:
         second = int(self._simulation.now_s)
@@ -235,10 +259,43 @@ class _Planner:
             end_s += self._work.left_out / _steady_rate(answered, end_s)
         refused = self._simulation.world.tally()["refused"]
         return Plan(
-            end_s, self._items, self._items * 60 / counted_s if counted_s else 0.0, len(answered), Counter(one.error for one in sent if one.error is not None),
+            end_s, len(self._items_s), len(self._items_s) * 60 / counted_s if counted_s else 0.0, len(answered), Counter(one.error for one in sent if one.error is not None),
             sum(number for kind, number in refused.items() if kind in ("rate", "growth")),
-            pools, _lanes(answered), sorted(self._starts), _usd(answered, self._prices), extended,
+            pools, _lanes(answered), sorted(self._starts), _usd(answered, self._prices), _middle(self._items_s),
+            self._turns(answered, counted_s), extended,
         )  # fmt: skip
+
+    def _turns(self, answered: Sequence[Sent], counted_s: float) -> Turns | None:
+        turns = [one for one in answered if one.request.parts and one.usage is not None]
+        if not turns:
+            return None
+        read, asked, again = 0, 0, 0
+        for one in turns:
+            assert one.usage is not None
+            cached, size = one.usage.cached_tokens, one.usage.input_tokens
+            read, asked = read + cached, asked + size
+            again += cached < size / 2 <= size - one.request.parts[-1].tokens
+        return Turns(len(turns) * 3_600 / counted_s, read / asked, again, self._carried(turns))
+
+    def _carried(self, turns: Sequence[Sent]) -> float:
+        """How many agents the limits let work at the same time, if each turn pays for the last part of its prompt only."""
+        costs: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        busy_s: dict[str, float] = defaultdict(float)
+        for one in turns:
+            request, route = one.request, self._process.route(one.request.model)
+            usage = Usage(request.input_tokens, request.output_tokens, request.input_tokens - request.parts[-1].tokens)
+            for unit, amount in route.provider.charged(route.call(request), usage).items():
+                costs[one.pool][unit] += amount
+            busy_s[one.pool] += one.ended_s - one.arrived_s - one.waited_s + request.after_s
+        return min(
+            (
+                meter.quota.rate * busy_s[pool] / cost
+                for pool, charged in costs.items()
+                for meter in self._process.limiter.scheduler(pool).pool.ledger.meters
+                if meter.quota.period_s and (cost := charged.get(meter.quota.unit, 0.0))
+            ),
+            default=math.inf,
+        )
 
     def _pool(self, name: str, calls: int, end_s: float) -> PoolUse:
         ledger, used = self._process.limiter.scheduler(name).pool.ledger, self._used[name]
@@ -265,6 +322,12 @@ def _steady_rate(answered: Sequence[Sent], end_s: float) -> float:
     return (len(ends) - half) / max(end_s - ends[half], 1e-9) if ends else math.inf
 
 
+def _middle(seconds: Sequence[float]) -> tuple[float, float] | None:
+    """The median and the 95th percentile."""
+    own = sorted(seconds)
+    return (own[len(own) // 2], own[len(own) * 95 // 100]) if own else None
+
+
 def _lanes(answered: Sequence[Sent]) -> dict[str, Waits]:
     by_lane: dict[str, list[float]] = defaultdict(list)
     for one in answered:
@@ -278,21 +341,19 @@ def _lanes(answered: Sequence[Sent]) -> dict[str, Waits]:
 
 def _usd(answered: Sequence[Sent], given: Mapping[str, Any]) -> float | None:
     """The price of all answers; ``None`` if that of a model is not known, or genai-prices is not installed."""
-    usages: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    for one in answered:
-        used = usages[one.pool, one.request.model]  # one pool may be that of several models
-        used[0] += one.request.input_tokens
-        used[1] += one.request.output_tokens
     total, prices = 0.0, None
-    for (pool, model), (asked, output) in usages.items():
+    for one in answered:
+        pool, model, request = one.pool, one.request.model, one.request
+        usage = one.usage or Usage(request.input_tokens, request.output_tokens)
         provider = pool.partition("/")[0]
         try:
             prices = prices or Prices(given)
-            known = "/" in pool and is_provider(provider)
-            price = prices.find(provider, model.removeprefix(f"{provider}/")) if known else prices.find("", pool)
         except QuotaError:
             return None
+        known = "/" in pool and is_provider(provider)
+        named = (provider, model.removeprefix(f"{provider}/")) if known else ("", pool)
+        price = prices.find(*named, input_tokens=usage.input_tokens)
         if price is None:
             return None
-        total += price.of(Usage(asked, output))
+        total += price.of(usage)
     return total

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.core.quota import NS
 from paceline.core.results import Source, SourceKind
-from paceline.http.describe import Metered
+from paceline.http.describe import metered
 from paceline.http.exchange import Exchange
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.clock import Clock, Timer
@@ -17,6 +17,7 @@ from paceline.pacing.pacer import current_lane
 from paceline.planner.store import SimulatedStore, SimulatedWorker
 from paceline.planner.timeline import Timeline
 from paceline.planner.wire import Network, Reply, Request, Route, SimulatedHttp, Stall
+from paceline.providers.base import Usage
 
 
 @dataclass(slots=True)
@@ -31,6 +32,7 @@ class Sent:
         attempts: The number of attempts.
         ended_s: When the call ended, in seconds since the start.
         error: Why it failed; ``None``: it was answered.
+        usage: What the answer reports.
     """
 
     request: Request
@@ -40,6 +42,7 @@ class Sent:
     attempts: int = 0
     ended_s: float = 0.0
     error: str | None = None
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +103,22 @@ class Process:
         """End the process: it sends nothing more to the store. Its tasks have to be cancelled."""
         self.limiter.close()
 
+    def route(self, model: str) -> Route:
+        """What its requests to ``model`` have in common."""
+        route = self._routes.get(model)
+        if route is None:
+            route = self._routes[model] = Route(self.limiter, model, self._network.world.settings.dialect)
+        return route
+
     async def send(self, request: Request) -> Sent:
         """Make one call, with further attempts after refusals and faults as the limiter's policy has it."""
-        route = self._routes.get(request.model)
-        if route is None:
-            route = self._routes[request.model] = Route(self.limiter, request.model)
+        route = self.route(request.model)
         call = route.call(request)
-        metered = Metered(route.provider, call, route.scheduler, route.calibration)
+        found = metered(
+            self.limiter.pacer, route.provider, call, route.scheduler, request.body if request.parts else None
+        )
         exchange = Exchange(
-            self.limiter.pacer, SimulatedHttp(self._network, self.frozen, route, request, call), metered, route.target,
+            self.limiter.pacer, SimulatedHttp(self._network, self.frozen, route, request, call), found, route.target,
             timeout_s=request.timeout_s, name=request.name,
         )  # fmt: skip
         if self.frozen:
@@ -124,7 +134,7 @@ class Process:
         except ConnectionResetError as error:
             sent.error = str(error)
         sent.attempts, sent.waited_s = exchange.record.attempts, exchange.record.waited_s
-        sent.ended_s = self._network.time.now_s
+        sent.ended_s, sent.usage = self._network.time.now_s, exchange.record.usage
         self.sent.append(sent)
         return sent
 

@@ -22,7 +22,7 @@ from paceline.emulator.world import World
 from paceline.planner.process import Freeze, Process, Sent
 from paceline.planner.store import SimulatedStore
 from paceline.planner.timeline import Timeline
-from paceline.planner.wire import Lie, Network, Request, Stall
+from paceline.planner.wire import Network, Request, Stall
 from paceline.testing.clock import START_S, run_virtual
 
 __all__ = ["Freeze", "Process", "Request", "Sent", "Simulation", "Stall", "counted"]
@@ -52,7 +52,6 @@ class Simulation:
         start_s: The time at the start, in seconds since the Unix epoch: days and windows end at times of their own.
         stalls: When the network holds messages.
         store: Arguments of the :class:`~paceline.planner.store.SimulatedStore`.
-        lies: What a refusal for rate states in place of the true wait; see :class:`~paceline.planner.wire.Network`.
         **settings: Further settings of the provider (:class:`~paceline.emulator.Settings`): ``latency_s``, ``rule``, ...
 
     Attributes:
@@ -73,14 +72,13 @@ class Simulation:
         net_s: tuple[float, float] = NET_S,
         stalls: Sequence[Stall] = (),
         store: Mapping[str, Any] | None = None,
-        lies: Lie = "",
         **settings: Any,
     ) -> None:
         self.time = Timeline(seed, start_s)
         texts = {name: text for name, own in limits.items() if (text := own if isinstance(own, str) else counted(own))}
         true = Settings.of({"seed": seed, **settings, "limits": {"*": UNLIMITED, **texts}})
         self.world = World(true, self.time.epoch_s)
-        self.network = Network(self.time, self.world, net_s, stalls, lies)
+        self.network = Network(self.time, self.world, net_s, stalls)
         self.store = SimulatedStore(self.time, **store or {})
         self.processes: list[Process] = []
         self.sent: list[Sent] = []

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache, partial
 from itertools import count
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from paceline.core.quota import KNOWN_UNITS, TOKENS, Cost
 from paceline.core.results import QuotaError
-from paceline.emulator.dialects import BY_PROVIDER
+from paceline.emulator.dialects import BY_PROVIDER, OPENAI_LIKE
+from paceline.emulator.prompt_cache import Part
 from paceline.emulator.wire import Answer, Ask, Dialect, Header
-from paceline.emulator.world import Admitted, Level, Refused, World
-from paceline.estimation.calibration import TokenCalibration
+from paceline.emulator.world import INPUT, Admitted, Level, Refused, World
 from paceline.http.exchange import Exchanged, Tap
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Permit
@@ -36,9 +36,6 @@ PATHS: Final = {
 KINDS: Final = {"anthropic": "messages", "gemini": "generate"}
 """The kinds of request: of most providers a chat."""
 
-LIE_TIMES: Final = 20
-"""How many times the true wait a lie of the kind ``long`` states."""
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -55,6 +52,9 @@ class Request:
         name: The name of its waiter.
         invalid: Whether the provider answers with an error of the caller (a 400).
         stream: Whether the answer is streamed.
+        parts: The parts of its prompt as the provider's cache sees them; empty: nothing of it is cached.
+        duration_s: Seconds from the admission to the end of the answer; ``None``: as the provider's settings have it.
+        after_s: Seconds from the answer to the call before it in its item of work, until this call is made.
     """
 
     model: str
@@ -67,6 +67,14 @@ class Request:
     name: str | None = None
     invalid: bool = False
     stream: bool = False
+    parts: Sequence[Part] = ()
+    duration_s: float | None = None
+    after_s: float = 0.0
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The parts of its prompt as the messages of a body."""
+        return {"messages": [{"role": part.role, "content": part.content} for part in self.parts]}
 
     def __post_init__(self) -> None:
         """Refuse negative sizes."""
@@ -89,9 +97,6 @@ class Stall:
     ways: Collection[str] = ("requests", "answers")
 
 
-Lie = Literal["", "full", "long", "none"]
-
-
 class Network:
     """The provider, and the way to it.
 
@@ -100,18 +105,15 @@ class Network:
         world: The provider.
         net_s: The bounds of the way of a message, in seconds.
         stalls: When messages are held.
-        lies: What a refusal for rate states in place of the true wait: ``full``, the time until the quota is full;
-            ``long``, a multiple of it; ``none``, no wait; empty: the truth.
 
     Attributes:
-        on_admit: Called with the pool of each admitted request, and the cost that the provider holds.
+        on_admit: Called with the pool of each admitted request, and the cost that the provider holds, without what it reads from
+            its cache and does not count.
         next_serial: The number of a further answer.
     """
 
-    def __init__(
-        self, time: Timeline, world: World, net_s: tuple[float, float], stalls: Sequence[Stall], lies: Lie
-    ) -> None:
-        self.time, self.world, self.lies = time, world, lies
+    def __init__(self, time: Timeline, world: World, net_s: tuple[float, float], stalls: Sequence[Stall]) -> None:
+        self.time, self.world = time, world
         self.on_admit: Callable[[str, Cost], None] | None = None
         self.next_serial = count(1).__next__
         self._net_s, self._stalls = net_s, stalls
@@ -144,15 +146,14 @@ class Route:
     Attributes:
         scheduler: The scheduler of the pool.
         provider: The provider whose API they use: that of the pool's name, else a host that speaks OpenAI's.
-        dialect: The emulator's side of it.
+        dialect: The emulator's side of it; of a provider on OpenAI's paths the one of the emulator's settings, if it has one.
         kind: The kind of request.
         target: Its host and path.
-        calibration: What answers have shown about the estimates.
     """
 
-    __slots__ = ("calibration", "dialect", "kind", "model", "provider", "scheduler", "target")
+    __slots__ = ("dialect", "kind", "model", "provider", "scheduler", "target")
 
-    def __init__(self, limiter: Limiter, model: str) -> None:
+    def __init__(self, limiter: Limiter, model: str, dialect: str) -> None:
         self.scheduler: Scheduler = limiter.scheduler(model)
         prefix, slash, rest = self.scheduler.pool.name.partition("/")
         self.model = rest or prefix
@@ -160,10 +161,10 @@ class Route:
         self.provider: Provider = provider_named(name)
         if own := set(self.scheduler.pool.ledger.units).difference(KNOWN_UNITS):
             self.provider = _with_own_units(self.provider, own)
-        self.dialect: Dialect = BY_PROVIDER.get(name, BY_PROVIDER["openai"])
+        usual = BY_PROVIDER.get(name, BY_PROVIDER["openai"])
+        self.dialect: Dialect = OPENAI_LIKE[dialect] if dialect and usual in OPENAI_LIKE.values() else usual
         self.kind = KINDS.get(name, "chat")
         self.target = prefix, PATHS[self.kind]
-        self.calibration: TokenCalibration = limiter.pacer.calibrations.of(name, self.model, self.kind)
 
     def call(self, request: Request) -> Call:
         """The request as the process describes it."""
@@ -231,14 +232,16 @@ class Reply:
             return
         try:
             http, admitted = self._http, self._payload
+            pieces = http.route.dialect.events(http.ask, admitted, http.serial)
             if self._rest_s:
+                tap.feed(next(pieces)[1])
                 rest: Outcome[None] = Outcome()
                 http.deliver("answers", partial(rest.set, None), self._rest_s)
                 await rest.future
             if self._broken:
                 raise ConnectionResetError("the answer breaks off")
             if not tap.done:
-                for _, piece in http.route.dialect.events(http.ask, admitted, http.serial):
+                for _, piece in pieces:
                     tap.feed(piece)
         finally:
             tap.finish()
@@ -307,17 +310,29 @@ class SimulatedHttp:
             return
         held, charged = self.cost
         most = round(held[TOKENS]) - request.input_tokens
-        admitted = world.admit(time.epoch_s, pool, request.input_tokens, most, settles=charged[TOKENS] < held[TOKENS])
+        dialect = self.route.dialect
+        prompt = dialect.prompt(pool, request.parts) if request.parts else None
+        admitted = world.admit(
+            time.epoch_s, pool, request.input_tokens, most, settles=charged[TOKENS] < held[TOKENS], prompt=prompt,
+            counts_cached=dialect.COUNTS_CACHED, holds_cached=dialect.HOLDS_CACHED,
+        )  # fmt: skip
         levels = world.levels(time.epoch_s, pool) if world.settings.headers else []
         if isinstance(admitted, Refused):
             self._refuse(outcome, admitted, levels)
             return
         if network.on_admit is not None:
-            network.on_admit(pool, held)
+            free = 0 if dialect.COUNTS_CACHED else admitted.cache.read
+            network.on_admit(
+                pool, {unit: cost - free * (unit in INPUT) for unit, cost in held.items()} if free else held
+            )
         if admitted.fault not in ("500", "drop"):  # the output of the request in place of the one that was drawn
             factor = admitted.first_s / world.settings.latency_s if world.settings.latency_s else 1.0
             admitted.output_tokens = request.output_tokens
             admitted.duration_s = admitted.first_s + world.settings.latency_per_token_s * factor * request.output_tokens
+            if request.duration_s is not None:
+                admitted.duration_s = max(request.duration_s, admitted.first_s)
+            if prompt is not None:
+                time.after(admitted.first_s, lambda: world.begin(time.epoch_s, admitted))
         time.after(admitted.duration_s, lambda: world.finish(time.epoch_s, admitted))
         self._levels = levels, time.epoch_s
         self.deliver(
@@ -335,16 +350,9 @@ class SimulatedHttp:
             outcome.set(Reply(200, {}).answered(self, admitted))
 
     def _refuse(self, outcome: Outcome[Reply], refused: Refused, levels: list[Level]) -> None:
-        """Send the refusal as the provider writes it, which need not be the truth."""
+        """Send the refusal as the provider writes it."""
         settings, at_s = self._network.world.settings, self._network.time.epoch_s
-        lie = self._network.lies if refused.kind == "rate" else ""
-        if lie == "full":
-            refused = _waiting(refused, max((level.reset_s for level in levels), default=refused.wait_s))
-        elif lie == "long":
-            refused = _waiting(refused, LIE_TIMES * refused.wait_s)
         status, headers, body = self.route.dialect.refusal(refused, settings, self.serial)
-        if lie == "none":
-            headers = [(name, b"0" if name.startswith(b"retry-after") else value) for name, value in headers]
         headers += self.route.dialect.rate_headers(levels, at_s) if levels else []
         answer = Answer(status, headers, body)
         self.deliver("answers", lambda: outcome.set(self._reply(answer)))
@@ -392,12 +400,6 @@ class SimulatedHttp:
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Reply:
         """See ``Binding``."""
         return Reply(status, headers, body)
-
-
-def _waiting(refused: Refused, wait_s: float) -> Refused:
-    """``refused``, with another wait."""
-    values = {name: getattr(refused, name) for name in refused.__slots__}
-    return Refused(**values | {"wait_s": wait_s})
 
 
 @lru_cache(maxsize=16)

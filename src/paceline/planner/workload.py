@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
 from random import Random
@@ -13,13 +13,17 @@ from typing import Any, ClassVar, NamedTuple
 
 from paceline.config.sources import Problems, read_file
 from paceline.core.queue import LaneSpec
+from paceline.planner.conversation import Conversation
 from paceline.planner.simulation import Request
 
 CALLS_MAX = 200_000
 """The most calls of one plan: 40 s of computing on two shared CPUs."""
 
-Stages = Sequence[Sequence[Request]]
-"""The calls of one item: the stages follow each other, and the calls of a stage are made at the same time."""
+TURNS_MAX = 1_000
+"""The most calls of each model in a phase."""
+
+Stages = Iterable[Sequence[Request]]
+"""The calls of one item, taken once: the stages follow each other, and the calls of a stage are made at the same time."""
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(s|min|h)", re.ASCII)
 _PERIODS = {"s": 1.0, "min": 60.0, "h": 3_600.0}
@@ -76,6 +80,10 @@ class Phase:
         input_tokens: The input of a call; of two numbers, evenly between them.
         output_tokens: The output of a call, in the same way.
         max_output_tokens: The most output that a request allows; the output itself when not given.
+        grows: The calls of an item are the turns of a conversation, whose prompts the provider caches: ``input_tokens`` is
+            the first prompt, and each further one is longer by this, the answer included.
+        shared_tokens: The part of the prompts that all conversations begin with.
+        think_s: Seconds from an answer to the next call; of two numbers, evenly between them.
         weight: The weight of the lane.
         priority: The priority of the lane.
     """
@@ -90,13 +98,16 @@ class Phase:
     input_tokens: int | list[int] = 500
     output_tokens: int | list[int] = 200
     max_output_tokens: int | None = None
+    grows: int | None = None
+    shared_tokens: int = 0
+    think_s: float | list[float] = 0.0
     weight: float = 1.0
     priority: int = 0
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no sense."""
-        if not 1 <= self.calls <= 1_000:
-            raise ValueError(f"calls is {self.calls}: it must be from 1 to 1,000")
+        if not 1 <= self.calls <= TURNS_MAX:
+            raise ValueError(f"calls is {self.calls}: it must be from 1 to {TURNS_MAX:,}")
         for name in ("input_tokens", "output_tokens"):
             bounds = _bounds(getattr(self, name))
             if len(bounds) != 2 or not 0 <= bounds[0] <= bounds[1] <= 10_000_000:
@@ -105,24 +116,53 @@ class Phase:
             raise ValueError(f"max_output_tokens is {self.max_output_tokens}: it must be at least output_tokens")
         if not self.names:
             raise ValueError("models is empty: name at least one")
+        if not 0 <= min(_range(self.think_s)) <= max(_range(self.think_s)) <= 1e6:
+            raise ValueError(
+                f"think_s is {self.think_s}: it must be seconds, or two numbers of them in ascending order"
+            )
+        if self.grows is None:
+            return
+        if self.parallel or not (self.in_turn or len(self.names) == 1):
+            raise ValueError("grows makes the calls the turns of a conversation: give one model, and not parallel")
+        if not 0 <= self.grows <= 1_000_000:
+            raise ValueError(f"grows is {self.grows}: it must be from 0 to 1,000,000")
+        if not 0 <= self.shared_tokens < _bounds(self.input_tokens)[0]:
+            raise ValueError(f"shared_tokens is {self.shared_tokens}: it must be less than input_tokens")
 
     @property
     def names(self) -> list[str]:
         """The models."""
         return [self.models] if isinstance(self.models, str) else self.models
 
-    def stages(self, number: int, random: Random) -> Iterator[list[Request]]:
+    def stages(self, number: int, random: Random) -> Stages:
         """The calls of the item ``number``."""
         names = [self.names[number % len(self.names)]] if self.in_turn else self.names
+        if self.grows is not None:
+            prompt = random.randint(*_bounds(self.input_tokens))
+            turns = [(random.randint(*_bounds(self.output_tokens)), self._pause_s(random)) for _ in range(self.calls)]
+            talk = Conversation(names[0], f"{self.name}-{number}", prompt, shared=self.shared_tokens)
+            return self._turns(talk, turns, self.grows)
         calls = [[self._call(name, random) for name in names] for _ in range(self.calls)]
         if self.parallel:
             calls = [[call for stage in calls for call in stage]]
-        yield from calls
+        return calls
+
+    def _turns(self, talk: Conversation, turns: Iterable[tuple[int, float]], grows: int) -> Iterator[list[Request]]:
+        """The turns of a conversation, each made when it is needed: together their prompts are long."""
+        for turn, (output, pause_s) in enumerate(turns):
+            most = output if self.max_output_tokens is None else self.max_output_tokens
+            after_s = pause_s if turn else 0.0
+            yield [talk.request(output, max_output_tokens=most, lane=self.name, after_s=after_s)]
+            talk.grow(grows)
+
+    def _pause_s(self, random: Random) -> float:
+        least, most = _range(self.think_s)
+        return random.uniform(least, most) if most > least else least
 
     def _call(self, model: str, random: Random) -> Request:
         asked, output = (random.randint(*_bounds(tokens)) for tokens in (self.input_tokens, self.output_tokens))
         most = output if self.max_output_tokens is None else self.max_output_tokens
-        return Request(model, asked, output, most, lane=self.name)
+        return Request(model, asked, output, most, lane=self.name, after_s=self._pause_s(random))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +225,7 @@ class Workload:
             workers=self.workers,
             duration_s=None if self.duration is None else seconds_of(self.duration),
             lanes=[LaneSpec(phase.name, phase.weight, phase.priority) for phase in self.phases],
-            provider=self.provider,
+            provider={"cache": any(phase.grows is not None for phase in self.phases), **self.provider},
             limits=self.limits,
             left_out=left_out,
         )
@@ -193,7 +233,7 @@ class Workload:
     def _items(self, arrivals: Iterable[float]) -> Iterator[Item]:
         random = Random(self.seed)
         for number, at_s in enumerate(arrivals):
-            yield Item([stage for phase in self.phases for stage in phase.stages(number, random)], at_s)
+            yield Item(chain.from_iterable([phase.stages(number, random) for phase in self.phases]), at_s)
 
     def _arrivals(self) -> Arrivals:
         most = CALLS_MAX if self.items is None else self.items
@@ -213,6 +253,10 @@ class Arrivals(NamedTuple):
 
 def _bounds(tokens: int | list[int]) -> list[int]:
     return [tokens, tokens] if isinstance(tokens, int) else tokens
+
+
+def _range(seconds: float | list[float]) -> list[float]:
+    return seconds if isinstance(seconds, list) else [seconds, seconds]
 
 
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(s|min|h|d)", re.ASCII)
@@ -246,7 +290,9 @@ def read_workload(path: str | PathLike[str]) -> Work:
     except ValidationError as error:
         found: dict[tuple[str, ...], str] = {}
         for one in error.errors():  # of a field with several forms, a problem for each
-            place = tuple(str(part) for part in one["loc"] if not str(part).startswith(("str", "list[", "int")))
+            place = tuple(
+                str(part) for part in one["loc"] if not str(part).startswith(("str", "list[", "int", "float"))
+            )
             found[place] = _plain(one) if place not in found else f"{FORMS.get(place[-1], 'it has another form')}"
         for place, words in found.items():
             problems.add(source.place(place) if place else source.where, words)
@@ -259,6 +305,7 @@ FORMS = {
     "arrivals": "write it like '20/min', or as a list of seconds",
     "input_tokens": "write a number, or two for sizes between them",
     "output_tokens": "write a number, or two for sizes between them",
+    "think_s": "write seconds, or two numbers for times between them",
 }
 """What is right in fields of several forms."""
 
@@ -275,6 +322,6 @@ def _plain(problem: Any) -> str:
 def of_calls(calls: Iterable[Request], *, workers: int | None, most: int = CALLS_MAX) -> Work:
     """Work of single calls, in their order; those beyond ``most`` are counted only."""
     calls = iter(calls)
-    items = [Item([[call]]) for call in islice(calls, most)]
-    models = list(dict.fromkeys(item.stages[0][0].model for item in items))
-    return Work(items, models, workers, left_out=sum(1 for _ in calls))
+    made = list(islice(calls, most))
+    models = list(dict.fromkeys(call.model for call in made))
+    return Work([Item([[call]]) for call in made], models, workers, left_out=sum(1 for _ in calls))

@@ -7,7 +7,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Cost
@@ -42,7 +42,7 @@ def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> Cost:
         QuotaError: ``answer`` contains no usage in this provider's form, or is an error.
     """
     provider, reserved = provider_of(pool), reserved or {}
-    found = answer if isinstance(answer, Usage) else _usage_in(pool, provider, answer)
+    found = reported(pool, answer)
     if found is None:
         total = count(answer.get("tokens_used") if isinstance(answer, Mapping) else _get(answer, "tokens_used"))
         if total:
@@ -55,12 +55,15 @@ def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> Cost:
     return provider.charged(Call(provider.name, "", pool.partition("/")[2], found.input_tokens, most), found)
 
 
-def _usage_in(pool: str, provider: Provider, answer: object) -> Usage | None:
-    """The usage that ``answer`` reports.
+def reported(pool: str, answer: object) -> Usage | None:
+    """The usage that ``answer`` reports; the arguments as for :func:`usage_cost`.
 
     Raises:
         QuotaError: ``answer`` is an HTTP response with an error.
     """
+    if isinstance(answer, Usage):
+        return answer
+    provider = provider_of(pool)
     response, status = _response_in(answer)
     if response is None or status is None:
         if _is_error(answer):
@@ -117,9 +120,10 @@ def plausible(pool: str, usage: Usage, reserved: Cost) -> Usage:
     if usage.input_tokens <= most and usage.output_tokens <= most:
         return usage
     _log_implausible(pool, usage.input_tokens, usage.output_tokens, most)
-    return Usage(*(min(tokens, most) for tokens in astuple(usage)))
+    return replace(usage, **{name: min(getattr(usage, name), most) for name in _COUNTS})
 
 
+_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "hour_write_tokens")
 _logged: set[str] = set()
 
 

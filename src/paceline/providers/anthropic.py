@@ -68,7 +68,8 @@ class Anthropic(BaseProvider):
         mode = "fast" if body.get("speed") == "fast" else ""
         if tokens > _LONG_CONTEXT_TOKENS and _LONG_CONTEXT.fullmatch(alias):
             mode = "long_context"
-        return Call(self.name, endpoint, model, tokens, most, stream=body.get("stream") is True, mode=mode)
+        stream, tier = body.get("stream") is True, "fast" if mode == "fast" else ""
+        return Call(self.name, endpoint, model, tokens, most, stream=stream, mode=mode, tier=tier)
 
     def pool(self, model: str) -> str:
         """The class of models that shares the limit; a dated snapshot shares its alias's, and 4.5 is 4-5."""
@@ -81,12 +82,20 @@ class Anthropic(BaseProvider):
         return costs.charged(call, usage)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        """Usage whose ``input_tokens`` leave out what was read from and written to the cache; OpenAI's form of a chat."""
+        """Usage whose ``input_tokens`` leave out what was read from and written to the cache; OpenAI's form of a chat.
+
+        ``speed`` is the mode that has answered, and what is charged (https://platform.claude.com/docs/en/build-with-claude/fast-mode, 2026).
+        """
         found = parse.usage_of(payload)
         cached, written = count(found.get("cache_read_input_tokens")), count(found.get("cache_creation_input_tokens"))
         fresh = count(found.get("input_tokens")) or count(found.get("prompt_tokens"))
         output = count(found.get("output_tokens")) or count(found.get("completion_tokens"))
-        return parse.make_usage(fresh + cached + written, output, cached, written)
+        usage = parse.make_usage(fresh + cached + written, output, cached, written)
+        if usage is None:
+            return None
+        hour = count(parse.as_mapping(found.get("cache_creation")).get("ephemeral_1h_input_tokens"))
+        tier = parse.as_text(found.get("speed") or found.get("service_tier"))[: parse.TIER_MAX]
+        return replace(usage, hour_write_tokens=min(hour, written), tier=tier)
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:
         """``message_start`` names the input; each ``message_delta`` the output so far, and perhaps the input again.
@@ -99,8 +108,12 @@ class Anthropic(BaseProvider):
         usage = self.usage(event) if kind in ("message_start", "message_delta", None) else None
         if usage and known:
             side = usage if usage.input_tokens else known
-            output = max(usage.output_tokens, known.output_tokens)
-            usage = Usage(side.input_tokens, output, side.cached_tokens, side.cache_write_tokens)
+            usage = replace(
+                side,
+                output_tokens=max(usage.output_tokens, known.output_tokens),
+                hour_write_tokens=min(max(usage.hour_write_tokens, known.hour_write_tokens), side.cache_write_tokens),
+                tier=usage.tier or known.tier,
+            )
         return usage, None, kind == "message_stop"
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002

@@ -32,6 +32,8 @@ class Call:
         mode: The mode of the request where the provider limits that mode apart from the model's other requests
             (``fast``, ``long_context``); empty otherwise. Such a request is charged to the model's pool like any other,
             but its answer teaches the pool nothing.
+        images: How many images the request asks for.
+        tier: The service tier that the request asks for, if its price is another one; empty: the standard one.
     """
 
     provider: str
@@ -41,6 +43,8 @@ class Call:
     max_output_tokens: int | None = None
     stream: bool = False
     mode: str = ""
+    images: int = 0
+    tier: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +56,23 @@ class Usage:
         output_tokens: All output, reasoning included.
         cached_tokens: The part of the input that was read from a cache.
         cache_write_tokens: The part of the input that was written to a cache.
+        hour_write_tokens: The part of those writes that the cache keeps for an hour.
+        tier: The service tier that has answered; empty: not reported.
+        usd: What the provider states that the request has cost; ``None``: nothing.
     """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     cache_write_tokens: int = 0
+    hour_write_tokens: int = 0
+    tier: str = ""
+    usd: float | None = None
+
+    @property
+    def cache_s(self) -> int:
+        """How long the cache keeps what was written, in seconds, where the answer shows it; 0 where it does not."""
+        return 3_600 if self.hour_write_tokens else 0
 
 
 class UsageReader(Protocol):
@@ -88,6 +103,10 @@ class Provider(Protocol):
     """The environment variable that holds the key."""
     charged_after: frozenset[str]
     """The units that are charged when the answer is produced, and not at admission."""
+    cache_s: float
+    """How long the provider keeps a cached prompt that is not read, in seconds, unless an answer shows it."""
+    holds_cached: bool
+    """Whether the whole prompt must fit at admission, even if it is cached."""
     units: frozenset[str]
     """The units that the costs of some requests have, or that headers report, beside those of every cost."""
     encoding: str

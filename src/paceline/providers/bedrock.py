@@ -55,6 +55,9 @@ class Bedrock(BaseProvider):
     """The Bedrock runtime. A pool is a model or profile as requests name it, in ``region`` where the host names one."""
 
     media = MEDIA
+    holds_cached = (
+        True  # all input is held; what was read from the cache is given back at the end (its documentation, 2026-10)
+    )
     region = ""
 
     def at_host(self, host: str) -> Bedrock:

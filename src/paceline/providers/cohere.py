@@ -10,7 +10,7 @@ from paceline.core.quota import Cost
 from paceline.core.results import Refusal, RefusalKind
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
-from paceline.providers.common import CostRule
+from paceline.providers.common import IMAGES, CostRule
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
@@ -43,7 +43,7 @@ class Cohere(OpenAIDialect):
     """The Cohere API, and OpenAI's paths under ``/compatibility/``."""
 
     costs = CostRule(holds_maximum=True)
-    units = frozenset({INPUTS})
+    units = frozenset({INPUTS, IMAGES})
     media = MEDIA
     events = (b'"usage"', b'"error"', b"message-end", b"[DONE]")
     wait_header = "x-ratelimit-reset"

@@ -18,6 +18,9 @@ from paceline.providers.refusals import classify
 from paceline.providers.streams import Found, JsonReader, SseReader
 from paceline.providers.texts import DAY_S
 
+IMAGES: Final = "images"
+"""The unit of images that are made."""
+
 PERIOD_NAMES: Final = {60.0: "minute", 3_600.0: "hour", 86_400.0: "day"}
 
 
@@ -38,6 +41,7 @@ class CostRule:
     Attributes:
         holds_maximum: At admission the request's ``max_output_tokens`` are held. Otherwise the expected output is, and
             ``max_output_tokens`` is only its bound.
+        holds_at_most: No more output is held, and so much is where the request names no maximum; 0: not known.
         refunds: Output that was held and not produced is given back.
         counts_cached: Cached reads count.
         output_weight: How much a token of output counts in the unit ``tokens``.
@@ -46,6 +50,7 @@ class CostRule:
     """
 
     holds_maximum: bool = False
+    holds_at_most: int = 0
     refunds: bool = True
     counts_cached: bool = True
     output_weight: float = 1.0
@@ -56,19 +61,23 @@ class CostRule:
     def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
         """What is held at admission."""
         most = call.max_output_tokens
+        if self.holds_at_most:
+            most = min(self.holds_at_most if most is None else most, self.holds_at_most)
         if most is not None:
             output_tokens = most if self.holds_maximum else min(output_tokens, most)
-        cost = self._cost(input_tokens, output_tokens, 0)
+        cost = self._cost(call, input_tokens, output_tokens, 0)
         return cost | {CONCURRENCY: 1.0} if self.slots else cost
 
     def charged(self, call: Call, usage: Usage) -> Cost:
         """What is charged in the end."""
         input_tokens = usage.input_tokens if self.counts_cached else usage.input_tokens - usage.cached_tokens
         least = 0 if self.refunds else call.max_output_tokens or 0
-        return self._cost(input_tokens, max(least, usage.output_tokens), usage.cached_tokens)
+        return self._cost(call, input_tokens, max(least, usage.output_tokens), usage.cached_tokens)
 
-    def _cost(self, input_tokens: float, output_tokens: float, cached_tokens: int) -> Cost:
+    def _cost(self, call: Call, input_tokens: float, output_tokens: float, cached_tokens: int) -> Cost:
         cost = token_cost(input_tokens, output_tokens, self.output_weight)
+        if call.images:
+            cost[IMAGES] = float(call.images)
         if self.uncached_unit:
             cost[self.uncached_unit] = cost[self.uncached_of] - cached_tokens
         return cost
@@ -82,6 +91,8 @@ class BaseProvider(Provider):
 
     costs = CostRule()
     charged_after: frozenset[str] = frozenset()
+    cache_s = 300.0  # Anthropic, OpenAI, Bedrock, Cerebras: 5 minutes at least (their documentation, 2026)
+    holds_cached = False
     units: frozenset[str] = frozenset()
     media: MediaTokens
     """The tokens of images, audio and files."""

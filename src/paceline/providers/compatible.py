@@ -16,7 +16,7 @@ from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUES
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
-from paceline.providers.common import CostRule
+from paceline.providers.common import IMAGES, CostRule
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.quota_headers import NOTHING, Documented
@@ -47,6 +47,8 @@ class Dialect:
         day_ends_in: As there.
         usage: Refines the usage, from the usage and the object that reports it.
         paths: Further paths, each with its endpoint; a group ``model`` names the model.
+        cache_s: How long it keeps a cached prompt; as in :class:`~paceline.providers.base.Provider`.
+        holds_cached: As there.
     """
 
     costs: CostRule = OpenAIDialect.costs
@@ -60,6 +62,8 @@ class Dialect:
     day_ends_in: str = ""
     usage: Callable[[Usage, Mapping[str, Any]], Usage] = lambda usage, _found: usage
     paths: tuple[tuple[re.Pattern[str], str], ...] = ()
+    cache_s: float = OpenAIDialect.cache_s
+    holds_cached: bool = False
 
 
 class Compatible(OpenAIDialect):
@@ -68,9 +72,10 @@ class Compatible(OpenAIDialect):
     def __init__(self, name: str, key_env: str, hosts: tuple[str, ...], encoding: str) -> None:
         super().__init__(name, key_env, hosts, encoding)
         self.dialect = DIALECTS.get(name, UNDOCUMENTED)
-        self.costs, self.units, self.paths = self.dialect.costs, self.dialect.units, self.dialect.paths
+        self.costs, self.units, self.paths = self.dialect.costs, self.dialect.units | {IMAGES}, self.dialect.paths
         self.codes, self.documented = self.dialect.codes, self.dialect.documented
         self.wait_header, self.day_ends_in = self.dialect.wait_header, self.dialect.day_ends_in
+        self.cache_s, self.holds_cached = self.dialect.cache_s, self.dialect.holds_cached
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request as OpenAI's; its mode is its ``service_tier``, if that has limits of its own."""
@@ -111,6 +116,15 @@ def _xai_usage(usage: Usage, found: Mapping[str, Any]) -> Usage:
     reasoning = count(details.get("reasoning_tokens")) or count(found.get("reasoning_tokens"))
     usage = _cached(usage, found.get("cached_prompt_text_tokens"))  # as xAI's own SDK names it
     return replace(usage, output_tokens=usage.output_tokens + reasoning)
+
+
+_USD_PER_TICK: Final = 1e-10  # https://docs.x.ai/developers/cost-tracking, 2026
+
+
+def _xai_cost(usage: Usage, found: Mapping[str, Any]) -> Usage:
+    """The usage with what xAI states to have charged, tools and discounts included."""
+    ticks = count(found.get("cost_in_usd_ticks"))
+    return replace(_xai_usage(usage, found), usd=parse.stated_usd(ticks * _USD_PER_TICK) if ticks else None)
 
 
 def _cached(usage: Usage, tokens: Any) -> Usage:
@@ -185,6 +199,8 @@ class Perplexity(Compatible):
 
 
 def _perplexity_usage(usage: Usage, found: Mapping[str, Any]) -> Usage:
+    """The usage; its ``cost`` includes the fee for the request, which depends on the size of the search (answers of 2025 and 2026)."""
+    usage = replace(usage, usd=parse.stated_usd(as_mapping(found.get("cost")).get("total_cost")))
     citations, reasoning = count(found.get("citation_tokens")), count(found.get("reasoning_tokens"))
     return replace(usage, input_tokens=usage.input_tokens + citations, output_tokens=usage.output_tokens + reasoning)
 
@@ -222,6 +238,18 @@ def _openrouter_readings(headers: Headers) -> list[Reading]:
     limit = parse.amount(headers.get("x-ratelimit-limit"))
     remaining = parse.remainder(headers.get("x-ratelimit-remaining"))
     return [] if limit is None else [Reading(REQUESTS, limit, remaining, None, 60.0 if limit <= 20 else 86_400.0)]
+
+
+def _openrouter_usage(usage: Usage, found: Mapping[str, Any]) -> Usage:
+    """The usage with its ``cost`` (https://openrouter.ai/docs/use-cases/usage-accounting, 2026).
+
+    With a key of the user's own it is OpenRouter's fee alone, and the host's price is stated beside it.
+    """
+    usd = parse.stated_usd(found.get("cost"))
+    if usd is not None and found.get("is_byok") is True:
+        host = parse.stated_usd(as_mapping(found.get("cost_details")).get("upstream_inference_cost"))
+        usd = None if host is None else usd + host
+    return replace(usage, usd=usd)
 
 
 class OpenRouter(Compatible):
@@ -303,6 +331,9 @@ DIALECTS: Final = {
             alone=True,
         ),
         modes=frozenset({"flex"}),
+        # "subtracted from your limits after processing"; 2 hours without use (console.groq.com/docs/prompt-caching, 2026)
+        cache_s=7_200.0,
+        holds_cached=True,
     ),
     "mistral": Dialect(
         documented=Documented(known=True),
@@ -312,7 +343,7 @@ DIALECTS: Final = {
             (re.compile(r"/v1/ocr$"), "ocr"),
         ),
     ),
-    "xai": Dialect(costs=CostRule(holds_maximum=True), documented=Documented(known=True), usage=_xai_usage),
+    "xai": Dialect(costs=CostRule(holds_maximum=True), documented=Documented(known=True), usage=_xai_cost),
     "deepseek": Dialect(
         costs=CostRule(slots=True),
         codes={"429": Refusal(RefusalKind.RATE, unit=CONCURRENCY)},  # its only limit
@@ -358,11 +389,12 @@ DIALECTS: Final = {
         readings=_fireworks_readings,
         refine=_fireworks_refusal,
     ),
-    "openrouter": Dialect(readings=_openrouter_readings, wait_header="x-ratelimit-reset"),
+    "openrouter": Dialect(readings=_openrouter_readings, wait_header="x-ratelimit-reset", usage=_openrouter_usage),
     "cerebras": Dialect(
-        costs=CostRule(holds_maximum=True, uncached_unit=UNCACHED_TOKENS),
+        costs=CostRule(holds_maximum=True, holds_at_most=16_384, uncached_unit=UNCACHED_TOKENS),
         documented=Documented(alone=True, known=True, resets=False),
         wait_header="x-ratelimit-reset-{unit}-{period}",
+        holds_cached=True,  # "estimating the input tokens" (inference-docs.cerebras.ai, 2026)
     ),
     "perplexity": Dialect(usage=_perplexity_usage),
     # https://docs.sambanova.ai/docs/en/models/rate-limits, 2026: a minute's. Resets are instants, which are not read.

@@ -65,7 +65,10 @@ class Gemini(OpenAIDialect):
         most = count(settings.get("maxOutputTokens")) * max(count(settings.get("candidateCount")), 1) or None
         parts, schemas = [body.get(name) for name in names], [schema for schema in schemas if schema]
         most = 0 if endpoint == "embed" else most
-        return self._call(endpoint, model, parts, schemas, most, stream=method.startswith("stream"))
+        call = self._call(endpoint, model, parts, schemas, most, stream=method.startswith("stream"))
+        # https://ai.google.dev/gemini-api/docs/priority-inference, 2026
+        tier = parse.tier_of(body) or parse.tier_of({"service_tier": body.get("serviceTier")})
+        return replace(call, tier=tier) if tier else call
 
     def pool(self, model: str) -> str:
         """The model itself: Google names each in its refusals, snapshots too."""

@@ -12,7 +12,7 @@ from paceline.core.results import Refusal, RefusalScope
 from paceline.providers import parse
 from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call, Headers, Usage, UsageReader
-from paceline.providers.common import BaseProvider, CostRule
+from paceline.providers.common import IMAGES, BaseProvider, CostRule
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.quota_headers import Documented
@@ -66,6 +66,7 @@ class OpenAIDialect(BaseProvider):
     """OpenAI's paths, bodies, errors and usage, without OpenAI's limits."""
 
     media = MEDIA
+    units = frozenset({IMAGES})
     paths: tuple[tuple[re.Pattern[str], str], ...] = ()
     """Further paths, each with its endpoint; a group ``model`` names the model, which the body then does not."""
 
@@ -82,7 +83,10 @@ class OpenAIDialect(BaseProvider):
         parts = [body[key] for key in _TEXTS if key in body]
         schemas = [body.get(key) for key in ("tools", "functions", "response_format", "text") if body.get(key)]
         most = 0 if endpoint in _NO_OUTPUT else _max_output_tokens(body)
-        return self._call(endpoint, model[:200], parts, schemas, most, stream=body.get("stream") is True)
+        call = self._call(endpoint, model[:200], parts, schemas, most, stream=body.get("stream") is True)
+        tier = parse.tier_of(body)
+        images = max(count(body.get("n")), 1) if endpoint == "images" else 0
+        return replace(call, tier=tier, images=images) if tier or images else call
 
     def usage_reader(self, call: Call) -> UsageReader:
         """The reader of OpenAI's answers; of Anthropic's on its path."""
@@ -96,12 +100,14 @@ class OpenAIDialect(BaseProvider):
         total_tokens = (
             0 if output_tokens else count(found.get("total_tokens"))
         )  # alone: embeddings of Voyage and others
-        return parse.make_usage(
+        usage = parse.make_usage(
             count(found.get("prompt_tokens")) or count(found.get("input_tokens")) or total_tokens,
             output_tokens,
             count(inputs.get("cached_tokens")),
             count(inputs.get("cache_write_tokens")),
         )
+        tier = parse.tier_of(payload)
+        return replace(usage, tier=tier) if usage and tier else usage
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:  # noqa: ARG002
         over = event.get("type") in ("response.completed", "response.incomplete", "response.failed")

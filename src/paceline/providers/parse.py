@@ -252,6 +252,26 @@ def usage_of(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((holder["usage"] for holder in holders if isinstance(holder.get("usage"), Mapping)), payload)
 
 
+TIER_MAX: Final = 40
+"""The longest name of a service tier that is looked at, in characters."""
+
+
+def tier_of(payload: Mapping[str, Any]) -> str:
+    """The ``service_tier`` of a request, of an answer, or of an event that carries an answer; empty for none."""
+    tier = payload.get("service_tier") or as_mapping(payload.get("response")).get("service_tier")
+    return tier[:TIER_MAX].lower().removeprefix("service_tier_") if isinstance(tier, str) else ""
+
+
+def stated_usd(value: Any) -> float | None:
+    """What a provider states that a request has cost, in US dollars; ``None`` for no such number."""
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < STATED_USD_MAX
+    return float(value) if fine else None
+
+
+STATED_USD_MAX: Final = 10_000.0
+"""No request costs more."""
+
+
 def make_usage(input_tokens: int, output_tokens: int, cached_tokens: int, cache_write_tokens: int) -> Usage | None:
     """Usage whose parts do not exceed the input; ``None`` when there is none."""
     if not input_tokens and not output_tokens:

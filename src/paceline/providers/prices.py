@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
+from bisect import bisect_left
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -21,8 +24,14 @@ MTOK: Final = 1_000_000
 PROBE: Final = 1_000
 """The tokens with which a price is asked for."""
 
-TIER: Final = 100_000
-"""Up to so many input tokens a price is linear; beyond them some models cost more, and each request is priced by itself."""
+FRESH_S: Final = 60
+"""How long a looked-up price is used: some depend on the time of day."""
+
+STARTS: Final = (32_000, 100_000, 128_000, 199_999, 200_000, 256_000, 272_000, 512_000, 524_288)
+"""Above so many input tokens, some model costs more for the whole request (genai-prices 0.2.3, 2026-11-21)."""
+
+PLAIN: Final = frozenset({"", "auto", "default", "standard", "standard_only", "on_demand", "batch"})
+"""Service tiers at the standard price; of a batch, what it saves is counted apart."""
 
 NAMES: Final = {
     "gemini": "google",
@@ -34,7 +43,8 @@ NAMES: Final = {
 }
 """The names of providers in genai-prices, where they are other ones."""
 
-FIELDS: Final = ("input", "output", "cached", "cache_write")
+FIELDS: Final = ("input", "output", "cached", "cache_write", "hour_write", "request")
+"""What a price may state: all in USD for a million tokens, but ``request`` in USD for one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +54,44 @@ class Price:
     Attributes:
         cached: Of input that was read from a cache.
         cache_write: Of input that was written to a cache.
-        exact: Whether it holds for every length of the input.
+        hour_write: Of input that was written to a cache which keeps it for an hour.
+        request: The fee for each request, in US dollars.
     """
 
     input: float
     output: float
     cached: float
     cache_write: float
-    exact: bool = True
+    hour_write: float
+    request: float = 0.0
 
     def of(self, usage: Usage) -> float:
         """The price of an answer with this usage."""
         plain = usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens
         parts = (
-            max(plain, 0) * self.input + usage.cached_tokens * self.cached + usage.cache_write_tokens * self.cache_write
+            max(plain, 0) * self.input
+            + usage.cached_tokens * self.cached
+            + (usage.cache_write_tokens - usage.hour_write_tokens) * self.cache_write
+            + usage.hour_write_tokens * self.hour_write
+            + usage.output_tokens * self.output
         )
-        return (parts + usage.output_tokens * self.output) / MTOK
+        return parts / MTOK + self.request
+
+
+OWN: Final = {
+    # "No token costs": https://docs.perplexity.ai/getting-started/pricing, 2026
+    "perplexity/search-api": Price(0.0, 0.0, 0.0, 0.0, 0.0, request=0.005),
+}
+"""Prices that genai-prices does not have."""
 
 
 class Prices:
-    """Prices by provider and model.
+    """Prices by provider, model, service tier and length of the input.
 
     Args:
-        given: By ``provider/model`` the price for a million tokens: ``input``, ``output``, and if need be ``cached`` and
-            ``cache_write``, which cost as much as input by default.
+        given: By ``provider/model`` the price for a million tokens: ``input``, ``output``, and if need be ``cached``,
+            ``cache_write``, which cost as much as input by default, ``hour_write`` (as ``cache_write``), and ``request``, a fee for each
+            request in US dollars. ``provider/model@tier`` is the price of a service tier.
 
     Raises:
         QuotaError: A price is invalid, or genai-prices is missing.
@@ -76,77 +100,117 @@ class Prices:
     def __init__(self, given: Mapping[str, Mapping[str, float]]) -> None:
         self._given = {name: _given(name, fields) for name, fields in given.items()}
         try:
-            self._library: Any = import_module("genai_prices")
+            self._snapshot: Any = import_module("genai_prices.data_snapshot").get_snapshot()
         except ImportError:
             raise QuotaError("budgets need prices: pip install 'paceline[budget]'") from None
-        self._price = lru_cache(maxsize=4_096)(self._look_up)
-        self.find = lru_cache(maxsize=4_096)(self._find)
+        self._usage: Any = import_module("genai_prices").Usage
+        self._model = lru_cache(maxsize=4_096)(self._find_model)
+        self._highest = lru_cache(maxsize=4_096)(self._find_highest)
+        self._highest_of = lru_cache(maxsize=256)(self._find_highest_of)
+        self._price = lru_cache(maxsize=4_096)(self._find)
+        self._warned: set[tuple[str, str, str]] = set()
 
     def usd(self, provider: str, model: str, usage: Usage) -> float:
-        """What a request that uses so much costs."""
-        price = self._price(provider, model)
-        if not price.exact and usage.input_tokens > TIER:
-            return self._by_library(provider, model, usage)
-        return price.of(usage)
+        """What a request that uses so much costs: as the provider states, else by its price."""
+        if usage.usd is not None:
+            return usage.usd
+        found = self.find(provider, model, usage.tier, usage.input_tokens) or self._highest(provider, model)
+        return found.of(usage)
 
-    def _find(self, provider: str, model: str) -> Price | None:
-        """The price of a model; ``None`` if it is not known."""
+    def find(self, provider: str, model: str, tier: str = "", input_tokens: float = 0) -> Price | None:
+        """The price of a model for inputs of this length; ``None`` if it is not known."""
+        band = bisect_left(STARTS, input_tokens)
+        return self._price(provider, model, "" if tier in PLAIN else tier, band, int(time.time()) // FRESH_S)
+
+    def _find(self, provider: str, model: str, tier: str, band: int, _minute: int) -> Price | None:
         names = f"{provider}/{model}", f"{base_of(provider)}/{model}", model
-        given = next((self._given[name] for name in names if name in self._given), None)
+        of_tier = [self._given.get(f"{name}@{tier}") for name in names] if tier else []
+        given = next(filter(None, of_tier), None)
         if given is not None:
             return given
+        given = next((known[name] for known in (self._given, OWN) for name in names if name in known), None)
+        library = None if given is not None else self._model(provider, model)
+        if tier and (given is not None or (library is not None and not _has_tier(library[1], tier))):
+            self._warn_of_tier(provider, model, tier)
+        if library is None:
+            return given
         try:
-            return self._probe(provider, model)
-        except LookupError:
+            return self._probe(*library, tier, STARTS[band - 1] + 1 if band else 0)
+        except LookupError:  # not sold by tokens
             return None
 
-    def _look_up(self, provider: str, model: str) -> Price:
-        return self.find(provider, model) or self._highest(provider, model)
+    def _find_model(self, provider: str, model: str) -> tuple[Any, Any] | None:
+        """The provider and the model as genai-prices describes them."""
+        try:
+            found: tuple[Any, Any] = self._snapshot.find_provider_model(model, None, _id_of(provider), None)
+        except LookupError:
+            return None
+        return found
 
-    def _probe(self, provider: str, model: str) -> Price:
-        probes = (
-            Usage(input_tokens=PROBE),
-            Usage(output_tokens=PROBE),
-            Usage(input_tokens=PROBE, cached_tokens=PROBE),
-            Usage(input_tokens=PROBE, cache_write_tokens=PROBE),
+    def _probe(self, provider: Any, model: Any, tier: str = "", least: int = 0) -> Price:
+        """The price for inputs of ``least`` tokens and somewhat more, which is linear."""
+        context = {"service_tier": tier, "speed": tier} if tier else None
+
+        def usd(**tokens: int) -> float:
+            asked = {"input_tokens": least, "output_tokens": 0, **tokens}
+            return float(model.calc_price(self._usage(**asked), provider, price_context=context).total_price)
+
+        base, more = usd(), least + PROBE
+        of_input, of_output, of_cached, of_write, of_hour = (
+            (amount - base) * MTOK / PROBE
+            for amount in (
+                usd(input_tokens=more),
+                usd(output_tokens=PROBE),
+                usd(input_tokens=more, cache_read_tokens=PROBE),
+                usd(input_tokens=more, cache_write_tokens=PROBE),
+                usd(input_tokens=more, cache_write_tokens=PROBE, cache_write_1h_tokens=PROBE),
+            )
         )
-        amounts = [self._by_library(provider, model, probe) * MTOK / PROBE for probe in probes]
-        return Price(amounts[0], amounts[1], amounts[2], amounts[3], exact=False)
+        return Price(of_input, of_output, of_cached, of_write, of_hour, request=base - least * of_input / MTOK)
 
-    def _by_library(self, provider: str, model: str, usage: Usage) -> float:
-        tokens = self._library.Usage(
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cache_read_tokens=usage.cached_tokens,
-            cache_write_tokens=usage.cache_write_tokens,
-        )
-        found = self._library.calc_price(tokens, model_ref=model, provider_id=_id_of(provider))
-        return float(found.total_price)
-
-    def _highest(self, provider: str, model: str) -> Price:
+    def _find_highest(self, provider: str, model: str) -> Price:
         """The highest prices of the provider, for a model without a price; 0 for a provider without any."""
-        snapshot = import_module("genai_prices.data_snapshot").get_snapshot()
-        wanted = _id_of(provider)
-        models = [one.id for each in snapshot.providers if each.id == wanted for one in each.models]
-        prices = []
-        for one in models:
-            try:
-                prices.append(self._probe(provider, one))
-            except LookupError:  # not sold by tokens
-                continue
-        if not prices:
+        price = self._highest_of(_id_of(provider))
+        if price is None:
             log.warning(
-                "no price is known of %s at %s, so it counts as free: give one under [prices], in USD for a million tokens",
+                "no price is known of %s at %s, so it counts as free: give one under [prices], in USD for a million tokens,"
+                ' or refuse such requests with unpriced = "refuse"',
                 model,
                 provider,
             )
-            return Price(0.0, 0.0, 0.0, 0.0)
+            return Price(0.0, 0.0, 0.0, 0.0, 0.0)
         log.warning(
             "no price is known of the model %s of %s, so the highest of this provider is counted: give one under [prices]",
             model,
             provider,
         )
-        return Price(*(max(getattr(price, field) for price in prices) for field in FIELDS))
+        return price
+
+    def _find_highest_of(self, wanted: str) -> Price | None:
+        prices = []
+        for each in self._snapshot.providers:
+            for one in each.models if each.id == wanted else ():
+                with suppress(LookupError):  # not sold by tokens
+                    prices.append(self._probe(each, one, least=STARTS[-1] + 1))
+        return Price(*(max(getattr(price, field) for price in prices) for field in FIELDS)) if prices else None
+
+    def _warn_of_tier(self, provider: str, model: str, tier: str) -> None:
+        if (provider, model, tier) not in self._warned and len(self._warned) < WARNED_MAX:
+            self._warned.add((provider, model, tier))
+            log.warning(
+                "no price is known of the service tier %s of %s at %s, so the standard one is counted: give one under"
+                " [prices] as %r",
+                *(tier, model, provider, f"{provider}/{model}@{tier}"),
+            )
+
+
+def _has_tier(model: Any, tier: str) -> bool:
+    """Whether genai-prices has a price of the tier."""
+    return any(tier in variant.when.values() for variant in model.price_variants or ())
+
+
+WARNED_MAX: Final = 1_000
+"""How many service tiers without a price are logged."""
 
 
 def _id_of(provider: str) -> str:
@@ -169,4 +233,12 @@ def _given(name: str, fields: Mapping[str, float]) -> Price:
     if not {"input", "output"} <= fields.keys():
         raise QuotaError(f"price of {name!r}: give input and output, in USD for a million tokens")
     of_input = fields["input"]
-    return Price(of_input, fields["output"], fields.get("cached", of_input), fields.get("cache_write", of_input))
+    write = fields.get("cache_write", of_input)
+    return Price(
+        of_input,
+        fields["output"],
+        fields.get("cached", of_input),
+        write,
+        fields.get("hour_write", write),
+        fields.get("request", 0.0),
+    )

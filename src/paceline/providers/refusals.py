@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from paceline.core.quota import REQUESTS, TOKENS
 from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Headers
@@ -57,7 +58,7 @@ def classify(
         return refusal
     return replace(
         refusal,
-        unit=said.unit or facts.unit or next(filter(None, map(_unit_in, names)), None),
+        unit=said.unit or _unit_of(facts, names),
         period_s=said.period_s or facts.period_s,
         limit=facts.limit or None,
         used=facts.used,
@@ -72,6 +73,12 @@ def _unit_in(code: str) -> str | None:
     """The unit that a code names: OpenAI's type ``tokens``, ``tokens_limit_reached``, ``rate_limit_reached_requests``."""
     match = _UNIT.fullmatch(code.lower())
     return f"{match[1]}s" if match else None
+
+
+def _unit_of(facts: Said, names: list[str]) -> str | None:
+    """The unit in the words of a refusal, or else in its codes. Where the words are about tokens, a code of requests holds (mocklimit 0.6)."""
+    coded = next(filter(None, map(_unit_in, names)), None)
+    return coded if facts.unit is None or (coded, facts.unit) == (REQUESTS, TOKENS) else facts.unit
 
 
 def facts_in(error: Mapping[str, Any], text: str) -> Said:

@@ -16,7 +16,7 @@ from paceline.providers.parse import spelled, undated
 from paceline.providers.registry import ALIASES, PROVIDERS, base_of, is_provider, maker, provider_named
 
 UNKNOWN: Final = parse_quotas("8 concurrency")
-"""What is assumed for a provider without a table where a store keeps the quotas. Where one process does, its rate is measured."""
+"""What is assumed for a provider without a table if answers teach nothing (``learn=False``). Else its rate is measured."""
 
 DEFAULT: Final = "default"
 """The model name of a table's row for all models that the table does not list."""
@@ -73,7 +73,7 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
         raise QuotaError(f"no tiers of {name} are known{f' ({near})' if near else ''}: leave out tier={tier!r}")
     warnings.warn(
         f"no published limits are known for provider {name!r}{f' ({near})' if near else ''}: a rate is measured"
-        f" until an answer states one (with a store: {UNKNOWN[0]}). Set the real ones: Limiter({{'{name}/*': ['500 requests/min', ...]}})",
+        f" until an answer states one. Set the real ones: Limiter({{'{name}/*': ['500 requests/min', ...]}})",
         PacelineWarning,
         stacklevel=2,
     )

@@ -44,6 +44,12 @@ CURRENT_NS = NS // 4
 """An older reply turns no request away: another process may have given something back."""
 
 
+class MeasuredReservation(Reservation):
+    """A reservation of a request that only measured limits bind: the store has not granted it, and does not count it."""
+
+    __slots__ = ()
+
+
 class SharedCapacity:
     """One process's side of shared quotas; a :class:`~paceline.core.capacity.Capacity`.
 
@@ -107,20 +113,49 @@ class SharedCapacity:
         if self.membership.state.alone:
             return self._reserve_alone(now_ns, waiter)
         holdings, amounts = self.holdings, waiter.amounts
-        leases, ledger = holdings.leases, holdings.snapshot.ledger
+        leases, ledger, marks = holdings.leases, holdings.snapshot.ledger, list[int]()
+        if holdings.unstated.meters:
+            if (held := self._held(now_ns, amounts)) is not None:
+                return held
+            if self.membership.state.known and not holdings.snapshot.decides:
+                return self._reserve_measured(now_ns, waiter)
+            amounts = holdings.unstated.without(amounts)
         lease = leases.last
         if (lease is None or not lease.take(amounts)) and (lease := leases.take(amounts)) is None:
             # Also for requests in the queue: another process may have learned a lower limit.
             never = ledger.never(amounts) if self.is_current(now_ns) else None
-            waiter.amounts = ledger.fitting(amounts)  # the store grants no more at once; the rest becomes debt
+            waiter.amounts = ledger.fitting(waiter.amounts)  # the store grants no more at once; the rest becomes debt
             return PENDING if never is None else never
-        reservation = LeasedReservation(waiter.cost, amounts, [], now_ns, now_ns + ledger.ttl_ns)
+        if holdings.unstated.meters:
+            marks = holdings.unstated.sent(now_ns, waiter.amounts)
+        reservation = LeasedReservation(waiter.cost, amounts, marks, now_ns, now_ns + ledger.ttl_ns)
         reservation.lease = lease
         ledger.keep_open(reservation)
         if self.learning is not None:
             self.learning.granted_by_store(now_ns, reservation)
         if lease.low and lease is not leases.told and leases.low:
             leases.told, self.exchange_due = lease, True
+        if self._pause.phase is not Phase.OPEN:
+            self._pause.granted(now_ns, reservation)
+        return reservation
+
+    def _held(self, now_ns: int, amounts: list[float]) -> WaitUntil | None:
+        """Until when a limit that this process measures holds ``amounts`` back; ``None``: it does not."""
+        at_ns, binding = self.holdings.unstated.earliest(now_ns, amounts)
+        if at_ns <= now_ns:
+            self._schedule.held_ns = 0
+            return None
+        # Without other limits the store is not asked.
+        self._schedule.held_ns = at_ns if self.holdings.snapshot.decides else FAR_NS
+        return WaitUntil(at_ns, self.ledger.name(binding))
+
+    def _reserve_measured(self, now_ns: int, waiter: Waiter) -> Reservation:
+        """Grant a request that only measured limits bind: the store has no say."""
+        ledger, marks = self.holdings.snapshot.ledger, self.holdings.unstated.sent(now_ns, waiter.amounts)
+        reservation = MeasuredReservation(waiter.cost, waiter.amounts, marks, now_ns, now_ns + ledger.ttl_ns)
+        ledger.keep_open(reservation)
+        if self.learning is not None:
+            self.learning.granted_by_store(now_ns, reservation)
         if self._pause.phase is not Phase.OPEN:
             self._pause.granted(now_ns, reservation)
         return reservation
@@ -147,13 +182,17 @@ class SharedCapacity:
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         """See :meth:`Capacity.settle <paceline.core.capacity.Capacity.settle>`."""
         holdings, ledger = self.holdings, self.holdings.snapshot.ledger
+        if holdings.unstated.meters:
+            holdings.unstated.answered(now_ns, reservation)
         if holdings.fallback is None and reservation is not self._pause.probe:  # _close(), inlined in the hot path
             ledger.close(now_ns, reservation)
         elif (local := self._close(now_ns, reservation)) is not None:
             return local.settle(now_ns, reservation, actual)
         amounts = reservation.amounts
         true = ledger.settled_amounts(reservation, actual) if actual else amounts
-        if not isinstance(reservation, LeasedReservation):
+        if isinstance(reservation, MeasuredReservation):
+            pass  # the store has not counted it
+        elif not isinstance(reservation, LeasedReservation):
             debt = [max(a - b, 0.0) for a, b in zip(true, amounts, strict=True)]
             if any(debt):
                 holdings.outbox.add(now_ns, Charged(debt))
@@ -165,11 +204,16 @@ class SharedCapacity:
             self.learning.served(now_ns, reservation, true)
         return true
 
+    def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
+        """Nothing: the store learns of an attempt when it ends."""
+
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """See :meth:`Capacity.cancel <paceline.core.capacity.Capacity.cancel>`."""
         if (local := self._close(now_ns, reservation)) is not None:
             local.cancel(now_ns, reservation)
-        elif isinstance(reservation, LeasedReservation):
+            return
+        self.holdings.unstated.unsent(now_ns, reservation)
+        if isinstance(reservation, LeasedReservation):
             lease, none = reservation.lease, list[float | None]([0.0] * len(reservation.amounts))
             self.holdings.outbox.add(
                 now_ns, Settled(reservation.amounts, lease.marks, none, answered=False, probe=lease.probe)
@@ -177,7 +221,18 @@ class SharedCapacity:
 
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; learning follows the next reply."""
-        if (local := self._close(now_ns, reservation)) is not None:
+        local, learning = self._close(now_ns, reservation), self.learning
+        if (
+            learning is not None
+            and learning.unstated.measures(refusal.unit)
+            and learning.is_unstated(now_ns, reservation, refusal)
+        ):
+            learning.refused(now_ns, reservation, refusal, pause_ns)  # also while the store is lost
+            if not (pause_ns or self.holdings.snapshot.decides):
+                return False  # the store has nothing to count
+        else:
+            self.holdings.unstated.explained(now_ns, reservation)
+        if local is not None:
             return local.refuse(now_ns, reservation, refusal, pause_ns)
         ours = refusal.kind.about_rate
         amounts = reservation.amounts if ours else [0.0] * len(reservation.amounts)
@@ -189,9 +244,9 @@ class SharedCapacity:
         )
         return False
 
-    def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:  # noqa: ARG002
-        """See :meth:`Capacity.paces <paceline.core.capacity.Capacity.paces>`: a store measures nothing."""
-        return False
+    def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+        """See :meth:`Capacity.paces <paceline.core.capacity.Capacity.paces>`."""
+        return self.learning is not None and self.learning.is_unstated(now_ns, reservation, refusal)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
         """See :meth:`Capacity.observe <paceline.core.capacity.Capacity.observe>`; learning follows the next reply."""
@@ -199,8 +254,9 @@ class SharedCapacity:
         return False
 
     def _study(self, now_ns: int, reservation: Reservation, lesson: Lesson) -> None:
-        leased = isinstance(reservation, LeasedReservation) or not reservation.amounts  # of no request of this process
-        if self.holdings.lessons is not None and leased and not self.membership.state.alone:
+        ours = isinstance(reservation, LeasedReservation | MeasuredReservation)
+        ours = ours or not reservation.amounts  # of no request of this process
+        if self.holdings.lessons is not None and ours and not self.membership.state.alone:
             self.holdings.lessons.add(lesson)
             self.holdings.outbox.soon(now_ns)
 
@@ -231,11 +287,14 @@ class SharedCapacity:
         return max(self.ledger.pause.until_ns, self._pause.until_ns) - now_ns
 
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:  # noqa: ARG002
-        """When ``head`` may go while the store is lost; otherwise ``None``, since a reply decides."""
-        if self.membership.state.alone and now_ns < self._pause.until_ns:
+        """When ``head`` may go by what this process measures, or while the store is lost; else ``None``: a reply decides."""
+        holdings, unstated = self.holdings, self.holdings.unstated
+        if now_ns < self._pause.until_ns and (unstated.meters or self.membership.state.alone):
             return self._pause.until_ns
-        fallback = self.holdings.fallback
-        return None if fallback is None else fallback.local.wake_ns(now_ns, head)
+        if holdings.fallback is not None:
+            return holdings.fallback.local.wake_ns(now_ns, head)
+        at_ns = unstated.earliest(now_ns, head.amounts)[0]
+        return min(at_ns, holdings.snapshot.ledger.next_loss_ns) if at_ns > now_ns else None
 
     def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002
         """The state of the store, and the number of processes."""

@@ -94,15 +94,21 @@ class Exchange:
             return None
         holdings.give_back(now_ns, everything=at_once)
         leases, fallback, wants = holdings.leases, holdings.fallback, []
-        if membership.state.asks and now_ns >= self._pause.until_ns:
+        if (
+            membership.state.asks
+            and holdings.snapshot.decides
+            and now_ns >= max(self._pause.until_ns, schedule.held_ns)
+        ):
             wants = leases.wants(now_ns, holdings.snapshot.ledger, self._queue, membership.peers)
-            if self._pause.phase is not Phase.OPEN:
+            if self._pause.phase is not Phase.OPEN or holdings.unstated.limits:
                 del wants[1:]
+            if holdings.unstated.meters:
+                wants = [holdings.unstated.without(want) for want in wants]
         if holdings.lessons is not None:
             holdings.lessons.sent()
         news = holdings.outbox.take(now_ns, leases.slack_ns, fallback)
         message = Message(self._who, holdings.outbox.number, fresh=not known, news=news, wants=wants)
-        message.held, message.slack_ns = holdings.held(), leases.slack_ns
+        message.held, message.slack_ns = holdings.held(measured=not at_once), leases.slack_ns
         message.alone, message.closed = fallback is not None, membership.mode == "fail_closed"
         message.share = membership.share_at(now_ns) if fallback is None else fallback.share
         message.place_ns = PLACE_NS if self._queue.length > len(undecided) else 0

@@ -8,6 +8,7 @@ from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
 from paceline.core.quota import Quota
 from paceline.core.results import Reservation
+from paceline.core.unstated import Unstated
 from paceline.shared.leases import Lease, Leases
 from paceline.shared.messages import Message, Reply
 from paceline.shared.outbox import Lessons, Outbox
@@ -29,9 +30,10 @@ class Holdings:
         leases: The grants that are not spent.
         outbox: The news for the store.
         lessons: What answers teach; ``None``: they do not change the quotas.
+        unstated: The limits that neither the user nor an answer states. This process measures its share of each.
     """
 
-    __slots__ = ("fallback", "leases", "lessons", "outbox", "snapshot")
+    __slots__ = ("fallback", "leases", "lessons", "outbox", "snapshot", "unstated")
 
     def __init__(self, ledger: Ledger, now_ns: int, *, lease_s: float | None, learns: Learns) -> None:
         self.snapshot = Snapshot(ledger, now_ns)
@@ -39,11 +41,10 @@ class Holdings:
         self.leases = Leases(now_ns, lease_s)
         self.outbox = Outbox()
         self.lessons = Lessons(Learning(ledger, self._learned, raises=learns == "up")) if learns else None
+        self.unstated = Unstated(ledger, []) if self.lessons is None else self.lessons.learning.unstated
 
     def _learned(self, change: Change | Quota) -> None:
-        if isinstance(change, Quota):  # it is part of the next message
-            self.snapshot.introduced(change)
-        else:
+        if not isinstance(change, Quota):  # that is part of the next message
             self.outbox.add(self.snapshot.as_of_ns, change, at_once=True)
 
     def give_back(self, now_ns: int, *, everything: bool = False) -> None:
@@ -52,8 +53,8 @@ class Holdings:
             for rest in self.leases.give_back(now_ns, everything=everything):
                 self.outbox.add(now_ns, rest)
 
-    def held(self) -> list[float]:
-        """For each quota of slots, what is in flight or leased."""
+    def held(self, *, measured: bool = True) -> list[float]:
+        """For each quota of slots, what is in flight or leased; for each ``measured`` limit, what other processes are told of it."""
         ledger = self.snapshot.ledger
         holders: list[Ledger | Leases] = [ledger, self.leases]
         if self.fallback is not None:
@@ -61,6 +62,8 @@ class Holdings:
         held = [0.0] * len(ledger.accounts)
         for i in ledger.slot_indexes:
             held[i] = sum(holder.in_use(i) for holder in holders)
+        for meter in self.unstated.meters if measured else ():
+            held[meter.index] = meter.told
         return held
 
     def take(self, now_ns: int, asked: Message, reply: Reply) -> bool:
@@ -72,8 +75,10 @@ class Holdings:
             self.leases.leases.append(lease)
         if self.lessons is None:
             return bool(changed_limits)
+        measured = {meter.index for meter in self.unstated.meters}
         for index, before in changed_limits.items():
-            self.lessons.learning.learned_elsewhere(now_ns, index, before)
+            if index not in measured:
+                self.lessons.learning.learned_elsewhere(now_ns, index, before)
         return self.lessons.learn(now_ns) or bool(changed_limits)
 
     def begin_fallback(self, now_ns: int, sent_ns: int, share: float, phase: float) -> None:
@@ -112,7 +117,7 @@ class Holdings:
             self._close_all(now_ns, self.fallback.local.ledger)
             self.fallback.news(now_ns)
 
-    @staticmethod
-    def _close_all(now_ns: int, ledger: Ledger) -> None:
+    def _close_all(self, now_ns: int, ledger: Ledger) -> None:
         for reservation in ledger.open_reservations:
             ledger.close(now_ns, reservation)
+            self.unstated.unsent(now_ns, reservation)

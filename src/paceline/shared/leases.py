@@ -203,7 +203,7 @@ class Leases:
         for account in ledger.accounts:
             if (tracker := account.tracker) is not None:
                 tracker.about_ns = ABOUT_NS + self.slack_ns
-        heads = queue.peek(WAITING_SEEN if self.slack_ns else HEADS_MAX, ledger.seconds_of)
+        heads = queue.peek(WAITING_SEEN if self.slack_ns else HEADS_MAX)
         if self.slack_ns:
             lease = self.next_lease(now_ns, ledger.accounts, [waiter.amounts for waiter in heads], peers)
             return [lease] if lease else []

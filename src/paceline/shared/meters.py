@@ -15,8 +15,9 @@ from operator import add
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from paceline.core.measured import FoundMeter, InFlightMeter, RateMeter
 from paceline.core.meters import TINY, Bucket, Held, Meter, Slots, Spread, Window, new_meter
-from paceline.core.quota import NS, Quota
+from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import Left
 
 PARTS = 8
@@ -140,6 +141,43 @@ class SlotsSharing(Sharing[Slots]):
 
     def left(self, m: Slots, reported: Slots, now_ns: int) -> Left:  # noqa: ARG002
         return 0.0
+
+
+class FoundSharing(Sharing[FoundMeter[Any]]):
+    """Each process measures a limit by itself, and reports what it has found as slots that it holds.
+
+    So the store knows the sum. It bounds nothing, and what is measured goes on while the store is lost.
+    """
+
+    def standing(self, m: FoundMeter[Any], now_ns: int) -> tuple[int, float, float]:  # noqa: ARG002
+        raise AssertionError(f"{m.quota}: a store has slots in place of it")
+
+    def stand(self, m: FoundMeter[Any], now_ns: int, lack_ns: int, used: float, opened: float) -> None:
+        """Nothing: see :meth:`FoundMeter.among <paceline.core.measured.FoundMeter.among>`."""
+
+    def part(self, m: FoundMeter[Any], now_ns: int, share: float) -> Meter:  # noqa: ARG002
+        return m
+
+    def recalled(self, m: FoundMeter[Any], now_ns: int) -> Left:  # noqa: ARG002
+        return 0.0
+
+    def left(self, m: FoundMeter[Any], reported: FoundMeter[Any], now_ns: int) -> Left:  # noqa: ARG002
+        return 0.0
+
+    def lease_amount(self, m: FoundMeter[Any], now_ns: int, lasts_ns: int, peers: int) -> float:  # noqa: ARG002
+        return inf
+
+
+FOUND = "measured_"
+"""The unit of the slots that stand for a measured limit in the store begins so."""
+
+BOUNDLESS = 1e15
+"""More slots than any sum of measured limits."""
+
+
+def told(m: Meter) -> Quota:
+    """The quota that a store has for ``m``."""
+    return Quota(FOUND + m.quota.unit, BOUNDLESS, 0.0, rule=Rule.SLOTS) if isinstance(m, FoundMeter) else m.quota
 
 
 class WindowSharing(Sharing[Window]):
@@ -355,6 +393,8 @@ _SHARING: Final[Mapping[type[Meter], Sharing[Any]]] = MappingProxyType(
         Spread: SpreadSharing(),
         Window: WindowSharing(),
         Slots: SlotsSharing(),
+        RateMeter: FoundSharing(),
+        InFlightMeter: FoundSharing(),
     }
 )
 

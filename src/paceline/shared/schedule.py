@@ -21,7 +21,7 @@ ASK_MIN_NS = NS // 1_000
 """The shortest interval between two messages for one request: a wait that is rounded up twice can be a nanosecond."""
 
 RENEW_NS = 5 * NS
-"""How often a process that holds slots reports them."""
+"""How often a process that holds slots, or has measured a limit, reports them."""
 
 
 class Schedule:
@@ -30,17 +30,18 @@ class Schedule:
     Attributes:
         ask_ns: When to ask again for :attr:`head`; while the store is lost, when to try it again.
         head: The head of the queue that the last reply did not grant; ``None``: there was none, or it is asked for at once.
+        held_ns: Until when a limit that this process measures holds the head of the queue back.
         sent_ns: When the last message was sent.
         left: Whether the process left with the last message.
     """
 
-    __slots__ = ("_holdings", "_membership", "_pause", "_queue", "ask_ns", "head", "left", "sent_ns")
+    __slots__ = ("_holdings", "_membership", "_pause", "_queue", "ask_ns", "head", "held_ns", "left", "sent_ns")
 
     def __init__(
         self, now_ns: int, queue: Queue, holdings: Holdings, membership: Membership, pause: Pause[Reservation]
     ) -> None:
         self._queue, self._holdings, self._membership, self._pause = queue, holdings, membership, pause
-        self.ask_ns = 0
+        self.ask_ns = self.held_ns = 0
         self.head: Waiter | None = None
         self.left = False
         self.sent_ns = now_ns
@@ -56,19 +57,32 @@ class Schedule:
         if leases.leases:
             due_ns = min(due_ns, leases.leases[0].expires_ns)  # of the oldest
         if self._queue.length:
-            asked = self.head is not None and self._queue.head() is self.head
-            due_ns = min(due_ns, max(self.ask_ns if asked else 0, self._pause.until_ns))
+            due_ns = min(due_ns, max(self.ask_ns if self._is_asked else 0, self._pause.until_ns, self.held_ns))
         elif self.head is not None or (leases.slack_ns and leases.low):
             # It gives up its place; or it asks for the next lease before this one is spent.
             due_ns = min(due_ns, self.sent_ns + LINGER_NS)
         ledger = holdings.snapshot.ledger
-        if ledger.slot_indexes and ledger.in_flight:
+        reports = ledger.in_flight if ledger.slot_indexes else 0
+        if holdings.unstated.limits:
+            reports = ledger.in_flight or self._queue.length
+        if reports:
             due_ns = min(due_ns, self.sent_ns + max(RENEW_NS, between_polls_ns(membership.peers)))
         if not (membership.state.known or self._queue.length):
             due_ns = max(
                 due_ns, self.ask_ns
             )  # a store that refuses this process is tried no more often than a lost one
         return due_ns
+
+    @property
+    def _is_asked(self) -> bool:
+        """Whether the head of the queue was asked for; or the one that it overtakes, because its prompt is cached.
+
+        Else each cached request that arrives would cost a message, and what the store has left would be no more.
+        """
+        head = self._queue.head()
+        if head is None or self.head is None:
+            return False
+        return head is self.head or (bool(head.lost_ns) and self._queue.waits(self.head))
 
     def replied(self, now_ns: int, asked: Message, reply: Reply, undecided: Sequence[Waiter]) -> None:
         """Plan when to ask for the head of the queue again, after the pool has granted what the last reply allows."""

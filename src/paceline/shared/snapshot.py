@@ -8,11 +8,12 @@ from dataclasses import replace
 from paceline.core.capacity import LocalCapacity
 from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
+from paceline.core.measured import FoundMeter
 from paceline.core.meters import Bucket, Meter, Slots, Spread, restarts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Reservation
 from paceline.shared.messages import SHARED_PART, Charged, Message, Reply, Standing
-from paceline.shared.meters import of
+from paceline.shared.meters import BOUNDLESS, FOUND, of, told
 
 OTHERS_SPEED = 4
 """How many times the rate of a quota other processes are taken to have spent between the snapshot and the loss of the
@@ -31,17 +32,26 @@ class Snapshot:
 
     def __init__(self, ledger: Ledger, now_ns: int) -> None:
         self.ledger = ledger
-        self.quotas = [m.quota for m in ledger.meters]
-        self.versions = [-1] * len(self.quotas)
+        self.quotas: list[Quota] = []
+        self.versions: list[int] = []
         self.as_of_ns = now_ns
+        self._introduce_new()
 
-    def introduced(self, quota: Quota) -> None:
-        """Add a quota that became known to all further messages."""
-        self.quotas.append(quota)
-        self.versions.append(-1)
+    def _introduce_new(self) -> None:
+        """Add the quotas that became known to all further messages."""
+        self.quotas += [told(account.meter) for account in self.ledger.accounts[len(self.quotas) :]]
+        self.versions += [-1] * (len(self.quotas) - len(self.versions))
+
+    @property
+    def decides(self) -> bool:
+        """Whether the store has a say in the next grant: it has quotas that bind, or it paused at its last reply."""
+        if self.ledger.pause.until_ns > self.as_of_ns:
+            return True
+        return not all(isinstance(account.meter, FoundMeter) for account in self.ledger.accounts)
 
     def introduce(self, now_ns: int, message: Message) -> None:
         """Add the quotas to ``message``, with their state in the snapshot."""
+        self._introduce_new()
         message.quotas, message.versions = tuple(self.quotas), list(self.versions)
         message.headroom_s, message.gentle = self.ledger.headroom_s, self.ledger.gentle
         message.windows = [restarts(q.anchor, now_ns) if q.rule is Rule.WINDOW else None for q in self.quotas]
@@ -55,12 +65,21 @@ class Snapshot:
             is_new = i >= len(ledger.accounts)
             if is_new:
                 assert standing.learned is not None, "the reply has a new quota without its learned state"
-                ledger.add_quota(now_ns, standing.learned.quota)
-                self.introduced(standing.learned.quota)
-                if learning is not None:
-                    learning.track_new()
-            before = ledger.accounts[i].meter.quota.amount
-            self._take(now_ns, i, standing)
+                quota = standing.learned.quota
+                if learning is not None and quota.amount == BOUNDLESS:
+                    learning.unstated.begin(now_ns, quota.unit.removeprefix(FOUND))
+                else:
+                    ledger.add_quota(now_ns, quota)
+                    if learning is not None:
+                        learning.added_elsewhere(now_ns)
+                self._introduce_new()
+            m = ledger.accounts[i].meter
+            before = m.quota.amount
+            if isinstance(m, FoundMeter):
+                self.versions[i] = standing.learned.version if standing.learned is not None else self.versions[i]
+                m.among(now_ns, standing.used, reply.peers)
+            else:
+                self._take(now_ns, i, standing)
             if is_new or ledger.accounts[i].meter.quota.amount != before:
                 changed[i] = before
         ledger.pause.until_ns = now_ns + reply.pause_ns
@@ -195,7 +214,7 @@ class Fallback:
         """What was spent since the last call, and the part of it that has not been refilled; ``None``: nothing."""
         ledger, reported = self.local.ledger, self._reported
         more = [
-            0.0 if account.meter.holds else max(account.spent - before, 0.0)
+            0.0 if told(account.meter).rule is Rule.SLOTS else max(account.spent - before, 0.0)
             for account, before in zip(ledger.accounts, self._spent_reported, strict=True)
         ]
         left = [of(m).left(m, before, now_ns) for m, before in zip(ledger.meters, reported, strict=True)]

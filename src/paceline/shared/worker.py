@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
@@ -36,6 +37,9 @@ STEADY_NS = 60 * NS
 """A store that is lost again in less time fails and answers by turns, until its state lasts as long."""
 
 _Queue = SimpleQueue[Scheduler | threading.Event | None]
+
+ASIDE_S = 60.0
+"""How often what is kept beside the quotas is brought up to date."""
 
 FLUSH_S = 2.0
 """How long the end of the program waits for the last exchanges."""
@@ -97,7 +101,12 @@ class Losses:
 
 
 class StoreWorker:
-    """The pools of a process that share a store, and one thread for their exchanges; it starts with the first message."""
+    """The pools of a process that share a store, and one thread for their exchanges; it starts with the first message.
+
+    Attributes:
+        aside: Called in the thread while the store answers: after the first exchange, each minute of use, and at the end. It
+            keeps what is no quota.
+    """
 
     def __init__(
         self,
@@ -111,6 +120,7 @@ class StoreWorker:
         self._options: dict[str, Any] = {"on_store_failure": on_store_failure, "lease_s": lease_s}
         self.schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
         self._clock = clock
+        self.aside: Callable[[], None] = lambda: None
         self._reset()
         _workers.add(self)
 
@@ -122,6 +132,7 @@ class StoreWorker:
         self._down: tuple[int, str] | None = None  # until when other pools do not try the store, and why
         self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
         self._losses: dict[str, Losses] = {}  # of a pool whose reason names it, by its name; of the others, by ""
+        self._aside_s = 0.0  # when it is due; 0.0: after the next exchange
         self._closed = False
 
     def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> SharedCapacity:
@@ -165,6 +176,18 @@ class StoreWorker:
         except Exception:  # the requests must not wait without end
             log.exception("%s: invalid reply", self.store.url)
             self._deliver(scheduler, f"{self.store.url.rstrip(':')}: invalid reply")
+        if time.monotonic() >= self._aside_s and not last:
+            self._keep_aside()
+
+    def _keep_aside(self) -> None:
+        """Bring up to date what is kept beside the quotas, unless the store does not answer."""
+        if self._down is not None:
+            return
+        self._aside_s = time.monotonic() + ASIDE_S
+        try:
+            self.aside()
+        except Exception:  # the exchanges go on
+            log.exception("%s", self.store.url)
 
     def recover(self, queue: _Queue) -> None:
         """Make up for what a thread before this one left: messages without a reply, and exchanges that are due."""
@@ -258,6 +281,8 @@ class StoreWorker:
             for scheduler in 2 * list(self.schedulers):  # first unconfirmed news, then the rest
                 if self._down is None:
                     self.exchange_for(scheduler, last=True)
+            if self._aside_s:
+                self._keep_aside()
         self.store.close()
 
     def add(self, scheduler: Scheduler) -> None:

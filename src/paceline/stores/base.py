@@ -19,11 +19,14 @@ class Prefixed:
     Args:
         store: Where the ledgers are.
         prefix: What comes before the name of a pool and a slash; or a function that returns it for a pool.
+
+    Attributes:
+        inner: Where the ledgers are.
     """
 
     def __init__(self, store: Store, prefix: str | Callable[[str], str]) -> None:
         self.url = store.url
-        self._store = store
+        self.inner = store
         self._prefix = prefix
         self._names: dict[str, str] = {}
 
@@ -33,12 +36,12 @@ class Prefixed:
         if name is None:
             prefix = self._prefix if isinstance(self._prefix, str) else self._prefix(pool)
             name = self._names[pool] = f"{prefix}/{pool}"
-        return self._store.exchange(name, message)
+        return self.inner.exchange(name, message)
 
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""
-        self._store.after_fork()
+        self.inner.after_fork()
 
     def close(self) -> None:
         """See :meth:`Store.close`."""
-        self._store.close()
+        self.inner.close()

@@ -1,7 +1,7 @@
 """Short notes beside a store, by key, which are forgotten after a week: not a part of the quotas, and never in their way.
 
 For SQLite in a file of their own (``quotas.db.runs`` beside ``quotas.db``), so that a note never locks the quotas; for Redis in
-two keys.
+two keys. Each kind of notes has its own: ``runs`` are the progress of runs, ``outputs`` what answers have shown of the output.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from paceline.stores.base import TIMEOUT_S, Store, StoreError
+from paceline.stores.base import TIMEOUT_S, Prefixed, Store, StoreError
 from paceline.stores.entries import READ_ALL, EntryFile
 from paceline.stores.redis import RedisStore
 from paceline.stores.sqlite import SQLiteStore, read_only
@@ -60,29 +60,35 @@ class Notes(Protocol):
         """Close what is open; a later call opens it again."""
 
 
-def notes_beside(store: Store | None, *, timeout_s: float = TIMEOUT_S) -> Notes | None:
+def notes_beside(
+    store: Store | None, kind: str = "runs", *, in_use: bool = False, timeout_s: float = TIMEOUT_S
+) -> Notes | None:
     """The notes beside ``store``; ``None`` if that is in no place of its own. Nothing is opened before the first use.
 
     Args:
-        store: For the notes alone, where it is a Redis: they close its connection.
+        store: The store. A prefix of its pools is no part of the place.
+        kind: What the notes are about.
+        in_use: Whether a Redis keeps the quotas of this process, too, so that its connection stays open.
         timeout_s: How long a file of notes may be locked by other processes.
     """
+    if isinstance(store, Prefixed):
+        store = store.inner
     if isinstance(store, RedisStore):
-        return RedisNotes(store)
+        return RedisNotes(store, kind, in_use=in_use)
     if isinstance(store, SQLiteStore):
-        return SQLiteNotes(Path(store.url.removeprefix("sqlite:")), timeout_s)
+        return SQLiteNotes(Path(store.url.removeprefix("sqlite:")), kind, timeout_s)
     return None
 
 
 class RedisNotes:
     """Notes in a hash, and their times, by the clock of the server, in a sorted set: before 7.4 no field of a hash expires.
 
-    No connection stays open between two notes: those of the quotas are enough for a server.
+    No connection stays open between two notes, unless the store is in use: those of the quotas are enough for a server.
     """
 
-    def __init__(self, store: RedisStore) -> None:
-        self._store = store
-        key = f"paceline:runs:{{{store.prefix}/}}"  # one slot of a cluster
+    def __init__(self, store: RedisStore, kind: str = "runs", *, in_use: bool = False) -> None:
+        self._store, self._in_use = store, in_use
+        key = f"paceline:{kind}:{{{store.prefix}/}}"  # one slot of a cluster
         self._keys = key, f"{key}:times"
 
     def write(self, key: str, entry: str) -> None:
@@ -96,13 +102,14 @@ class RedisNotes:
 
     def close(self) -> None:
         """See :meth:`Notes.close`."""
-        self._store.close()
+        if not self._in_use:
+            self._store.close()
 
     def _run(self, script: str, *arguments: str) -> Any:
         try:
             return self._store.run_script(script, self._keys, *arguments)
         finally:
-            self._store.close()
+            self.close()
 
 
 class SQLiteNotes:
@@ -110,12 +117,15 @@ class SQLiteNotes:
 
     Args:
         store: The file of the store.
+        kind: What the notes are about.
         timeout_s: How long a call may wait for other processes.
         now_s: The seconds since 1970; for tests.
     """
 
-    def __init__(self, store: Path, timeout_s: float = TIMEOUT_S, now_s: Callable[[], float] = time.time) -> None:
-        self._path = store.with_name(f"{store.name}.runs")
+    def __init__(
+        self, store: Path, kind: str = "runs", timeout_s: float = TIMEOUT_S, now_s: Callable[[], float] = time.time
+    ) -> None:
+        self._path = store.with_name(f"{store.name}.{kind}")
         self._timeout_s, self._now_s = timeout_s, now_s
         self._file: EntryFile | None = None
 

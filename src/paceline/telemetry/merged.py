@@ -8,6 +8,8 @@ from typing import Any, Final
 _ADDED: Final = ("waiting", "in_flight")
 _METRICS_ADDED: Final = ("in_flight", "rate_limit_429_count", "rate_limit_wait_seconds")
 
+_CACHE_MOST: Final = ("expected", "whole_until_s")
+
 QUEUE_SHOWN: Final = 50
 
 
@@ -48,6 +50,7 @@ def _pool(found: list[Any]) -> dict[str, Any]:
     longest_s = max(pool["wait_s"]["longest"] for pool in found)
     first["wait_s"] = {"mean": round(waited_s / max(sum(granted), 1), 3), "longest": longest_s}
     first["estimates"] = _estimates(pool["estimates"] for pool in found)
+    first["cache"] = _cache([pool["cache"] for pool in found if pool.get("cache")])
     first["metrics"] = dict(first["metrics"]) | {
         name: round(sum(pool["metrics"][name] for pool in found), 3) for name in _METRICS_ADDED
     }
@@ -60,6 +63,13 @@ def _summed(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for name, number in table.items():
             total[name] = total.get(name, 0) + number
     return total
+
+
+def _cache(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    if not tables:
+        return None
+    most = {name: max(table[name] for table in tables) for name in _CACHE_MOST}
+    return _summed(tables) | most
 
 
 def _estimates(tables: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:

@@ -44,7 +44,18 @@ SCHEMAS: Final = {
         spent=NUMBER,
         source={**TEXT, "description": "`given`, `published`, `assumed` or `learned`, with the table."},
     ),
-    "Waiter": _object(name=MAYBE_TEXT, lane=TEXT, waited_s=NUMBER, expected_wait_s=MAYBE_NUMBER, cost=_table(NUMBER)),
+    "Waiter": _object(
+        name=MAYBE_TEXT,
+        lane=TEXT,
+        waited_s=NUMBER,
+        expected_wait_s=MAYBE_NUMBER,
+        cost=_table(NUMBER),
+        cached_tokens={**COUNT, "description": "The tokens of its prompt that the provider has in its cache."},
+        lost_in_s={
+            **MAYBE_NUMBER,
+            "description": "When the cache loses them, where they are at least half of the prompt.",
+        },
+    ),
     "Pool": _object(
         ("store",),
         quotas=_list(_ref("Quota")),
@@ -59,6 +70,10 @@ SCHEMAS: Final = {
         counts=_table(COUNT),
         wait_s=_object(mean=NUMBER, longest=NUMBER),
         estimates=_table(_object(estimated=NUMBER, actual=NUMBER, ratio=MAYBE_NUMBER)),
+        cache={
+            "type": ["object", "null"],
+            "description": "What the answers have shown of the provider's prompt cache.",
+        },
         metrics=_table({"type": ["number", "string", "null"]}),
         store={"type": "object"},
     ),

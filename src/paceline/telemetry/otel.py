@@ -114,6 +114,7 @@ def watch(limiter: Reporting, meter_provider: MeterProvider | None = None) -> No
     gauge("paceline.quota.remaining", "1", "What is left of a quota.", _quota("remaining"))
     gauge("paceline.quota.limit", "1", "The amount of a quota.", _quota("limit"))
     counter("paceline.permits", "{permit}", "Permits by what became of them.", _counts(refused=False))
+    counter("paceline.cache.tokens", "{token}", "Tokens by what prompt caches had of them.", _cached)
     counter("paceline.refusals", "{refusal}", "Refusals of the provider by kind.", _counts(refused=True))
 
 
@@ -138,6 +139,12 @@ def _quota(field: str) -> Callable[[str, Any], Iterable[Observation]]:
             yield Observation(quota[field], about)
 
     return read
+
+
+def _cached(name: str, pool: Any) -> Iterable[Observation]:
+    for field, tokens in (pool.get("cache") or {}).items():
+        if (kind := field.removesuffix("_tokens")) != field and kind != "input":
+            yield Observation(tokens, {"paceline.pool": name, "paceline.kind": kind})
 
 
 def _counts(*, refused: bool) -> Callable[[str, Any], Iterable[Observation]]:

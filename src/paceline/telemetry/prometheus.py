@@ -32,6 +32,7 @@ _POOL: Final = {
     "eta_s": "Seconds until the last request that waits now is granted.",
 }
 _SECONDS: Final = {"reset_s": "reset_seconds", "cool_down_s": "cool_down_seconds", "eta_s": "queue_eta_seconds"}
+_CACHED: Final = ("read", "written", "lost_waiting", "lost_away", "saved")
 _COUNTED: Final = ("rate_limit_429_count", "rate_limit_wait_seconds")
 """The numbers of ``metrics`` that only grow."""
 
@@ -58,6 +59,7 @@ class _Collector:
             yield gauge
         yield from _quotas(pools)
         yield from _counts(pools)
+        yield from _cache(pools)
         yield from _flat(pools)
         unpaced = CounterMetricFamily(
             "paceline_unpaced", "Requests to providers that no limiter has paced.", labels=["provider", "host", "kind"]
@@ -96,6 +98,20 @@ def _counts(pools: Mapping[str, Any]) -> Iterator[Metric]:
         for lane, waiting in _largest(pool["lanes"]):
             lanes.add_metric([name, lane], waiting)
     yield from (events, refused, waits, lanes)
+
+
+def _cache(pools: Mapping[str, Any]) -> Iterator[Metric]:
+    """What the answers have shown of prompt caches."""
+    about = "Tokens of input by what the prompt cache of the provider had of them."
+    tokens = CounterMetricFamily("paceline_cache_tokens", about, labels=["pool", "kind"])
+    about = "The part of the cached tokens that is expected to be read, as answers have shown."
+    expected = GaugeMetricFamily("paceline_cache_expected_ratio", about, labels=["pool"])
+    for name, pool in pools.items():
+        if (cache := pool.get("cache")) is not None:
+            for kind in _CACHED:
+                tokens.add_metric([name, kind], cache[f"{kind}_tokens"])
+            expected.add_metric([name], cache["expected"])
+    yield from (tokens, expected)
 
 
 def _largest(lanes: Mapping[str, int]) -> Iterable[tuple[str, int]]:

@@ -48,7 +48,19 @@ def _start() -> None:
 
         start()
     except Exception as error:  # noqa: BLE001
-        print(f"paceline exec: {sys.executable} is not paced: {error}; install paceline there", file=sys.stderr)
+        where = "; install paceline there" if isinstance(error, ImportError) else ""
+        print(f"paceline exec: {sys.executable} is not paced: {error}{where}", file=sys.stderr)
+        _tell(f"{sys.executable}: {error}")
+
+
+def _tell(why: str) -> None:
+    """Let the command know that this process is not paced, by a file beside its settings."""
+    folder = os.path.dirname(os.environ["PACELINE_EXEC"])
+    try:
+        with open(os.path.join(folder, f"{os.getpid()}.unpaced"), "w", encoding="utf-8") as file:
+            file.write(why)
+    except OSError:  # the command has ended
+        return
 
 
 def run_hidden() -> None:

@@ -143,7 +143,7 @@ def test_an_answer_leaves_open_whether_an_attempt_on_its_way_had_one_less_in_fli
     window = InFlightWindow()
     first = window.sent(T0)
     window.explains(T0 + SOON_NS, window.sent(T0))  # refusals take this long
-    early, late = window.sent(T0 + NS), window.sent(T0 + NS + SOON_NS * 3 // 4)
+    early, late = window.sent(T0 + NS), window.sent(T0 + NS + SOON_NS // 4)
     window.answered(T0 + NS + SOON_NS, first)
     assert (early.most, early.least) == (1, 1)
     assert (late.most, late.least) == (2, 1)
@@ -347,3 +347,17 @@ def test_slots_are_found_and_kept(slots):
         sizes.append(server.window.size)
         server.answer()
     assert set(sizes) <= {slots, slots + 1}
+
+
+def test_a_number_in_flight_that_is_named_is_the_bound_and_its_border():
+    window = InFlightWindow()
+    notes = [window.sent(T0) for _ in range(6)]
+    window.named(T0 + SOON_NS, notes[-1])
+    assert (window.size, window.border, window.row) == (5, 5, 0)
+    explained = [window.explains(T0 + NS, window.sent(T0 + NS)) for _ in range(ROW_MAX + 1)]
+    assert explained == [True] * ROW_MAX + [False]
+
+
+def test_a_bound_that_was_found_begins_without_evidence():
+    window = bounded().window
+    assert (window.witnesses, window.full_count, window.step) == (0, 0, 1)

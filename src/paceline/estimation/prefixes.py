@@ -1,0 +1,402 @@
+"""Which prompts a provider still has in its cache, and how far that has proved true.
+
+A request of a conversation has the model, the tools, the system prompt and the first message of the one before, and one of
+its last messages ends the prompt of that one. So a *key* of each finds what the last answer has reported of the cache. A key
+is a hash of a few short samples, salted by Python for each process: no text is kept.
+
+Time is an argument, in nanoseconds. A table is bounded, and all of it is in memory.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from typing import Any, Final, NamedTuple
+
+from paceline.core.quota import NS
+
+KEYS_MAX: Final = 65_536
+"""Keys that are kept: 17 MB. The one that was written longest ago is dropped first."""
+
+LOOKBACK: Final = 20
+"""How many messages before the last one may end the earlier prompt: Anthropic looks at 20 blocks."""
+
+SAMPLE: Final = 24
+"""The characters of a sample, at the start, in the middle and at the end of a text."""
+
+DEPTH_MAX: Final = 6
+"""The deepest part of a message that is sampled: nothing is recursive without a bound."""
+
+LEARNING: Final = 0.1
+"""The weight of the last answer in the hit ratio."""
+
+DOUBT, DOUBT_KEPT = 0.05, 0.99
+"""The weight of the last answer in the miss ratio, which ends the order after 14 misses in a row; and what is left of that
+ratio after an answer of whose prompt nothing was expected. Without the order prompts are lost in the queue, and nothing would
+show that it is of use again."""
+
+ORDERED_FROM: Final = 0.5
+"""A request goes before others if the cache has this part of its prompt, and has had this part of what was expected."""
+
+EARLY_NS: Final = NS
+"""So long before the end of its life a prompt counts as lost: the request takes a moment to arrive."""
+
+WHOLE_NS, WHOLE_MAX_NS = 300 * NS, 3_600 * NS
+"""How long whole prompts are reserved after the first refusal of an attempt that reserved less, and after many."""
+
+AWAY_NS: Final = 3_600 * NS
+"""A follow-up that comes later than this after its prompt was lost counts as a new conversation."""
+
+_IDS: Final = ("id", "tool_use_id", "tool_call_id", "call_id")
+_TEXTS: Final = (
+    "content",
+    "text",
+    "parts",
+    "tool_calls",
+    "input",
+    "output",
+    "arguments",
+    "function",
+    "thinking",
+    "name",
+)
+"""The fields of a message, or of a block, in which it differs from others; the first that is there."""
+
+
+TOOL: Final = 400
+"""The characters of a tool, about."""
+
+SHARED_MIN: Final = 4_096
+"""The characters of a prefix that is worth a wait: providers cache none of less than about a thousand tokens."""
+
+AWAY_SHARE: Final = 0.2
+"""The part of the input that is worth a line in the log, if it was lost before follow-ups came."""
+
+
+class Cached(NamedTuple):
+    """What a cache is expected to hold of a prompt, in tokens, and when it is lost; 0 for nothing."""
+
+    tokens: int = 0
+    lost_ns: int = 0
+
+
+NOTHING: Final = Cached()
+
+
+class Keys(NamedTuple):
+    """Where the prompt of a request is looked for.
+
+    Attributes:
+        own: The key of the whole prompt.
+        earlier: The keys of the prompts that end with an earlier message.
+        root: The key of what many conversations share: the model, the tools and the system prompt.
+        base: The key of the conversation.
+        length: The number of messages.
+        shared: The characters of the system prompt, and about as many as the tools have.
+    """
+
+    own: int
+    earlier: tuple[int, ...]
+    root: int
+    base: int
+    length: int = 0
+    shared: int = 0
+
+
+def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Keys | None:
+    """The keys of the prompt in the ``body`` of a request; ``None`` for one without messages.
+
+    Args:
+        cache: What is known of the cache that the request goes to first.
+        scope: What has a cache of its own: the model.
+        body: The JSON value of the body, in the form of any API.
+    """
+    named = body.get("previous_response_id") or body.get("conversation")  # the provider has the earlier messages
+    if named:
+        return named_keys(scope, _sample(named))
+    messages = body.get("messages") or body.get("contents") or body.get("input") or body.get("prompt")
+    if isinstance(messages, str):
+        messages = [messages]
+    if not isinstance(messages, list) or not messages:
+        return None
+    end, system = len(messages), 0
+    while system < end - 1 and _is_system(messages[system]):
+        system += 1
+    shared = [body.get(name) for name in ("system", "instructions", "systemInstruction", "tools", "toolConfig")]
+    root = hash((scope, *map(_sample, shared), *map(_sample, messages[:system])))
+    base = hash((root, _sample(messages[system])))
+
+    def key(length: int) -> int:
+        return hash((base, length, _sample(messages[length - 1])))
+
+    earlier: tuple[int, ...] = ()
+    if known := cache.length(base):
+        first = max(end - LOOKBACK, system + 1)
+        if first <= known < end:
+            earlier = (key(known),)
+        if not (earlier and cache.get(earlier[0]).tokens):  # several conversations begin alike
+            earlier = tuple(map(key, range(end - 1, first - 1, -1)))
+    texts = sum(map(_size, shared[:3])) + sum(_size(one.get("content")) for one in messages[:system])
+    tools = shared[3]
+    return Keys(key(end), earlier, root, base, end, texts + TOOL * (len(tools) if isinstance(tools, list) else 0))
+
+
+def named_keys(scope: Hashable, name: Hashable) -> Keys:
+    """The keys of a conversation that has a name."""
+    own = hash((scope, name))
+    return Keys(own, (), hash((scope, "")), own)
+
+
+def _is_system(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") in ("system", "developer")
+
+
+def _sample(value: Any, depth: int = DEPTH_MAX) -> Hashable:
+    """A few characters of a part of a body, and its length."""
+    if isinstance(value, str):
+        size = len(value)
+        if size <= 3 * SAMPLE:
+            return value
+        middle = size // 2
+        return size, value[:SAMPLE], value[middle : middle + SAMPLE], value[-SAMPLE:]
+    if not value or not depth:
+        return None
+    if isinstance(value, list):
+        last = _sample(value[-1], depth - 1)
+        return last if len(value) == 1 else (len(value), last)
+    if isinstance(value, dict):
+        own, text = _first(value, _IDS), _sample(_first(value, _TEXTS) or list(value.values()), depth - 1)
+        return (own, text) if isinstance(own, str) else text
+    return None
+
+
+def _size(value: Any) -> int:
+    """The characters of a system prompt: a text, or a list of blocks."""
+    if isinstance(value, list):
+        return sum(
+            [len(text) for block in value if isinstance(block, dict) and isinstance(text := block.get("text"), str)]
+        )
+    return len(value) if isinstance(value, str) else 0
+
+
+def _first(value: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    for name in names:
+        if name in value and (found := value[name]):
+            return found
+    return None
+
+
+class Prefixes:
+    """The prompts of all pools that are known to be cached, and the lengths of conversations, by their keys."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[int, Cached] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: int) -> Cached:
+        """What was last reported under ``key``, also if it is lost by now."""
+        return self._entries.get(key, NOTHING)
+
+    def put(self, key: int, tokens: int, lost_ns: int) -> None:
+        """Note what an answer has reported; each step is atomic, because threads share the table."""
+        self._entries.pop(key, None)
+        self._entries[key] = Cached(tokens, lost_ns)
+        if len(self._entries) > KEYS_MAX:
+            self._entries.popitem(last=False)
+
+
+class PromptCache:
+    """What the answers of one pool have shown of the cache of its provider.
+
+    Args:
+        prefixes: The table that the pools of a limiter share.
+        pool: The name of the pool.
+
+    Attributes:
+        hit_ratio: The part of the expected tokens that was really read, over the last answers, from 0 on.
+        miss_ratio: The part that was not, over more answers, from 0 on as well.
+        fresh_tokens: What the last follow-ups that found their prompt had beside it, on average.
+        whole_until_ns: Until when whole prompts are reserved, because an attempt that reserved less was refused.
+        input_tokens: The input that answers have reported.
+        read_tokens: The part of it that was read from the cache.
+        written_tokens: The part of it that was written to the cache.
+        lost_waiting_tokens: Cached tokens that were lost while their request waited in the queue.
+        lost_away_tokens: Cached tokens that were lost before the follow-up came.
+    """
+
+    def __init__(self, prefixes: Prefixes, pool: str) -> None:
+        self._prefixes, self._salt = prefixes, hash(pool)
+        self.hit_ratio = self.miss_ratio = self.fresh_tokens = 0.0
+        self.whole_until_ns = self._whole_ns = 0
+        self.input_tokens = self.read_tokens = self.written_tokens = 0
+        self.lost_waiting_tokens = self.lost_away_tokens = 0
+        self._hour_ns = self._hour_input = self._hour_away = 0  # what was, at the beginning of this hour
+
+    def lost_in_an_hour(self, now_ns: int) -> int:
+        """At the end of an hour, the tokens that were lost before follow-ups came, if they are a fifth of its input; else 0."""
+        if now_ns < self._hour_ns + 3_600 * NS:
+            return 0
+        lost, asked = self.lost_away_tokens - self._hour_away, self.input_tokens - self._hour_input
+        is_first, self._hour_ns = not self._hour_ns, now_ns
+        self._hour_input, self._hour_away = self.input_tokens, self.lost_away_tokens
+        return lost if lost > AWAY_SHARE * asked and not is_first else 0
+
+    def length(self, base: int) -> int:
+        """The number of messages of the last prompt of a conversation, at any pool; 0 for an unknown conversation."""
+        return self._prefixes.get(base).tokens
+
+    def get(self, key: int) -> Cached:
+        """What was last reported under ``key``, also if it is lost by now."""
+        return self._prefixes.get(key ^ self._salt)
+
+    def put(self, key: int, tokens: int, lost_ns: int) -> None:
+        """Note what is cached under ``key``, and until when."""
+        self._prefixes.put(key ^ self._salt, tokens, lost_ns)
+
+    def put_length(self, base: int, length: int) -> None:
+        """Note the number of messages of the last prompt of a conversation."""
+        self._prefixes.put(base, length, 0)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether an answer has reported a token that was read from the cache or written to it."""
+        return bool(self.read_tokens or self.written_tokens)
+
+    @property
+    def orders(self) -> bool:
+        """Whether requests are ordered by what is cached: most of what was expected was really read."""
+        return self.miss_ratio <= ORDERED_FROM
+
+    def compare(self, expected: int, read: int) -> None:
+        """Learn from an answer that has ``read`` tokens from the cache, where some were ``expected``."""
+        share = min(1.0, read / expected)
+        self.hit_ratio += LEARNING * (share - self.hit_ratio)
+        self.miss_ratio += DOUBT * (1.0 - share - self.miss_ratio)
+
+    def refused(self, now_ns: int) -> None:
+        """An attempt that reserved less than its whole prompt was refused: reserve whole ones, for twice as long each time."""
+        if now_ns >= self.whole_until_ns:
+            self._whole_ns = min(2 * self._whole_ns, WHOLE_MAX_NS) or WHOLE_NS
+            self.whole_until_ns = now_ns + self._whole_ns
+
+    def tokens_cached(self, input_tokens: int, read: int, written: int) -> int:
+        """How many tokens of a prompt are cached after its answer.
+
+        Where the provider names no written ones and has read some, it caches all of a prompt.
+        """
+        if self.written_tokens:
+            return read + written
+        return input_tokens if self.read_tokens else 0
+
+    def status(self, now_ns: int) -> dict[str, Any]:
+        """The state as JSON values."""
+        return {
+            "input_tokens": self.input_tokens,
+            "read_tokens": self.read_tokens,
+            "written_tokens": self.written_tokens,
+            "expected": round(self.hit_ratio, 4),
+            "whole_until_s": round(max(self.whole_until_ns - now_ns, 0) / NS, 3),
+            "lost_waiting_tokens": self.lost_waiting_tokens,
+            "lost_away_tokens": self.lost_away_tokens,
+        }
+
+
+class Prompt:
+    """The prompt of one request, before the cache of a pool.
+
+    Attributes:
+        cache: What is known of the cache.
+        cached: What the cache was expected to hold of the prompt when it was last looked for.
+        whole: Whether the whole prompt is reserved in any case, because a lower reservation was refused.
+        discounted: Whether the last reservation was lower than the whole prompt.
+    """
+
+    __slots__ = ("_first", "_keys", "_lost", "_turn", "cache", "cached", "discounted", "whole")
+
+    def __init__(self, cache: PromptCache, keys: Keys) -> None:
+        self.cache, self._keys = cache, keys
+        self.cached = NOTHING
+        self.whole = self.discounted = False
+        self._turn = False  # whether an earlier prompt of the conversation is known
+        self._first: int | None = None  # the tokens that were cached when the request came
+        self._lost = NOTHING  # the earlier prompt that is known, and lost
+
+    def at(self, cache: PromptCache) -> Prompt:
+        """The same prompt before another cache."""
+        return Prompt(cache, self._keys)
+
+    def look(self, now_ns: int) -> Cached:
+        """What the cache is expected to hold of the prompt now."""
+        self.cached = self._look(now_ns)
+        if self._first is None:
+            self._first = self.cached.tokens
+        return self.cached
+
+    def _look(self, now_ns: int) -> Cached:
+        get, self._turn = self.cache.get, False
+        for key in (self._keys.own, *self._keys.earlier):
+            found = get(key)
+            if found.tokens:
+                self._turn = True
+                if found.lost_ns > now_ns:
+                    return found
+                if now_ns < found.lost_ns + AWAY_NS:
+                    self._lost = found
+                break
+        root = get(self._keys.root)
+        return root if root.lost_ns > now_ns else NOTHING
+
+    def unwritten(self, now_ns: int) -> int | None:
+        """The key of its prefix, if that is long and not known to be cached; ``None`` otherwise, and where nothing is cached."""
+        cache, keys = self.cache, self._keys
+        if keys.shared < SHARED_MIN or not (cache.is_used or not cache.input_tokens):
+            return None
+        return None if cache.get(keys.root).lost_ns > now_ns else keys.root
+
+    def discount(self, now_ns: int) -> float:
+        """The part of the expected cached tokens by which the reservation is lower."""
+        share = 0.0 if self.whole or now_ns < self.cache.whole_until_ns else self.cache.hit_ratio
+        self.discounted = bool(share and self.cached.tokens)
+        return share
+
+    def refused(self, now_ns: int) -> None:
+        """An attempt was refused for its tokens: the next one reserves the whole prompt."""
+        if self.discounted:
+            self.whole = True
+            self.cache.refused(now_ns)
+
+    def answered(self, sent_ns: int, life_ns: int, input_tokens: int, read: int, written: int) -> None:
+        """Learn from an answer.
+
+        Args:
+            sent_ns: When the attempt was sent: the life of what is cached begins then.
+            life_ns: How long the provider keeps it.
+            input_tokens: All input.
+            read: The part of it that was read from the cache.
+            written: The part of it that was written to the cache.
+        """
+        cache, keys = self.cache, self._keys
+        cache.input_tokens += input_tokens
+        cache.read_tokens += read
+        cache.written_tokens += written
+        if self.cached.tokens:
+            cache.compare(self.cached.tokens, read)
+            if self._turn and read >= self.cached.tokens:
+                cache.fresh_tokens += LEARNING * (input_tokens - read - cache.fresh_tokens)
+        else:
+            cache.miss_ratio *= DOUBT_KEPT
+            if self._first:
+                cache.lost_waiting_tokens += max(self._lost.tokens - read, 0)
+            else:
+                cache.lost_away_tokens += max(self._lost.tokens - read, 0)
+        lost_ns, shared = sent_ns + life_ns - EARLY_NS, cache.get(keys.root)
+        if tokens := cache.tokens_cached(input_tokens, read, written):
+            cache.put(keys.own, tokens, lost_ns)
+            if keys.length:
+                cache.put_length(keys.base, keys.length)
+        if read and not self._turn:
+            cache.put(keys.root, read, max(lost_ns, shared.lost_ns))
+        elif shared.tokens and read >= shared.tokens:
+            cache.put(keys.root, shared.tokens, max(lost_ns, shared.lost_ns))

@@ -1,0 +1,112 @@
+"""All but the first request of an unwritten prefix wait for it, a few seconds at most."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from paceline.batch.leads import HOLD_S, PREFIXES_MAX, Leads
+from paceline.core.quota import NS
+from paceline.estimation.prefixes import Prefixes, Prompt, PromptCache, keys_of
+from paceline.testing import run_virtual
+
+SYSTEM = "You answer in one word. " * 200
+
+
+def prompt_of(cache: PromptCache, question: str, system: object = SYSTEM, **fields: object) -> Prompt:
+    keys = keys_of(cache, "m", {"system": system, "messages": [{"role": "user", "content": question}], **fields})
+    assert keys is not None
+    return Prompt(cache, keys)
+
+
+def starts(seconds: float, *prompts: Prompt | None, fails: bool = False) -> list[float]:
+    """When each of these requests is sent, if all come at once and each takes so many ``seconds``."""
+
+    async def main(clock):
+        leads, sent, began_ns = Leads(clock), {}, clock.now_ns()
+
+        async def ask(number: int, prompt: Prompt | None) -> None:
+            async with leads.behind(prompt):
+                sent[number] = round((clock.now_ns() - began_ns) / NS, 3)
+                await asyncio.sleep(seconds)
+                if fails and not number:
+                    raise ConnectionError
+
+        asked = [ask(number, prompt) for number, prompt in enumerate(prompts)]
+        await asyncio.gather(*asked, return_exceptions=True)
+        assert not leads._first
+        return [sent[number] for number in range(len(prompts))]
+
+    found: list[float] = run_virtual(main)
+    return found
+
+
+def cache_of() -> PromptCache:
+    return PromptCache(Prefixes(), "anthropic/m")
+
+
+def test_the_others_wait_for_the_first():
+    cache = cache_of()
+    assert starts(2, *[prompt_of(cache, str(k)) for k in range(4)]) == [0, 2, 2, 2]
+
+
+def test_they_wait_for_five_seconds_at_most():
+    cache = cache_of()
+    assert starts(60, *[prompt_of(cache, str(k)) for k in range(3)]) == [0, HOLD_S, HOLD_S]
+
+
+def test_blocks_and_tools_count_as_well():
+    cache = cache_of()
+    blocks = [{"type": "text", "text": SYSTEM}]
+    assert starts(2, *[prompt_of(cache, str(k), blocks) for k in range(2)]) == [0, 2]
+    tools = [{"name": f"tool {k}"} for k in range(20)]
+    assert starts(2, *[prompt_of(cache, str(k), None, tools=tools) for k in range(2)]) == [0, 2]
+
+
+@pytest.mark.parametrize("system", [None, "short", [{"type": "image"}]])
+def test_a_short_prefix_is_no_reason_to_wait(system):
+    cache = cache_of()
+    assert starts(2, prompt_of(cache, "a", system), prompt_of(cache, "b", system)) == [0, 0]
+
+
+def test_other_prefixes_do_not_wait():
+    cache = cache_of()
+    assert starts(2, prompt_of(cache, "a"), prompt_of(cache, "b", "Another. " * 900), None, None) == [0, 0, 0, 0]
+
+
+def test_where_nothing_is_cached_nothing_waits():
+    cache = cache_of()
+    prompt_of(cache, "a").answered(0, 300 * NS, 2_000, 0, 0)
+    assert starts(2, prompt_of(cache, "b"), prompt_of(cache, "c")) == [0, 0]
+
+
+def test_a_prefix_that_is_known_to_be_readable_is_not_waited_for():
+    cache = cache_of()
+    prompt_of(cache, "a").answered(10**18 * 4, 300 * NS, 2_000, 1_500, 500)
+    assert starts(2, prompt_of(cache, "b"), prompt_of(cache, "c")) == [0, 0]
+
+
+def test_after_a_failure_the_next_ones_go():
+    cache = cache_of()
+    assert starts(2, *[prompt_of(cache, str(k)) for k in range(3)], fails=True) == [0, 2, 2]
+
+
+def test_a_written_prefix_is_known_for_minutes_and_memory_is_bounded():
+    async def main(clock):
+        leads, cache = Leads(clock), cache_of()
+        async with leads.behind(prompt_of(cache, "a")):
+            pass
+        first = asyncio.create_task(asyncio.wait_for(_through(leads, prompt_of(cache, "b")), 0.1))
+        await first
+        for k in range(PREFIXES_MAX + 5):
+            async with leads.behind(prompt_of(cache, "a", f"{k}" + SYSTEM)):
+                pass
+        return len(leads._written)
+
+    assert run_virtual(main) == PREFIXES_MAX
+
+
+async def _through(leads: Leads, prompt: Prompt) -> None:
+    async with leads.behind(prompt):
+        pass

@@ -1,0 +1,252 @@
+"""Limits that are not stated, where a store keeps the others: each process measures its share."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+from core_providers import T0
+
+from paceline.core.pause import PROBE_NS
+from paceline.core.queue import Waiter
+from paceline.core.quota import NS, parse_quotas
+from paceline.core.rate import START, Phase
+from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, WaitUntil
+from paceline.shared.capacity import answer, ask
+from paceline.shared.ledger import SharedLedger
+from shared_pools import shared_pool
+
+BARE = Refusal(RefusalKind.RATE)
+
+
+class Fleet:
+    """Pools of several processes, and the store."""
+
+    def __init__(self, hosts: int = 2, quotas: str = "") -> None:
+        self.now_ns, self.ledger, self.messages = T0, SharedLedger(), 0
+        self.quotas, self.names = parse_quotas(quotas) if quotas else (), count()
+        self.pools = [self.join() for _ in range(hosts)]
+
+    def join(self):
+        pool = shared_pool("p", self.quotas, self.now_ns, who=f"process {next(self.names)}", learns=True)
+        if not self.quotas:
+            pool.capacity.learning.unstated.begin(self.now_ns)
+        return pool
+
+    def exchange(self, pool, *, last: bool = False):
+        message = ask(pool, self.now_ns, at_once=last)
+        if message is None:
+            return []
+        self.messages += 1
+        return answer(pool, self.now_ns, self.ledger.apply(self.now_ns, message))
+
+    def take(self, pool, **cost: float) -> Reservation:
+        """One attempt, as soon as it may go."""
+        waiter = Waiter(cost)
+        waiter.outcome = pool.submit(self.now_ns, waiter)
+        for _ in range(10_000):
+            if isinstance(waiter.outcome, Reservation):
+                return waiter.outcome
+            self.exchange(pool)
+            pool.pump(self.now_ns)
+            if not isinstance(waiter.outcome, Reservation):
+                self.now_ns += NS // 50
+        raise AssertionError(waiter.outcome)
+
+    def serve(self, pool, seconds: float) -> int:
+        """Send for some seconds, with answers at once; how many attempts went."""
+        until_ns, sent = self.now_ns + round(seconds * NS), 0
+        while self.now_ns < until_ns:
+            pool.settle(self.now_ns, self.take(pool), {"requests": 1.0})
+            sent += 1
+        return sent
+
+    def measure(self, pool, rate: float) -> None:
+        """Let the rate of the process be so much."""
+        unstated(pool)._rates["requests"].rate.lean(self.now_ns, rate)
+
+    def tell(self, *pools) -> None:
+        """Let each of them report, twice, so that all know of all."""
+        for pool in 2 * pools:
+            self.now_ns += 6 * NS
+            pool.settle(self.now_ns, self.take(pool), {"requests": 1.0})
+            held = self.take(pool)
+            self.now_ns += 6 * NS
+            self.exchange(pool)
+            pool.settle(self.now_ns, held, {"requests": 1.0})
+
+
+def unstated(pool):
+    return pool.capacity.learning.unstated
+
+
+def rate_of(pool, unit: str = "requests"):
+    return unstated(pool)._rates[unit].rate
+
+
+class TestGrants:
+    def test_the_first_one_waits_for_the_store_and_the_others_do_not(self):
+        fleet = Fleet(1)
+        [pool] = fleet.pools
+        assert not isinstance(pool.submit(T0, Waiter({})), Reservation)
+        fleet.exchange(pool)
+        assert fleet.serve(pool, 3) > 20
+        assert fleet.messages <= 2
+
+    def test_an_opening_rate_spaces_them(self):
+        fleet = Fleet(1)
+        [pool] = fleet.pools
+        fleet.take(pool)
+        outcome = pool.try_grant(fleet.now_ns, Waiter({}))
+        assert isinstance(outcome, WaitUntil)
+        assert outcome.at_ns - fleet.now_ns == pytest.approx(NS / START, rel=0.01)
+
+    def test_a_process_that_waits_or_has_attempts_in_flight_reports_every_five_seconds(self):
+        fleet = Fleet(1)
+        [pool] = fleet.pools
+        held = fleet.take(pool)
+        fleet.exchange(pool)
+        assert pool.capacity.exchange_ns == pytest.approx(fleet.now_ns + 5 * NS, abs=NS // 10)
+        pool.settle(fleet.now_ns, held, {"requests": 1.0})
+        assert pool.capacity.exchange_ns > fleet.now_ns + 3_600 * NS
+
+    def test_a_cancelled_attempt_leaves_its_turn(self):
+        fleet = Fleet(1)
+        [pool] = fleet.pools
+        pool.cancel(fleet.now_ns, fleet.take(pool))
+        assert isinstance(pool.try_grant(fleet.now_ns, Waiter({})), Reservation)
+
+    def test_a_pause_of_the_store_sends_one_probe(self):
+        fleet = Fleet(1)
+        [pool] = fleet.pools
+        fleet.serve(pool, 1)
+        pool.refuse(fleet.now_ns, fleet.take(pool), Refusal(RefusalKind.CAPACITY), 3.0)
+        began_ns = fleet.now_ns
+        probe = fleet.take(pool)
+        assert fleet.now_ns - began_ns == pytest.approx(3 * NS, abs=NS // 10)
+        assert pool.submit(fleet.now_ns, Waiter({})).at_ns > fleet.now_ns
+        fleet.exchange(pool)
+        assert pool.pump(fleet.now_ns + NS // 2) == []
+        pool.settle(fleet.now_ns + NS // 2, probe, {"requests": 1.0})
+        fleet.now_ns += NS
+        fleet.exchange(pool)
+        assert pool.queue.length == 0
+        assert PROBE_NS > NS
+
+
+class TestOtherProcesses:
+    def test_they_go_towards_the_mean_of_their_rates(self):
+        fleet = Fleet()
+        one, other = fleet.pools
+        for pool, rate in ((one, 6.0), (other, 2.0)):
+            fleet.take(pool)
+            fleet.measure(pool, rate)
+            unstated(pool)._rates["requests"].rate.cycle.begin(rate, lengthen=False)
+        for _ in range(4):
+            fleet.tell(one, other)
+        assert rate_of(one).cycle.top == pytest.approx(rate_of(other).cycle.top, rel=0.1)
+
+    def test_one_that_joins_begins_with_what_each_of_them_could_have(self):
+        fleet = Fleet(1)
+        [pool] = fleet.pools
+        fleet.measure(pool, 8.0)
+        fleet.tell(pool)
+        new = fleet.join()
+        fleet.take(new)
+        assert rate_of(new).phase is Phase.HOLDING
+        assert rate_of(new).cycle.top == pytest.approx(4.0, rel=0.05)
+
+    def test_one_that_is_closed_is_not_counted(self):
+        fleet = Fleet()
+        one, other = fleet.pools
+        fleet.measure(one, 8.0)
+        fleet.tell(one, other)
+        assert other.capacity.membership.peers == 2
+        fleet.exchange(one, last=True)
+        fleet.tell(other)
+        assert other.capacity.membership.peers == 1
+        assert rate_of(other).common.rate == 0
+
+    def test_a_unit_that_a_refusal_names_is_measured_by_all(self):
+        fleet = Fleet(2, "600 requests/min")
+        one, other = fleet.pools
+        refused = fleet.take(one, tokens=50.0)
+        fleet.take(other, tokens=50.0)
+        one.refuse(fleet.now_ns, refused, Refusal(RefusalKind.RATE, unit="tokens"), 0.0)
+        for pool in (one, one, other):
+            fleet.now_ns += NS
+            fleet.take(pool, tokens=50.0)
+        assert [unstated(pool).measures("tokens") for pool in (one, other)] == [True, True]
+        assert [one.unit for one in other.ledger.accounts] == ["requests", "tokens"]
+
+    def test_a_grant_of_the_store_counts_for_nothing_in_what_processes_tell(self):
+        fleet = Fleet(2, "600 requests/min")
+        for pool in fleet.pools:
+            unstated(pool).begin(fleet.now_ns)
+            fleet.exchange(pool)
+            fleet.take(pool)
+            fleet.take(pool)
+        assert [rate_of(pool).phase for pool in fleet.pools] == [Phase.OPENING] * 2
+        assert [rate_of(pool).common.rate for pool in fleet.pools] == [0, 0]
+
+    def test_a_limit_that_one_has_seen_ends_the_measurement_of_all(self):
+        fleet = Fleet()
+        one, other = fleet.pools
+        fleet.take(other)
+        sent = fleet.take(one)
+        one.settle(fleet.now_ns, sent, {"requests": 1.0})
+        one.observe(fleet.now_ns, [Reading("requests", limit=600, remaining=500, period_s=60.0)], sent)
+        fleet.tell(one, other)
+        for pool in (one, other):
+            assert [account.name for account in pool.ledger.accounts if account.name.startswith("600")]
+            assert rate_of(pool).phase is Phase.OFF
+
+    def test_a_limit_that_an_answer_states_counts_what_was_sent_before(self):
+        fleet = Fleet(1)
+        [pool] = fleet.pools
+        sent = fleet.take(pool)
+        pool.settle(fleet.now_ns, sent, {"requests": 1.0})
+        pool.observe(fleet.now_ns, [Reading("requests", limit=600, remaining=100, period_s=60.0)], sent)
+        fleet.take(pool)
+        level = pool.ledger.accounts[-1].meter.level(fleet.now_ns)
+        assert level == pytest.approx(100, abs=15)
+
+
+def test_the_attempts_of_the_parent_hold_no_place_in_a_forked_child():
+    fleet = Fleet(1)
+    [pool] = fleet.pools
+    fleet.take(pool)
+    fleet.take(pool)
+    assert unstated(pool)._in_flight.window.in_flight == 2
+    pool.capacity.forked("child", fleet.now_ns)
+    assert unstated(pool)._in_flight.window.in_flight == 0
+
+
+def test_refusals_measure_the_rate_without_a_message_and_without_a_store():
+    fleet = Fleet(1)
+    [pool] = fleet.pools
+    fleet.serve(pool, 2)
+    refused, before = fleet.take(pool), fleet.messages
+    pool.refuse(fleet.now_ns, refused, BARE, 0.0)
+    assert rate_of(pool).phase is Phase.HOLDING
+    assert ask(pool, fleet.now_ns) is None
+    assert fleet.messages == before
+
+
+def test_attempts_that_were_sent_before_a_measurement_count_for_nothing_in_it():
+    fleet = Fleet(1, "600 requests/min")
+    [pool] = fleet.pools
+    served, cancelled = fleet.take(pool), fleet.take(pool)
+    for _ in range(2):  # the second time it has begun
+        unstated(pool).begin(fleet.now_ns)
+    pool.settle(fleet.now_ns, served, {"requests": 1.0})
+    pool.cancel(fleet.now_ns, cancelled)
+    assert len(unstated(pool).meters) == 2
+    assert (rate_of(pool).sent_count, unstated(pool)._in_flight.window.in_flight) == (0, 0)
+
+
+def test_an_attempt_that_costs_nothing_of_a_unit_is_not_charged_to_its_rate():
+    fleet = Fleet(1)
+    [pool] = fleet.pools
+    fleet.take(pool, requests=0.0)
+    assert (rate_of(pool).sent_count, unstated(pool)._in_flight.window.in_flight) == (0, 1)

@@ -1,0 +1,53 @@
+"""Fleets of agents before a provider that caches prompts, and a model of the queue."""
+
+import pytest
+from tests.simulation.agents import ORDERS, WORLDS, Fleet
+
+LONG = pytest.mark.long("thousands of turns")
+
+
+@pytest.mark.parametrize("name", ["G", *(pytest.param(name, marks=LONG) for name in "ADEOTX")])
+def test_in_order_of_arrival_a_fleet_does_what_the_model_does(name):
+    world = WORLDS[name]
+    found = Fleet(world, **ORDERS["arrival"]).run()
+    turns, charged, _, _, wait_s, _ = found.figures
+    expected_turns, expected_charged, _, _, expected_wait_s, _ = world.model["arrival"]
+    assert turns == pytest.approx(expected_turns, rel=0.1)
+    assert charged == pytest.approx(expected_charged, rel=0.1)
+    assert wait_s == pytest.approx(expected_wait_s, rel=0.1)
+    assert found.refused <= 2
+    assert not found.failed
+
+
+@pytest.mark.parametrize("name", ["G", *(pytest.param(name, marks=LONG) for name in "ADEOTUX")])
+def test_conversations_continue_while_their_prompts_are_cached(name):
+    world = WORLDS[name]
+    found = Fleet(world, **ORDERS["rule"]).run()
+    turns, charged, half_s, _, wait_s, refused = world.model["rule"]
+    assert found.figures[0] >= 0.9 * turns
+    assert found.figures[1] <= 1.25 * charged
+    assert found.figures[2] <= 1.1 * half_s
+    assert found.figures[4] <= 1.1 * wait_s
+    assert found.refused <= refused + 3
+    assert not found.failed
+
+
+@pytest.mark.long("thousands of turns")
+def test_streams_teach_what_was_cached_at_their_first_byte():
+    found = Fleet(WORLDS["O"], stream=True, **ORDERS["rule"]).run()
+    assert found.figures[0] >= 0.9 * WORLDS["O"].model["rule"][0]
+    assert found.refused <= 3
+
+
+@pytest.mark.long("thousands of requests")
+def test_where_nothing_is_cached_the_order_is_that_of_arrival():
+    orders = [Fleet(WORLDS["T"], **options).run().order for options in ORDERS.values()]
+    assert orders[0] == orders[1]
+
+
+@pytest.mark.long("thousands of turns")
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("name", "share"), [("fair", 1.0), ("fair 3:1", 3.0)])
+def test_lanes_share_what_is_charged_by_their_weights(name, share, order):
+    lanes = Fleet(WORLDS[name], **ORDERS[order]).run().lanes
+    assert lanes["agents"] / lanes["batch"] == pytest.approx(share, rel=0.05)
