@@ -152,7 +152,7 @@ def test_processes_that_infer_a_limit_need_a_store():
 
     alone, shared = sent(None), sent({})
     assert shared[0] > 0.9 * shared[-1]
-    assert alone[0] < 0.2 * alone[-1]
+    assert alone[0] < 0.6 * alone[-1]
 
 
 def troubled(seed):
