@@ -111,7 +111,7 @@ def test_keeps_the_pace_without_a_refusal(tmp_path, emulator):
 
 def test_faults_are_tried_again(source, emulator):
     emulator.reset(faults={"500": 0.05, "drop": 0.05}, seed=3)
-    code, report = run(source, emulator)
+    code, report = run(source, emulator, retry={"backoff_s": 0.01})
     assert (code, report["ok"]) == (0, 60)
     assert report["attempts"] > 60
 
@@ -484,7 +484,7 @@ def test_refusals_are_said_once_and_not_at_all_in_a_quiet_run(tmp_path):
     source = write_lines(tmp_path / "in.jsonl", [chat("a"), chat("b"), chat("c")])
     for options, times in (((), 1), (("--quiet",), 0)):
         with OddServer(
-            lambda n, _: (429, {"retry-after": "0.01"}, refusal) if n < 6 else (200, JSON, answered)
+            lambda n, _: (429, {"retry-after": "0.01"}, refusal) if n < 3 else (200, JSON, answered)
         ) as server:
             _, said = call(source, "--restart", *options, base_url=server.base_url)
         assert said.count("refused (rate)") == times, said
