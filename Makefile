@@ -2,7 +2,7 @@
 PYTHON  ?= python3
 VENV    ?= .venv
 WORKERS ?= 2
-TESTERS ?= 3
+TESTERS ?= 2
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 PIP     := -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -26,7 +26,7 @@ demo: $(READY)  ## one batch, with and without paceline, live; ends with a pictu
 serve: $(READY)  ## the gateway with its page; emulated providers and some traffic, unless a key is set
 	$(BIN)/paceline serve $(if $(OPENAI_API_KEY)$(ANTHROPIC_API_KEY)$(GEMINI_API_KEY),,--demo)
 
-test: $(READY)  ## the tests of every change, in three processes on two cores, since half of their time is waits; ONLY="tests/core tests/pacing" for a part
+test: $(READY)  ## the tests of every change; ONLY="tests/core tests/pacing" for a part
 	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal --cpu-limit 2 $(ONLY)
 
 test-all: $(READY)  ## these, and the long ones: worlds of thousands of requests, several processes, real time; more examples of each property
