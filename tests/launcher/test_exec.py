@@ -179,7 +179,7 @@ def test_an_interpreter_without_paceline_says_so(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a process cannot send another one a signal")
 def test_signals_reach_the_program():
-    numbers = [*map(int, [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])]
+    numbers = [int(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     lines = f"""
 import os, signal, sys
 for number in {numbers}:
