@@ -24,7 +24,8 @@ FAIR_SHARE = 0.75
 
 BEHIND = 3
 """A request that was refused so many times goes behind the others while the pool admits none, so that the next probe is another
-request. Where a rate is measured, it does so at any time: it may be refused for its own sake, and its refusals slow the others down.
+request. Where a rate is measured, it does so at any time, and after one fewer in a row of the pool: it may be refused for its own sake, and
+its refusals slow the others down.
 Up to this number, the refusals of one request lengthen the pause of the pool as refusals in a row do."""
 
 DEAD_PROBES, DEAD_TIMES = 8, 8
