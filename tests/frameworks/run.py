@@ -7,7 +7,7 @@ requirements say which extras of paceline it needs, and which files of ``suites/
     # suites: openai, anthropic
 
 All run by default, in CI too, but for those in :data:`SOAK`. A test tool that the requirements name has their version.
-Two at a time are installed and tested.
+Two at a time are installed and tested: the tests mostly wait.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ SOAK = {
 }
 """Environments that run only when they are named or with ``--soak``, and why. CI runs all others."""
 
-AT_ONCE = 1
-"""How many environments are installed and tested at a time: one, because some tests run in real time."""
+AT_ONCE = 2
+"""How many environments are installed and tested at a time: their tests wait for most of their time."""
 
 INSTALL_S, TESTS_S = 900, 600
 """The longest that an installation and the tests of one environment may take."""
