@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         StoreError,
         TooLargeError,
     )
+    from paceline.data.mapping import map, map_sync  # noqa: A004
     from paceline.http.instrument import instrument
     from paceline.limiter.limiter import Limiter
     from paceline.pacing.breaker import BreakerPolicy
@@ -51,6 +52,7 @@ _HOMES = {
         "StoreError", "TooLargeError",
     ),
     "paceline.core.quota": ("Quota", "Rule"),
+    "paceline.data.mapping": ("map", "map_sync"),
     "paceline.pacing.retry": ("RetryPolicy",),
     "paceline.pacing.events": ("Event",),
     "paceline.pacing.group": ("Group",),
@@ -70,7 +72,7 @@ __all__ = [
     "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "BudgetError", "Buffer", "Event", "GaveUpError", "Group", "HeaderLimits", "LaneSpec",
     "Later", "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError",
     "QueueFullError", "Quota", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule",
-    "StoreError", "TooLargeError", "Waiting", "eta", "instrument", "lane", "limits_in", "refusal_of", "status_app",
+    "StoreError", "TooLargeError", "Waiting", "eta", "instrument", "lane", "limits_in", "map", "map_sync", "refusal_of", "status_app",
 ]  # fmt: skip
 
 

@@ -443,8 +443,13 @@ class Acquisition:
         if self._used:
             raise RuntimeError(_ONE)
         self._used = True
-        with _surroundings() if around_waits else _NONE:
-            outcome = self._scheduler.wait(self.waiter)
+        outcome: Outcome | None = None
+        try:
+            with _surroundings() if around_waits else _NONE:
+                outcome = self._scheduler.wait(self.waiter)
+        except BaseException:  # also of what surrounds the wait, at its end
+            self._give_back(outcome)
+            raise
         if isinstance(outcome, Reservation):
             return Permit(self._scheduler, self.waiter, outcome)
         raise as_error(self._scheduler, self.waiter, outcome)
@@ -464,12 +469,22 @@ class Acquisition:
         if self._used:
             raise RuntimeError(_ONE)
         self._used = True
-        with _surroundings() if around_waits else _NONE:
-            outcome = await self._scheduler.wait_async(self.waiter)
+        outcome: Outcome | None = None
+        try:
+            with _surroundings() if around_waits else _NONE:
+                outcome = await self._scheduler.wait_async(self.waiter)
+        except BaseException:  # also of what surrounds the wait, at its end
+            self._give_back(outcome)
+            raise
         if isinstance(outcome, Reservation):
             permit = Permit(self._scheduler, self.waiter, outcome)
             return self._enter(permit) if enter else permit
         raise as_error(self._scheduler, self.waiter, outcome)
+
+    def _give_back(self, outcome: Outcome | None) -> None:
+        """Cancel a grant that the caller will not have."""
+        if isinstance(outcome, Reservation):
+            self._scheduler.cancel(outcome)
 
     def __enter__(self) -> Permit:
         return self._enter(self.wait())
