@@ -28,7 +28,7 @@ from paceline.core.results import PacelineWarning, QuotaError, StoreError
 from paceline.data.crowd import AHEAD, CallEndedError, Crowd, Place
 from paceline.data.journal import Journal, Keys
 from paceline.data.progress import Bar, bar
-from paceline.pacing.owners import in_a_loop
+from paceline.pacing.owners import in_a_loop, is_async
 from paceline.pacing.permit import around_waits
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ class Map(Generic[T, R]):
             raise QuotaError("key names the items in a journal: give journal='FILE.db', too, or leave key out")
         self._function, self._items = function, items
         self._journal, self._keys = journal, Keys(key)
-        self._in_threads = not (inspect.iscoroutinefunction(function) or _has_async_call(function))
+        self._in_threads = not is_async(function)
         self._most = concurrency or (MOST_THREADS if self._in_threads else MOST)
         self._progress = progress
         self._begun = False
@@ -396,11 +396,6 @@ def _in_another_loop(results: Callable[[], Awaitable[R]]) -> R:
     if errors:
         raise errors[0]
     return outcome[0]
-
-
-def _has_async_call(function: object) -> bool:
-    """Whether it is an object that is called with ``await``."""
-    return inspect.iscoroutinefunction(getattr(type(function), "__call__", None))  # noqa: B004
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from contextvars import ContextVar, Token
 from dataclasses import asdict, dataclass, replace
 from logging import DEBUG, WARNING
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from paceline.core import progress
 from paceline.core.hints import did_you_mean
@@ -56,7 +56,7 @@ class Later:
     retry_after_s: float
     quota: str
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> Literal[False]:
         """False, so that ``if permit := limiter.try_acquire(...)`` holds for permits only."""
         return False
 
@@ -131,6 +131,10 @@ class Permit:
                 self._used = _UNSENT
                 scheduler.cancel(reservation)
                 raise
+
+    def __bool__(self) -> Literal[True]:
+        """True, unlike what :meth:`BaseLimiter.try_acquire` returns in its place."""
+        return True
 
     def settle(self, usage: object = None, /, *, headers: object = None, **units: float) -> None:
         """Report the true cost: a higher one becomes debt, a lower one a refund. Only the first call counts.
