@@ -69,7 +69,13 @@ def test_whole_requests_stay_as_they_are():
 @pytest.mark.parametrize("row", [{"prompt": "Why?"}, {"messages": [{"role": "user", "content": "Why?"}]}, "Why?"])
 def test_rows_of_prompts(row):
     (line,), _ = lines(json.dumps([row]), model="gpt-5")
-    assert (line["custom_id"], line["body"]["messages"]) == ("row-1", [{"role": "user", "content": "Why?"}])
+    assert line["body"]["messages"] == [{"role": "user", "content": "Why?"}]
+    assert line["custom_id"].startswith("row-1-")
+
+
+def test_another_row_at_the_same_place_is_another_request():
+    first, second = (lines(rows({"prompt": text}), model="m")[0][0]["custom_id"] for text in ("a", "b"))
+    assert first != second
 
 
 def test_lines_of_text():
@@ -105,9 +111,9 @@ def test_bodies_of_requests():
             {"model": "claude-sonnet-4-5", "max_tokens": 5, "messages": body["messages"]},
         )
     )
-    assert [(line["url"], line["custom_id"]) for line in found] == [
-        ("/v1/chat/completions", "row-1"),
-        ("/v1/messages", "row-2"),
+    assert [(line["url"], line["custom_id"][:6]) for line in found] == [
+        ("/v1/chat/completions", "row-1-"),
+        ("/v1/messages", "row-2-"),
     ]
     assert found[0]["body"] == body
     assert "bodies of requests" in recognised

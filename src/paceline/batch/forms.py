@@ -8,11 +8,12 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
+import hashlib
 import io
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -50,7 +51,7 @@ class Form:
         model: The model of rows that name none.
         column: The column of the prompts, texts or lists of messages; ``prompt`` or ``messages`` if none is given.
         template: The prompt, with the columns of a row in braces: ``Translate into French: {text}``.
-        key: The column with the identity of a row; ``custom_id``, ``id`` or ``key`` if none is given, and else its number.
+        key: The column with the identity of a row; ``custom_id``, ``id`` or ``key`` if none is given, and else its number and content.
         max_tokens: The maximum output of an answer.
         provider: The provider whose API is used; by the model if none is given.
     """
@@ -114,15 +115,32 @@ def _write(spool: BinaryIO, opened: ExitStack, file: BinaryIO, head: bytes, name
     if first is None:
         raise UnknownFormError(f"{name}: there is nothing in it")
     make, shown = _made(first, form, name, kind)
-    for number, row in enumerate(chain([first], rows), 1):
+    spool.writelines(json.dumps(line).encode("ascii") + b"\n" for line in _lines(make, chain([first], rows), name))
+    return packed + kind, shown
+
+
+def _lines(make: _Make, rows: Iterable[Mapping[str, Any]], name: str) -> Iterator[dict[str, Any]]:
+    for number, row in enumerate(rows, 1):
         try:
-            line = make(number, row)
+            yield make(number, row)
         except KeyError as error:
             raise QuotaError(f"{name}: row {number} has no {error.args[0]!r}") from None
         except TypeError as error:
             raise QuotaError(f"{name}: row {number}: {error}") from None
-        spool.write(json.dumps(line).encode("ascii") + b"\n")
-    return packed + kind, shown
+
+
+def lines_of(rows: Sequence[Mapping[str, Any]], form: Form, name: str) -> list[dict[str, Any]]:
+    """The lines of requests of rows in memory; see :func:`as_lines`."""
+    return list(_lines(_made(rows[0], form, name, "a table")[0], rows, name)) if rows else []
+
+
+@contextmanager
+def read_rows(path: str) -> Iterator[Iterator[Mapping[str, Any]]]:
+    """The rows of a file in any of these forms."""
+    with Path(path).open("rb") as file, _explained(path), ExitStack() as opened:
+        head = file.read(4)
+        file.seek(0)
+        yield _rows(opened, _unpacked(opened, file, head)[0], path)[1]
 
 
 def _is_of_requests(file: BinaryIO) -> bool:
@@ -246,10 +264,13 @@ _Make = Callable[[int, Mapping[str, Any]], dict[str, Any]]
 def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Make, str]:
     """How each row becomes a line, as the first one shows, and that in words."""
     key = form.key or next((column for column in IDS if column in row), None)
-    by = f"identified by {key!r}" if key else "identified by its number"
+    by = f"identified by {key!r}" if key else "identified by its number and content"
 
     def identity(number: int, row: Mapping[str, Any]) -> str | int:
-        return cast("str | int", row[key] if key else f"row-{number}")
+        if key:
+            return cast("str | int", row[key])
+        content = json.dumps(row, sort_keys=True, default=str)  # another row at the same place is another request
+        return f"row-{number}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
     if "custom_id" in row and ("body" in row or "params" in row):
         return lambda _, row: dict(row), "whole requests"

@@ -40,6 +40,9 @@ MOST, MOST_THREADS = 5_000, 512
 JOURNAL_WAIT_S, JOURNAL_AGAIN_S = 60.0, 1.0
 """While the journal cannot be written to, a value is written again for so long, and so often. It is paid for already."""
 
+JOIN_S = 0.2
+"""How often a thread that waits for another one looks for an interrupt, which does not end a wait on Windows."""
+
 log = logging.getLogger("paceline")
 
 
@@ -368,7 +371,7 @@ def _in_another_loop(results: Callable[[], Awaitable[R]]) -> R:
     """What ``results`` returns in an event loop of its own, in a thread; an interrupt of this thread cancels it."""
     outcome: list[R] = []
     errors: list[BaseException] = []
-    started = threading.Event()
+    started, ended = threading.Event(), threading.Event()
     main: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
 
     async def run() -> R:
@@ -382,16 +385,18 @@ def _in_another_loop(results: Callable[[], Awaitable[R]]) -> R:
         except BaseException as error:  # noqa: BLE001  (it is raised by the caller)
             errors.append(error)
         started.set()
+        ended.set()
 
     thread = threading.Thread(target=copy_context().run, args=(work,), name="paceline-map", daemon=True)
     thread.start()
     try:
-        thread.join()
+        while not ended.wait(JOIN_S):
+            pass
     except BaseException:
-        if started.wait(1) and main and thread.is_alive():
+        if started.wait(1) and main and not ended.is_set():
             loop, task = main[0]
             loop.call_soon_threadsafe(task.cancel)
-        thread.join(5)
+        ended.wait(5)
         raise
     if errors:
         raise errors[0]
