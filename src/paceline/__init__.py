@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline.batch.rows import run
     from paceline.core.queue import LaneSpec
     from paceline.core.quota import Quota, Rule
     from paceline.core.results import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         StoreError,
         TooLargeError,
     )
+    from paceline.data.mapping import map, map_sync  # noqa: A004
     from paceline.http.instrument import instrument
     from paceline.limiter.limiter import Limiter
     from paceline.pacing.breaker import BreakerPolicy
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from paceline.telemetry.status_app import status_app
 
 _HOMES = {
+    "paceline.batch.rows": ("run",),
     "paceline.pacing.breaker": ("BreakerPolicy",),
     "paceline.pacing.buffer": ("Buffer",),
     "paceline.core.queue": ("LaneSpec",),
@@ -51,6 +54,7 @@ _HOMES = {
         "StoreError", "TooLargeError",
     ),
     "paceline.core.quota": ("Quota", "Rule"),
+    "paceline.data.mapping": ("map", "map_sync"),
     "paceline.pacing.retry": ("RetryPolicy",),
     "paceline.pacing.events": ("Event",),
     "paceline.pacing.group": ("Group",),
@@ -70,7 +74,7 @@ __all__ = [
     "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "BudgetError", "Buffer", "Event", "GaveUpError", "Group", "HeaderLimits", "LaneSpec",
     "Later", "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError",
     "QueueFullError", "Quota", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule",
-    "StoreError", "TooLargeError", "Waiting", "eta", "instrument", "lane", "limits_in", "refusal_of", "status_app",
+    "StoreError", "TooLargeError", "Waiting", "eta", "instrument", "lane", "limits_in", "map", "map_sync", "refusal_of", "run", "status_app",
 ]  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def test_yaml_says_the_same(tmp_path):
         ("limits = 5", "limits: write a table"),
         ("[limits]\ngpt-5 = 5", "limits: gpt-5: 5: write texts"),
         ("[limits]\ngpt-5 = '500 request/min'", "unknown unit 'request'; did you mean 'requests'?"),
-        ("[limits]\ngpt-5 = '500 rpm'", "limits: gpt-5: '500 rpm' is not a quota: write '500 requests/min'"),
+        ("[limits]\ngpt-5 = '500 rpx'", "limits: gpt-5: '500 rpx' has no period"),
         ("[limits]\ngpt-5 = '0 requests/min'", "limits: gpt-5: amount of requests is 0"),
         ("workers =", "Invalid value"),
         ("stor = 'memory:'", "stor: no such setting; did you mean 'store'"),

@@ -238,6 +238,32 @@ class TestPaced:
 
         run_virtual(main)
 
+    def test_an_object_with_an_async_call(self):
+        class Ask:
+            async def __call__(self, text):
+                await asyncio.sleep(1)
+                return text
+
+        async def main(clock):
+            limiter = jobs(clock, {"jobs": ["60 requests/min", "1 concurrency"]})
+            ask, begun_ns = limiter.paced("jobs")(Ask()), clock.now_ns()
+            assert await asyncio.gather(ask("a"), ask("b")) == ["a", "b"]
+            assert (clock.now_ns() - begun_ns) / NS == pytest.approx(2)
+
+        run_virtual(main)
+
+    def test_generators_are_refused(self):
+        def words():
+            yield "a"
+
+        async def async_words():
+            yield "a"
+
+        limiter = jobs(ManualClock(), {"jobs": "60 requests/min"})
+        for function in (words, async_words):
+            with pytest.raises(TypeError, match="words is a generator: acquire the permit in it"):
+                limiter.paced("jobs")(function)
+
     def test_what_the_result_reports_is_what_is_charged(self):
         limiter = jobs(ManualClock(), {"jobs": ["60 requests/min", "1000 tokens/min"]})
 
@@ -383,3 +409,42 @@ class TestPacedFunctionsThatAreRetried:
             return "Yes."
 
         assert await generate() == "Yes."
+
+
+class TestAsAnObject:
+    def test_its_block_closes_the_store(self, tmp_path):
+        with paceline.Limiter({"jobs": "60 requests/min"}, store=f"sqlite:{tmp_path}/quotas.db") as limiter:
+            limiter.try_acquire("jobs").settle()
+            assert "paceline-store" in {thread.name for thread in threading.enumerate()}
+        assert "paceline-store" not in {thread.name for thread in threading.enumerate()}
+
+    def test_its_text_has_its_pools(self):
+        assert repr(paceline.Limiter()) == "<Limiter without pools yet>"
+        limiter = paceline.Limiter({"jobs": ["60 requests/min", "3 concurrency"]} | {f"z{n}": "1/s" for n in range(4)})
+        limiter.try_acquire("jobs")
+        text = repr(limiter)
+        assert text.startswith(
+            "<Limiter jobs: 60 requests/min, 3 concurrency (1 in flight, 0 wait); z0: 1 requests/s (0 "
+        )
+        assert text.endswith("; and 2 more pools>")
+
+    def test_permits_are_true(self):
+        assert paceline.Limiter({"jobs": "60 requests/min"}).try_acquire("jobs")
+
+    def test_limits_of_a_lane_in_their_notation(self):
+        lane = paceline.LaneSpec("nightly", limits="60 requests/min")
+        assert paceline.Limiter(lanes=[lane]).status()["pools"]["lane/nightly"]["quotas"][0]["limit"] == 60
+        with pytest.raises(paceline.QuotaError, match="'lots' is not a quota"):
+            paceline.Limiter(lanes=[paceline.LaneSpec("nightly", limits="lots")])
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("opnai", "'opnai' are not known: give quotas, too; did you mean 'openai'"),
+            ("acme", "known are openai, anthropic"),
+        ],
+    )
+    def test_a_provider_that_is_not_known(self, name, message):
+        with pytest.raises(paceline.QuotaError, match=message):
+            paceline.Limiter.for_provider(name)
+        paceline.Limiter.for_provider(name, quotas={f"{name}/*": "60 requests/min"})

@@ -185,7 +185,7 @@ def test_a_slip_in_the_name_of_a_published_model():
         ("", None, "provider is '': it must be the name of a provider"),
         ("  ", None, "it must be the name of a provider"),
         ("ollama", 2, "no tiers of ollama are known: leave out tier=2"),
-        ("opnai", 2, r"no tiers of opnai are known \(did you mean 'openai'\?\): leave out tier=2"),
+        ("opnai", 2, "provider 'opnai' are not known: give quotas, too; did you mean 'openai'"),
         ("deepseek", 2, r"tier 2 of deepseek is unknown \(known: account\)"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -106,6 +107,25 @@ def address_at(provider: Provider, root: str, key: str) -> Address:
     if base_of(provider.name) == "anthropic":
         headers |= {"anthropic-version": "2023-06-01"}
     return Address(root, headers, key, provider)
+
+
+_VERSION: Final = re.compile(r"/v\d+[a-z]*(?=/|$)")
+"""A version in the path of an API: ``/v1``, ``/v1beta``."""
+
+
+def joined(root: str, path: str) -> str:
+    """The URL of ``path`` below the server's ``root``.
+
+    A root with a version of its own (``/api/paas/v4``, ``/v1beta/openai``) replaces the version at the beginning of the path,
+    and a path that begins with that of the root is not appended to it.
+    """
+    base = urlsplit(root).path
+    if base and path.startswith(f"{base}/"):
+        return root.removesuffix(base) + path
+    version = _VERSION.match(path)
+    if version is not None and _VERSION.search(base):
+        path = path[version.end() :]
+    return root + path
 
 
 def account(root: str, key: str) -> str:

@@ -18,7 +18,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from paceline.batch.address import Address
+from paceline.batch.address import Address, joined
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import TRUST, error_of, one_line
 from paceline.batch.index import Index
@@ -270,7 +270,7 @@ class Web:
             status, headers, body = await self._send("GET", path, RESULTS_MAX, file, place=place)
             if status not in REDIRECTS or "location" not in headers:
                 break
-            place = _following(place or self._address.root + path, headers["location"])
+            place = _following(place or joined(self._address.root, path), headers["location"])
         if place and not 200 <= status < 300:
             raise BrokenError(f"status {status} from {origin(place)}, to which the provider redirects")
         self._checked(status, body)
@@ -293,7 +293,7 @@ class Web:
                 asyncio.timeout(timeout_s),
                 self._client.request(
                     method,
-                    URL(place, encoded=True) if place else self._address.root + path,
+                    URL(place, encoded=True) if place else joined(self._address.root, path),
                     headers=headers,
                     proxy=self._proxy,
                     allow_redirects=False,

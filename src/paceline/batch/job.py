@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
@@ -35,6 +35,7 @@ from paceline.batch.check import SHOWN, Checker, Plan, check
 from paceline.batch.cost import Bill
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import has_batches, is_apart
+from paceline.batch.forms import Form, as_lines
 from paceline.batch.index import Index, explained
 from paceline.batch.journal import Journal
 from paceline.batch.notes import Reporter
@@ -88,6 +89,7 @@ class Job:
             batches while the rest can still be sent one by one before the deadline.
         deadline_s: For ``auto``: the seconds from the start to the deadline; a run that was stopped keeps its first start.
         batch_lines: The most requests of a batch; by the size of the input when ``None``.
+        form: How the rows of an input that has no requests become requests.
         batch_queue: The provider's limit of enqueued input tokens for each model; learned from refusals when ``None``.
     """
 
@@ -104,6 +106,7 @@ class Job:
     deadline_s: float | None = None
     batch_lines: int | None = None
     batch_queue: float | None = None
+    form: Form = field(default_factory=Form)
 
     def run(self, view: View) -> tuple[int, dict[str, Any]]:
         """Run the job.
@@ -118,8 +121,11 @@ class Job:
         output = self._output()
         with _open_input(self.source) as file:
             self._require_other_file(file, output)
-            with Results(output) as results, explained():
-                return self._run(file, results, view)
+            lines, recognised = as_lines(file, self.source, replace(self.form, provider=provider_of(self.config)))
+            if recognised:
+                view.say(recognised)
+            with lines, Results(output) as results, explained():
+                return self._run(lines, results, view)
 
     def _run(self, file: BinaryIO, results: Results, view: View) -> tuple[int, dict[str, Any]]:
         members = group.servers if (group := self._group()) is not None else ()

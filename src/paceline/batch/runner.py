@@ -33,13 +33,19 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
+interrupts: dict[int, Callable[[], object]] = {}
+"""What an interrupt calls of a run in another thread than the main one, by the thread: only the main one has signals."""
+
+
 def heed(on_signal: Callable[[], object]) -> Callable[[], None]:
     """Call ``on_signal`` at each signal that ends a program, and is not ignored; return what restores the handlers."""
+    interrupts[threading.get_ident()] = on_signal
     main = threading.current_thread() is threading.main_thread()  # other threads cannot handle signals
     heeded = [number for number in _STOPPING if main and signal.getsignal(number) is not signal.SIG_IGN]  # nohup
     before = [(number, signal.signal(number, lambda *_: on_signal())) for number in heeded]
 
     def restore() -> None:
+        interrupts.pop(threading.get_ident(), None)
         for number, handler in before:
             signal.signal(number, handler)
 

@@ -16,6 +16,7 @@ import httpx2
 from aiohttp.http_exceptions import ContentEncodingError
 from yarl import URL
 
+from paceline.batch.address import joined
 from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import Secrets
 from paceline.batch.results import read_body
@@ -113,7 +114,7 @@ class Target:
     @classmethod
     def of(cls, root: str, path: str, others: Collection[str] = ()) -> Self:
         """The target at ``path`` below the server's ``root``."""
-        url = URL(root + path)
+        url = URL(joined(root, path))
         return cls(url, origin(str(url)), (url.host or "", url.path), others)
 
 

@@ -17,7 +17,8 @@ from paceline.core.results import PacelineError
 GC_THRESHOLD = 50_000, 20, 100
 """Of the garbage collector; with Python's own threshold a run takes about a tenth longer."""
 
-EPILOG = """INPUT is JSONL in OpenAI's batch format or Anthropic's, or - for standard input. The same command again
+EPILOG = """INPUT is JSONL in OpenAI's batch format, Anthropic's or Gemini's; or rows of prompts as CSV, JSONL, a JSON array or Parquet, with
+--model; or - for standard input. The same command again
 sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some failed, 2 nothing could be sent, 130 interrupted."""
 
 
@@ -36,6 +37,11 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
 @options.USABLE
 @options.CONFIG
 @click.option("--workers", type=int, help="Requests that wait or are in flight at the same time; 500 by default.")
+@click.option("--model", help="The model of rows that name none.")
+@click.option("--column", help="The column of the prompts; 'prompt' or 'messages' by default.")
+@click.option("--template", metavar="TEXT", help="The prompt, with columns in braces: 'Translate: {text}'.")
+@click.option("--key", help="The column with the identity of a row; 'custom_id', 'id' or 'key' by default.")
+@click.option("--max-tokens", type=click.IntRange(1), help="The most tokens of an answer.")
 @click.option("--max-attempts", type=int, help="HTTP attempts for one request; 6 by default.")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds for one HTTP answer; 600 by default.")
 @click.option(
@@ -89,6 +95,11 @@ def command(
     deadline: float | None,
     batch_lines: int | None,
     batch_queue: int | None,
+    model: str | None,
+    column: str | None,
+    template: str | None,
+    key: str | None,
+    max_tokens: int | None,
     restart: bool,
     repair: bool,
     page: int | None,
@@ -97,6 +108,7 @@ def command(
     **given: Any,
 ) -> None:
     """Send a file of requests at the full speed that the limits allow, and write a file of answers."""
+    from paceline.batch.forms import Form
     from paceline.batch.job import Job
     from paceline.batch.progress import logged, view
     from paceline.batch.requests import WHOLE, Shard
@@ -128,6 +140,7 @@ def command(
             deadline_s=deadline,
             batch_lines=batch_lines,
             batch_queue=batch_queue,
+            form=Form(model, column, template, key, max_tokens),
         )
         raise_files()
         gc.freeze()  # what is imported stays; most of the rest is freed by its last reference

@@ -15,7 +15,7 @@ from paceline.core.results import GIVEN
 from paceline.pacing.limits import Limits, overridden, overrides
 from paceline.pacing.periods import in_days
 from paceline.pacing.retry import RetryPolicy
-from paceline.pacing.settings import PacingSettings
+from paceline.pacing.settings import PacingSettings, parsed
 from paceline.providers.registry import maker
 from paceline.providers.tables import DEFAULT, Published, known_providers, lookup, models
 from paceline.stores import as_store
@@ -51,7 +51,7 @@ def _settings(config: Config) -> Iterator[Row]:
     values[JOINT] = {name: [str(quota) for quota in quotas] for name, quotas in config.joint_limits.items()}
     values["budget"] = [str(quota) for quota in config.budget]
     for name, lane in config.lanes.items():
-        values[LANES][name]["limits"] = [str(quota) for quota in lane.limits]
+        values[LANES][name]["limits"] = [str(quota) for quota in parsed(lane.limits)]
     values["retry"] = asdict(RetryPolicy()) | values["retry"]
     values[BREAKER] = values[BREAKER] or False
     left_out = {("retry", "max_attempts"), *((LANES, lane, "name") for lane in config.lanes)}

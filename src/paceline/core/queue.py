@@ -33,13 +33,13 @@ from paceline.core.results import Outcome, QuotaError
 class LaneSpec:
     """A class of work: its name, its share among busy lanes, and its priority (higher goes first).
 
-    ``limits``: quotas that hold for the lane over all pools.
+    ``limits``: quotas that hold for the lane over all pools, as values or in their notation (``"60 requests/min"``).
     """
 
     name: str = "default"
     weight: float = 1.0
     priority: int = 0
-    limits: tuple[Quota, ...] = ()
+    limits: Quota | str | Iterable[Quota | str] = ()
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""

@@ -6,6 +6,8 @@
 10 concurrency
 7 starts/min exact
 20 starts/min burst 5 even
+
+Read as well: `500 RPM`, `100/min`, `500 requests per minute`, `30,000 tokens/min`.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ _SHORTHANDS = {
     "tpm": "tokens/min", "tpd": "tokens/day", "itpm": "input_tokens/min", "otpm": "output_tokens/min",
 }  # fmt: skip
 _AMOUNT = r"(\d[\d_]*(?:\.\d+)?)([kKmMbBgG]?)"
+_THOUSANDS = re.compile(r"(?<![\w.,])\d{1,3}(,\d{3})+(?!\d)")
 _QUOTA = re.compile(rf"{_AMOUNT}\s*([a-z_][a-z0-9_]*)\s*(?:/\s*(\d+(?:\.\d+)?)?\s*([a-z]+))?((?:\s+\S+)*)", re.ASCII)
 _EXAMPLE = "write it like '500 requests/min', '2M input_tokens/min burst 50k', '5 usd/day' or '10 concurrency'"
 
@@ -171,12 +174,10 @@ class Quota:
         Raises:
             QuotaError: The text is not a quota.
         """
-        match = _QUOTA.fullmatch(text.strip())
+        match = _QUOTA.fullmatch(_plainly(text))
         if match is None:
             raise QuotaError(f"{text!r} is not a quota: {_EXAMPLE}")
         number, scale, unit, count, period, rest = match.groups()
-        if unit in _SHORTHANDS and period is None:
-            raise QuotaError(f"{text!r} is not a quota: write '{number}{scale} {_SHORTHANDS[unit]}'")
         if hint := did_you_mean(unit, KNOWN_UNITS, cutoff=0.8):
             raise QuotaError(f"{text!r}: unknown unit {unit!r}{hint}")
         if period is None and unit != CONCURRENCY and "slots" not in rest.split():
@@ -215,9 +216,7 @@ def parse_quotas(text: str | list[str] | tuple[str, ...]) -> tuple[Quota, ...]:
     Raises:
         QuotaError: One of them is not a quota, or two have the same unit and period.
     """
-    if isinstance(text, str) and (written := re.search(r"(?<![\w.,])\d{1,3}(,\d{3})+(?!\d)", text)):
-        raise QuotaError(f"{text!r}: a comma separates quotas: write {written[0].replace(',', '_')} for {written[0]}")
-    parts = text.split(",") if isinstance(text, str) else text
+    parts = _without_commas(text).split(",") if isinstance(text, str) else text
     quotas = tuple(Quota.parse(part) for part in parts if part.strip())
     if not quotas:
         raise QuotaError(f"no quota in {text!r}: {_EXAMPLE}")
@@ -261,6 +260,21 @@ def _check_zone(anchor: str, period_s: float) -> None:
     except (KeyError, ValueError, OSError):
         hint = did_you_mean(anchor, available_timezones()) or ": use one like 'Europe/Berlin'"
         raise QuotaError(f"unknown time zone {anchor!r}{hint}") from None
+
+
+def _plainly(text: str) -> str:
+    """A quota in other spellings as :meth:`Quota.parse` reads it."""
+    plain = re.sub(r"\s+per\s+(?=[a-z])", "/", _without_commas(text.strip()), flags=re.IGNORECASE)
+    plain = re.sub(rf"^{_AMOUNT}\s*/", rf"\1\2 {REQUESTS}/", plain)
+    match = re.match(rf"{_AMOUNT}\s*([a-z]+)(?!\s*/|\w)", plain, re.IGNORECASE)
+    if match is not None and (written := _SHORTHANDS.get(match[3].lower())) is not None:
+        plain = f"{match[1]}{match[2]} {written}{plain[match.end() :]}"
+    return plain
+
+
+def _without_commas(text: str) -> str:
+    """``text`` without the commas between thousands."""
+    return _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
 
 
 def _number(digits: str, scale: str) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
 Cost = dict[str, float]
 """Amount per unit of one request, e.g. ``{"requests": 1, "tokens": 1_500}``."""
@@ -220,7 +220,7 @@ class NeverFits:
     most: float
     quota: str = "the quota"
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> Literal[False]:
         """False, so that ``if permit := limiter.try_acquire(...)`` holds for permits only."""
         return False
 

@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -43,7 +43,7 @@ class Siblings:
             self._own = folder / f"{os.getpid()}.json"
             self._own.write_text(json.dumps([listener.getsockname()[1], secret]))
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Mapping[str, Any]:
         """The status of all processes as one; see :meth:`Limiter.status`."""
         own = self._limiter.status()
         others = [answer for answer in self._ask("") if answer]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import islice
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 from paceline.core.capacity import Learns
+from paceline.core.hints import did_you_mean
 from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import NS, Cost
@@ -16,12 +18,13 @@ from paceline.core.results import QuotaError
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.limits import Limits
+from paceline.pacing.owners import is_async
 from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import Permit
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import PacingSettings, QuotaLike, parsed
-from paceline.pacing.status import QUEUE_SHOWN
+from paceline.pacing.status import QUEUE_SHOWN, Status
 
 if TYPE_CHECKING:
     from paceline.pacing.allowances import Unpriced
@@ -31,6 +34,11 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C")
+
+
+REPR_POOLS = 3
+"""How many pools a limiter shows where it is printed."""
 
 
 class Limiter(BaseLimiter):
@@ -180,14 +188,19 @@ class Limiter(BaseLimiter):
         """A limiter with the published limits of ``provider``, which its answers correct.
 
         Args:
-            provider: ``openai``, ``anthropic`` (or ``claude``), or any other name.
+            provider: ``openai``, ``anthropic`` (or ``claude``), or another known name; ``openai@eu`` is one with quotas of its own.
             tier: The tier of the account, e.g. ``2`` or ``build``; the lowest by default.
             quotas: Quotas that take precedence over the published limits.
             **options: As for :class:`Limiter`.
 
         Raises:
-            QuotaError: The tier is unknown.
+            QuotaError: The tier is unknown, or the provider, and there are no ``quotas``.
         """
+        from paceline.providers.registry import PROVIDERS, is_provider
+
+        if not quotas and isinstance(provider, str) and provider.strip() and not is_provider(provider):
+            hint = did_you_mean(provider, PROVIDERS) or f"; known are {', '.join(PROVIDERS)}"
+            raise QuotaError(f"the limits of provider {provider!r} are not known: give quotas, too{hint}")
         return cls(quotas, provider=provider, tier=tier, **options)
 
     @classmethod
@@ -301,6 +314,9 @@ class Limiter(BaseLimiter):
 
         The permit is settled with the result of the function if that reports usage, and as reserved otherwise. A method of
         an object: ``provider.generate = limiter.paced(...)(provider.generate)``.
+
+        Raises:
+            TypeError: The function is a generator, which gives the permit to its caller's code, too.
         """
 
         def take(*args: Any, **kwargs: Any) -> Iterable[Any]:
@@ -311,7 +327,7 @@ class Limiter(BaseLimiter):
 
         return _paced(take)
 
-    def attach(self, client: Any, *, provider: str | None = None) -> Any:
+    def attach(self, client: C, provider: str | None = None) -> C:
         """Pace ``client`` in place: an SDK's client, a client or session of an HTTP library, or any object with one inside.
 
         Args:
@@ -339,7 +355,7 @@ class Limiter(BaseLimiter):
         """
         self.pacer.allowances.set(name, parsed(quotas))
 
-    def status(self, queue: int = QUEUE_SHOWN) -> dict[str, Any]:
+    def status(self, queue: int = QUEUE_SHOWN) -> Status:
         """The state of every pool, and under ``unpaced`` what this process has sent to providers past all limiters.
 
         All are JSON values. Pools with quotas given by name, and what their providers' models share, are listed before
@@ -350,7 +366,7 @@ class Limiter(BaseLimiter):
         """
         from paceline.http.unpaced import rows
 
-        return self.pacer.status(queue) | {"unpaced": rows()}
+        return {"pools": self.pacer.status(queue), "unpaced": rows()}
 
     def serve_status(self, host: str = "127.0.0.1", port: int = 8000, *, key: str | None = None) -> StatusServer:
         """Serve the page with the status of this limiter, from a thread, until the program ends or the result is closed.
@@ -371,6 +387,22 @@ class Limiter(BaseLimiter):
         from paceline.telemetry.server import StatusServer
 
         return StatusServer(self, host, port, key)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        pools = self.status(0)["pools"]
+        shown = "; ".join(
+            f"{name}: {', '.join(quota['quota'] for quota in pool['quotas']) or 'no limit known'}"
+            f" ({pool['in_flight']} in flight, {pool['waiting']} wait)"
+            for name, pool in islice(pools.items(), REPR_POOLS)
+        )
+        more = f"; and {len(pools) - REPR_POOLS} more pools" if len(pools) > REPR_POOLS else ""
+        return f"<Limiter {shown or 'without pools yet'}{more}>"
 
     def close(self) -> None:
         """Send the pending reports to the store, and close it. Without a store, do nothing."""
@@ -414,13 +446,16 @@ def _paced(take: Callable[..., Iterable[Any]]) -> Callable[[Callable[P, R]], Cal
     """A decorator for sync and async functions; ``take`` is called with the arguments, and returns the call's attempts."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        if inspect.iscoroutinefunction(function):
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            name = getattr(function, "__name__", function)
+            raise TypeError(f"{name} is a generator: acquire the permit in it, with limiter.acquire(...)")
+        if is_async(function):
 
             @functools.wraps(function)
             async def paced_async(*args: P.args, **kwargs: P.kwargs) -> Any:
                 for attempt in take(*args, **kwargs):
                     async with attempt as permit:
-                        result = await function(*args, **kwargs)
+                        result = await cast("Callable[P, Awaitable[R]]", function)(*args, **kwargs)
                         _settle(permit, result)
                         return result
                 raise AssertionError("the attempts end with a result or an error")

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 if TYPE_CHECKING:
@@ -88,6 +89,11 @@ def task_owner() -> Callable[[], Owner]:
 def running_loop() -> Callable[[], object]:
     """The function that returns the running event loop of asyncio, or ``None``: faster than :func:`in_a_loop`."""
     return cast("Callable[[], object]", import_module("asyncio")._get_running_loop)  # noqa: SLF001
+
+
+def is_async(function: object) -> bool:
+    """Whether a call of it is to be awaited: a coroutine function, or an object with such a ``__call__``."""
+    return iscoroutinefunction(function) or iscoroutinefunction(getattr(type(function), "__call__", None))  # noqa: B004
 
 
 def in_a_loop() -> bool:

@@ -30,6 +30,7 @@ from paceline.pacing.traffic import TrafficLog, writing
 if TYPE_CHECKING:
     from paceline.pacing.attempts import Attempts
     from paceline.pacing.events import Event
+    from paceline.pacing.status import PoolStatus
 
 log = logging.getLogger("paceline")
 
@@ -96,7 +97,7 @@ class Pacer:
         self.pools = Pools(settings, limits, worker, _notifier(settings, self.shadow), self.health)
         self.allowances = Allowances(self.pools.allowance, dict(settings.prices or {}), settings.unpriced)
         for spec in lanes:
-            self.allowances.set(spec.name, spec.limits)
+            self.allowances.set(spec.name, parsed(spec.limits))
         self.allowances.set(EVERYONE, check_budget(parsed(settings.budget)))
 
     def acquire_call(
@@ -137,11 +138,11 @@ class Pacer:
             waiter.estimate = turn.estimate
             waiter.cost, waiter.cached_tokens, waiter.lost_ns = turn.estimate()
 
-    def status(self, queue: int) -> dict[str, Any]:
-        """The state of every pool and every allowance; see :meth:`Limiter.status <paceline.limiter.limiter.Limiter.status>`."""
+    def status(self, queue: int) -> dict[str, PoolStatus]:
+        """The state of every pool and every allowance, by name; see :meth:`Limiter.status <paceline.limiter.limiter.Limiter.status>`."""
         pools = self.pools.status(queue)
         pools |= {scheduler.pool.name: scheduler.status(queue) for scheduler in self.allowances.schedulers}
-        return {"pools": dict(sorted(pools.items()))}
+        return dict(sorted(pools.items()))
 
     def waiter(
         self,

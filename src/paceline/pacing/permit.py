@@ -10,7 +10,7 @@ from contextvars import ContextVar, Token
 from dataclasses import asdict, dataclass, replace
 from logging import DEBUG, WARNING
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from paceline.core import progress
 from paceline.core.hints import did_you_mean
@@ -56,7 +56,7 @@ class Later:
     retry_after_s: float
     quota: str
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> Literal[False]:
         """False, so that ``if permit := limiter.try_acquire(...)`` holds for permits only."""
         return False
 
@@ -131,6 +131,10 @@ class Permit:
                 self._used = _UNSENT
                 scheduler.cancel(reservation)
                 raise
+
+    def __bool__(self) -> Literal[True]:
+        """True, unlike what :meth:`BaseLimiter.try_acquire` returns in its place."""
+        return True
 
     def settle(self, usage: object = None, /, *, headers: object = None, **units: float) -> None:
         """Report the true cost: a higher one becomes debt, a lower one a refund. Only the first call counts.
@@ -443,8 +447,13 @@ class Acquisition:
         if self._used:
             raise RuntimeError(_ONE)
         self._used = True
-        with _surroundings() if around_waits else _NONE:
-            outcome = self._scheduler.wait(self.waiter)
+        outcome: Outcome | None = None
+        try:
+            with _surroundings() if around_waits else _NONE:
+                outcome = self._scheduler.wait(self.waiter)
+        except BaseException:  # also of what surrounds the wait, at its end
+            self._give_back(outcome)
+            raise
         if isinstance(outcome, Reservation):
             return Permit(self._scheduler, self.waiter, outcome)
         raise as_error(self._scheduler, self.waiter, outcome)
@@ -464,12 +473,22 @@ class Acquisition:
         if self._used:
             raise RuntimeError(_ONE)
         self._used = True
-        with _surroundings() if around_waits else _NONE:
-            outcome = await self._scheduler.wait_async(self.waiter)
+        outcome: Outcome | None = None
+        try:
+            with _surroundings() if around_waits else _NONE:
+                outcome = await self._scheduler.wait_async(self.waiter)
+        except BaseException:  # also of what surrounds the wait, at its end
+            self._give_back(outcome)
+            raise
         if isinstance(outcome, Reservation):
             permit = Permit(self._scheduler, self.waiter, outcome)
             return self._enter(permit) if enter else permit
         raise as_error(self._scheduler, self.waiter, outcome)
+
+    def _give_back(self, outcome: Outcome | None) -> None:
+        """Cancel a grant that the caller will not have."""
+        if isinstance(outcome, Reservation):
+            self._scheduler.cancel(outcome)
 
     def __enter__(self) -> Permit:
         return self._enter(self.wait())

@@ -23,7 +23,7 @@ from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.periods import in_days, periods
 from paceline.pacing.scheduler import Scheduler, Worker
 from paceline.pacing.settings import PacingSettings
-from paceline.pacing.status import report
+from paceline.pacing.status import PoolStatus, report
 
 if TYPE_CHECKING:
     from paceline.pacing.events import Event
@@ -99,7 +99,7 @@ class Pools:
         with self._lock:
             self.limits.override(pool, **own, used=self._made.keys())
 
-    def status(self, queue: int) -> dict[str, Any]:
+    def status(self, queue: int) -> dict[str, PoolStatus]:
         """The state of every pool by its name; see :meth:`Limiter.status <paceline.limiter.limiter.Limiter.status>`."""
         with self._lock:
             schedulers, further = dict(self._made), dict(self._further)

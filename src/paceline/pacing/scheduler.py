@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from paceline.core.capacity import PENDING, Capacity, Learns
 from paceline.core.ledger import Ledger
@@ -40,7 +40,7 @@ from paceline.pacing.lines import Lines, log
 from paceline.pacing.owners import ThreadOwner, in_a_loop, running_loop, task_owner
 from paceline.pacing.periods import of_periods
 from paceline.pacing.section import Section
-from paceline.pacing.status import QUEUE_SHOWN, Waiting, report, wait_until_s
+from paceline.pacing.status import QUEUE_SHOWN, PoolStatus, Waiting, report, wait_until_s
 
 if TYPE_CHECKING:
     from paceline.pacing.events import Event
@@ -311,7 +311,7 @@ class Scheduler:
 
         return self.read(waiting)
 
-    def status(self, shown: int = QUEUE_SHOWN) -> dict[str, Any]:
+    def status(self, shown: int = QUEUE_SHOWN) -> PoolStatus:
         """The state of the pool, as JSON values, with ``shown`` waiters at most."""
         return self.read(lambda now_ns: report(self.pool, now_ns, shown, self.prompt_cache))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Final
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TIMEOUT_MAX_S: Final = 10 * 366 * 86_400.0
 """Ten years, the longest timeout."""
 
-QuotaLike = str | Quota | Sequence[str | Quota]
+QuotaLike = str | Quota | Iterable[str | Quota]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

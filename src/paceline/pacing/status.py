@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 from paceline.core.measured import FoundMeter
 from paceline.core.meters import UNKNOWN_NS, Bucket, Meter, Restarting, Window
@@ -38,14 +38,75 @@ class Waiting:
     expected_wait_s: float | None
 
 
+class QuotaStatus(TypedDict):
+    """One quota of a pool: amounts in its unit, durations in seconds."""
+
+    quota: str
+    unit: str
+    limit: float
+    usable: float
+    remaining: float
+    reset_s: float | None
+    resets_at: str | None
+    period_s: float
+    burst: float
+    rule: str
+    learned: dict[str, Any]
+    spent: float
+    source: str
+
+
+class WaiterStatus(TypedDict):
+    """One request that waits."""
+
+    name: str | None
+    lane: str
+    waited_s: float
+    expected_wait_s: float | None
+    cost: dict[str, float]
+    cached_tokens: float
+    lost_in_s: float | None
+
+
+class PoolStatus(TypedDict):
+    """The state of a pool: docs/status.md has the meaning of each field."""
+
+    quotas: list[QuotaStatus]
+    waiting: int
+    lanes: dict[str, int]
+    queue: list[WaiterStatus]
+    eta_s: float | None
+    in_flight: int
+    binds: str | None
+    cool_down_s: float
+    stopped: str | None
+    counts: dict[str, int]
+    wait_s: dict[str, float]
+    estimates: dict[str, dict[str, float | None]]
+    cache: dict[str, Any] | None
+    metrics: dict[str, Any]
+    store: NotRequired[dict[str, Any]]
+
+
+class _Shared(TypedDict, total=False):
+    """What a pool with a store has besides."""
+
+    store: dict[str, Any]
+
+
+class Status(TypedDict):
+    """The state of a limiter: its pools by name, and what this process has sent to providers past all limiters."""
+
+    pools: dict[str, PoolStatus]
+    unpaced: list[dict[str, Any]]
+
+
 def wait_until_s(at_ns: int, now_ns: int) -> float:
     """Seconds from ``now_ns`` until ``at_ns``; infinite for an unknown instant."""
     return math.inf if at_ns >= UNKNOWN_NS else max(at_ns - now_ns, 0) / NS
 
 
-def report(
-    pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: PromptCache | None = None
-) -> dict[str, Any]:
+def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: PromptCache | None = None) -> PoolStatus:
     """The state of ``pool`` as JSON values; durations in seconds, waits rounded up.
 
     Args:
@@ -102,7 +163,7 @@ def report(
         },
         "cache": None if prompt_cache is None or not prompt_cache.is_used else _cache(pool, prompt_cache, now_ns),
         "metrics": metrics(pool, now_ns),
-        **pool.capacity.status(now_ns),
+        **cast("_Shared", pool.capacity.status(now_ns)),
     }
 
 
@@ -148,12 +209,12 @@ def _up(duration_ns: int) -> float:
     return max(math.ceil(duration_ns / NS * 1000) / 1000, 0.0)
 
 
-def _queue(pool: Pool, now_ns: int, shown: int) -> tuple[list[dict[str, Any]], float | None]:
+def _queue(pool: Pool, now_ns: int, shown: int) -> tuple[list[WaiterStatus], float | None]:
     """The first waiters, in the order in which they go, each with its expected wait; and the wait of the last of all.
 
     A wait is ``None`` where it is unknown. Beyond the first ``QUEUE_SHOWN``, waiters count as much as these on average.
     """
-    rows, ahead = list[dict[str, Any]](), [0.0] * len(pool.ledger.meters)
+    rows, ahead = list[WaiterStatus](), [0.0] * len(pool.ledger.meters)
     first = pool.queue.peek(QUEUE_SHOWN)
     for number, waiter in enumerate(first):
         if number < shown:

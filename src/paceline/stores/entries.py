@@ -11,6 +11,12 @@ from pathlib import Path
 
 from paceline.stores.base import StoreError
 
+OURS = 0x7061636C
+"""The `application_id` of such a file: `pacl`. SQLite keeps it for programs to recognise their files."""
+
+FORMAT = 1
+"""The `user_version` of such a file. Files of the first version have neither number."""
+
 READ_ALL = "SELECT key, entry, at FROM entries"
 """Each with the time of its writing, in seconds since 1970."""
 
@@ -24,7 +30,7 @@ class EntryFile:
         timeout_s: How long a call may wait for other processes.
 
     Raises:
-        StoreError: The file cannot be used; so do all calls.
+        StoreError: The file cannot be used, is another program's, or has a newer format; the calls raise it, too.
     """
 
     def __init__(self, path: str, keep_s: float, timeout_s: float) -> None:
@@ -35,6 +41,7 @@ class EntryFile:
                 self._db = opened.enter_context(
                     closing(sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False))
                 )
+                self._recognise()
                 self._db.execute("PRAGMA journal_mode = WAL")
                 # A killed process loses nothing, a machine that crashes a second.
                 self._db.execute("PRAGMA synchronous = NORMAL")
@@ -45,6 +52,22 @@ class EntryFile:
             raise self._explained(error) from error
         with suppress(OSError):
             Path(path).chmod(0o600)
+
+    def _recognise(self) -> None:
+        """Mark a new file as ours; refuse one that is not."""
+        (application,), (version,) = (
+            self._db.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
+        )
+        tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if application != OURS and tables - {"entries"}:
+            raise StoreError(f"sqlite:{self._path}: the file belongs to another program: name a file of its own")
+        if version > FORMAT:
+            raise StoreError(
+                f"sqlite:{self._path}: a newer paceline has written it, in format {version}: update paceline"
+            )
+        if not version:
+            self._db.execute(f"PRAGMA application_id = {OURS}")
+            self._db.execute(f"PRAGMA user_version = {FORMAT}")
 
     def look_up(self, keys: Sequence[str]) -> dict[str, bytes]:
         """The entries that there are."""

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Sample = tuple[float, int, int, int, int, dict[str, float]]
 class Reporting(Protocol):
     """A :class:`~paceline.Limiter`, or an object with a similar status."""
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Mapping[str, Any]:
         """Plain JSON values; every pool by its name below ``pools``."""
 
 

@@ -1,0 +1,374 @@
+"""Inputs in other forms than lines of requests: tables, arrays, prompts and bodies, plain or compressed.
+
+:func:`as_lines` makes lines of requests of them, in a temporary file. An input of such lines is read as it is.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import hashlib
+import io
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO, Final, cast
+from urllib.parse import quote
+
+from paceline.batch.requests import BadLineError, decode, read_lines
+from paceline.core.results import QuotaError
+from paceline.providers.registry import maker, provider_named
+
+PROMPTS: Final = ("prompt", "messages")
+"""The columns that are taken for the prompt if none is named."""
+
+IDS: Final = ("custom_id", "id", "key")
+"""The columns that are taken for the identity of a row if none is named."""
+
+BODIES: Final = {"messages": "/v1/chat/completions", "contents": "", "input": "/v1/responses"}
+"""The field by which the body of a request is recognised, and its path."""
+
+ANSWER_TOKENS: Final = 4_096
+"""The maximum output of a request to Anthropic, which requires one, if none is given."""
+
+_GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_SEPARATORS: Final = {".tsv": "\t", ".tab": "\t"}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How rows become requests.
+
+    Attributes:
+        model: The model of rows that name none.
+        column: The column of the prompts, texts or lists of messages; ``prompt`` or ``messages`` if none is given.
+        template: The prompt, with the columns of a row in braces: ``Translate into French: {text}``.
+        key: The column with the identity of a row; ``custom_id``, ``id`` or ``key`` if none is given, and else its number and content.
+        max_tokens: The maximum output of an answer.
+        provider: The provider whose API is used; by the model if none is given.
+    """
+
+    model: str | None = None
+    column: str | None = None
+    template: str | None = None
+    key: str | None = None
+    max_tokens: int | None = None
+    provider: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse settings that contradict each other."""
+        if self.column is not None and self.template is not None:
+            raise QuotaError("--column and --template exclude each other: both say what the prompt is")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it says nothing about rows."""
+        return not (self.model or self.column or self.template or self.key or self.max_tokens)
+
+
+class UnknownFormError(QuotaError):
+    """The input is in no form that can be read. The message names its columns, and no value."""
+
+
+def as_lines(file: BinaryIO, name: str, form: Form) -> tuple[BinaryIO, str]:
+    """The input as lines of requests, from its beginning, and what was recognised; ``""`` for lines of requests.
+
+    Args:
+        file: The input, which can be read twice.
+        name: Its path, for messages and for what its end tells.
+        form: How rows become requests.
+
+    Raises:
+        UnknownFormError: The form is not known, or does not say what the prompt or the model is.
+        QuotaError: A package is missing that reads this form, or the input is damaged.
+    """
+    head = file.read(4)
+    file.seek(0)
+    if not head.startswith((_GZIP, _ZSTD, _PARQUET, *_UTF16)) and _is_of_requests(file):
+        if not form.is_plain:
+            raise QuotaError(
+                f"{name}: its lines are whole requests: leave out --model, --column, --template, --key and --max-tokens"
+            )
+        return file, ""
+    with ExitStack() as made:
+        spool = made.enter_context(_spool())
+        with _explained(name), ExitStack() as opened:
+            kind, shown = _write(spool, opened, file, head, name, form)
+        spool.seek(0)
+        made.pop_all()
+    return spool, f"{name}: {kind}, {shown}"
+
+
+def _write(spool: BinaryIO, opened: ExitStack, file: BinaryIO, head: bytes, name: str, form: Form) -> tuple[str, str]:
+    """Write the lines of requests; return what the rows are written in, and how they became requests."""
+    content, packed = _unpacked(opened, file, head)
+    kind, rows = _rows(opened, content, name)
+    first = next(rows, None)
+    if first is None:
+        raise UnknownFormError(f"{name}: there is nothing in it")
+    make, shown = _made(first, form, name, kind)
+    spool.writelines(json.dumps(line).encode("ascii") + b"\n" for line in _lines(make, chain([first], rows), name))
+    return packed + kind, shown
+
+
+def _lines(make: _Make, rows: Iterable[Mapping[str, Any]], name: str) -> Iterator[dict[str, Any]]:
+    for number, row in enumerate(rows, 1):
+        try:
+            yield make(number, row)
+        except KeyError as error:
+            raise QuotaError(f"{name}: row {number} has no {error.args[0]!r}") from None
+        except TypeError as error:
+            raise QuotaError(f"{name}: row {number}: {error}") from None
+
+
+def lines_of(rows: Sequence[Mapping[str, Any]], form: Form, name: str) -> list[dict[str, Any]]:
+    """The lines of requests of rows in memory; see :func:`as_lines`."""
+    return list(_lines(_made(rows[0], form, name, "a table")[0], rows, name)) if rows else []
+
+
+@contextmanager
+def read_rows(path: str) -> Iterator[Iterator[Mapping[str, Any]]]:
+    """The rows of a file in any of these forms."""
+    with Path(path).open("rb") as file, _explained(path), ExitStack() as opened:
+        head = file.read(4)
+        file.seek(0)
+        yield _rows(opened, _unpacked(opened, file, head)[0], path)[1]
+
+
+def _is_of_requests(file: BinaryIO) -> bool:
+    """Whether the first line is a request, or looks like one: then its faults are those of a request."""
+    try:
+        line = next((raw for _, raw in read_lines(file)), b"") or b""
+        value = decode(line)
+    except BadLineError:
+        first = line.lstrip()[:1]
+        return first == b"{" and not line.rstrip().endswith(b"{")  # a line of JSON with a mistake in it
+    finally:
+        file.seek(0)
+    return ("body" in value or "params" in value or "url" in value or "custom_id" in value) and not (
+        "request" in value or "prompt" in value or "messages" in value
+    )
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Name the input in what its readers raise."""
+    try:
+        yield
+    except QuotaError:
+        raise
+    except (EOFError, OSError, csv.Error, UnicodeError, ValueError) as error:
+        reason = "not UTF-8" if isinstance(error, UnicodeError) else str(error) or type(error).__name__
+        raise QuotaError(f"{name}: it cannot be read: {reason}") from None
+
+
+def _unpacked(opened: ExitStack, file: BinaryIO, head: bytes) -> tuple[BinaryIO, str]:
+    """The content of a file, and the word for its compression."""
+    if not head.startswith((_GZIP, _ZSTD)):
+        return file, ""
+    is_gzip, content = head.startswith(_GZIP), opened.enter_context(_spool())
+    with cast("BinaryIO", gzip.GzipFile(fileobj=file)) if is_gzip else _zstd(file) as packed:
+        shutil.copyfileobj(packed, content, 2**20)
+    content.seek(0)
+    return content, "gzip, " if is_gzip else "zstd, "
+
+
+def _spool() -> BinaryIO:
+    """A temporary file, which can be read twice."""
+    return cast("BinaryIO", tempfile.TemporaryFile())
+
+
+def _zstd(file: BinaryIO) -> BinaryIO:
+    for module in ("compression.zstd", "backports.zstd"):
+        try:
+            return cast("BinaryIO", import_module(module).ZstdFile(file))
+        except ImportError:
+            continue
+    raise QuotaError("it is compressed by zstd, which this Python does not read: pip install backports.zstd")
+
+
+def _rows(opened: ExitStack, file: BinaryIO, name: str) -> tuple[str, Iterator[Mapping[str, Any]]]:
+    """What the rows are written in, and the rows."""
+    head = file.read(4)
+    file.seek(0)
+    if head.startswith(_PARQUET):
+        return "Parquet", _parquet(file)
+    encoding = "utf-16" if head.startswith(_UTF16) else "utf-8-sig"
+    text = opened.enter_context(io.TextIOWrapper(file, encoding, newline=""))
+    first = _first_character(text)
+    if first == "[":
+        return "a JSON array", map(_row, _array(text))
+    if first == "{":
+        return "JSON lines", (_row(decode(line.encode())) for line in text if line.strip())
+    end = Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
+    if end == ".txt":
+        return "lines of text", ({"prompt": line.strip()} for line in text if line.strip())
+    header = text.readline()
+    text.seek(0)
+    separator = _SEPARATORS.get(end) or max(",\t;", key=header.count)
+    return "a table", _table(csv.DictReader(text, delimiter=separator, strict=True))
+
+
+def _first_character(text: io.TextIOWrapper) -> str:
+    """The first character that is no white space."""
+    while (character := text.read(1)).isspace():
+        pass
+    text.seek(0)
+    return character
+
+
+def _array(text: io.TextIOWrapper) -> list[Any]:
+    values = json.load(text)
+    if not isinstance(values, list):
+        raise ValueError("it must be an array")  # noqa: TRY004  (it is explained as what the input is)
+    return values
+
+
+def _row(value: Any) -> Mapping[str, Any]:
+    """A row; a text is a prompt."""
+    if isinstance(value, str):
+        return {"prompt": value}
+    if not isinstance(value, dict):
+        raise ValueError(f"a row is a {type(value).__name__}: it must be an object, or a text")  # noqa: TRY004
+    return value
+
+
+def _table(reader: csv.DictReader[str]) -> Iterator[Mapping[str, Any]]:
+    for row in reader:
+        if None in row or None in row.values():
+            raise csv.Error(f"line {reader.line_num} has not as many fields as the header")
+        yield row
+
+
+def _parquet(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
+    try:
+        parquet = import_module("pyarrow.parquet")
+    except ImportError:
+        raise QuotaError("it is a Parquet file: pip install pyarrow") from None
+    for batch in parquet.ParquetFile(file).iter_batches(1_000):
+        yield from batch.to_pylist()
+
+
+_Make = Callable[[int, Mapping[str, Any]], dict[str, Any]]
+"""Makes the line of a request of a row and its number, from 1."""
+
+
+def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Make, str]:
+    """How each row becomes a line, as the first one shows, and that in words."""
+    key = form.key or next((column for column in IDS if column in row), None)
+    by = f"identified by {key!r}" if key else "identified by its number and content"
+
+    def identity(number: int, row: Mapping[str, Any]) -> str | int:
+        if key:
+            return cast("str | int", row[key])
+        content = json.dumps(row, sort_keys=True, default=str)  # another row at the same place is another request
+        return f"row-{number}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+    if "custom_id" in row and ("body" in row or "params" in row):
+        return lambda _, row: dict(row), "whole requests"
+    if "request" in row and isinstance(row["request"], Mapping):
+        return _gemini(form, identity, name), f"requests of Gemini's Batch API, {by}"
+    field = None if form.column or form.template else next((field for field in BODIES if field in row), None)
+    if field is not None and (field == "contents" or "model" in row):
+        return _bodies(form, identity, field), f"bodies of requests, {by}"
+    prompt, shown = _prompt(row, form)
+    model = form.model or ("{model}" if "model" in row else None)
+    if prompt is None or model is None:
+        raise UnknownFormError(_unknown(row, form, name, kind))
+
+    def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+        said = prompt(row)
+        messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
+        if not isinstance(messages, list):
+            raise TypeError(f"its prompt is a {type(said).__name__}: it must be a text, or a list of messages")
+        return _asked(identity(number, row), form.model or row["model"], messages, form)
+
+    return line, f"{shown} is the prompt of {form.model or 'its model'}, each {by}"
+
+
+def _prompt(row: Mapping[str, Any], form: Form) -> tuple[Callable[[Mapping[str, Any]], Any] | None, str]:
+    """What makes the prompt of a row, and the words for it."""
+    if form.template is not None:
+        return form.template.format_map, "the template"
+    column = form.column or next((column for column in PROMPTS if column in row), None)
+    if column is None or column not in row:
+        return None, ""
+    return lambda row: row[column], f"{column!r}"
+
+
+def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:
+    """What was recognised, and a command that would work."""
+    columns = ", ".join(str(column)[:40] for column in list(row)[:12])
+    known = form.column or form.template or next((column for column in PROMPTS if column in row), None)
+    missing = "the column of the prompts" if not known else ""
+    if form.column and form.column not in row:
+        missing = f"a column that it has (it has no {form.column!r})"
+    if not form.model and "model" not in row:
+        missing += " and the model" if missing else "the model"
+    column = next((column for column in row if column not in IDS), "text")
+    model = form.model or "gpt-5"
+    example = f"paceline run {name} --model {model}" + (f" --column {column}" if column not in PROMPTS else "")
+    return f"{name}: it is {kind} with the fields {columns}: name {missing}, e.g. {example}"
+
+
+def _gemini(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int], name: str) -> _Make:
+    def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+        body = dict(row["request"])
+        model = str(body.pop("model", None) or form.model or "").removeprefix("models/")
+        if not model:
+            raise UnknownFormError(f"{name}: its requests name no model: give one, e.g. --model gemini-2.5-flash")
+        return _generate(identity(number, row), model, body)
+
+    return line
+
+
+def _bodies(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int], field: str) -> _Make:
+    def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+        body = {name: value for name, value in row.items() if name not in (*IDS, "metadata")}
+        model = str(form.model or body["model"])
+        if field == "contents":
+            body.pop("model", None)
+            return _generate(identity(number, row), model.removeprefix("models/"), body)
+        path = "/v1/embeddings" if field == "input" and "embed" in model else BODIES[field]
+        if field == "messages" and _home(model, form) == "anthropic":
+            path = "/v1/messages"
+        return {"custom_id": identity(number, row), "method": "POST", "url": path, "body": body | {"model": model}}
+
+    return line
+
+
+def _asked(custom_id: str | int, model: str, messages: list[Any], form: Form) -> dict[str, Any]:
+    """The line of a request with these messages, in the form of its provider."""
+    home = _home(model, form)
+    if home == "anthropic":
+        most = form.max_tokens or ANSWER_TOKENS
+        return {"custom_id": custom_id, "params": {"model": model, "max_tokens": most, "messages": messages}}
+    if home == "gemini" and all(isinstance(one.get("content"), str) for one in messages):
+        roles = {"assistant": "model"}
+        contents = [
+            {"role": roles.get(one["role"], one["role"]), "parts": [{"text": one["content"]}]} for one in messages
+        ]
+        settings = {"generationConfig": {"maxOutputTokens": form.max_tokens}} if form.max_tokens else {}
+        return _generate(custom_id, model, {"contents": contents, **settings})
+    # OpenAI's newer models refuse max_tokens, and most other servers know no other name.
+    name = "max_completion_tokens" if home in ("openai", "azure", "groq") else "max_tokens"
+    body = {"model": model, "messages": messages, **({name: form.max_tokens} if form.max_tokens else {})}
+    return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
+
+
+def _generate(custom_id: str | int, model: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    path = f"/v1beta/models/{quote(model, safe='')}:generateContent"
+    return {"custom_id": custom_id, "method": "POST", "url": path, "body": dict(body)}
+
+
+def _home(model: str, form: Form) -> str:
+    """The provider of a model."""
+    return provider_named(form.provider).name if form.provider else maker(model) or ""

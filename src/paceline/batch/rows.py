@@ -1,0 +1,190 @@
+"""``paceline.run``: the requests of a table, from Python; the engine is that of the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from paceline.batch.forms import Form, lines_of, read_rows
+from paceline.core.results import QuotaError
+from paceline.pacing.owners import in_a_loop
+
+T = TypeVar("T")
+
+JOIN_S = 0.2
+"""How often a thread that waits for another one looks for an interrupt, which does not end a wait on Windows."""
+
+
+def run(
+    rows: Any,
+    *,
+    model: str | None = None,
+    prompt: str | Callable[[Mapping[str, Any]], Any] | None = None,
+    key: str | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    into: str = "answer",
+    max_tokens: int | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> Any:
+    """Ask ``model`` about each row, as fast as the limits allow, and return the rows with the answers.
+
+        answered = paceline.run(table, model="gpt-5", prompt="Translate into French: {text}", journal="french.jsonl")
+
+    Args:
+        rows: A frame of pandas or polars, a table of pyarrow, an iterable of mappings, or the path of a file that ``paceline run`` reads.
+        model: The model of rows that have no column ``model``.
+        prompt: The column of the prompts (texts or lists of messages), a template with columns in braces, or a function of a row
+            that returns either; the column ``prompt`` or ``messages`` by default.
+        key: The column with the identity of a row; as for ``paceline run --key``.
+        journal: A file of answers, as ``paceline run`` writes it. The same call after a crash goes on there. Without it, what was
+            answered until a crash is lost.
+        into: The new column with the texts of the answers. ``error`` is the other one.
+        max_tokens: The most tokens of an answer.
+        progress: Whether to show the progress on standard error.
+        **settings: Settings of the command by name: ``tier=2``, ``limits={"gpt-5": "500 requests/min"}``, ``base_url=...``,
+            ``workers``, ``store``, ``budget``.
+
+    Returns:
+        What ``rows`` was, a frame or a list of dicts, with both columns. An answer is ``None`` where there is an error, and an
+        error is ``None`` elsewhere.
+
+    Raises:
+        PacelineError: Nothing could be sent: a setting, a row or a key is missing or invalid.
+        KeyboardInterrupt: It was interrupted; the journal has what was answered.
+        ImportError: The extra ``cli`` is missing.
+    """
+    try:
+        from paceline.batch.job import Job
+        from paceline.batch.progress import logged, view
+        from paceline.batch.runner import INTERRUPTED, interrupts
+        from paceline.config import Config
+    except ModuleNotFoundError as error:
+        raise ImportError(f"paceline.run needs the package {error.name}: pip install 'paceline[cli]'") from error
+    found, table = _rows(rows)
+    if callable(prompt):
+        asked, form = [{**row, "prompt": prompt(row)} for row in found], Form(model, "prompt", None, key, max_tokens)
+    else:
+        is_template = prompt is not None and "{" in prompt
+        form = Form(model, None if is_template else prompt, prompt if is_template else None, key, max_tokens)
+        asked = found
+    config = Config.load(given=settings, where="arguments")
+    lines = lines_of(asked, form, "rows")
+    if not lines:
+        return table(found, {into: [], "error": []})
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "rows.jsonl"
+        source.write_text("".join(json.dumps(line) + "\n" for line in lines), "ascii")
+        output = Path(journal) if journal is not None else Path(folder) / "answers.jsonl"
+        shown = view(quiet=not progress)
+        with logged(shown):
+            code, _ = _run(lambda: Job(str(source), str(output), config).run(shown), interrupts)
+        answers = _answers(output)
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    unsent = None, "it was not sent: the run has ended before"
+    columns = [answers.get(str(line["custom_id"]), unsent) for line in lines]
+    return table(found, {into: [text for text, _ in columns], "error": [error for _, error in columns]})
+
+
+_Table = Callable[[list[dict[str, Any]], dict[str, list[Any]]], Any]
+"""Makes what is returned of the rows and the new columns."""
+
+
+def _rows(rows: Any) -> tuple[list[dict[str, Any]], _Table]:
+    """The rows, and what makes a table of their kind."""
+    if isinstance(rows, str | os.PathLike):
+        with read_rows(os.fspath(rows)) as read:
+            return [dict(row) for row in read], _dicts
+    if hasattr(rows, "iterrows"):  # pandas
+        return rows.to_dict("records"), lambda _, columns: rows.assign(**columns)
+    if hasattr(rows, "iter_rows"):  # polars
+        return list(rows.iter_rows(named=True)), lambda _, columns: rows.with_columns(
+            *(type(rows)({name: values})[name] for name, values in columns.items())
+        )
+    if hasattr(rows, "to_pylist"):  # pyarrow
+        return rows.to_pylist(), _appended(rows)
+    if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
+        raise QuotaError(f"rows is a {type(rows).__name__}: give a table, a list of dicts, or the path of a file")
+    found = list(rows)
+    wrong = next((number for number, row in enumerate(found) if not isinstance(row, Mapping)), None)
+    if wrong is not None:
+        kind = type(found[wrong]).__name__
+        raise QuotaError(f"row {wrong} is a {kind}: give dicts, e.g. [{{'prompt': text}} for text in texts]")
+    return [dict(row) for row in found], _dicts
+
+
+def _dicts(rows: list[dict[str, Any]], columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return [{**row, **{name: values[number] for name, values in columns.items()}} for number, row in enumerate(rows)]
+
+
+def _appended(table: Any) -> _Table:
+    def appended(_: list[dict[str, Any]], columns: dict[str, list[Any]]) -> Any:
+        made = table
+        for name, values in columns.items():
+            made = made.append_column(name, [values])
+        return made
+
+    return appended
+
+
+def _answers(path: Path) -> dict[str, tuple[str | None, str | None]]:
+    """The text or the error of each request by its id; the last record of an id holds."""
+    found: dict[str, tuple[str | None, str | None]] = {}
+    if not path.exists():
+        return found
+    with path.open("rb") as records:
+        for record in map(json.loads, records):
+            error = record["error"]
+            text = None if error else text_of(record["response"]["body"])
+            found[str(record["custom_id"])] = text, error and f"{error['code']}: {error['message']}"
+    return found
+
+
+def text_of(body: Mapping[str, Any]) -> str:
+    """The text of an answer of OpenAI's chat or Responses API, Anthropic or Gemini; of others, its JSON."""
+    parts: list[Any]
+    match body:
+        case {"choices": [{"message": {"content": str(text)}}, *_]}:
+            return text
+        case {"content": list(parts)}:
+            pass
+        case {"candidates": [{"content": {"parts": list(parts)}}, *_]}:
+            pass
+        case {"output": list(items)}:
+            parts = [part for item in items for part in item.get("content") or ()]
+        case _:
+            return json.dumps(body)
+    return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
+
+
+def _run(job: Callable[[], T], interrupts: Mapping[int, Callable[[], object]]) -> T:
+    """Run the job here, or in a thread where an event loop runs here; an interrupt stops it as Ctrl-C stops the command."""
+    if not in_a_loop():
+        return job()
+    outcome: list[T] = []
+    errors: list[BaseException] = []
+    ended = threading.Event()  # an interrupted join() takes a thread for ended, before Python 3.13
+
+    def work() -> None:
+        try:
+            outcome.append(job())
+        except BaseException as error:  # noqa: BLE001  (it is raised by the caller)
+            errors.append(error)
+        ended.set()
+
+    thread = threading.Thread(target=work, name="paceline-run")
+    thread.start()
+    while not ended.is_set():
+        try:
+            ended.wait(JOIN_S)
+        except KeyboardInterrupt:
+            interrupts.get(thread.ident or 0, lambda: None)()
+    if errors:
+        raise errors[0]
+    return outcome[0]

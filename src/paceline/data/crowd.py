@@ -1,0 +1,127 @@
+"""How many calls of one function run at a time: as many as their limiters let go, and a few that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+
+AHEAD = 64
+"""So many calls at most wait for a permit, or have not asked for one yet. It is more than a limiter grants at one instant in most
+pools, so that no permit waits for a call; and a function that asks for no permits has no more calls at a time."""
+
+
+class Place:
+    """One call in a crowd.
+
+    Attributes:
+        crowd: The crowd.
+        waits: How many of its requests wait for a permit; one more until it has its first permit.
+    """
+
+    __slots__ = ("crowd", "has_permit", "waits")
+
+    def __init__(self, crowd: Crowd) -> None:
+        self.crowd = crowd
+        self.waits, self.has_permit = 1, False
+
+
+_places: ContextVar[tuple[Place, ...]] = ContextVar("paceline_places", default=())
+"""The calls around the present code: the function of one crowd may make calls in another one."""
+
+
+class Crowd:
+    """The calls that run, for threads and tasks at once. To be made in the event loop that starts them.
+
+    Args:
+        most: How many calls run at most.
+
+    Attributes:
+        most: The same.
+        running: How many calls run, or have a result that is not read yet.
+        ahead: How many of them wait for a permit, or have not asked for one yet.
+        is_paced: Whether a call has asked for a permit.
+        has_ended: Whether a call that still waits must not go on.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.running = self.ahead = 0
+        self.is_paced = self.has_ended = False
+        self._lock = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+
+    async def room(self) -> None:
+        """Wait until one more call may run."""
+        while self.running >= self.most or self.ahead >= AHEAD:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def join(self) -> Place:
+        """Count one more call."""
+        with self._lock:
+            self.running += 1
+            self.ahead += 1
+        return Place(self)
+
+    def leave(self, place: Place) -> None:
+        """Count a call that has ended."""
+        with self._lock:
+            self.ahead -= place.waits > 0
+            place.waits = 0
+        self._changed.set()
+
+    def take(self) -> None:
+        """Count a result that was read."""
+        with self._lock:
+            self.running -= 1
+        self._changed.set()
+
+    @contextmanager
+    def inside(self, place: Place) -> Iterator[None]:
+        """What is called in the block belongs to the call at ``place``."""
+        token = _places.set((*_places.get(), place))
+        try:
+            yield
+        finally:
+            _places.reset(token)
+
+    @contextmanager
+    def around_wait(self) -> Iterator[None]:
+        """A wait for a permit, in the context of the one who waits; see :data:`~paceline.pacing.permit.around_waits`.
+
+        Raises:
+            CallEndedError: After the wait, if the crowd has ended meanwhile.
+        """
+        place = next((place for place in _places.get() if place.crowd is self), None)
+        if place is None:
+            yield
+            return
+        self._wait(place, 1)
+        try:
+            yield
+        finally:
+            self._wait(place, -1)
+        if self.has_ended:
+            raise CallEndedError
+
+    def _wait(self, place: Place, change: int) -> None:
+        """Count a request of the call that begins (1) or ends (-1) to wait."""
+        with self._lock:
+            self.is_paced = True
+            before = place.waits > 0
+            place.waits += change
+            if change < 0 and not place.has_permit:
+                place.has_permit = True
+                place.waits -= 1
+            self.ahead += (place.waits > 0) - before
+        if change < 0:
+            with suppress(RuntimeError):  # the loop is closed: the crowd has ended
+                self._loop.call_soon_threadsafe(self._changed.set)
+
+
+class CallEndedError(BaseException):
+    """A call in a thread must not send its request: its crowd has ended while it waited."""

@@ -1,0 +1,432 @@
+"""One function over many items: :func:`map`, for programs with an event loop, and :func:`map_sync`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import threading
+import warnings
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sized,
+)
+from contextlib import AbstractContextManager, ExitStack, aclosing, closing, contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast, overload
+
+from paceline.core.results import PacelineWarning, QuotaError, StoreError
+from paceline.data.crowd import AHEAD, CallEndedError, Crowd, Place
+from paceline.data.journal import Journal, Keys
+from paceline.data.progress import Bar, bar
+from paceline.pacing.owners import in_a_loop, is_async
+from paceline.pacing.permit import around_waits
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MOST, MOST_THREADS = 5_000, 512
+"""How many calls run at most by default: of an async function, and of a sync one, which needs a thread for each."""
+
+JOURNAL_WAIT_S, JOURNAL_AGAIN_S = 60.0, 1.0
+"""While the journal cannot be written to, a value is written again for so long, and so often. It is paid for already."""
+
+JOIN_S = 0.2
+"""How often a thread that waits for another one looks for an interrupt, which does not end a wait on Windows."""
+
+log = logging.getLogger("paceline")
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T, R]):
+    """What came of one item.
+
+    Attributes:
+        index: The place of the item, from 0.
+        item: The item.
+        value: What the function has returned; ``None`` if it has raised.
+        error: What it has raised; ``None`` if it has returned.
+    """
+
+    index: int
+    item: T
+    value: R | None
+    error: Exception | None
+
+
+class Results(list[R | None]):
+    """The values in the order of the items, with ``None`` where the function has raised.
+
+    Attributes:
+        errors: What it has raised, by the place of the item.
+    """
+
+    def __init__(self, dones: Iterable[Done[Any, R]]) -> None:
+        ordered = sorted(dones, key=lambda done: done.index)
+        super().__init__(done.value for done in ordered)
+        self.errors: dict[int, Exception] = {done.index: done.error for done in ordered if done.error is not None}
+
+
+class Map(Generic[T, R]):
+    """The calls of :func:`map`: ``await`` gives all results in order, ``async for`` each one as it comes."""
+
+    def __init__(
+        self,
+        function: Callable[[T], Any],
+        items: Iterable[T] | AsyncIterable[T],
+        journal: str | os.PathLike[str] | None,
+        key: Callable[[T], object] | str | None,
+        concurrency: int | None,
+        progress: bool,
+    ) -> None:
+        if not callable(function):
+            raise TypeError(f"map() takes a function and items, not a {type(function).__name__} first")
+        if isinstance(items, str | bytes | Mapping) or hasattr(items, "iterrows") or hasattr(items, "iter_rows"):
+            raise TypeError(
+                f"items is a {type(items).__name__}: give its rows, e.g. table.to_dict('records') with pandas, table.to_dicts() "
+                "with polars, or one of its columns"
+            )
+        if not isinstance(items, Iterable | AsyncIterable):
+            raise TypeError(f"items is a {type(items).__name__}, which cannot be iterated over")
+        if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+            raise QuotaError(f"concurrency is {concurrency!r}: it must be an integer, 1 or more, or None")
+        if key is not None and journal is None:
+            raise QuotaError("key names the items in a journal: give journal='FILE.db', too, or leave key out")
+        self._function, self._items = function, items
+        self._journal, self._keys = journal, Keys(key)
+        self._in_threads = not is_async(function)
+        self._most = concurrency or (MOST_THREADS if self._in_threads else MOST)
+        self._progress = progress
+        self._begun = False
+
+    def __await__(self) -> Generator[Any, None, Results[R]]:
+        return self._collected().__await__()
+
+    async def _collected(self) -> Results[R]:
+        async with aclosing(self._each()) as dones:
+            return Results([done async for done in dones])
+
+    def __aiter__(self) -> AsyncIterator[Done[T, R]]:
+        return self._each()
+
+    async def _each(self) -> AsyncGenerator[Done[T, R], None]:
+        """What comes of each item, as it comes."""
+        if self._begun:
+            raise RuntimeError("the items of a map are gone through once: call map() again")
+        self._begun = True
+        errors: dict[int, Exception] = {}
+        with ExitStack() as stack:
+            journal = None if self._journal is None else stack.enter_context(closing(Journal(self._journal)))
+            shown = stack.enter_context(
+                bar(len(self._items) if isinstance(self._items, Sized) else None, self._progress)
+            )
+            crowd = Crowd(self._most)
+            stack.enter_context(_around_waits(crowd))
+            calls: _Calls[T, R] = _Calls(crowd, self._function, journal, self._keys, in_threads=self._in_threads)
+            async with aclosing(calls.each(self._items)) as dones:
+                async for done in dones:
+                    if done.error is not None:
+                        errors[done.index] = done.error
+                    self._show(shown, crowd, len(errors))
+                    yield done
+        if errors:
+            first = min(errors)
+            self._warn(
+                f"{len(errors):,} calls have raised, the first one for item {first}: {type(errors[first]).__name__}"
+            )
+
+    def _show(self, shown: Bar, crowd: Crowd, failed: int) -> None:
+        """Show the progress; warn when many calls have asked for no permit."""
+        shown.advance(failed)
+        if shown.done == AHEAD and not crowd.is_paced:
+            self._warn("nothing that it calls is paced: limiter.attach(client) paces a client")
+
+    def _warn(self, text: str) -> None:
+        name = getattr(self._function, "__name__", type(self._function).__name__)
+        warnings.warn(f"map of {name}: {text}", PacelineWarning, stacklevel=2)
+
+
+class _Calls(Generic[T, R]):
+    """The calls of one map."""
+
+    def __init__(
+        self, crowd: Crowd, function: Callable[[T], Any], journal: Journal | None, keys: Keys, *, in_threads: bool
+    ) -> None:
+        self._crowd, self._function, self._in_threads = crowd, function, in_threads
+        self._journal, self._keys = journal, keys
+        self._ended: asyncio.Queue[Done[T, R] | None] = asyncio.Queue()
+
+    async def each(self, items: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[Done[T, R], None]:
+        """What comes of each item, as it comes."""
+        feeder = asyncio.create_task(self._feed(items))
+        feeder.add_done_callback(lambda _: self._ended.put_nowait(None))
+        try:
+            while (done := await self._ended.get()) is not None:
+                self._crowd.take()
+                yield done
+            await feeder
+        except BaseExceptionGroup as group:
+            raise _first(group) from None
+        finally:
+            self._crowd.has_ended = True
+            feeder.cancel()
+            await asyncio.wait([feeder])
+
+    async def _feed(self, items: Iterable[T] | AsyncIterable[T]) -> None:
+        """Start the calls, in the order of the items."""
+        alone = (
+            self._journal is not None
+        )  # a value that the journal cannot keep is found before many calls are paid for
+        async with asyncio.TaskGroup() as calls, aclosing(_numbered(items)) as numbered:
+            async for index, item in numbered:
+                key = "" if self._journal is None else self._keys.of(index, item)
+                await self._crowd.room()
+                place = self._crowd.join()
+                if self._journal is not None and (found := self._journal.find(key)) is not None:
+                    self._end(place, Done(index, item, found[0], None))
+                    continue
+                call = calls.create_task(self._call(index, item, key, place))
+                if alone:
+                    await asyncio.wait([call])
+                    alone = False
+
+    async def _call(self, index: int, item: T, key: str, place: Place) -> None:
+        """Call the function for one item."""
+        try:
+            with self._crowd.inside(place):
+                result = await self._in_a_thread(item) if self._in_threads else self._function(item)
+                value = cast("R", await result if inspect.isawaitable(result) else result)
+            if self._journal is not None:
+                await self._keep(key, value, index)
+        except asyncio.CancelledError as error:
+            if cast("asyncio.Task[None]", asyncio.current_task()).cancelling():
+                raise
+            cancelled = RuntimeError("the call was cancelled").with_traceback(error.__traceback__)
+            self._end(place, Done(index, item, None, cancelled))
+        except _NotKeptError as error:
+            raise error.reason from None
+        except Exception as error:  # noqa: BLE001  (it is the caller's to judge)
+            self._end(place, Done(index, item, None, error))
+        else:
+            self._end(place, Done(index, item, value, None))
+
+    def _end(self, place: Place, done: Done[T, R]) -> None:
+        """Hand a result to the one who iterates."""
+        self._crowd.leave(place)
+        self._ended.put_nowait(done)
+
+    async def _in_a_thread(self, item: T) -> Any:
+        """The result of a sync function, in a thread that does not outlive the program."""
+        loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+        context = copy_context()
+
+        def settle(method: Callable[[Any], None], value: object) -> None:
+            if not future.done():
+                method(value)
+
+        def call() -> None:
+            try:
+                outcome, value = future.set_result, context.run(self._function, item)
+            except CallEndedError:
+                return
+            except StopIteration as error:  # no future may hold it
+                outcome, value = future.set_exception, RuntimeError(f"the function raised {error!r}")
+            except BaseException as error:  # noqa: BLE001  (it is raised where the future is awaited)
+                outcome, value = future.set_exception, error
+            try:
+                loop.call_soon_threadsafe(settle, outcome, value)
+            except RuntimeError:  # the loop is closed: the map was cancelled
+                log.debug("the result of a call came after its map had ended")
+
+        threading.Thread(target=call, name="paceline-map", daemon=True).start()
+        return await future
+
+    async def _keep(self, key: str, value: R, index: int) -> None:
+        """Write a value to the journal, again and again while that fails."""
+        assert self._journal is not None
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + JOURNAL_WAIT_S
+        while True:
+            try:
+                self._journal.keep(key, value, index)
+            except StoreError as error:
+                if loop.time() >= until_s:
+                    raise _NotKeptError(error) from None
+                log.warning("a value is not in the journal, trying again: %s", error)
+                await asyncio.sleep(JOURNAL_AGAIN_S)
+            except QuotaError as error:
+                raise _NotKeptError(error) from None
+            else:
+                return
+
+
+class _NotKeptError(Exception):
+    """The journal cannot keep a value, for ``reason``: the map ends."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+@overload
+def map(  # noqa: A001
+    function: Callable[[T], Awaitable[R]],
+    items: Iterable[T] | AsyncIterable[T],
+    *,
+    journal: str | os.PathLike[str] | None = None,
+    key: Callable[[T], object] | str | None = None,
+    concurrency: int | None = None,
+    progress: bool = True,
+) -> Map[T, R]: ...
+
+
+@overload
+def map(  # noqa: A001
+    function: Callable[[T], R],
+    items: Iterable[T] | AsyncIterable[T],
+    *,
+    journal: str | os.PathLike[str] | None = None,
+    key: Callable[[T], object] | str | None = None,
+    concurrency: int | None = None,
+    progress: bool = True,
+) -> Map[T, R]: ...
+
+
+def map(  # noqa: A001
+    function: Callable[[T], Any],
+    items: Iterable[T] | AsyncIterable[T],
+    *,
+    journal: str | os.PathLike[str] | None = None,
+    key: Callable[[T], object] | str | None = None,
+    concurrency: int | None = None,
+    progress: bool = True,
+) -> Map[T, Any]:
+    """Call ``function`` for each of ``items``, as fast as the limiters of its clients allow.
+
+        limiter.attach(client)
+        answers = await paceline.map(ask, texts, journal="answers.db")
+        async for done in paceline.map(ask, texts):  # as they come
+            print(done.index, done.value)
+
+    New calls start while less than 64 wait for a permit. So a function whose client is attached is paced by it, and runs as
+    often at a time as that needs; one that asks for no permits runs 64 times at a time. An exception of one call ends no
+    other one.
+
+    Args:
+        function: Takes an item; async, or sync, which runs in threads.
+        items: The items, taken as calls start.
+        journal: A file that keeps each value, as JSON. The same call after a crash takes the values from it, and calls the function
+            for the other items only. Errors are not kept.
+        key: Returns the key of an item in the journal, a text or an integer, or names the field with it; by default the hash of
+            the item, which must be a JSON value then.
+        concurrency: The most calls at a time; by default 5,000, of a sync function 512.
+        progress: Whether to show a bar, if tqdm is installed; otherwise a line every ten seconds, on standard error.
+
+    Returns:
+        An object to await for :class:`Results`, or to iterate over with ``async for`` for a :class:`Done` of each item. Its end
+        of the iteration warns of exceptions.
+
+    Raises:
+        TypeError: ``items`` is a table, a mapping or a text, or ``function`` is none.
+        QuotaError: An argument is invalid; while it runs: a key is missing or given twice, or a value cannot be kept as JSON.
+        StoreError: While it runs: the journal cannot be used.
+    """
+    return Map(function, items, journal, key, concurrency, progress)
+
+
+def map_sync(
+    function: Callable[[T], R] | Callable[[T], Awaitable[R]],
+    items: Iterable[T],
+    *,
+    journal: str | os.PathLike[str] | None = None,
+    key: Callable[[T], object] | str | None = None,
+    concurrency: int | None = None,
+    progress: bool = True,
+) -> Results[R]:
+    """The results of :func:`map`, for programs without an event loop, and for sync functions anywhere.
+
+    The arguments and errors are those of :func:`map`. Where an event loop runs already (a notebook), an async function gets
+    another loop in a thread: clients that are bound to a loop need ``await paceline.map(...)`` there.
+    """
+
+    async def results() -> Results[R]:
+        return cast(
+            "Results[R]",
+            await map(function, items, journal=journal, key=key, concurrency=concurrency, progress=progress),
+        )
+
+    return asyncio.run(results()) if not in_a_loop() else _in_another_loop(results)
+
+
+def _in_another_loop(results: Callable[[], Awaitable[R]]) -> R:
+    """What ``results`` returns in an event loop of its own, in a thread; an interrupt of this thread cancels it."""
+    outcome: list[R] = []
+    errors: list[BaseException] = []
+    started, ended = threading.Event(), threading.Event()
+    main: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+
+    async def run() -> R:
+        main.append((asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())))
+        started.set()
+        return await results()
+
+    def work() -> None:
+        try:
+            outcome.append(asyncio.run(run()))
+        except BaseException as error:  # noqa: BLE001  (it is raised by the caller)
+            errors.append(error)
+        started.set()
+        ended.set()
+
+    thread = threading.Thread(target=copy_context().run, args=(work,), name="paceline-map", daemon=True)
+    thread.start()
+    try:
+        while not ended.wait(JOIN_S):
+            pass
+    except BaseException:
+        if started.wait(1) and main and not ended.is_set():
+            loop, task = main[0]
+            loop.call_soon_threadsafe(task.cancel)
+        ended.wait(5)
+        raise
+    if errors:
+        raise errors[0]
+    return outcome[0]
+
+
+@contextmanager
+def _around_waits(crowd: Crowd) -> Generator[None, None, None]:
+    """Let the crowd see the waits for permits."""
+    around = cast("Callable[[], AbstractContextManager[object]]", crowd.around_wait)
+    around_waits.append(around)
+    try:
+        yield
+    finally:
+        around_waits.remove(around)
+
+
+async def _numbered(items: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[tuple[int, T], None]:
+    """Each item with its place."""
+    index = 0
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield index, item
+            index += 1
+    else:
+        for index, item in enumerate(items):
+            yield index, item
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first exception in nested groups."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

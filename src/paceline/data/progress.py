@@ -1,0 +1,90 @@
+"""The progress of a map: tqdm's bar, which notebooks show, too; without tqdm a line every ten seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any
+
+EVERY_S = 10.0
+
+
+class Bar:
+    """The count of what is done. This one shows nothing."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def advance(self, failed: int) -> None:
+        """Count one more; ``failed``: how many have failed until now."""
+        self.done += 1
+        self.show(failed)
+
+    def show(self, failed: int) -> None:
+        """Show the count."""
+
+    def close(self) -> None:
+        """End the display."""
+
+
+class Lines(Bar):
+    """Lines on standard error."""
+
+    def __init__(self, total: int | None) -> None:
+        super().__init__()
+        self._total = "" if total is None else f"/{total:,}"
+        self._begun_s = time.monotonic()
+        self._next_s = self._begun_s + EVERY_S
+
+    def show(self, failed: int) -> None:
+        """See :meth:`Bar.show`."""
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + EVERY_S
+            speed = self.done / (now_s - self._begun_s) * 60
+            with suppress(OSError):
+                line = f"{self.done:,}{self._total} done, {failed:,} failed, {speed:,.0f}/min"
+                print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+class Tqdm(Bar):
+    """A bar of tqdm."""
+
+    def __init__(self, shown: Any) -> None:
+        super().__init__()
+        self._shown, self._failed = shown, 0
+
+    def show(self, failed: int) -> None:
+        """See :meth:`Bar.show`."""
+        if failed != self._failed:
+            self._failed = failed
+            self._shown.set_postfix_str(f"{failed:,} failed", refresh=False)
+        self._shown.update()
+
+    def close(self) -> None:
+        """See :meth:`Bar.close`."""
+        self._shown.close()
+
+
+@contextmanager
+def bar(total: int | None, wanted: bool) -> Iterator[Bar]:
+    """A bar for the time of a block."""
+    shown = _made(total) if wanted else Bar()
+    try:
+        yield shown
+    finally:
+        shown.close()
+
+
+def _made(total: int | None) -> Bar:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a notebook without ipywidgets has a bar of text
+            tqdm = import_module("tqdm.auto").tqdm
+    except ImportError:
+        return Lines(total)
+    return Tqdm(tqdm(total=total, unit="item", dynamic_ncols=True))

@@ -1,0 +1,216 @@
+"""Inputs in other forms than lines of requests."""
+
+import csv
+import gzip
+import io
+import json
+import sys
+
+import pytest
+from batch_helpers import call, chat, message, read_answers, write_lines
+
+from paceline.batch.address import joined
+from paceline.batch.forms import Form, UnknownFormError, as_lines
+from paceline.core.results import QuotaError
+
+TEXTS = ["Why is the sky blue?", 'Grüße, "Welt"\nund mehr', "三"]
+
+
+def lines(content, name="input.jsonl", **form):
+    """The lines of requests, and what was recognised."""
+    content = content if isinstance(content, bytes) else content.encode()
+    file, recognised = as_lines(io.BytesIO(content), name, Form(**form))
+    with file:
+        return [json.loads(line) for line in file], recognised
+
+
+def rows(*values):
+    return "".join(json.dumps(value) + "\n" for value in values)
+
+
+def table(separator=","):
+    text = io.StringIO()
+    csv.writer(text, delimiter=separator).writerows([["id", "text"], *([f"r{n}", one] for n, one in enumerate(TEXTS))])
+    return text.getvalue()
+
+
+EXPECTED = [chat(f"r{n}", text=text, max_completion_tokens=9) for n, text in enumerate(TEXTS)]
+for one in EXPECTED:
+    del one["body"]["max_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (table(), "p.csv"),
+        (table(), "p"),
+        (table(";"), "p.csv"),
+        (table("\t"), "p.tsv"),
+        ("\ufeff" + table(), "p.csv"),
+        (table().encode("utf-16"), "p.csv"),
+        (gzip.compress(table().encode()), "p.csv.gz"),
+        (rows(*({"id": f"r{n}", "text": text} for n, text in enumerate(TEXTS))), "p.jsonl"),
+        (json.dumps([{"id": f"r{n}", "text": text} for n, text in enumerate(TEXTS)], indent=1), "p.json"),
+    ],
+)
+def test_each_form_gives_the_same_requests(content, name):
+    found, recognised = lines(content, name, model="gpt-5", column="text", max_tokens=9)
+    assert found == EXPECTED
+    assert "'text' is the prompt of gpt-5, each identified by 'id'" in recognised
+
+
+def test_whole_requests_stay_as_they_are():
+    asked = [chat("a"), message("b")]
+    assert lines(rows(*asked)) == (asked, "")
+    assert lines(gzip.compress(rows(*asked).encode()), "x.jsonl.gz")[0] == asked
+    assert lines(json.dumps(asked), "x.json") == (asked, "x.json: a JSON array, whole requests")
+
+
+@pytest.mark.parametrize("row", [{"prompt": "Why?"}, {"messages": [{"role": "user", "content": "Why?"}]}, "Why?"])
+def test_rows_of_prompts(row):
+    (line,), _ = lines(json.dumps([row]), model="gpt-5")
+    assert line["body"]["messages"] == [{"role": "user", "content": "Why?"}]
+    assert line["custom_id"].startswith("row-1-")
+
+
+def test_another_row_at_the_same_place_is_another_request():
+    first, second = (lines(rows({"prompt": text}), model="m")[0][0]["custom_id"] for text in ("a", "b"))
+    assert first != second
+
+
+def test_lines_of_text():
+    found, _ = lines("One?\n\nTwo?\n", "p.txt", model="gpt-5")
+    assert [line["body"]["messages"][0]["content"] for line in found] == ["One?", "Two?"]
+
+
+def test_a_template():
+    (line,), _ = lines(rows({"text": "{a}", "language": "French"}), model="m", template="Into {language}: {text}")
+    assert line["body"]["messages"][0]["content"] == "Into French: {a}"
+
+
+def test_each_provider_has_its_own_requests():
+    (claude,), _ = lines(rows({"prompt": "Why?"}), model="claude-sonnet-4-5")
+    assert claude["params"]["max_tokens"] == 4_096
+    (gemini,), _ = lines(rows({"prompt": "Why?"}), model="gemini-2.5-flash", max_tokens=9)
+    assert gemini["url"] == "/v1beta/models/gemini-2.5-flash:generateContent"
+    assert gemini["body"]["generationConfig"] == {"maxOutputTokens": 9}
+    (other,), _ = lines(rows({"prompt": "Why?"}), model="llama", max_tokens=9)
+    assert other["body"]["max_tokens"] == 9
+
+
+def test_the_model_of_each_row():
+    found, _ = lines(rows({"prompt": "a", "model": "gpt-5"}, {"prompt": "a", "model": "claude-sonnet-4-5"}))
+    assert ["body" in line for line in found] == [True, False]
+
+
+def test_bodies_of_requests():
+    body = {"model": "gpt-5", "messages": [{"role": "user", "content": "Why?"}]}
+    found, recognised = lines(
+        rows(
+            body | {"metadata": {"row_id": 1}},
+            {"model": "claude-sonnet-4-5", "max_tokens": 5, "messages": body["messages"]},
+        )
+    )
+    assert [(line["url"], line["custom_id"][:6]) for line in found] == [
+        ("/v1/chat/completions", "row-1-"),
+        ("/v1/messages", "row-2-"),
+    ]
+    assert found[0]["body"] == body
+    assert "bodies of requests" in recognised
+    (embedding,), _ = lines(rows({"model": "text-embedding-3-small", "input": "a"}))
+    assert embedding["url"] == "/v1/embeddings"
+    (response,), _ = lines(rows({"model": "gpt-5", "input": "a", "id": 7}))
+    assert (response["url"], response["custom_id"]) == ("/v1/responses", 7)
+
+
+def test_the_batches_of_gemini():
+    row = {"key": "k", "request": {"model": "models/gemini-2.5-flash", "contents": [{"parts": [{"text": "a"}]}]}}
+    (line,), _ = lines(rows(row))
+    assert (line["custom_id"], line["url"]) == ("k", "/v1beta/models/gemini-2.5-flash:generateContent")
+    assert line["body"] == {"contents": [{"parts": [{"text": "a"}]}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "form", "message"),
+    [
+        (table(), "p.csv", {}, "a table with the fields id, text: name the column of the prompts and the model, e.g. paceline run p.csv --model gpt-5 --column text"),
+        (table(), "p.csv", {"model": "m", "column": "txt"}, "name a column that it has (it has no 'txt'), e.g."),
+        (rows({"prompt": "secret"}), "p.jsonl", {}, "with the fields prompt: name the model, e.g. paceline run p.jsonl --model gpt-5"),
+        ("", "p.csv", {}, "p.csv: there is nothing in it"),
+        (rows({"key": "k", "request": {"contents": []}}), "p.jsonl", {}, "its requests name no model: give one"),
+    ],
+)  # fmt: skip
+def test_a_form_that_is_not_known_is_one_error_with_a_command(content, name, form, message):
+    with pytest.raises(UnknownFormError) as caught:
+        lines(content, name, **form)
+    assert message in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "form", "message"),
+    [
+        ("id,text\na,b,c\n", "p.csv", {"column": "text"}, "p.csv: it cannot be read: line 2 has not as many fields"),
+        (rows({"prompt": "a"}, {"x": "a"}), "p.jsonl", {}, "p.jsonl: row 2 has no 'prompt'"),
+        (rows({"prompt": 5}), "p.jsonl", {}, "row 1: its prompt is a int: it must be a text, or a list of messages"),
+        (rows({"a": 1}), "p.jsonl", {"template": "{b}"}, "row 1 has no 'b'"),
+        ("[1]", "p.json", {}, "a row is a int: it must be an object, or a text"),
+        (gzip.compress(b"id,text\n" * 99)[:30], "p.csv.gz", {}, "p.csv.gz: it cannot be read: "),
+        (b"id,text\n\xff\xfe\xfd,a\n", "p.csv", {"column": "text"}, "it cannot be read: not UTF-8"),
+        (rows(chat("a")), "p.jsonl", {}, "its lines are whole requests: leave out --model"),
+    ],
+)
+def test_damage_is_named_with_its_place(content, name, form, message):
+    with pytest.raises(QuotaError) as caught:
+        lines(content, name, model="m", **form)
+    assert message in str(caught.value)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    for module in ("pyarrow.parquet", "compression.zstd", "backports.zstd"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(QuotaError, match="it is a Parquet file: pip install pyarrow"):
+        lines(b"PAR1...", "p.parquet", model="m", column="text")
+    with pytest.raises(QuotaError, match="compressed by zstd"):
+        lines(b"\x28\xb5\x2f\xfd...", "p.csv.zst", model="m", column="text")
+
+
+def test_column_and_template_exclude_each_other():
+    with pytest.raises(QuotaError, match="exclude each other"):
+        Form(column="a", template="b")
+
+
+def test_the_command(tmp_path, emulator):
+    """A table is answered, and the same command again sends only what is missing."""
+    source = tmp_path / "prompts.csv"
+    source.write_text(table())
+    words = [source, "--model", "gpt-5", "--column", "text"]
+    _, said = call(*words, base_url=emulator.base_url)
+    assert "a table, 'text' is the prompt of gpt-5" in said
+    answers = read_answers(tmp_path / "prompts.csv.results.jsonl")
+    assert {answer["custom_id"] for answer in answers} == {"r0", "r1", "r2"}
+    source.write_text(table() + "r3,more\n")
+    _, said = call(*words, base_url=emulator.base_url)
+    assert "4 requests, 3 answered before" in said
+
+
+def test_the_command_says_once_what_is_missing(tmp_path, emulator):
+    write_lines(tmp_path / "p.jsonl", [{"prompt": "a"}] * 100)
+    _, said = call(tmp_path / "p.jsonl", base_url=emulator.base_url, code=2)
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "url"),
+    [
+        ("https://a.example", "/v1/chat/completions", "https://a.example/v1/chat/completions"),
+        ("https://a.example/openai", "/v1/chat/completions", "https://a.example/openai/v1/chat/completions"),
+        ("https://a.example/api/paas/v4", "/v1/chat/completions", "https://a.example/api/paas/v4/chat/completions"),
+        ("https://a.example/api/paas/v4", "/api/paas/v4/chat/completions", "https://a.example/api/paas/v4/chat/completions"),
+        ("https://a.example/v1beta/openai", "/v1/chat/completions", "https://a.example/v1beta/openai/chat/completions"),
+        ("https://a.example/v1beta", "/v1beta/models/m:generateContent", "https://a.example/v1beta/models/m:generateContent"),
+        ("https://a.example/api/v3", "/chat/completions", "https://a.example/api/v3/chat/completions"),
+    ],
+)  # fmt: skip
+def test_one_rule_joins_an_address_and_a_path(root, path, url):
+    assert joined(root, path) == url

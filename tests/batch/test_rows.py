@@ -1,0 +1,134 @@
+"""`paceline.run`: rows from Python, by the engine of the command."""
+
+import _thread
+import json
+import sys
+import threading
+
+import pytest
+from batch_helpers import FAST
+
+import paceline
+from paceline.batch.rows import text_of
+
+ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
+
+
+def sent(emulator):
+    return emulator.tally()["admitted"]
+
+
+@pytest.fixture
+def ask(emulator, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+
+    def ask(rows, **options):
+        settings = {"base_url": emulator.base_url, "limits": {"*": FAST}, "model": "gpt-5", "progress": False}
+        return paceline.run(rows, **settings | options)
+
+    return ask
+
+
+def test_rows_come_back_with_their_answers(ask):
+    answered = ask(ROWS, prompt="text")
+    assert [row["id"] for row in answered] == [0, 1, 2, 3, 4]
+    assert all(row["answer"] and row["error"] is None for row in answered)
+    assert "answer" not in ROWS[0]
+
+
+@pytest.mark.parametrize(
+    "prompt", ["Say {text}", lambda row: f"Say {row['text']}", lambda row: [{"role": "user", "content": row["text"]}]]
+)
+def test_prompts_are_a_template_or_a_function(ask, prompt):
+    assert all(row["reply"] for row in ask(ROWS[:2], prompt=prompt, into="reply", max_tokens=5))
+
+
+def test_a_file(ask, tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("id,prompt\n1,One?\n2,Two?\n")
+    assert [row["id"] for row in ask(path) if row["answer"]] == ["1", "2"]
+
+
+def test_nothing(ask):
+    assert ask([]) == []
+
+
+def test_a_journal_goes_on(ask, emulator, tmp_path):
+    journal = tmp_path / "answers.jsonl"
+    first = ask(ROWS[:3], prompt="text", journal=journal)
+    before = sent(emulator)
+    again = ask(ROWS, prompt="text", journal=journal)
+    assert sent(emulator) == before + 2
+    assert [row["answer"] for row in again[:3]] == [row["answer"] for row in first]
+
+
+def test_an_error_is_that_of_its_row(ask, emulator):
+    emulator.reset(latency_s=0.0, money_after=0, limits={"*": FAST})
+    (row,) = ask(ROWS[:1], prompt="text")
+    assert row["answer"] is None
+    assert row["error"].count(": ") >= 1
+
+
+async def test_inside_of_a_loop(ask):
+    assert all(row["answer"] for row in ask(ROWS, prompt="text"))
+
+
+def test_an_interrupt_inside_of_a_loop(ask, emulator, tmp_path, monkeypatch):
+    """What was in flight is in the journal, and nothing more is sent. The loop of a notebook lets the cell be interrupted."""
+    monkeypatch.setattr("paceline.batch.rows.in_a_loop", lambda: True)
+    emulator.reset(latency_s=0.2, limits={"*": FAST})
+    journal = tmp_path / "answers.jsonl"
+
+    def interrupt():
+        while sent(emulator) < 4:
+            ended.wait(0.01)
+        _thread.interrupt_main()
+
+    ended = threading.Event()
+    watch = threading.Thread(target=interrupt)
+    watch.start()
+    with pytest.raises(KeyboardInterrupt):
+        ask([{"prompt": f"{n}?"} for n in range(50)], journal=journal, workers=2)
+    watch.join()
+    answered = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert len(answered) == sent(emulator) < 50
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ({"a": 1}, {}, "rows is a dict: give a table, a list of dicts"),
+        (["a"], {}, "row 0 is a str: give dicts"),
+        ([{"text": "a"}], {}, "it is a table with the fields text: name the column of the prompts"),
+        ([{"prompt": "a"}], {"model": None}, "name the model"),
+        ([{"prompt": "a"}], {"wrokers": 2}, "wrokers: no such setting; did you mean 'workers'"),
+        ([{"prompt": "a", "id": 1}, {"prompt": "b", "id": 1}], {}, "custom_id is that of line 1"),
+    ],
+)
+def test_misuse(ask, rows, options, message):
+    with pytest.raises(paceline.PacelineError) as caught:
+        ask(rows, **options)
+    assert message in str(caught.value)
+
+
+def test_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    for name in [name for name in sys.modules if name.startswith("paceline.batch.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(vars(paceline), "run", raising=False)
+    with pytest.raises(ImportError, match=r"paceline.run needs the package rich.*: pip install 'paceline\[cli\]'"):
+        paceline.run([])
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"choices": [{"message": {"content": "a"}}, {"message": {"content": "b"}}]}, "a"),
+        ({"content": [{"type": "thinking", "thinking": "…"}, {"type": "text", "text": "a"}]}, "a"),
+        ({"candidates": [{"content": {"parts": [{"text": "a"}, {"text": "b"}]}}]}, "ab"),
+        ({"output": [{"type": "reasoning"}, {"content": [{"type": "output_text", "text": "a"}]}]}, "a"),
+        ({"data": [1]}, '{"data": [1]}'),
+    ],
+)
+def test_the_text_of_an_answer(body, text):
+    assert text_of(body) == text

@@ -1,0 +1,486 @@
+"""`paceline.map`: order, errors, how many calls run, the journal, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from itertools import count
+from types import SimpleNamespace
+
+import openai
+import pytest
+
+import paceline
+from odd_server import JSON, OddServer
+from paceline.data.crowd import AHEAD
+from paceline.testing import ManualClock, run_virtual
+
+UNPACED = "ignore:map of .* nothing that it calls is paced"
+
+
+ANSWER = {
+    "id": "1", "object": "chat.completion", "created": 1, "model": "gpt-5",
+    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello."}}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
+}  # fmt: skip
+
+
+async def double(number):
+    await asyncio.sleep(0.001 * (number % 3))
+    return 2 * number
+
+
+def quiet(function, items, **options):
+    return paceline.map(function, items, progress=False, **options)
+
+
+async def test_results_have_the_order_of_the_items():
+    assert await quiet(double, range(20)) == [2 * number for number in range(20)]
+
+
+async def test_results_as_they_come():
+    async def wait(place):
+        await asyncio.sleep(0.02 * (3 - place))
+        return place
+
+    assert [done.value async for done in quiet(wait, range(3))] == [2, 1, 0]
+
+
+async def test_items_may_be_asynchronous_and_endless():
+    async def numbers():
+        number = 0
+        while True:
+            yield number
+            number += 1
+
+    async for done in quiet(double, numbers()):
+        if done.index == 10:
+            break
+    assert done.value == 20
+
+
+async def test_errors_are_kept_and_end_no_other_call():
+    async def invert(number):
+        return 1 / number
+
+    with pytest.warns(
+        paceline.PacelineWarning, match="map of invert: 1 calls have raised, the first one for item 1: Zero"
+    ):
+        results = await quiet(invert, [1, 0, 4])
+    assert results == [1, None, 0.25]
+    assert type(results.errors[1]) is ZeroDivisionError
+
+
+async def test_a_cancellation_inside_of_a_call_is_its_error():
+    async def cancelled(_):
+        raise asyncio.CancelledError
+
+    with pytest.warns(paceline.PacelineWarning):
+        assert "cancelled" in str((await quiet(cancelled, [1])).errors[0])
+
+
+async def test_what_the_items_raise_is_raised():
+    def items():
+        yield 1
+        raise LookupError("no more")
+
+    with pytest.raises(LookupError, match="no more"):
+        await quiet(double, items())
+
+
+class TestSync:
+    def test_without_a_loop(self):
+        threads = set()
+
+        def triple(number):
+            threads.add(threading.get_ident())
+            return 3 * number
+
+        assert paceline.map_sync(triple, range(10), progress=False) == [3 * number for number in range(10)]
+        assert threading.get_ident() not in threads
+
+    async def test_inside_of_a_loop(self):
+        assert paceline.map_sync(double, range(3), progress=False) == [0, 2, 4]
+        with pytest.raises(LookupError):
+            paceline.map_sync(double, iter(lambda: {}["missing"], None), progress=False)
+
+    async def test_a_function_that_returns_a_coroutine(self):
+        assert await quiet(lambda number: double(number + 1), range(3)) == [2, 4, 6]
+
+    async def test_an_object_with_an_async_call(self):
+        class Doubling:
+            async def __call__(self, number):
+                return await double(number)
+
+        assert await quiet(Doubling(), range(3)) == [0, 2, 4]
+
+    async def test_stop_iteration_is_an_error(self):
+        with pytest.warns(paceline.PacelineWarning):
+            assert "StopIteration" in str((await quiet(lambda _: next(iter(())), [1])).errors[0])
+
+
+class TestCrowd:
+    @pytest.mark.filterwarnings(UNPACED)
+    async def test_so_many_calls_of_a_function_that_asks_for_no_permits(self):
+        running = most = 0
+
+        async def call(_):
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0)
+            running -= 1
+
+        await quiet(call, range(3 * AHEAD))
+        assert most == AHEAD
+
+    async def test_that_nothing_is_paced_is_said_once(self):
+        with pytest.warns(paceline.PacelineWarning, match=r"limiter.attach\(client\)") as warned:
+            await quiet(double, range(3 * AHEAD))
+        assert len(warned) == 1
+
+    def paced(self, limits, items, seconds, function=None, **options):
+        """The virtual time of a map, the most calls in flight, and the most that waited."""
+        clock = ManualClock()
+        limiter = paceline.Limiter({"jobs": limits}, headroom_s=0, clock=clock)
+        seen = {"flight": 0, "waiting": 0}
+        in_flight = 0
+
+        async def call(item):
+            nonlocal in_flight
+            async with limiter.acquire("jobs") as permit:
+                in_flight += 1
+                pool = limiter.status()["pools"]["jobs"]
+                seen["flight"] = max(seen["flight"], in_flight)
+                seen["waiting"] = max(seen["waiting"], pool["waiting"])
+                await asyncio.sleep(seconds)
+                in_flight -= 1
+                permit.settle()
+            return item
+
+        async def main():
+            begun_ns = clock.now_ns()
+            assert await quiet(function or call, items, **options) == list(items)
+            return (clock.now_ns() - begun_ns) / 1e9
+
+        return run_virtual(main(), clock), seen["flight"], seen["waiting"]
+
+    def test_as_many_as_the_limiter_lets_go(self):
+        """At 20 per second and 30 s each, 600 calls are in flight, and 64 of the others wait."""
+        took_s, in_flight, waiting = self.paced("1200 requests/min even burst 1", range(1_200), 30.0)
+        assert took_s == pytest.approx(1_199 / 20 + 30, abs=0.5)
+        assert in_flight == pytest.approx(600, abs=2)
+        assert waiting <= AHEAD
+
+    def test_a_burst_goes_at_once(self):
+        took_s, in_flight, _ = self.paced("1000 requests/min burst 1000", range(1_000), 30.0)
+        assert took_s == pytest.approx(30, abs=1)
+        assert in_flight == 1_000
+
+    def test_a_bound_of_ones_own(self):
+        took_s, in_flight, _ = self.paced("60000 requests/min burst 1000", range(100), 1.0, concurrency=10)
+        assert (round(took_s), in_flight) == (10, 10)
+
+    async def test_a_slow_reader_holds_calls_back(self):
+        begun = 0
+
+        async def call(number):
+            nonlocal begun
+            begun += 1
+            return number
+
+        async for _ in quiet(call, range(100), concurrency=5):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            break
+        assert begun <= 6
+
+    def test_calls_within_calls(self):
+        """A call of the outer crowd has its permit when a call of the inner one has it."""
+        clock = ManualClock()
+        limiter = paceline.Limiter({"jobs": "60000 requests/min burst 1000"}, clock=clock)
+        most = running = 0
+
+        async def inner(item):
+            async with limiter.acquire("jobs") as permit:
+                permit.settle()
+            return item
+
+        async def outer(item):
+            nonlocal most, running
+            await quiet(inner, [item])
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(10)
+            running -= 1
+
+        async def main():
+            await quiet(outer, range(2 * AHEAD))
+
+        run_virtual(main(), clock)
+        assert most == 2 * AHEAD
+
+
+class TestJournal:
+    @pytest.fixture
+    def journal(self, tmp_path):
+        return tmp_path / "answers.db"
+
+    async def test_what_is_kept_is_not_called_again(self, journal):
+        called = []
+
+        async def call(item):
+            called.append(item)
+            if item == "b":
+                raise ConnectionError
+            return {"text": item}
+
+        with pytest.warns(paceline.PacelineWarning):
+            await quiet(call, ["a", "b", "c", "a"], journal=journal)
+        assert sorted(called) == ["a", "a", "b", "c"]
+        called.clear()
+        with pytest.warns(paceline.PacelineWarning):
+            again = await quiet(call, ["d", "c", "a", "a", "b"], journal=journal)
+        assert sorted(called) == ["b", "d"]
+        assert again == [{"text": "d"}, {"text": "c"}, {"text": "a"}, {"text": "a"}, None]
+
+    async def test_keys_of_ones_own(self, journal):
+        rows = [{"id": 7, "text": object()}, {"id": 8, "text": object()}]
+
+        async def call(row):
+            return row["id"]
+
+        assert await quiet(call, rows, journal=journal, key="id") == [7, 8]
+        assert await quiet(call, rows[::-1], journal=journal, key=lambda row: row["id"]) == [8, 7]
+
+    @pytest.mark.parametrize(
+        ("rows", "key", "message"),
+        [
+            ([{"id": 1}, {"id": 1}], "id", "item 1 has the key '1' of an earlier item"),
+            ([{"id": 1}, {}], "id", "item 1 has none: KeyError"),
+            ([{"id": 1.5}], "id", "the key of item 0 is a float; it must be a text or an integer"),
+            ([object()], None, "item 0 is a object, and no JSON value: give key="),
+        ],
+    )
+    async def test_wrong_keys(self, journal, rows, key, message):
+        async def call(_):
+            return 1
+
+        with pytest.raises(paceline.QuotaError, match=message):
+            await quiet(call, rows, journal=journal, key=key)
+
+    @pytest.mark.parametrize("value", [object(), (1, 2), {1: 2}, float("nan"), b"x"])
+    async def test_a_value_that_is_no_json_costs_one_call(self, journal, value):
+        calls = 0
+
+        async def call(_):
+            nonlocal calls
+            calls += 1
+            return value
+
+        with pytest.raises(paceline.QuotaError, match="for item 0, which a journal cannot keep as it is"):
+            await quiet(call, range(100), journal=journal)
+        assert calls == 1
+
+    async def test_of_one_program_at_a_time(self, journal):
+        async def second(_):
+            await quiet(double, [1], journal=journal)
+
+        with pytest.warns(paceline.PacelineWarning):
+            results = await quiet(second, [1], journal=journal)
+        assert f"the journal {journal} is in use" in str(results.errors[0])
+
+    async def test_the_file_of_another_program_stays_as_it_is(self, journal):
+        with sqlite3.connect(journal) as db:
+            db.execute("CREATE TABLE customers (name TEXT)")
+        db.close()
+        before = journal.read_bytes()
+        with pytest.raises(paceline.StoreError, match="belongs to another program"):
+            await quiet(double, [1], journal=journal)
+        assert journal.read_bytes() == before
+
+    async def test_no_database(self, journal):
+        journal.write_text("id,text\n" * 100)
+        with pytest.raises(paceline.StoreError, match="not a database"):
+            await quiet(double, [1], journal=journal)
+
+    async def test_a_newer_format(self, journal):
+        await quiet(double, [1], journal=journal)
+        with sqlite3.connect(journal) as db:
+            db.execute("PRAGMA user_version = 9")
+        db.close()
+        with pytest.raises(paceline.StoreError, match="in format 9: update paceline"):
+            await quiet(double, [1], journal=journal)
+
+    def test_a_disk_that_is_full_for_a_while(self, journal, monkeypatch):
+        """A value is written again: it is paid for."""
+        lost, clock = [3], ManualClock()
+        write = paceline.stores.entries.EntryFile.write
+
+        def failing(self, key, entry):
+            if lost[0]:
+                lost[0] -= 1
+                raise paceline.StoreError("no space")
+            write(self, key, entry)
+
+        monkeypatch.setattr("paceline.stores.entries.EntryFile.write", failing)
+
+        async def main():
+            return await quiet(double, range(5), journal=journal)
+
+        assert run_virtual(main(), clock) == [0, 2, 4, 6, 8]
+        lost[0] = 1_000
+        with pytest.raises(paceline.StoreError, match="no space"):
+            run_virtual(quiet(double, range(6), journal=journal)._collected(), clock)
+
+    async def test_cancellation_keeps_what_is_done(self, journal):
+        called = []
+
+        async def call(number):
+            called.append(number)
+            if number >= 10:
+                await asyncio.Event().wait()
+            return number
+
+        running = asyncio.ensure_future(quiet(call, range(20), journal=journal)._collected())
+        while len(called) < 20:
+            await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        called.clear()
+        assert await quiet(lambda number: called.append(number) or number, range(20), journal=journal) == list(
+            range(20)
+        )
+        assert sorted(called) == list(range(10, 20))
+
+    def test_kills_at_random_moments(self, tmp_path):
+        """Each item is called once, and again only if it was in flight at a kill."""
+        seed = random.randrange(10**6)
+        luck, program, called = random.Random(seed), tmp_path / "program.py", tmp_path / "calls"
+        program.write_text(PROGRAM)
+        called.touch()
+        kills, stop = 0, luck.randrange(1, 120)
+        while True:
+            child = subprocess.Popen([sys.executable, program], cwd=tmp_path)
+            while child.poll() is None and called.stat().st_size < 4 * stop:
+                time.sleep(0.002)
+            if child.poll() is not None:
+                break
+            child.kill()
+            child.wait()
+            kills, stop = kills + 1, stop + luck.randrange(60, 120)
+        assert child.returncode == 0, seed
+        assert json.loads((tmp_path / "results").read_text()) == list(range(300)), seed
+        calls = called.read_text().split()
+        assert len(set(calls)) == 300, seed
+        assert len(calls) <= 300 + 8 * kills, seed
+
+
+PROGRAM = """
+import json, time
+from pathlib import Path
+import paceline
+
+def call(number):
+    with open("calls", "a") as file:
+        file.write(f"{number:3}\\n")
+    time.sleep(0.02)
+    return number
+
+results = paceline.map_sync(call, range(300), journal="answers.db", concurrency=8, progress=False)
+Path("results").write_text(json.dumps(results))
+"""
+
+
+class TestThreads:
+    async def test_a_thread_that_waits_sends_nothing_after_the_end(self):
+        """Its permit is given back."""
+        limiter = paceline.Limiter({"jobs": "1 concurrency"})
+        sent, ended = [], threading.Event()
+
+        def call(number):
+            try:
+                with limiter.acquire("jobs") as permit:
+                    sent.append(number)
+                    permit.settle()
+            finally:
+                ended.set()
+
+        held = await limiter.acquire("jobs")
+        running = asyncio.ensure_future(quiet(call, [1])._collected())
+        while not limiter.status()["pools"]["jobs"]["waiting"]:
+            await asyncio.sleep(0.001)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        held.settle()
+        await asyncio.to_thread(ended.wait)
+        assert sent == []
+        assert limiter.try_acquire("jobs")
+
+    async def test_a_client_is_paced_once(self):
+        """By its limiter, and not by the map, too."""
+        limiter = paceline.Limiter({"openai/gpt-5": "60k requests/min"}, headroom_s=0)
+        with OddServer(lambda *_: (200, JSON, json.dumps(ANSWER).encode())) as server:
+            client = limiter.attach(openai.AsyncOpenAI(api_key="key", base_url=f"{server.base_url}/v1"))
+
+            async def ask(text):
+                answer = await client.chat.completions.create(
+                    model="gpt-5", messages=[{"role": "user", "content": text}]
+                )
+                return answer.choices[0].message.content
+
+            assert await quiet(ask, ["a", "b", "c"]) == ["Hello."] * 3
+            await client.close()
+        assert limiter.status()["pools"]["openai/gpt-5"]["counts"]["granted"] == 3
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [({"a": 1}, "items is a dict: give its rows"), ("text", "items is a str"), (5, "items is a int, which cannot be")],
+)
+def test_what_cannot_be_items(items, message):
+    with pytest.raises(TypeError, match=message):
+        quiet(double, items)
+
+
+def test_other_misuse():
+    with pytest.raises(TypeError, match="takes a function and items, not a list first"):
+        quiet([1], double)
+    with pytest.raises(paceline.QuotaError, match="concurrency is 0"):
+        quiet(double, [1], concurrency=0)
+    with pytest.raises(paceline.QuotaError, match="key names the items in a journal"):
+        quiet(double, [1], key="id")
+
+
+async def test_a_map_is_gone_through_once():
+    mapped = quiet(double, [1])
+    await mapped
+    with pytest.raises(RuntimeError, match="call map\\(\\) again"):
+        await mapped
+
+
+class TestProgress:
+    async def test_lines_without_tqdm(self, monkeypatch, capsys):
+        monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+        times = count(0.0, 5.0)
+        monkeypatch.setattr("paceline.data.progress.time", SimpleNamespace(monotonic=lambda: next(times)))
+        await paceline.map(double, range(4))
+        assert capsys.readouterr().err.splitlines() == ["2/4 done, 0 failed, 12/min", "4/4 done, 0 failed, 12/min"]
+
+    async def test_a_bar_of_tqdm(self, capsys):
+        async def invert(number):
+            return 1 / number
+
+        with pytest.warns(paceline.PacelineWarning):
+            await paceline.map(invert, range(4))
+        shown = capsys.readouterr().err
+        assert "4/4" in shown
+        assert "1 failed" in shown
