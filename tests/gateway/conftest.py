@@ -56,8 +56,8 @@ def client():
 @pytest.fixture
 def kept(monkeypatch):
     """The header with which a stream that waits is kept alive, more often than a client may ask for."""
-    monkeypatch.setattr(app, "NOTES_S", (0.05, 600.0))
-    return {"x-paceline-keepalive": "0.05"}
+    monkeypatch.setattr(app, "NOTES_S", (0.005, 600.0))
+    return {"x-paceline-keepalive": "0.005"}  # sooner than any server answers
 
 
 @pytest.fixture(autouse=True)
