@@ -61,3 +61,12 @@ def own_garbage():
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def short_probes(monkeypatch):
+    """A probe that is refused holds its pool for 10 ms, and not for 2 s."""
+    from paceline.core.pause import Pause  # not before coverage is measured
+    from paceline.core.quota import NS
+
+    monkeypatch.setattr(Pause.granted, "__defaults__", (NS // 100,))
