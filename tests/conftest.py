@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,6 +51,14 @@ def pytest_configure(config):
 def pytest_collection_finish():
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def own_announcements():
+    """What is not paced is announced once in a process, and counted in the status: each test has its own."""
+    yield
+    if "paceline.http.unpaced" in sys.modules:
+        sys.modules["paceline.http.unpaced"].kinds.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ from paceline.config import Config
 from paceline.emulator import Emulator
 from paceline.gateway import app
 from paceline.gateway.server import Settings
-from paceline.http import unpaced
 
 
 @pytest.fixture
@@ -58,9 +57,3 @@ def kept(monkeypatch):
     """The header with which a stream that waits is kept alive, more often than a client may ask for."""
     monkeypatch.setattr(app, "NOTES_S", (0.005, 600.0))
     return {"x-paceline-keepalive": "0.005"}  # sooner than any server answers
-
-
-@pytest.fixture(autouse=True)
-def own_kinds(monkeypatch):
-    """What is announced as not paced is announced once in a process, and other tests ask for it, too."""
-    monkeypatch.setattr(unpaced, "kinds", {})
