@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,6 +54,14 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(autouse=True)
+def own_announcements():
+    """What is not paced is announced once in a process, and counted in the status: each test has its own."""
+    yield
+    if "paceline.http.unpaced" in sys.modules:
+        sys.modules["paceline.http.unpaced"].kinds.clear()
+
+
+@pytest.fixture(autouse=True)
 def own_garbage():
     """What a test has left open is collected at its end, and is its own failure, not the next test's.
 
@@ -61,3 +70,12 @@ def own_garbage():
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def short_probes(monkeypatch):
+    """A probe that is refused holds its pool for 10 ms, and not for 2 s."""
+    from paceline.core.pause import Pause  # not before coverage is measured
+    from paceline.core.quota import NS
+
+    monkeypatch.setattr(Pause.granted, "__defaults__", (NS // 100,))

@@ -17,6 +17,7 @@ def sampled(*axes: Sequence[Any], quick: Collection[int]) -> list[Any]:
     that ``quick`` does not number are marked ``long``.
     """
     diagonal = {tuple(n % len(axis) for axis in axes): n for n in range(max(map(len, axes)))}
+    assert set(quick) <= set(diagonal.values()), "a point that make test runs is not on the diagonal"
 
     def mark(at: tuple[int, ...]) -> Any:
         if at not in diagonal:

@@ -13,6 +13,8 @@ from paceline.batch.progress import View
 from paceline.batch.results import encode_answer
 from paceline.config import Config
 
+pytestmark = pytest.mark.usefixtures("short_probes")
+
 TEXT = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
 REFUSED = {"error": {"code": 429, "message": "Rate limit exceeded"}}
 PAGE = (200, HTML, b"<html><title>Back at ten</title>")

@@ -746,8 +746,8 @@ def test_only_providers_with_known_batches_and_outputs_that_can_be_resumed(run, 
 @pytest.mark.parametrize(
     ("seed", "style"),
     [
-        (0, "openai"), (3, "azure"), (4, "mistral"), (5, "together"), (6, "gemini"),
-        *(pytest.param(seed, "openai", marks=pytest.mark.soak) for seed in (1, 2)),
+        (0, "openai"), (6, "gemini"),
+        *(pytest.param(*of, marks=pytest.mark.soak) for of in enumerate(["openai", "openai", "azure", "mistral", "together"], 1)),
     ],
 )  # fmt: skip
 def test_processes_killed_again_and_again(run, command, seed, style):
@@ -773,7 +773,7 @@ def test_processes_killed_again_and_again(run, command, seed, style):
         enough = steps() + dice.randint(1, 12)
         process = command(*args, base_url=one.emulator.base_url, environ=KEYS, setup=setup)
         while process.poll() is None and steps() < enough:
-            time.sleep(0.001)
+            time.sleep(0.003)
         kills += process.poll() is None
         process.kill()
         process.communicate()

@@ -99,9 +99,9 @@ def test_two_formats_and_two_keys(tmp_path, emulator):
 
 
 def test_keeps_the_pace_without_a_refusal(tmp_path, emulator):
-    # 10 requests at once, and 20 more at 10 a second.
+    # 10 requests at once, and 5 more at 10 a second.
     emulator.reset(limits={"*": "10 requests/s"})
-    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(30)])
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(15)])
     code, report = run(source, emulator, limits={"*": parse_quotas("10 requests/s")})
     assert code == 0
     assert report["refused"] == emulator.tally()["refused_total"] == 0

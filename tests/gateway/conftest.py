@@ -8,7 +8,6 @@ from paceline.config import Config
 from paceline.emulator import Emulator
 from paceline.gateway import app
 from paceline.gateway.server import Settings
-from paceline.http import unpaced
 
 
 @pytest.fixture
@@ -56,11 +55,5 @@ def client():
 @pytest.fixture
 def kept(monkeypatch):
     """The header with which a stream that waits is kept alive, more often than a client may ask for."""
-    monkeypatch.setattr(app, "NOTES_S", (0.05, 600.0))
-    return {"x-paceline-keepalive": "0.05"}
-
-
-@pytest.fixture(autouse=True)
-def own_kinds(monkeypatch):
-    """What is announced as not paced is announced once in a process, and other tests ask for it, too."""
-    monkeypatch.setattr(unpaced, "kinds", {})
+    monkeypatch.setattr(app, "NOTES_S", (0.005, 600.0))
+    return {"x-paceline-keepalive": "0.005"}  # sooner than any server answers

@@ -30,7 +30,8 @@ class Server:
 
 def test_a_kept_stream_is_not_encoded(serve, client, kept):
     """The head is sent before that of the answer, which would name the encoding."""
-    with stub(server := Server()) as url:
+    stream = b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\ndata: [DONE]\n\n'
+    with stub(server := Server((200, stream))) as url:
         client.post(serve(url).url + CHAT, json=chat(stream=True), headers=kept | {"accept-encoding": "gzip"})
     assert server.seen[0][0][b"accept-encoding"] == b"identity"
 

@@ -11,6 +11,9 @@ from gateway_helpers import chat
 
 from odd_server import HTML, JSON, SSE, OddServer, sse
 
+pytestmark = pytest.mark.usefixtures("short_probes")
+
+FAST = {"limits": {"*": "60k requests/min"}, "retry": {"backoff_s": 0.01}}
 MESSAGE = {"id": "m", "type": "message", "role": "assistant", "content": [], "model": "m", "stop_reason": None, "usage": {"input_tokens": 3, "output_tokens": 1}}  # fmt: skip
 START, PING = {"type": "message_start", "message": MESSAGE}, {"type": "ping"}
 WORD = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello."}}
@@ -42,7 +45,7 @@ def named(*events):
 def test_a_refusal_before_content_is_a_refused_attempt(serve, odd):
     wrong, right = (200, SSE | SOON, named(START, OVERLOADED)), (200, SSE, named(START, OPEN, WORD, STOP))
     server = odd(lambda number, _: wrong if number < 2 else right)
-    running = serve(server.base_url, provider="anthropic", headroom_s=0)
+    running = serve(server.base_url, provider="anthropic", headroom_s=0, **FAST)
     with (
         anthropic.Anthropic(api_key="k", base_url=running.url, max_retries=0) as client,
         client.messages.stream(**ASKED) as stream,
@@ -76,7 +79,7 @@ def test_the_length_of_a_refused_attempt_does_not_bound_the_answer(serve, odd):
     parts, right = [b": k\n\n", go, *named(OVERLOADED)], b"".join(named(START, OPEN, *[WORD] * 9, STOP))
     length = {"content-length": str(sum(len(part) for part in parts if isinstance(part, bytes)))}
     server = odd(lambda number, _: (200, SSE | SOON | length, parts) if number == 0 else (200, SSE, right))
-    running = serve(server.base_url, provider="anthropic", headroom_s=0)
+    running = serve(server.base_url, provider="anthropic", headroom_s=0, **FAST)
     with (
         httpx2.Client() as client,
         client.stream("POST", f"{running.url}/v1/messages", json=ASKED | {"stream": True}) as answer,
@@ -93,7 +96,7 @@ def test_a_refusal_after_a_ping_is_sent_again_below_the_same_head(serve, odd):
     wrong = (200, SSE | SOON, named(PING, START, OVERLOADED))
     right = (200, SSE, named(START, OPEN, WORD, STOP))
     server = odd(lambda number, _: wrong if number < 2 else right)
-    running = serve(server.base_url, provider="anthropic", headroom_s=0)
+    running = serve(server.base_url, provider="anthropic", headroom_s=0, **FAST)
     with (
         anthropic.Anthropic(api_key="k", base_url=running.url, max_retries=0) as client,
         client.messages.stream(**ASKED) as stream,
@@ -104,7 +107,7 @@ def test_a_refusal_after_a_ping_is_sent_again_below_the_same_head(serve, odd):
 
 def test_the_last_refusal_below_a_head_is_an_event(serve, odd):
     server = odd(lambda *_: (200, SSE | SOON, named(PING, START, OVERLOADED)))
-    running = serve(server.base_url, provider="anthropic", headroom_s=0, max_attempts=2)
+    running = serve(server.base_url, provider="anthropic", headroom_s=0, **FAST, max_attempts=2)
     with (
         anthropic.Anthropic(api_key="k", base_url=running.url, max_retries=0) as client,
         pytest.raises(anthropic.APIStatusError, match="refused"),
@@ -120,7 +123,7 @@ def test_refusals_and_pages_of_bodies_that_are_no_streams(serve, odd):
         (200, JSON, TEXT), (200, HTML, b"<html>Back at ten"), (200, JSON, TEXT),
     ]  # fmt: skip
     server = odd(lambda number, _: answers[number])
-    running = serve(server.base_url)
+    running = serve(server.base_url, headroom_s=0, **FAST)
     with openai.OpenAI(api_key="k", base_url=f"{running.url}/v1", max_retries=1) as client:
         assert client.chat.completions.create(**chat()).choices[0].message.content == "Hi."
         assert client.chat.completions.create(**chat()).choices[0].message.content == "Hi."

@@ -14,7 +14,6 @@ import urllib3
 from aiohttp.abc import AbstractResolver
 
 import paceline
-from paceline.http import unpaced
 
 NARROW = ["100k requests/min", "4M tokens/min", "4 concurrency"]
 """Of requests that are not paced together, most are refused."""
@@ -96,7 +95,6 @@ def crowd(url, stray=None):
 
 
 def test_no_request_is_refused_and_a_stray_one_is_announced(paceline_emulator, caplog):
-    unpaced.kinds.clear()
     world = paceline_emulator(limits={"gpt-5": NARROW}, latency_s=0.02)
     limiter = paceline.Limiter({"openai/*": NARROW})
 

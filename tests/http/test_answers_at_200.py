@@ -17,6 +17,8 @@ from google import genai
 import paceline
 from odd_server import HTML, JSON, SSE, OddServer, sse
 
+pytestmark = pytest.mark.usefixtures("short_probes")
+
 LIMITS = {"openai/*": "60k requests/min", "anthropic/*": "60k requests/min", "gemini/*": "60k requests/min"}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi."}], "max_tokens": 5}
 TEXT = {

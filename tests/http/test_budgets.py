@@ -127,8 +127,8 @@ class TestBudget:
             f"budget: {spent(limiter):.4g} of 0.25 usd/day is spent or reserved"
         ]
 
-    @pytest.mark.long("waits twice as long as a request waits for a budget")
-    def test_it_survives_a_restart_with_a_store(self, server, tmp_path):
+    def test_it_survives_a_restart_with_a_store(self, server, tmp_path, monkeypatch):
+        monkeypatch.setattr("paceline.pacing.allowances.PATIENCE_S", 0.1)
         store = f"sqlite:{tmp_path / 'quotas.db'}"
         for expected in ([200, 429], [429, 429]):
             limiter = paceline.Limiter(BIG, prices=PRICES, budget="0.15 usd/day, 5 usd/month", store=store)

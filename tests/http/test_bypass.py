@@ -17,7 +17,6 @@ XAI = "gRPC api.x.ai is not paced, because it is no HTTP request; to pace it, us
 
 def test_xai_sdk_is_named_if_it_is_imported_already(monkeypatch, caplog):
     """A channel that a client makes later is seen itself."""
-    unpaced.kinds.clear()
     with paceline.instrument(paceline.Limiter()):
         assert unpaced.rows() == []
     monkeypatch.setitem(sys.modules, "xai_sdk", ModuleType("xai_sdk"))

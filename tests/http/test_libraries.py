@@ -182,8 +182,8 @@ async def test_a_task_that_is_cancelled_in_the_queue_is_charged_nothing(world):
     with paceline.instrument(limiter, provider="openai"):
         assert (await by_aiohttp(f"{world.base_url}/v1/chat/completions", CHAT))[0] == 200
         waiting = asyncio.create_task(by_aiohttp(f"{world.base_url}/v1/chat/completions", CHAT))
-        await asyncio.sleep(0.05)
-        assert limiter.status()["pools"][POOL]["waiting"] == 1
+        while limiter.status()["pools"][POOL]["waiting"] == 0:
+            await asyncio.sleep(0.001)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -192,12 +192,12 @@ async def test_a_task_that_is_cancelled_in_the_queue_is_charged_nothing(world):
 
 
 async def test_a_wait_is_outside_of_the_client_s_timeout(world):
-    limiter = paceline.Limiter({"openai/*": ["120 requests/min burst 1"]}, headroom_s=0)
+    limiter = paceline.Limiter({"openai/*": ["40 requests/min burst 1"]}, headroom_s=0)
     with paceline.instrument(limiter, provider="openai"):
-        timeout = aiohttp.ClientTimeout(total=0.4)
+        timeout = aiohttp.ClientTimeout(total=1.2)  # less than the wait, and long for an answer
         url = f"{world.base_url}/v1/chat/completions"
-        answers = await asyncio.gather(*(by_aiohttp(url, CHAT, timeout=timeout) for _ in range(3)))
-    assert [status for status, _ in answers] == [200] * 3
+        answers = await asyncio.gather(*(by_aiohttp(url, CHAT, timeout=timeout) for _ in range(2)))
+    assert [status for status, _ in answers] == [200] * 2
 
 
 def test_nothing_is_charged_where_there_is_no_server(limiter):

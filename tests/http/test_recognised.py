@@ -21,7 +21,6 @@ LIMIT = {"*": "100 requests/min"}
 
 @pytest.fixture(autouse=True)
 def log(caplog):
-    unpaced.kinds.clear()
     recognise._llms.clear()
     caplog.set_level(logging.INFO, "paceline")
     return caplog

@@ -33,7 +33,6 @@ SECRET = "sk-secret-9876543210"
 
 @pytest.fixture(autouse=True)
 def log(caplog):
-    unpaced.kinds.clear()
     caplog.set_level(logging.WARNING, "paceline")
     return caplog
 

@@ -331,7 +331,7 @@ class TestRefusalsAndRetries:
             "rate_limit.wait",
         ]
 
-    async def test_an_attached_client(self, logged):
+    async def test_an_attached_client(self, logged, short_probes):
         records = logged(logging.DEBUG)
         limiter = limiter_of(
             retry=paceline.RetryPolicy(max_attempts=3, backoff_s=0.01), clock=paceline.pacing.clock.SYSTEM_CLOCK

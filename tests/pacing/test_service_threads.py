@@ -135,10 +135,13 @@ class TestTheStoreWorker:
         limiter.acquire("jobs", timeout=BOUND_S).wait().settle()
 
     def test_starts_again_when_it_has_ended(self, limiter):
-        limiter.pacer.pools.worker._queue.put(None)
-        until(lambda: not limiter.pacer.pools.worker.running)
+        worker = limiter.pacer.pools.worker
+        ended = worker._thread
+        worker._queue.put(None)
+        until(lambda: not ended.is_alive())  # and what is due may have started another one by now
         limiter.acquire("jobs", timeout=BOUND_S).wait().settle()
-        assert limiter.pacer.pools.worker.running
+        assert worker.running
+        assert worker._thread is not ended
 
 
 def test_a_step_of_the_page_that_fails_is_one_that_is_missing(monkeypatch):

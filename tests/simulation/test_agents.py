@@ -4,9 +4,16 @@ import pytest
 from tests.simulation.agents import ORDERS, WORLDS, Fleet
 
 LONG = pytest.mark.long("thousands of turns")
+SOAK = {"D", "E"}  # as A, with more turns of agents of other sizes
 
 
-@pytest.mark.parametrize("name", ["G", *(pytest.param(name, marks=LONG) for name in "ADEOTX")])
+def worlds(names):
+    return [
+        pytest.param(name, marks=() if name == "G" else pytest.mark.soak if name in SOAK else LONG) for name in names
+    ]
+
+
+@pytest.mark.parametrize("name", worlds("GADEOTX"))
 def test_in_order_of_arrival_a_fleet_does_what_the_model_does(name):
     world = WORLDS[name]
     found = Fleet(world, **ORDERS["arrival"]).run()
@@ -19,7 +26,7 @@ def test_in_order_of_arrival_a_fleet_does_what_the_model_does(name):
     assert not found.failed
 
 
-@pytest.mark.parametrize("name", ["G", *(pytest.param(name, marks=LONG) for name in "ADEOTUX")])
+@pytest.mark.parametrize("name", worlds("GADEOTUX"))
 def test_conversations_continue_while_their_prompts_are_cached(name):
     world = WORLDS[name]
     found = Fleet(world, **ORDERS["rule"]).run()

@@ -6,7 +6,9 @@ from tests.simulation.seeds import Options, check, differing, drawn, minimised, 
 
 from grids import WORLD, some
 
-SEEDS = range(72)
+SEEDS = [seed for seed in range(72) if seed not in {10, 38}]
+"""Two of the first take as long as the other seventy: `make seeds`."""
+
 QUICK = {0, 2, 3, 5, 6, 8, 9, 11}
 """Those that `make test` runs: the quick ones of the first quarter. `make test-all` runs the others, too."""
 

@@ -5,7 +5,7 @@ import random
 import pytest
 from tests.simulation.fleet import Fleet
 
-from grids import WORLD
+from grids import WORLD, sampled
 
 pytestmark = WORLD
 
@@ -72,8 +72,9 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.__name__)
+@pytest.mark.parametrize(
+    ("trouble", "rule"), sampled([*TROUBLES], [*RULES], quick=[]), ids=lambda it: getattr(it, "__name__", it)
+)
 def test_it_is_not_overspent(trouble, rule):
     hub = trouble(rule, {}).run()
     assert hub.lost == 0
@@ -136,9 +137,9 @@ def test_processes_that_infer_a_limit_need_a_store():
     """Each of four begins with four times the limit, and is not told of it."""
 
     def sent(capacity):
-        settings = {"limits": {"m": QUOTA}, "latency_s": 0.5, "jitter": 0.3, **BLIND}
+        settings = {"limits": {"m": "200 requests/min"}, "latency_s": 0.5, "jitter": 0.3, **BLIND}
         hub = Fleet(
-            "2400 requests/min",
+            "800 requests/min",
             settings,
             capacity=capacity,
             hosts=4,
@@ -188,7 +189,7 @@ def troubled(seed):
     return hub
 
 
-@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(2_000), marks=pytest.mark.soak)], ids=len)
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(2_000), marks=pytest.mark.soak)], ids=len)
 def test_random_troubles(seeds):
     sent = refused = 0
     for seed in seeds:

@@ -24,7 +24,7 @@ SEEDS = {
     "in process": range(450),
     "on a server": range(10_000, 10_050),
 }
-"""100 000 commands in all; `make soak` plays them all, `make test-all` every sixth world, `make test` every 90th."""
+"""100 000 commands in all; `make soak` plays them all, `make test-all` every tenth world, `make test` every 90th."""
 
 HAPPENS = {
     "granted": 10_000, "waits": 10_000, "settled": 10_000, "opening": 5_000, "paused": 2_000, "spread": 2_000,
@@ -36,7 +36,7 @@ HAPPENS = {
 
 every = pytest.mark.parametrize(
     "every",
-    [90, pytest.param(6, marks=pytest.mark.long("thousands of commands")), pytest.param(1, marks=pytest.mark.soak)],
+    [90, pytest.param(10, marks=pytest.mark.long("thousands of commands")), pytest.param(1, marks=pytest.mark.soak)],
 )
 
 

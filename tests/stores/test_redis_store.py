@@ -113,8 +113,8 @@ def test_pools_and_prefixes_are_kept_apart(store, redis_server):
 
 def test_two_processes_share_by_the_servers_clock(store, redis_server):
     second = RedisStore(redis_server.socket_url, timeout_s=5.0)
-    first = store.exchange("pool", message(amount=1_000.0))
     before_ns = time.monotonic_ns()
+    first = store.exchange("pool", message(amount=1_000.0))
     lack_ns = second.exchange("pool", message(1, "b", 0.0)).standings[0].lack_ns
     while (later := second.exchange("pool", message(2, "b", 0.0))).standings[0].lack_ns > lack_ns - 20_000_000:
         time.sleep(0.001)
