@@ -52,6 +52,7 @@ async def test_results_as_they_come():
     assert [done.value async for done in quiet(wait, range(3))] == [2, 1, 0]
 
 
+@pytest.mark.filterwarnings(UNPACED)
 async def test_items_may_be_asynchronous_and_endless():
     async def numbers():
         number = 0
@@ -144,6 +145,13 @@ class TestCrowd:
         with pytest.warns(paceline.PacelineWarning, match=r"limiter.attach\(client\)") as warned:
             await quiet(double, range(3 * AHEAD))
         assert len(warned) == 1
+
+    @pytest.mark.filterwarnings(UNPACED)
+    async def test_values_of_a_journal_are_no_calls(self, tmp_path, recwarn):
+        await quiet(double, range(3 * AHEAD), journal=tmp_path / "answers.db")
+        recwarn.clear()
+        await quiet(double, range(3 * AHEAD + 1), journal=tmp_path / "answers.db")
+        assert not recwarn.list
 
     def paced(self, limits, items, seconds, function=None, **options):
         """The virtual time of a map, the most calls in flight, and the most that waited."""

@@ -42,13 +42,14 @@ class Crowd:
         most: The same.
         running: How many calls run, or have a result that is not read yet.
         ahead: How many of them wait for a permit, or have not asked for one yet.
+        called: How many calls have ended.
         is_paced: Whether a call has asked for a permit.
         has_ended: Whether a call that still waits must not go on.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.running = self.ahead = 0
+        self.running = self.ahead = self.called = 0
         self.is_paced = self.has_ended = False
         self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
@@ -82,12 +83,13 @@ class Crowd:
 
     @contextmanager
     def inside(self, place: Place) -> Iterator[None]:
-        """What is called in the block belongs to the call at ``place``."""
+        """A call: what the block calls belongs to ``place``."""
         token = _places.set((*_places.get(), place))
         try:
             yield
         finally:
             _places.reset(token)
+            self.called += 1
 
     @contextmanager
     def around_wait(self) -> Iterator[None]:

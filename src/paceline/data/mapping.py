@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 from paceline.core.results import PacelineWarning, QuotaError, StoreError
 from paceline.data.crowd import AHEAD, CallEndedError, Crowd, Place
 from paceline.data.journal import Journal, Keys
-from paceline.data.progress import Bar, bar
+from paceline.data.progress import bar
 from paceline.pacing.owners import in_a_loop, is_async
 from paceline.pacing.permit import around_waits
 
@@ -136,19 +136,16 @@ class Map(Generic[T, R]):
                 async for done in dones:
                     if done.error is not None:
                         errors[done.index] = done.error
-                    self._show(shown, crowd, len(errors))
+                    shown.advance(len(errors))
+                    if crowd.called >= AHEAD and not crowd.is_paced:
+                        crowd.is_paced = True  # it is said once
+                        self._warn("nothing that it calls is paced: limiter.attach(client) paces a client")
                     yield done
         if errors:
             first = min(errors)
             self._warn(
                 f"{len(errors):,} calls have raised, the first one for item {first}: {type(errors[first]).__name__}"
             )
-
-    def _show(self, shown: Bar, crowd: Crowd, failed: int) -> None:
-        """Show the progress; warn when many calls have asked for no permit."""
-        shown.advance(failed)
-        if shown.done == AHEAD and not crowd.is_paced:
-            self._warn("nothing that it calls is paced: limiter.attach(client) paces a client")
 
     def _warn(self, text: str) -> None:
         name = getattr(self._function, "__name__", type(self._function).__name__)
