@@ -5,10 +5,13 @@ import json
 import sys
 import threading
 
+import pydantic
 import pytest
 from batch_helpers import FAST
 
 import paceline
+from odd_server import JSON, OddServer
+from paceline.batch.forms import Form, lines_of
 from paceline.batch.rows import text_of
 
 ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
@@ -118,6 +121,64 @@ def test_the_extra_is_named(monkeypatch):
     monkeypatch.delitem(vars(paceline), "run", raising=False)
     with pytest.raises(ImportError, match=r"paceline.run needs the package rich.*: pip install 'paceline\[cli\]'"):
         paceline.run([])
+
+
+class Reply(pydantic.BaseModel):
+    number: int
+
+
+SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
+
+
+class TestSchemas:
+    """The answers in a form that is asked for."""
+
+    @pytest.fixture
+    def reply(self, monkeypatch):
+        """Rows, answered with these texts."""
+        monkeypatch.setenv("OPENAI_API_KEY", "key")
+
+        def reply(*texts, schema):
+            def answer(_, body):
+                message = {"role": "assistant", "content": texts[int(body["messages"][0]["content"])]}
+                usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+                choices = [{"index": 0, "finish_reason": "stop", "message": message}]
+                return 200, JSON, {"id": "1", "object": "chat.completion", "choices": choices, "usage": usage}
+
+            with OddServer(answer) as server:
+                rows = [{"prompt": str(number)} for number in range(len(texts))]
+                options = {"limits": {"*": FAST}, "progress": False, "schema": schema}
+                answered = paceline.run(rows, model="gpt-5", base_url=server.base_url, **options)
+                assert server.asked[0]["response_format"]["json_schema"]["schema"]["required"] == ["number"]
+                return answered
+
+        return reply
+
+    @pytest.mark.parametrize("schema", [Reply, SCHEMA])
+    def test_answers_are_read_and_checked(self, reply, schema):
+        good, wrong, none = reply('{"number": 5}', '{"number": "five"}', "five", schema=schema)
+        assert (good["answer"], good["error"]) == ({"number": 5}, None)
+        for row in (wrong, none):
+            assert row["answer"] is None
+            assert row["error"].startswith("invalid_answer: the answer has not the form of the schema")
+            assert "five" not in row["error"]
+
+    @pytest.mark.parametrize(
+        ("model", "place"),
+        [
+            ("claude-sonnet-4-5", ("params", "output_config", "format", "schema")),
+            ("gemini-2.5-flash", ("body", "generationConfig", "responseJsonSchema")),
+        ],
+    )
+    def test_each_provider_is_asked_in_its_own_way(self, model, place):
+        (found,) = lines_of([{"prompt": "a"}], Form(model, schema=SCHEMA), "rows")
+        for name in place:
+            found = found[name]
+        assert found == SCHEMA
+
+    def test_what_is_no_schema(self, ask):
+        with pytest.raises(paceline.QuotaError, match="schema is a int: give a model of pydantic"):
+            ask(ROWS, prompt="text", schema=5)
 
 
 @pytest.mark.parametrize(

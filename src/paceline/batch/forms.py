@@ -54,6 +54,7 @@ class Form:
         key: The column with the identity of a row; ``custom_id``, ``id`` or ``key`` if none is given, and else its number and content.
         max_tokens: The maximum output of an answer.
         provider: The provider whose API is used; by the model if none is given.
+        schema: The JSON schema of the answers.
     """
 
     model: str | None = None
@@ -62,6 +63,7 @@ class Form:
     key: str | None = None
     max_tokens: int | None = None
     provider: str | None = None
+    schema: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
@@ -349,18 +351,26 @@ def _asked(custom_id: str | int, model: str, messages: list[Any], form: Form) ->
     """The line of a request with these messages, in the form of its provider."""
     home = _home(model, form)
     if home == "anthropic":
-        most = form.max_tokens or ANSWER_TOKENS
-        return {"custom_id": custom_id, "params": {"model": model, "max_tokens": most, "messages": messages}}
+        params = {"model": model, "max_tokens": form.max_tokens or ANSWER_TOKENS, "messages": messages}
+        if form.schema is not None:  # anthropic's SDK 2.11 (2026-11)
+            params["output_config"] = {"format": {"type": "json_schema", "schema": form.schema}}
+        return {"custom_id": custom_id, "params": params}
     if home == "gemini" and all(isinstance(one.get("content"), str) for one in messages):
         roles = {"assistant": "model"}
         contents = [
             {"role": roles.get(one["role"], one["role"]), "parts": [{"text": one["content"]}]} for one in messages
         ]
-        settings = {"generationConfig": {"maxOutputTokens": form.max_tokens}} if form.max_tokens else {}
-        return _generate(custom_id, model, {"contents": contents, **settings})
+        settings: dict[str, Any] = {"maxOutputTokens": form.max_tokens} if form.max_tokens else {}
+        if form.schema is not None:  # google-genai 3.4 (2026-11)
+            settings |= {"responseMimeType": "application/json", "responseJsonSchema": form.schema}
+        return _generate(
+            custom_id, model, {"contents": contents, **({"generationConfig": settings} if settings else {})}
+        )
     # OpenAI's newer models refuse max_tokens, and most other servers know no other name.
     name = "max_completion_tokens" if home in ("openai", "azure", "groq") else "max_tokens"
     body = {"model": model, "messages": messages, **({name: form.max_tokens} if form.max_tokens else {})}
+    if form.schema is not None:
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.schema}}
     return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
 
 

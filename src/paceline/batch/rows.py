@@ -7,8 +7,10 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from paceline.batch.forms import Form, lines_of, read_rows
 from paceline.core.results import QuotaError
@@ -29,6 +31,7 @@ def run(
     journal: str | os.PathLike[str] | None = None,
     into: str = "answer",
     max_tokens: int | None = None,
+    schema: Any = None,
     progress: bool = True,
     **settings: Any,
 ) -> Any:
@@ -46,6 +49,8 @@ def run(
             answered until a crash is lost.
         into: The new column with the texts of the answers. ``error`` is the other one.
         max_tokens: The most tokens of an answer.
+        schema: A model of pydantic, or a JSON schema: each answer is asked for in this form, and is a dict. One of another form is an
+            error. A JSON schema is checked if the package jsonschema is installed.
         progress: Whether to show the progress on standard error.
         **settings: Settings of the command by name: ``tier=2``, ``limits={"gpt-5": "500 requests/min"}``, ``base_url=...``,
             ``workers``, ``store``, ``budget``.
@@ -67,12 +72,12 @@ def run(
     except ModuleNotFoundError as error:
         raise ImportError(f"paceline.run needs the package {error.name}: pip install 'paceline[cli]'") from error
     found, table = _rows(rows)
+    form = Form(model, key=key, max_tokens=max_tokens, schema=_schema_of(schema))
+    asked = found
     if callable(prompt):
-        asked, form = [{**row, "prompt": prompt(row)} for row in found], Form(model, "prompt", None, key, max_tokens)
-    else:
-        is_template = prompt is not None and "{" in prompt
-        form = Form(model, None if is_template else prompt, prompt if is_template else None, key, max_tokens)
-        asked = found
+        asked, form = [{**row, "prompt": prompt(row)} for row in found], replace(form, column="prompt")
+    elif prompt is not None:
+        form = replace(form, template=prompt) if "{" in prompt else replace(form, column=prompt)
     config = Config.load(given=settings, where="arguments")
     lines = lines_of(asked, form, "rows")
     if not lines:
@@ -88,8 +93,36 @@ def run(
     if code == INTERRUPTED:
         raise KeyboardInterrupt
     unsent = None, "it was not sent: the run has ended before"
-    columns = [answers.get(str(line["custom_id"]), unsent) for line in lines]
+    columns = [_read(schema, *answers.get(str(line["custom_id"]), unsent)) for line in lines]
     return table(found, {into: [text for text, _ in columns], "error": [error for _, error in columns]})
+
+
+def _schema_of(schema: Any) -> Mapping[str, Any] | None:
+    if schema is None or isinstance(schema, Mapping):
+        return schema
+    if not hasattr(schema, "model_json_schema"):
+        raise QuotaError(f"schema is a {type(schema).__name__}: give a model of pydantic, or a JSON schema as a dict")
+    return cast("Mapping[str, Any]", schema.model_json_schema())
+
+
+def _read(schema: Any, text: str | None, error: str | None) -> tuple[Any, str | None]:
+    """An answer in the form of ``schema``; no message quotes it."""
+    if schema is None or text is None:
+        return text, error
+    try:
+        if not isinstance(schema, Mapping):
+            return schema.model_validate_json(text).model_dump(mode="json"), None
+        value = json.loads(text)
+    except ValueError as invalid:
+        return None, f"invalid_answer: the answer has not the form of the schema ({type(invalid).__name__})"
+    try:
+        jsonschema = import_module("jsonschema")
+    except ImportError:
+        return value, None
+    wrong = next(jsonschema.validators.validator_for(schema)(schema).iter_errors(value), None)
+    if wrong is None:
+        return value, None
+    return None, f"invalid_answer: the answer has not the form of the schema (at {wrong.json_path}: {wrong.validator})"
 
 
 _Table = Callable[[list[dict[str, Any]], dict[str, list[Any]]], Any]
