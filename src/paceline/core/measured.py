@@ -9,11 +9,11 @@ from abc import abstractmethod
 from math import ceil, inf, isfinite, log, log2
 from typing import Generic, TypeVar
 
+from paceline.core.in_flight import InFlightBound, InFlightNote
 from paceline.core.meters import FAR_NS, Meter
 from paceline.core.quota import CONCURRENCY, NS, Quota, Rule
 from paceline.core.rate import MeasuredRate, Phase, RateNote
 from paceline.core.results import Reservation
-from paceline.core.window import InFlightNote, InFlightWindow
 
 Note = TypeVar("Note", RateNote, InFlightNote)
 
@@ -149,42 +149,42 @@ class InFlightMeter(FoundMeter[InFlightNote]):
     """The bound on the number in flight.
 
     Attributes:
-        window: The bound.
+        bound: The bound.
     """
 
-    __slots__ = ("window",)
+    __slots__ = ("bound",)
 
     def __init__(self, index: int) -> None:
         super().__init__(index, CONCURRENCY, 0.0)
-        self.window = InFlightWindow()
+        self.bound = InFlightBound()
 
     @property
     def found(self) -> float | None:
-        return self.window.size if isfinite(self.window.size) else None
+        return self.bound.size if isfinite(self.bound.size) else None
 
     @property
     def limits(self) -> bool:
-        return isfinite(self.window.size)
+        return isfinite(self.bound.size)
 
     def off(self, now_ns: int) -> None:  # noqa: ARG002
-        self.window, self.notes = InFlightWindow(), {}
+        self.bound, self.notes = InFlightBound(), {}
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
-        return now_ns if self.window.in_flight + ahead < self.window.size else FAR_NS
+        return now_ns if self.bound.in_flight + ahead < self.bound.size else FAR_NS
 
     def charge(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
-        note = self.window.sent(now_ns)
+        note = self.bound.sent(now_ns)
         self.notes[note.number] = note
         return note.number
 
     def unsent(self, now_ns: int, mark: int, charged: float) -> None:  # noqa: ARG002
         if (note := self.notes.pop(mark, None)) is not None:
-            self.window.unsent(note)
+            self.bound.unsent(note)
 
     def answered(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
         if (note := self.notes.pop(mark, None)) is not None:
-            self.window.answered(now_ns, note)
+            self.bound.answered(now_ns, note)
 
     def explained(self, now_ns: int, reservation: Reservation) -> None:  # noqa: ARG002
         if (note := self.take(reservation)) is not None:
-            self.window.unsent(note)
+            self.bound.unsent(note)

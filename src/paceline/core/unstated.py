@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import inf
 
 from paceline.core.account import Account
+from paceline.core.in_flight import blame
 from paceline.core.ledger import Ledger
 from paceline.core.measured import InFlightMeter, RateMeter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS
 from paceline.core.results import Refusal, Reservation, Source, SourceKind
-from paceline.core.window import blame
 
 MEASURED = Source(SourceKind.LEARNED, "measured")
 """The source of what was found."""
@@ -135,7 +135,7 @@ class Unstated:
         """Bound the number in flight: a refusal has named it."""
         in_flight = self._in_flight
         if in_flight is not None and (note := in_flight.take(reservation)) is not None:
-            in_flight.window.named(now_ns, note)
+            in_flight.bound.named(now_ns, note)
 
     def _blame(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
         """Blame the rate of the unit that a refusal names. If it names none, the number in flight may be the reason, too."""
@@ -151,7 +151,7 @@ class Unstated:
         if in_flight is None or note is None:
             rate.rate.refused(now_ns, rate_note, asked_ns)
         else:
-            blame(now_ns, rate.rate, rate_note, in_flight.window, note, asked_ns)
+            blame(now_ns, rate.rate, rate_note, in_flight.bound, note, asked_ns)
 
     @property
     def _guilty(self) -> str:
