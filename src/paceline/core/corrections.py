@@ -37,7 +37,7 @@ class Corrections:
         ledger: The ledger.
         accounts: Its quotas.
         shared: Whether other processes make the same changes.
-        guesses: The limits that no answer has confirmed.
+        guesses: The limits that may be too low, and are tested upward.
         unstated: The limits that neither the user nor an answer states.
         notices: What the user should know, for the log; the reader empties it.
     """
