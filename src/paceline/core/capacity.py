@@ -172,7 +172,7 @@ class LocalCapacity:
                 amounts[index] += amount
         for account, amount in zip(self.ledger.accounts, amounts, strict=True):
             m, tracker = account.meter, account.tracker
-            if amount and (by_ns := m.unsent_ns(now_ns, amount)):
+            if amount and (by_ns := m.surplus_ns(now_ns, amount)):
                 (tracker.no_refill if tracker is not None else m.shift)(now_ns, by_ns)
 
     def sent(self, now_ns: int, reservation: Reservation) -> None:

@@ -15,10 +15,10 @@ from paceline.core.quota import CONCURRENCY, NS, Quota, Rule
 from paceline.core.rate import MeasuredRate, Phase, RateNote
 from paceline.core.results import Reservation
 
-Note = TypeVar("Note", RateNote, InFlightNote)
+T = TypeVar("T", RateNote, InFlightNote)
 
 
-class FoundMeter(Meter, Generic[Note]):
+class FoundMeter(Meter, Generic[T]):
     """A limit that is found from outcomes. Each attempt has a note, whose number is its mark.
 
     Attributes:
@@ -30,7 +30,7 @@ class FoundMeter(Meter, Generic[Note]):
 
     def __init__(self, index: int, unit: str, period_s: float) -> None:
         self.index = index
-        self.notes: dict[int, Note] = {}
+        self.notes: dict[int, T] = {}
         self.quota = Quota(unit, 1.0, period_s, rule=Rule.MEASURED)
         self.headroom_s, self.most = 0.0, inf
 
@@ -41,7 +41,7 @@ class FoundMeter(Meter, Generic[Note]):
 
     @property
     @abstractmethod
-    def limits(self) -> bool:
+    def is_limiting(self) -> bool:
         """Whether it holds attempts back now."""
 
     @abstractmethod
@@ -60,7 +60,7 @@ class FoundMeter(Meter, Generic[Note]):
     def among(self, now_ns: int, total: float, peers: int) -> None:
         """Note the sum of what so many processes have told, this one among them."""
 
-    def take(self, reservation: Reservation) -> Note | None:
+    def take(self, reservation: Reservation) -> T | None:
         """The note of an attempt, which has no note from now on; ``None`` for one that has none."""
         return self.notes.pop(reservation.marks[self.index], None) if self.index < len(reservation.marks) else None
 
@@ -103,7 +103,7 @@ class RateMeter(FoundMeter[RateNote]):
         return self.rate.cycle.top * self.quota.period_s or None
 
     @property
-    def limits(self) -> bool:
+    def is_limiting(self) -> bool:
         return self.rate.phase is not Phase.OFF
 
     def off(self, now_ns: int) -> None:
@@ -163,7 +163,7 @@ class InFlightMeter(FoundMeter[InFlightNote]):
         return self.bound.size if isfinite(self.bound.size) else None
 
     @property
-    def limits(self) -> bool:
+    def is_limiting(self) -> bool:
         return isfinite(self.bound.size)
 
     def off(self, now_ns: int) -> None:  # noqa: ARG002

@@ -173,7 +173,7 @@ class Meter(ABC):
         """Count the charge ``amount`` as made now, where the instant counts; return its mark."""
         return mark
 
-    def unsent_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
+    def surplus_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
         """By how much the level is too high while charges of ``amount`` are not sent: the provider's bucket stays full."""
         return 0
 
@@ -285,7 +285,7 @@ class Bucket(Meter):
             self.opened = max(self.opened + amount, small_burst_s(self.quota) * self.quota.rate)
             self.widen()
 
-    def unsent_ns(self, now_ns: int, amount: float) -> int:
+    def surplus_ns(self, now_ns: int, amount: float) -> int:
         return max(now_ns + ceil(amount * self.ns_per_unit) - self.full_at_ns, 0)
 
     def set_ceiling(self, now_ns: int, ceiling: float) -> None:
@@ -463,7 +463,7 @@ class Held(Bucket):
     def arrive(self, now_ns: int, amount: float) -> None:
         """What is in flight is held, and not refilled."""
 
-    def unsent_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
+    def surplus_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
         return 0
 
     @property
@@ -551,7 +551,7 @@ class Spread(Bucket):
             self.amounts[i] += change
             self.used += change
 
-    def unsent_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
+    def surplus_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
         return 0
 
     def forget(self, now_ns: int) -> None:
@@ -796,7 +796,7 @@ class Exact(Meter):
         self._configure(self.quota.with_amount(amount, period_s))
 
 
-def restarts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
+def window_starts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
     """The midnights of yesterday, today and the two days after in the time zone ``anchor``, in seconds since the epoch.
 
     For the anchor ``month`` the starts of the last month, this one and the two after; ``None`` for other anchors. A
@@ -841,7 +841,7 @@ class Window(Meter):
         if self.start_ns - self.period_ns <= now_ns < self.stop_ns:
             return
         at_ns = now_ns + self.ahead_ns
-        days = restarts(self.quota.anchor, at_ns)
+        days = window_starts(self.quota.anchor, at_ns)
         if days is None:
             self.start_ns = now_ns - at_ns % self.period_ns
             self.stop_ns = self.start_ns + self.period_ns

@@ -66,7 +66,7 @@ class Refill:
         """Whether the present series of readings is that of no bucket."""
         return self._most_s > LONGER_PERIOD * self._least_s
 
-    def learn_period(self, reading: Reading) -> float | None:
+    def learn_bucket_period(self, reading: Reading) -> float | None:
         """The period of a bucket, once the readings agree about it; ``None`` before."""
         limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
         if limit is None or remaining is None or reset_s is None:
@@ -92,7 +92,7 @@ class Refill:
             return None
         return usual(self._low_s, self._high_s)
 
-    def learn_restart(
+    def learn_counter_period(
         self, sent_ns: int, reading: Reading, known: float, known_s: float, charged_since: Callable[[int], float]
     ) -> float | None:
         """The period of a counter, or of a trailing period, once the readings show it; ``None`` before.

@@ -64,9 +64,9 @@ class Unstated:
                 meter.off(now_ns)
 
     @property
-    def limits(self) -> bool:
+    def is_limiting(self) -> bool:
         """Whether one of these limits holds attempts back now."""
-        return any(meter.limits for meter in self.meters)
+        return any(meter.is_limiting for meter in self.meters)
 
     def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
         """The first instant at which these limits allow ``amounts``, and the index of the account that binds."""
