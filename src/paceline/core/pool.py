@@ -64,7 +64,7 @@ class Pool:
         self.name = name
         self.capacity = capacity
         self.queue = Queue() if queue is None else queue
-        self.queue.share = self._seconds_of
+        self.queue.seconds_of = self._seconds_of
         self.wake_ns: int | None = None
         self.counts: defaultdict[str, int] = defaultdict(int)  # three times as fast as a Counter
         self.waited_ns = self.longest_ns = self.saved_tokens = 0
@@ -245,7 +245,7 @@ class Pool:
         """Compute what the cached tokens of ``waiter`` save."""
         if waiter.lost_ns:
             cached: Cost = {REQUESTS: 0.0, CONCURRENCY: 0.0, INPUT_TOKENS: float(waiter.cached_tokens)}
-            waiter.saves = self.queue.share(self.ledger.amounts(cached))
+            waiter.saves = self.queue.seconds_of(self.ledger.amounts(cached))
 
     def drain(self) -> None:
         """Drop all waiters: in a forked child they belong to the parent."""
