@@ -420,7 +420,7 @@ class Ledger:
         opened = account.meter.opened if isinstance(account.meter, Bucket) else math.inf
         restarting = Restarting(account.meter.quota, now_ns, self.headroom_s, stop_ns, opened + used)
         self._replace(now_ns, account, restarting, used)
-        restarting.counted = used
+        restarting.counted = used  # the log that it may have taken does not say what belongs to the present window
 
     def _replace(self, now_ns: int, account: Account, spread: Spread, used: float) -> None:
         """Count ``account`` with ``spread``, a new meter, from now on; it takes the log of the present one, or ``used``."""

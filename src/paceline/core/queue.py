@@ -179,18 +179,18 @@ class _Lane:
         cached: A heap of the instants at which cached prompts are lost, with the numbers of their waiters; also of former
             waiters, and of former instants.
         owed: The cost of the cached requests that went before earlier ones, less what these were given for it.
-        row: The sorted list that holds its key, the busy or the idle one; empty before the first place.
+        keys: The sorted list that holds its key, the busy or the idle one; empty before the first place.
         key: Its key in that list.
     """
 
-    __slots__ = ("cached", "finish", "key", "owed", "row", "spec", "waiters")
+    __slots__ = ("cached", "finish", "key", "keys", "owed", "spec", "waiters")
 
     def __init__(self, spec: LaneSpec) -> None:
         self.spec = spec
         self.waiters: OrderedDict[int, Waiter] = OrderedDict()
         self.finish = self.owed = 0.0
         self.cached: list[tuple[int, int]] = []
-        self.row: list[_Key] = []
+        self.keys: list[_Key] = []
         self.key: _Key = (0, 0.0, inf, 0, 0, "")
 
     @property
@@ -485,11 +485,11 @@ class Queue:
 
     def _place(self, lane: _Lane) -> None:
         """Compute the key of ``lane`` again, and move it to its place in the sorted lists."""
-        if lane.row:
-            del lane.row[bisect_left(lane.row, lane.key)]
-        lane.row = self._busy if lane.waiters else self._idle
+        if lane.keys:
+            del lane.keys[bisect_left(lane.keys, lane.key)]
+        lane.keys = self._busy if lane.waiters else self._idle
         lane.key = self._key(lane)
-        insort(lane.row, lane.key)
+        insort(lane.keys, lane.key)
 
     def _one_less(self, lane: _Lane) -> None:
         """Count the removal of a waiter from ``lane``."""

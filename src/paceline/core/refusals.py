@@ -24,7 +24,8 @@ class Refusals:
     """Learns from refusals for rate and growth.
 
     A refusal that names no quota is taken for one about the tightest quota. One about a quota that is not listed adds it, if
-    it states the limit. Else it teaches nothing: it has no amount to begin with, and the pool only pauses.
+    it states the limit. Else that limit is measured, if no quota has its unit and period. A refusal that is about none teaches
+    nothing, and the pool only pauses.
 
     Args:
         corrections: Corrects the quotas.
@@ -38,7 +39,14 @@ class Refusals:
         self._doubted: dict[int, set[int]] = {}  # of windows, the starts of those with refusals
 
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
-        """Learn from a refusal for rate or growth; whether it has added a quota, or stated another limit."""
+        """Learn from a refusal for rate or growth; whether it has added a quota, or stated another limit.
+
+        1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.Unstated` alone.
+        2. A stated limit is taken, or added as a quota.
+        3. Where next to nothing of the quota was used, another limit must hold. It is measured from now on.
+        4. What has a rule of its own: slots become fewer, a guess falls back, windows and stated restarts are doubted.
+        5. The tracker learns the level, the burst and the rate; it may show that the quota is no bucket.
+        """
         if not refusal.kind.about_rate:
             self._unstated.explained(now_ns, reservation)
             return False

@@ -43,14 +43,14 @@ COUNTER_PART, COUNTER_NS = 20, 2 * NS
 """A bucket asks to wait until it has refilled the refused amount. A refusal is that of a counter if it asks to wait longer, by
 more than the refill of one part in ``COUNTER_PART`` of the burst and ``COUNTER_NS`` together."""
 
-MEASURED_S = 4.0
-"""Two refusals at least this far apart measure a rate: the level at the server was about zero at both."""
+APART_S = 4.0
+"""Two refusals at least this far apart show the rate between them: the level at the server was about zero at both."""
 
-MEASURED_PART = 0.97
-"""A ceiling is set to this part of the measured rate. With the whole of it, refusals were twice as frequent, for 0.3 % of speed."""
+CEILING_PART = 0.97
+"""A ceiling is set to this part of that rate. With the whole of it, refusals were twice as frequent, for 0.3 % of speed."""
 
 CLIMB = 0.02
-"""By how much a learned ceiling climbs within the time over which its rate was measured: after a longer measurement it
+"""By how much a learned ceiling climbs within the time between the two refusals: after a longer one it
 climbs more slowly. It climbs faster the longer there is no refusal."""
 
 CLIMB_NS = NS // 2
@@ -86,7 +86,16 @@ class Note(NamedTuple):
 
 
 class KeptReading(NamedTuple):
-    """A reading that shows more left than its note. It is kept as long as refunds of attempts in flight may explain that."""
+    """A reading that shows more left than its note. It is kept as long as refunds of attempts in flight may explain that.
+
+    Attributes:
+        sent_ns: When its attempt was sent.
+        now_ns: When the reading came.
+        lack_ns: What the server's bucket lacked from full.
+        note: The note of its attempt.
+        earlier_ns: The charges shortly before the attempt, which the server may have counted after it.
+        about_ns: By how much the reading may be wrong.
+    """
 
     sent_ns: int
     now_ns: int
@@ -109,6 +118,7 @@ class QuotaTracker:
         charged: The sum of all charges.
         shifted_ns: The sum of the corrections of the level within this epoch, by which older notes are brought up to date.
             Those of :meth:`take_level` and :meth:`gain` do not count: they come with a new epoch.
+        about_ns: Attempts that were sent within this time of each other may reach the server in the other order.
         refused_amount: The sum of the charges of refused attempts.
         limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
@@ -143,7 +153,7 @@ class QuotaTracker:
         self._refusal: tuple[int, float] | None = None
         self._busy_s = 0.0  # seconds of demand in which the ceiling has climbed since then
         self._last_ns = 0  # when the last refusal came
-        self._climb_s = MEASURED_S  # seconds of demand in which the ceiling climbs by CLIMB
+        self._climb_s = APART_S  # seconds of demand in which the ceiling climbs by CLIMB
         self._climbed_ns = 0  # when the ceiling climbed last
         self._steady = False  # whether it climbs at one speed, and no faster after a time without refusals
         self._as_of_ns = 0  # when the last reading was taken that changed the level
@@ -176,7 +186,7 @@ class QuotaTracker:
                 self._tested_ns = 0
 
     def granted(self, now_ns: int, amount: float, spent: float) -> Note:
-        """Count an attempt that is sent now, charged ``amount``; return its note. ``spent``: as in the ledger."""
+        """Count an attempt that is sent now, charged ``amount``; return its note. ``spent``: as in the account."""
         if self.meter.ceiling < 1:
             self.climb(now_ns, amount)
         charged = self.charged + amount  # as log_charges() does, mostly without a call
@@ -194,7 +204,7 @@ class QuotaTracker:
         self.charged = charged
 
     def note(self, spent: float) -> Note:
-        """The note of an attempt that is sent now; ``spent``: as in the ledger."""
+        """The note of an attempt that is sent now; ``spent``: as in the account."""
         return Note(self.meter.full_at_ns, self.shifted_ns, self.charged, self.charged - spent, self.epoch)
 
     def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> None:
@@ -316,7 +326,7 @@ class QuotaTracker:
 
         Args:
             now_ns: The present.
-            spent: As in the ledger.
+            spent: As in the account.
             open_before: The charges of the attempts in flight that were sent at an instant or before.
         """
         kept = self._kept
@@ -355,12 +365,12 @@ class QuotaTracker:
         return lack + after, lack + since if self.meter.quota.unit == REQUESTS else math.inf
 
     def admitted_since(self, since_ns: int, spent: float) -> float:
-        """What this pool has used since an instant: its true costs, without those of refused attempts. ``spent``: as in the ledger."""
+        """What this pool has used since an instant: its true costs, without those of refused attempts. ``spent``: as in the account."""
         before = bisect_right(self._slices, (since_ns, 0.0)) - 1
         return spent - self.refused_amount - (self._slices[before][1] if before >= 0 else 0.0)
 
     def used_lately(self, now_ns: int, spent: float) -> tuple[int, float]:
-        """Since when this pool has sent attempts, a period ago at most, and what of them was not refused. ``spent``: as in the ledger."""
+        """Since when this pool has sent attempts, a period ago at most, and what of them was not refused. ``spent``: as in the account."""
         slices, since_ns = self._slices, now_ns - round(self.meter.quota.period_s * NS)
         first = bisect_right(slices, (since_ns, 0.0))
         at_ns, before = slices[first] if first < len(slices) else (now_ns, self.charged)
@@ -481,7 +491,7 @@ class QuotaTracker:
     def _measure(self, now_ns: int, sent_ns: int, note: Note) -> bool:
         """Measure the rate: what was admitted between two refusals is the refill. True: the quota is no bucket."""
         admitted = note.charged - self.refused_amount
-        if self._refusal is not None and sent_ns - self._refusal[0] >= MEASURED_S * NS:
+        if self._refusal is not None and sent_ns - self._refusal[0] >= APART_S * NS:
             true = 1 - note.refunded / note.charged if note.charged else 1.0  # the true costs, as a part of the charges
             rate = (admitted - self._refusal[1]) * true / (sent_ns - self._refusal[0]) * NS
             share = rate / self.meter.quota.rate
@@ -490,9 +500,9 @@ class QuotaTracker:
                 self._refusal = None
                 return True  # the refill is so low that the quota is a counter that restarts
             if share < self.meter.ceiling:
-                self._change(now_ns, What.SET_CEILING, max(MEASURED_PART * share, CUT_LEAST * self.meter.ceiling))
+                self._change(now_ns, What.SET_CEILING, max(CEILING_PART * share, CUT_LEAST * self.meter.ceiling))
                 self.begin_epoch(now_ns)
-        if self._refusal is None or sent_ns - self._refusal[0] >= MEASURED_S * NS:
+        if self._refusal is None or sent_ns - self._refusal[0] >= APART_S * NS:
             self._refusal = (sent_ns, admitted)
         self._busy_s = 0.0
         return False

@@ -18,6 +18,9 @@ MEASURED = Source(SourceKind.LEARNED, "measured")
 class Unstated:
     """The accounts of the unstated limits of a ledger: a rate for each unit, and a number in flight.
 
+    A ledger charges their meters like any other. Where a store charges the others, :class:`~paceline.shared.capacity.SharedCapacity`
+    charges these itself: by :meth:`earliest`, :meth:`without`, :meth:`sent`, :meth:`answered` and :meth:`unsent`.
+
     Args:
         ledger: The ledger.
         notices: Takes what the user should know.
