@@ -47,6 +47,7 @@ class Capacity(Protocol):
 
     Attributes:
         ledger: The quotas as known to this process. A pool reads it, and closes in it what is lost; it charges nothing there.
+        learning: What answers teach; ``None`` where they change nothing.
         behind: What a request waits for when neither a quota nor a pause binds: ``queue`` or ``store``.
         exchange_ns: When an exchange with the store is due; ``FAR_NS``: not before the next event.
         exchange_due: Whether ``exchange_ns`` became earlier since it was last read.

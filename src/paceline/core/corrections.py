@@ -121,7 +121,7 @@ class Corrections:
 
     def added(self, now_ns: int) -> None:
         """Track the quota that the ledger has got last. The limit of its unit is stated."""
-        self.unstated.stated(now_ns, self.accounts[-1].unit)
+        self.unstated.off(now_ns, self.accounts[-1].unit)
         self.track_new()
 
     def take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> bool:

@@ -65,6 +65,7 @@ class Refusals:
         ample, index = self._ample(reservation), self._index(now_ns, reservation, refusal)
         if refusal.limit is not None:
             refusal = replace(refusal, limit=refusal.limit * self._corrections.usable_share(index, refusal.unit))
+        # What take_limit() may change.
         before = self._accounts[index].meter.quota.amount if index is not None else 0.0
         source = self._accounts[index].source if index is not None else LEARNED
         changed = self._corrections.take_limit(now_ns, index, refusal, sent_ns)

@@ -87,7 +87,13 @@ class TooLargeError(NeverFitsError):
 
 
 class AcquireTimeoutError(PacelineError, TimeoutError):
-    """The deadline has passed, or cannot be met."""
+    """The deadline has passed, or cannot be met.
+
+    Attributes:
+        waited_s: How long the request waited, in seconds.
+        retry_after_s: Seconds until it would be allowed; infinite where that is unknown.
+        quota: What binds, as in :class:`WaitUntil`.
+    """
 
     def __init__(self, pool: str, waited_s: float, retry_after_s: float, quota: str) -> None:
         reasons = {

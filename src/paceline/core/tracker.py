@@ -72,7 +72,7 @@ CUT_LEAST = 0.4
 
 
 class Note(NamedTuple):
-    """The state of a meter (``full_at_ns``) and of its tracker (the other fields) when an attempt was sent.
+    """The state of a meter (``full_at_ns``, ``held_ns``) and of its tracker (the other fields) when an attempt was sent.
 
     Its own charge is included. ``refunded``: the sum of all refunds, less the debts.
     """

@@ -60,7 +60,7 @@ class Unstated:
         self.meters.append(meter)
         self._ledger.add_account(Account(meter, f"{meter.quota.unit}, not measured yet", MEASURED))
 
-    def stated(self, now_ns: int, unit: str) -> None:
+    def off(self, now_ns: int, unit: str) -> None:
         """Let what was found of ``unit`` limit nothing from now on: its limit is stated."""
         for meter in self.meters:
             if meter.quota.unit == unit:
