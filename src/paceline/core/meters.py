@@ -228,7 +228,7 @@ class Bucket(Meter):
         self.configure(quota)
 
     def configure(self, quota: Quota) -> None:
-        """Take ``quota``, and compute what depends on it, on the headroom and on the ceiling; the level stays."""
+        """Take ``quota``, and compute what depends on it, on the headroom and on the ceiling; ``full_at_ns`` stays."""
         self.quota = quota
         self.most = quota.burst
         self.ns_per_unit = quota.ns_per_unit / self.ceiling
