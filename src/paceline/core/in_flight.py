@@ -81,22 +81,8 @@ class InFlightBound:
     """
 
     __slots__ = (
-        "admitted_count",
-        "between",
-        "border",
-        "cut_count",
-        "full_count",
-        "full_needed",
-        "highest",
-        "highest_before",
-        "in_flight",
-        "pending",
-        "refusal_delay",
-        "row",
-        "sent_count",
-        "size",
-        "step",
-        "witnesses",
+        "admitted_count", "between", "border", "cut_count", "full_count", "full_needed", "highest", "highest_before",
+        "in_flight", "pending", "refusal_delay", "row", "sent_count", "size", "step", "witnesses",
     )  # fmt: skip
 
     def __init__(self) -> None:
