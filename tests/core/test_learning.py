@@ -1021,7 +1021,7 @@ def test_a_rate_that_is_measured_above_the_ceiling_changes_nothing():
     pool = ungentle("600 requests/min", SourceKind.GIVEN)
     refused = Refusal(RefusalKind.RATE, unit="requests")
     pool.refuse(T0, send(pool, 0), refused, 0.0)
-    pool.ledger.accounts[0].tracker._refusal = (T0, -100.0)  # a hundred more were admitted than this process knows
+    pool.ledger.accounts[0].tracker._rate._first = (T0, -100.0)  # a hundred more were admitted than this process knows
     pool.refuse(T0 + 6 * NS, send(pool, 6), refused, 0.0)
     assert pool.ledger.accounts[0].meter.ceiling == 1
 
