@@ -39,7 +39,7 @@ def test_what_is_held_is_not_refilled_before_the_attempt_ends():
 def test_what_is_held_stays_where_it_is_while_it_is_not_sent():
     m = ledger_of().accounts[0].meter
     m.charge(T0, 30)
-    assert m.unsent_ns(T0 + 5 * NS, 30) == 0
+    assert m.surplus_ns(T0 + 5 * NS, 30) == 0
 
 
 def test_a_cost_fits_beside_what_is_held():

@@ -716,15 +716,17 @@ class TestPeriods:
         ]
         for at_s, remaining, reset_s in readings:
             said = Reading("requests", limit=40, remaining=remaining, reset_s=reset_s)
-            assert refill.learn_restart(T0 + at_s * NS, said, known.amount, known.period_s, lambda _: 40.0) is None
+            assert (
+                refill.learn_counter_period(T0 + at_s * NS, said, known.amount, known.period_s, lambda _: 40.0) is None
+            )
         assert (
-            refill.learn_restart(
+            refill.learn_counter_period(
                 T0 + 12 * NS, Reading("requests", limit=40), known.amount, known.period_s, lambda _: 40.0
             )
             is None
         )
         said = Reading("requests", limit=40, remaining=27, reset_s=10.0)
-        assert refill.learn_restart(T0 + 12 * NS, said, known.amount, known.period_s, lambda _: 40.0) == 10
+        assert refill.learn_counter_period(T0 + 12 * NS, said, known.amount, known.period_s, lambda _: 40.0) == 10
 
     def test_answers_that_contradict_every_bucket_spread_a_quota_at_once(self):
         pool = pool_of("600 requests/min")
@@ -1019,7 +1021,7 @@ def test_a_rate_that_is_measured_above_the_ceiling_changes_nothing():
     pool = ungentle("600 requests/min", SourceKind.GIVEN)
     refused = Refusal(RefusalKind.RATE, unit="requests")
     pool.refuse(T0, send(pool, 0), refused, 0.0)
-    pool.ledger.accounts[0].tracker._refusal = (T0, -100.0)  # a hundred more were admitted than this process knows
+    pool.ledger.accounts[0].tracker._rate._first = (T0, -100.0)  # a hundred more were admitted than this process knows
     pool.refuse(T0 + 6 * NS, send(pool, 6), refused, 0.0)
     assert pool.ledger.accounts[0].meter.ceiling == 1
 

@@ -146,7 +146,7 @@ def test_what_a_request_was_refused_for_its_own_sake_is_taken_back():
     driver = Driver(pool_of())
     driver.until_refused(10)
     driver.refuse(driver.send())
-    [meter, window] = driver.pool.ledger.meters
+    [meter, in_flight] = driver.pool.ledger.meters
     assert meter.rate.blamed == 2
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
     assert meter.rate.blamed == 1
@@ -155,7 +155,7 @@ def test_what_a_request_was_refused_for_its_own_sake_is_taken_back():
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
     assert meter.rate.phase is RatePhase.OPENING
     assert quotas_of(driver) == []
-    assert (meter.rate.admitted_total, window.window.in_flight) == (10, 0)
+    assert (meter.rate.admitted_total, in_flight.bound.in_flight) == (10, 0)
 
 
 @pytest.mark.parametrize("learns", [True, False])
@@ -227,10 +227,10 @@ def test_an_attempt_that_goes_later_counts_from_then_on():
     driver = Driver(pool_of())
     attempt = driver.send()
     driver.pool.capacity.sent(T0 + 5 * NS, attempt)
-    [meter, window] = driver.pool.ledger.meters
+    [meter, in_flight] = driver.pool.ledger.meters
     assert [note.sent_ns for note in meter.notes.values()] == [T0 + 5 * NS]
-    assert [note.sent_ns for note in window.notes.values()] == [T0 + 5 * NS]
-    assert window.window.in_flight == 1
+    assert [note.sent_ns for note in in_flight.notes.values()] == [T0 + 5 * NS]
+    assert in_flight.bound.in_flight == 1
 
 
 def test_a_stated_number_of_slots_ends_the_search_for_it():
@@ -310,7 +310,7 @@ def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing():
     driver.pool.cancel(driver.now_ns, cancelled)
     assert quotas_of(driver) == ["6k requests/min", "100 concurrency"]
     assert driver.pool.ledger.meters[0].rate.sent_count == 0
-    assert driver.pool.ledger.meters[1].window.in_flight == 0
+    assert driver.pool.ledger.meters[1].bound.in_flight == 0
 
 
 def test_an_attempt_alone_in_flight_bounds_nothing():
@@ -401,5 +401,5 @@ def test_the_waiters_ahead_fill_the_places_in_flight():
     meter = InFlightMeter(0)
     for _ in range(3):
         meter.charge(T0, 1.0)
-    meter.window.size = 5
+    meter.bound.size = 5
     assert [meter.earliest(T0, 1.0, ahead) for ahead in (0.0, 1.0, 2.0)] == [T0, T0, FAR_NS]

@@ -10,7 +10,7 @@ import pytest
 from core_worlds import T0, quota
 
 from paceline.core import meters
-from paceline.core.meters import FAR_NS, SLICES, Bucket, Exact, Held, Slots, Spread, Window, new_meter, restarts
+from paceline.core.meters import FAR_NS, SLICES, Bucket, Exact, Held, Slots, Spread, Window, new_meter, window_starts
 from paceline.core.quota import MONTH, NS, Quota, Rule
 
 RULES = ["even", "exact", "sliding", "window", "window utc"]
@@ -480,7 +480,7 @@ class TestRestarts:
 
     @pytest.mark.parametrize("anchor", [None, "utc"])
     def test_periods_since_midnight_utc_need_none(self, anchor):
-        assert restarts(anchor, T0) is None
+        assert window_starts(anchor, T0) is None
 
     @pytest.mark.parametrize(
         ("now", "months"),
@@ -490,7 +490,7 @@ class TestRestarts:
         ],
     )
     def test_months(self, now, months):
-        assert restarts(MONTH, self.at(*now)) == seconds_of(*months)
+        assert window_starts(MONTH, self.at(*now)) == seconds_of(*months)
 
     @pytest.mark.parametrize(
         ("zone", "now", "midnights"),
@@ -502,7 +502,7 @@ class TestRestarts:
         ],
     )  # fmt: skip
     def test_midnights(self, zone, now, midnights):
-        assert restarts(zone, self.at(*now)) == seconds_of(*midnights)
+        assert window_starts(zone, self.at(*now)) == seconds_of(*midnights)
 
 
 class TestWindow:

@@ -638,7 +638,7 @@ class TestScope:
         )
         assert not outcome.open
         assert [m.level(T0) for m in pool.ledger.meters] == [59, 100]
-        assert (pool.stopped, pool.progress.rate.number, report(pool, T0)["cool_down_s"]) == (None, 0, 0)
+        assert (pool.stopped, pool.progress.rate_rows.number, report(pool, T0)["cool_down_s"]) == (None, 0, 0)
         assert [m.quota.amount for m in pool.ledger.meters] == [60, 100]
         assert isinstance(ask(pool, tokens=90)[1], Reservation)
 
@@ -683,14 +683,14 @@ class TestCoolDown:
         together = use_up(pool)
         for reservation in together[:5]:
             pool.refuse(T0 + NS, reservation, RATE, 0.0)
-        assert pool.progress.rate.number == 1
+        assert pool.progress.rate_rows.number == 1
         probe = use_up(pool, T0 + 9 * NS)[0]
         pool.refuse(T0 + 9 * NS, probe, RATE, 0.0)
-        assert pool.progress.rate.number == 2
+        assert pool.progress.rate_rows.number == 2
         pool.refuse(T0 + 9 * NS, use_up(pool, T0 + 12 * NS)[0], Refusal(RefusalKind.CAPACITY), 0.0)
-        assert pool.progress.rate.number == 2  # it is not about the rate
+        assert pool.progress.rate_rows.number == 2  # it is not about the rate
         pool.settle(T0 + 12 * NS, together[5], None)
-        assert pool.progress.rate.number == 0
+        assert pool.progress.rate_rows.number == 0
 
     def test_a_request_that_waits_is_estimated_again_when_it_comes_first(self):
         pool = pool_of("60 requests/min", "600 tokens/min")

@@ -313,7 +313,7 @@ class TestLanes:
 
 def test_a_new_weight_holds_for_those_that_wait_already():
     queue = Queue()
-    queue.share = lambda amounts: 1.0
+    queue.seconds_of = lambda amounts: 1.0
     for i in range(40):
         join(queue, LaneSpec("a"), T0 + i)
         join(queue, LaneSpec("b"), T0 + i)

@@ -143,7 +143,7 @@ class Both:
 
     def __init__(self) -> None:
         self.line, self.scan = Queue(), Scan()
-        self.line.share = lambda amounts: amounts[0]
+        self.line.seconds_of = lambda amounts: amounts[0]
         self.waiting: dict[int, Waiter] = {}
         self.gone: list[Waiter] = []
 

@@ -11,41 +11,41 @@ import pytest
 from core_providers import T0, Bucket, Clairvoyant, Counter, Log, Slots, Stall, World, ideal_s
 from core_providers import run as run_with
 
+from paceline.core.in_flight import InFlightBound, blame
 from paceline.core.meters import FAR_NS
 from paceline.core.quota import NS
 from paceline.core.rate import MeasuredRate
-from paceline.core.window import InFlightWindow, blame
 
 SEEDS = range(1, 5)
 
 
 class Unstated:
-    """The measured rate and the window together, as a pool uses them."""
+    """The measured rate and the bound together, as a pool uses them."""
 
     def __init__(self, world):
         self.rate = MeasuredRate(T0, stated=world.stated is not None)
-        self.window = InFlightWindow()
+        self.bound = InFlightBound()
         self.each_ns, self.full_at_ns = round(NS / world.stated) if world.stated else 0, T0
 
     def earliest_ns(self, now_ns):
-        if not self.window.has_room:
+        if not self.bound.has_room:
             return FAR_NS
         return max(self.rate.earliest_ns(now_ns), self.full_at_ns - NS)
 
     def sent(self, now_ns):
         self.full_at_ns = max(self.full_at_ns, now_ns) + self.each_ns
-        return self.rate.sent(now_ns, 1.0), self.window.sent(now_ns)
+        return self.rate.sent(now_ns, 1.0), self.bound.sent(now_ns)
 
     def unsent(self, notes):
         self.rate.unsent(notes[0])
-        self.window.unsent(notes[1])
+        self.bound.unsent(notes[1])
 
     def answered(self, now_ns, notes):
         self.rate.answered(now_ns, notes[0])
-        self.window.answered(now_ns, notes[1])
+        self.bound.answered(now_ns, notes[1])
 
     def refused(self, now_ns, notes, asked_ns):
-        blame(now_ns, self.rate, notes[0], self.window, notes[1], asked_ns)
+        blame(now_ns, self.rate, notes[0], self.bound, notes[1], asked_ns)
 
 
 def run(world, seed, **options):

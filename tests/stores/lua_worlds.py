@@ -10,7 +10,7 @@ from typing import Any
 from lupa.lua51 import LuaRuntime
 
 from paceline.core.changes import Change
-from paceline.core.meters import LOW_POINTS_MAX, restarts
+from paceline.core.meters import LOW_POINTS_MAX, window_starts
 from paceline.core.quota import MONTH, MONTH_S, NS, Quota, Rule
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Charged, Left, Message, Refused, Reply, Settled
@@ -220,7 +220,7 @@ class World:
             place_ns=rng.choice([0, NS, 5 * NS]),
             slack_ns=rng.randrange(NS // 2) if self.leases else 0,
             recalled=[self._left(q) for q in process.quotas] if rng.random() < 0.3 else [],
-            windows=[restarts(q.anchor, clock_ns) if q.rule is Rule.WINDOW else None for q in process.quotas],
+            windows=[window_starts(q.anchor, clock_ns) if q.rule is Rule.WINDOW else None for q in process.quotas],
         )
         process.last = message, replace(message, news=[theirs for _, theirs in news])
         return process.last

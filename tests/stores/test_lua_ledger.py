@@ -9,7 +9,7 @@ from lua_worlds import DAY_US, EPOCH_US, GRID_US, LuaLedger, World
 from lupa.lua51 import LuaRuntime
 
 from paceline.core.measured import InFlightMeter, RateMeter
-from paceline.core.meters import restarts
+from paceline.core.meters import window_starts
 from paceline.core.pause import NEXT, Phase
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.ledger import SharedLedger
@@ -148,7 +148,7 @@ def test_process_whose_clock_is_days_off_ends_no_day_early():
     midnight_us = EPOCH_US - 19_800_000_000  # 5.5 hours before UTC's
 
     def spend(now_us, number, days_off):
-        windows = [restarts("Asia/Kolkata", (now_us + days_off * DAY_US) * 1_000)]
+        windows = [window_starts("Asia/Kolkata", (now_us + days_off * DAY_US) * 1_000)]
         asked = Message("a", number, quotas, [-1], fresh=number == 1, wants=[[4.0]], windows=windows)
         return lua(now_us, asked).standings[0].used
 

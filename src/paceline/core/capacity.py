@@ -46,7 +46,8 @@ class Capacity(Protocol):
     """The quotas of a pool. No method does IO.
 
     Attributes:
-        ledger: The quotas as known to this process; a pool reads it and does not charge it.
+        ledger: The quotas as known to this process. A pool reads it, and closes in it what is lost; it charges nothing there.
+        learning: What answers teach; ``None`` where they change nothing.
         behind: What a request waits for when neither a quota nor a pause binds: ``queue`` or ``store``.
         exchange_ns: When an exchange with the store is due; ``FAR_NS``: not before the next event.
         exchange_due: Whether ``exchange_ns`` became earlier since it was last read.
@@ -106,7 +107,7 @@ class Capacity(Protocol):
         """Learn from the headers of the answer to ``reservation``; whether quotas have changed."""
 
     def pause(self, until_ns: int, reason: str = COOL_DOWN) -> None:
-        """Grant nothing before ``until_ns``, for ``reason``, then one attempt, and the others after its answer."""
+        """Begin a :class:`~paceline.core.pause.Pause` until ``until_ns``, for ``reason``; where there is a store, of this process."""
 
     def lift(self, now_ns: int, until_ns: int) -> None:
         """End the pause until ``until_ns``, if it is the one in force."""
@@ -172,7 +173,7 @@ class LocalCapacity:
                 amounts[index] += amount
         for account, amount in zip(self.ledger.accounts, amounts, strict=True):
             m, tracker = account.meter, account.tracker
-            if amount and (by_ns := m.unsent_ns(now_ns, amount)):
+            if amount and (by_ns := m.surplus_ns(now_ns, amount)):
                 (tracker.no_refill if tracker is not None else m.shift)(now_ns, by_ns)
 
     def sent(self, now_ns: int, reservation: Reservation) -> None:

@@ -38,7 +38,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change to the quota at ``index`` that follows from an answer."""
+    """A change to the quota at ``index`` that follows from an answer; ``what`` says what ``value`` is."""
 
     index: int
     what: What

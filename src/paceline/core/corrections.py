@@ -37,7 +37,7 @@ class Corrections:
         ledger: The ledger.
         accounts: Its quotas.
         shared: Whether other processes make the same changes.
-        guesses: The limits that no answer has confirmed.
+        guesses: The limits that may be too low, and are tested upward.
         unstated: The limits that neither the user nor an answer states.
         notices: What the user should know, for the log; the reader empties it.
     """
@@ -121,7 +121,7 @@ class Corrections:
 
     def added(self, now_ns: int) -> None:
         """Track the quota that the ledger has got last. The limit of its unit is stated."""
-        self.unstated.stated(now_ns, self.accounts[-1].unit)
+        self.unstated.off(now_ns, self.accounts[-1].unit)
         self.track_new()
 
     def take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> bool:

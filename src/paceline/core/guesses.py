@@ -1,9 +1,9 @@
-"""Limits that are tested upward: guessed ones, until an answer confirms a limit, and those that a refusal has lowered.
+"""Guesses: limits that may be too low, so that they are tested upward. No answer has confirmed them, or a refusal has lowered them.
 
-A guess is a limit that neither the user nor an answer has stated: a published or an assumed one. It must neither turn a
-request away nor stall a run, so a guess that binds is raised with the attempts that were served. A published one is
+An unconfirmed limit is a published or an assumed one: neither the user nor an answer has stated it. It must neither turn a
+request away nor stall a run, so one that binds is raised with the attempts that were served. A published one is
 raised only where its period is long (20 requests a day), by 1, 2, 4, … of the last cost, or where a larger request was
-served; the rate of an assumed one also doubles, again and again. A stated limit ends that, and so does a refusal. A guessed number
+served; the rate of an assumed one also doubles, again and again. A stated limit ends that, and so does a refusal. An unconfirmed number
 of slots is raised while the answers do not become slower; a refusal lowers it, and then it is raised by one at a time.
 
 A limit that a refusal has lowered may rise again, and where no headers say so, only a test shows it: after a time it is
@@ -32,7 +32,7 @@ SLOTS_MAX = 512
 
 ROUNDS, ROUNDS_MAX = 10, 160
 """After a refusal, slots are raised by one each time that (factor) x (number of slots) attempts were served. The factor is
-``ROUNDS`` for a guessed number of slots, and 1 for a known one. Each further refusal doubles it, up to ``ROUNDS_MAX``."""
+``ROUNDS`` for an unconfirmed number of slots, and 1 for a known one. Each further refusal doubles it, up to ``ROUNDS_MAX``."""
 
 SLOWER = 2.0
 """Slots are not raised while answers take this many times as long as the fastest one."""
@@ -49,23 +49,23 @@ RETEST_STEP, RETEST_EACH_NS = 1.25, 60 * NS
 class Kind(Enum):
     """Why a limit is tested upward."""
 
-    GUESSED = "guessed"  # neither the user nor an answer has stated it: the test has no end
+    UNCONFIRMED = "unconfirmed"  # neither the user nor an answer has stated it: the test has no end
     LOWERED = "lowered"  # a refusal has lowered it: it is tested up to what it was before
     FOUND = "found"  # slots that a refusal has named: they are tested up to ``SLOTS_MAX``
 
 
 class Guess:
-    """A limit that is tested upward.
+    """How a limit is tested upward.
 
     Attributes:
         kind: Why.
-        most: The amount at which the test ends; infinite for a guessed limit.
+        most: The amount at which the test ends; infinite for an unconfirmed limit.
         source: The source of that amount.
         wait_ns: Of a lowered limit, the time from a refusal to the test.
         test_ns: Of a lowered limit, when it is raised next.
         amount: The amount that it was raised to; 0 before.
         step: By how much it was raised last, where the quota would stall; 0 before.
-        rounds: Of slots, the factor of :data:`ROUNDS`; 0 for guessed ones before their first refusal.
+        rounds: Of slots, the factor of :data:`ROUNDS`; 0 for unconfirmed ones before their first refusal.
         refused_ns: Of slots, when the last refusal came that counted.
         served: What has been served since it was raised last.
         since_ns: When the first served attempt was sent; 0 before.
@@ -79,18 +79,18 @@ class Guess:
     )  # fmt: skip
 
     def __init__(self, kind: Kind, most: float = inf, source: Source = LEARNED) -> None:
-        assert (most == inf) == (kind is Kind.GUESSED)
+        assert (most == inf) == (kind is Kind.UNCONFIRMED)
         self.kind, self.most, self.source = kind, most, source
         self.wait_ns = self.test_ns = 0
         self.step = self.served = self.amount = 0.0
         self.since_ns = self.refused_ns = 0
-        self.rounds = 0 if kind is Kind.GUESSED else 1
-        self.warned = kind is not Kind.GUESSED
+        self.rounds = 0 if kind is Kind.UNCONFIRMED else 1
+        self.warned = kind is not Kind.UNCONFIRMED
         self.fastest_ns, self.mean_ns = FAR_NS, 0.0
 
 
 class Guesses:
-    """The limits of a ledger that are tested upward.
+    """The limits of a ledger that may be too low.
 
     Args:
         ledger: The ledger.
@@ -103,8 +103,7 @@ class Guesses:
     def __init__(self, ledger: Ledger, notices: list[str]) -> None:
         self._ledger, self._notices = ledger, notices
         kinds = (SourceKind.ASSUMED, SourceKind.PUBLISHED)
-        guessed = [i for i, account in enumerate(ledger.accounts) if account.source.kind in kinds]
-        self.tested = {i: Guess(Kind.GUESSED) for i in guessed}
+        self.tested = {i: Guess(Kind.UNCONFIRMED) for i, one in enumerate(ledger.accounts) if one.source.kind in kinds}
 
     def end(self, index: int) -> None:
         """Raise the limit at ``index`` no more: an answer has stated it, a refusal has disproved it, or its test has ended."""
@@ -112,7 +111,7 @@ class Guesses:
 
     def is_bounded(self, index: int) -> bool:
         """Whether the limit at ``index`` is tested up to a known amount, because a refusal has lowered or named it."""
-        return index in self.tested and self.tested[index].kind is not Kind.GUESSED
+        return index in self.tested and self.tested[index].kind is not Kind.UNCONFIRMED
 
     def is_stepped(self, index: int) -> bool:
         """Whether the limit at ``index`` is a guess with a long period that is raised a few attempts at a time."""
@@ -175,11 +174,11 @@ class Guesses:
         guess = self.tested.setdefault(index, Guess(Kind.LOWERED, before, source))
         if sent_ns < guess.refused_ns:  # it says nothing new, and its stated number is no more than it was
             return min(before, m.quota.amount)
-        guessed = guess.kind is Kind.GUESSED
-        first = ROUNDS if guessed else 1
+        unconfirmed = guess.kind is Kind.UNCONFIRMED
+        first = ROUNDS if unconfirmed else 1
         guess.rounds = min(2 * guess.rounds, ROUNDS_MAX) if guess.refused_ns else first
         guess.refused_ns, guess.served = now_ns, 0.0
-        return max(used * 3 // 4 if guessed else min(used, m.quota.amount), 1.0)
+        return max(used * 3 // 4 if unconfirmed else min(used, m.quota.amount), 1.0)
 
     def found_slots(self, index: int) -> None:
         """Raise the slots at ``index`` by one at a time: a refusal has named their number, which may be that of a bad minute."""
@@ -196,7 +195,7 @@ class Guesses:
                     return
 
     def _warn(self, index: int, guess: Guess, effect: str) -> None:
-        """Tell the user of a guessed limit, with its source and the remedy."""
+        """Tell the user of an unconfirmed limit, with its source and the remedy."""
         guess.warned = True
         account = self._ledger.accounts[index]
         name, source = account.name, account.source
@@ -268,7 +267,7 @@ class Guesses:
             return limit * amount * self._ledger.share_of(m.quota) / m.most, 0.0
         if not binds or now_ns < guess.test_ns or m.earliest(now_ns, amount) <= now_ns:
             return limit, 0.0
-        if guess.kind is not Kind.GUESSED:
+        if guess.kind is not Kind.UNCONFIRMED:
             guess.test_ns = now_ns + self._step_ns(index)
             return limit * RETEST_STEP, 0.0
         if m.quota.is_long:

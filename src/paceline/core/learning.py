@@ -39,7 +39,7 @@ class Learning:
             was nearly empty.
 
     Attributes:
-        guesses: The limits that no answer has confirmed.
+        guesses: The limits that may be too low, and are tested upward.
         unstated: The limits that neither the user nor an answer states.
         notices: What the user should know, for the log; the reader empties it.
     """
@@ -114,7 +114,7 @@ class Learning:
                 account.tracker.refused_amount += amount
 
     def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> None:
-        """Raise guessed limits that bind, after an attempt that the provider has served at the cost ``true``."""
+        """Raise the guesses that bind, after an attempt that the provider has served at the cost ``true``."""
         for index, amount, source, gain in self.guesses.served(now_ns, reservation, true):
             self._corrections.set_limit(now_ns, index, amount, source)
             tracker = self._accounts[index].tracker

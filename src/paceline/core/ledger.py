@@ -88,7 +88,7 @@ class Ledger:
         self.accounts: list[Account] = []
         self.units: list[str] = []
         self.slot_indexes: list[int] = []  # of the accounts with the rule ``slots``
-        self._released: list[int] = []  # of those that count attempts in flight: slots, held amounts
+        self._holding: list[int] = []  # of those that count attempts in flight: slots, held amounts
         self._counts_tokens = False
         self._open: dict[Reservation, None] = {}  # the oldest first
         for i, quota in enumerate(quotas):
@@ -398,7 +398,7 @@ class Ledger:
         if account.meter.quota.rule is Rule.SLOTS:
             self.slot_indexes.append(len(self.accounts))
         if account.meter.holds:
-            self._released.append(len(self.accounts))
+            self._holding.append(len(self.accounts))
         self.accounts.append(account)
         self.units.append(account.unit)
         self._counts_tokens = TOKENS in self.units
@@ -420,7 +420,7 @@ class Ledger:
         opened = account.meter.opened if isinstance(account.meter, Bucket) else math.inf
         restarting = Restarting(account.meter.quota, now_ns, self.headroom_s, stop_ns, opened + used)
         self._replace(now_ns, account, restarting, used)
-        restarting.counted = used
+        restarting.counted = used  # the log that it may have taken does not say what belongs to the present window
 
     def _replace(self, now_ns: int, account: Account, spread: Spread, used: float) -> None:
         """Count ``account`` with ``spread``, a new meter, from now on; it takes the log of the present one, or ``used``."""
@@ -445,7 +445,7 @@ class Ledger:
         del self._open[reservation]
         assert len(reservation.amounts) <= len(self.accounts)
         self.oversized.discard(reservation)
-        for i in self._released:
+        for i in self._holding:
             if i < len(reservation.amounts):  # quotas may have been added since
                 m, amount, marks = self.accounts[i].meter, reservation.amounts[i], reservation.marks
                 if i < len(marks):

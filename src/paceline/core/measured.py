@@ -9,16 +9,16 @@ from abc import abstractmethod
 from math import ceil, inf, isfinite, log, log2
 from typing import Generic, TypeVar
 
+from paceline.core.in_flight import InFlightBound, InFlightNote
 from paceline.core.meters import FAR_NS, Meter
 from paceline.core.quota import CONCURRENCY, NS, Quota, Rule
 from paceline.core.rate import MeasuredRate, Phase, RateNote
 from paceline.core.results import Reservation
-from paceline.core.window import InFlightNote, InFlightWindow
 
-Note = TypeVar("Note", RateNote, InFlightNote)
+T = TypeVar("T", RateNote, InFlightNote)
 
 
-class FoundMeter(Meter, Generic[Note]):
+class FoundMeter(Meter, Generic[T]):
     """A limit that is found from outcomes. Each attempt has a note, whose number is its mark.
 
     Attributes:
@@ -30,7 +30,7 @@ class FoundMeter(Meter, Generic[Note]):
 
     def __init__(self, index: int, unit: str, period_s: float) -> None:
         self.index = index
-        self.notes: dict[int, Note] = {}
+        self.notes: dict[int, T] = {}
         self.quota = Quota(unit, 1.0, period_s, rule=Rule.MEASURED)
         self.headroom_s, self.most = 0.0, inf
 
@@ -41,7 +41,7 @@ class FoundMeter(Meter, Generic[Note]):
 
     @property
     @abstractmethod
-    def limits(self) -> bool:
+    def is_limiting(self) -> bool:
         """Whether it holds attempts back now."""
 
     @abstractmethod
@@ -60,7 +60,7 @@ class FoundMeter(Meter, Generic[Note]):
     def among(self, now_ns: int, total: float, peers: int) -> None:
         """Note the sum of what so many processes have told, this one among them."""
 
-    def take(self, reservation: Reservation) -> Note | None:
+    def take(self, reservation: Reservation) -> T | None:
         """The note of an attempt, which has no note from now on; ``None`` for one that has none."""
         return self.notes.pop(reservation.marks[self.index], None) if self.index < len(reservation.marks) else None
 
@@ -76,6 +76,7 @@ class FoundMeter(Meter, Generic[Note]):
         return self.charge(now_ns, amount)
 
     def level(self, now_ns: int) -> float:
+        """1 if an attempt may go, else 0: there is no amount of which something is left."""
         return float(self.earliest(now_ns, 1.0) <= now_ns)
 
     def full_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
@@ -103,7 +104,7 @@ class RateMeter(FoundMeter[RateNote]):
         return self.rate.cycle.top * self.quota.period_s or None
 
     @property
-    def limits(self) -> bool:
+    def is_limiting(self) -> bool:
         return self.rate.phase is not Phase.OFF
 
     def off(self, now_ns: int) -> None:
@@ -149,42 +150,42 @@ class InFlightMeter(FoundMeter[InFlightNote]):
     """The bound on the number in flight.
 
     Attributes:
-        window: The bound.
+        bound: The bound.
     """
 
-    __slots__ = ("window",)
+    __slots__ = ("bound",)
 
     def __init__(self, index: int) -> None:
         super().__init__(index, CONCURRENCY, 0.0)
-        self.window = InFlightWindow()
+        self.bound = InFlightBound()
 
     @property
     def found(self) -> float | None:
-        return self.window.size if isfinite(self.window.size) else None
+        return self.bound.size if isfinite(self.bound.size) else None
 
     @property
-    def limits(self) -> bool:
-        return isfinite(self.window.size)
+    def is_limiting(self) -> bool:
+        return isfinite(self.bound.size)
 
     def off(self, now_ns: int) -> None:  # noqa: ARG002
-        self.window, self.notes = InFlightWindow(), {}
+        self.bound, self.notes = InFlightBound(), {}
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
-        return now_ns if self.window.in_flight + ahead < self.window.size else FAR_NS
+        return now_ns if self.bound.in_flight + ahead < self.bound.size else FAR_NS
 
     def charge(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
-        note = self.window.sent(now_ns)
+        note = self.bound.sent(now_ns)
         self.notes[note.number] = note
         return note.number
 
     def unsent(self, now_ns: int, mark: int, charged: float) -> None:  # noqa: ARG002
         if (note := self.notes.pop(mark, None)) is not None:
-            self.window.unsent(note)
+            self.bound.unsent(note)
 
     def answered(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
         if (note := self.notes.pop(mark, None)) is not None:
-            self.window.answered(now_ns, note)
+            self.bound.answered(now_ns, note)
 
     def explained(self, now_ns: int, reservation: Reservation) -> None:  # noqa: ARG002
         if (note := self.take(reservation)) is not None:
-            self.window.unsent(note)
+            self.bound.unsent(note)

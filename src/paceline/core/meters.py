@@ -1,10 +1,10 @@
 """The arithmetic of one quota under each rule.
 
 Every meter computes when a cost fits and what is left; it charges a cost, and corrects a charge when the true
-cost is known. :func:`meter` chooses the class: ``Bucket``, or ``Held`` where output is charged at its end; ``Window`` for a
+cost is known. :func:`new_meter` chooses the class: ``Bucket``, or ``Held`` where output is charged at its end; ``Window`` for a
 window that restarts at known instants; ``Spread`` for one that does not say when, and for ``sliding``; ``Exact`` for a quota
 that no provider counts, and a ``Bucket`` without headroom for one that is ``even``; ``Slots``. ``Held`` and ``Spread`` are buckets with a further rule.
-Answers that state when a quota restarts make it ``Restarting``.
+Answers that state when a quota restarts make it ``Restarting``. The meters of unstated limits are in ``measured``.
 
 Headroom, not a safety factor
     Two grants a second apart can reach the server closer together. A bucket therefore keeps an amount unused
@@ -167,14 +167,20 @@ class Meter(ABC):
         """Take the smaller ``remaining`` of the provider: others use the key, too."""
 
     def arrive(self, now_ns: int, amount: float) -> None:
-        """Count the charges of ``amount`` in flight as made now: what was refilled since they were made is not granted again."""
+        """Count all that is in flight, charges of ``amount``, as made now: the network has held it.
+
+        What was refilled since the charges were made is not granted again.
+        """
 
     def move(self, now_ns: int, mark: int, amount: float) -> int:  # noqa: ARG002
-        """Count the charge ``amount`` as made now, where the instant counts; return its mark."""
+        """Count one charge of ``amount`` as made now, because its attempt goes now; return its mark.
+
+        Buckets do nothing: what they refilled too much is :meth:`surplus_ns`.
+        """
         return mark
 
-    def unsent_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
-        """By how much the level is too high while charges of ``amount`` are not sent: the provider's bucket stays full."""
+    def surplus_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
+        """By how much the level is too high, because charges of ``amount`` are not sent yet: the provider's bucket stays full."""
         return 0
 
 
@@ -188,6 +194,7 @@ class Bucket(Meter):
 
     Attributes:
         full_at_ns: When it will be full if nothing more is charged.
+        full_wait_ns: How much later than full a cost goes that needs all of it, at most; see :meth:`earliest`.
         reach_ns: How far ahead of now a charge may push ``full_at_ns``: the burst less the headroom.
         open_reach_ns: The same without a learned ``burst_cap`` and after opening.
         ns_per_unit: Nanoseconds of refill per unit, at the learned rate.
@@ -221,6 +228,7 @@ class Bucket(Meter):
         self.configure(quota)
 
     def configure(self, quota: Quota) -> None:
+        """Take ``quota``, and compute what depends on it, on the headroom and on the ceiling; ``full_at_ns`` stays."""
         self.quota = quota
         self.most = quota.burst
         self.ns_per_unit = quota.ns_per_unit / self.ceiling
@@ -269,7 +277,7 @@ class Bucket(Meter):
         self.not_granted(by_ns / self.ns_per_unit)
 
     def arrive(self, now_ns: int, amount: float) -> None:
-        """See :meth:`Meter.arrive`. Without them the bucket is full at ``full_at_ns`` less their refill, or now."""
+        """See :meth:`Meter.arrive`. Without these charges the bucket is full at ``full_at_ns`` less their refill, or now."""
         by_ns = now_ns + ceil(amount * self.ns_per_unit) - max(self.full_at_ns, now_ns)
         if by_ns > 0:
             before_ns = max(self.full_at_ns, now_ns)
@@ -277,15 +285,15 @@ class Bucket(Meter):
             self.full_at_ns = before_ns + by_ns
 
     def not_granted(self, amount: float) -> None:
-        """Move the opening burst by ``amount``.
+        """Move the opening burst with a level that was moved by ``amount``: this pool has granted nothing for it.
 
-        Use by others (positive) or too high charges (negative) are no grants of this pool.
+        Positive: others use the key, too. Negative: the charges were too high.
         """
         if self.opened < math.inf:
             self.opened = max(self.opened + amount, small_burst_s(self.quota) * self.quota.rate)
             self.widen()
 
-    def unsent_ns(self, now_ns: int, amount: float) -> int:
+    def surplus_ns(self, now_ns: int, amount: float) -> int:
         return max(now_ns + ceil(amount * self.ns_per_unit) - self.full_at_ns, 0)
 
     def set_ceiling(self, now_ns: int, ceiling: float) -> None:
@@ -414,6 +422,7 @@ class Held(Bucket):
 
     Attributes:
         held: The cost of each attempt in flight, by its mark, the oldest first.
+        held_amount: Their sum.
         charged_early: The mark of the charge of each attempt in flight that was held longer than one period, by the
             attempt's mark.
     """
@@ -463,7 +472,7 @@ class Held(Bucket):
     def arrive(self, now_ns: int, amount: float) -> None:
         """What is in flight is held, and not refilled."""
 
-    def unsent_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
+    def surplus_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
         return 0
 
     @property
@@ -491,9 +500,10 @@ class Spread(Bucket):
     headroom: requests from the two ends of a period can arrive closer together by as much.
 
     Attributes:
+        period_ns: The lengthened period.
         ends: The end of each slice with a charge, ascending.
         amounts: The charge of each slice.
-        used: Their sum.
+        used: Their sum: what was charged within the last period.
     """
 
     __slots__ = ("_burst", "amounts", "ends", "period_ns", "used")
@@ -551,7 +561,7 @@ class Spread(Bucket):
             self.amounts[i] += change
             self.used += change
 
-    def unsent_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
+    def surplus_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
         return 0
 
     def forget(self, now_ns: int) -> None:
@@ -612,6 +622,8 @@ class Restarting(Spread):
         stop_ns: The latest instant of the next restart.
         since_ns: When the present window was entered; 0 for the first one.
         counted: What is used of the present window.
+        opened: How much of the present window may go so far. Infinite when an answer has named its end; of the first one, as of
+            the bucket before.
         named: Whether an answer has named the next restart.
         open_ns: When the whole amount may go without such an answer; ``FAR_NS`` before the first charge.
     """
@@ -796,7 +808,7 @@ class Exact(Meter):
         self._configure(self.quota.with_amount(amount, period_s))
 
 
-def restarts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
+def window_starts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
     """The midnights of yesterday, today and the two days after in the time zone ``anchor``, in seconds since the epoch.
 
     For the anchor ``month`` the starts of the last month, this one and the two after; ``None`` for other anchors. A
@@ -823,6 +835,9 @@ class Window(Meter):
     """A counter that restarts at known instants, with the headroom as a guard against clock error at both edges.
 
     Attributes:
+        start_ns: When the present window began.
+        stop_ns: When it ends.
+        used: What is used of it.
         ahead_ns: How far the clock by which it restarts, that of the store, is ahead of the clock of its caller.
     """
 
@@ -841,7 +856,7 @@ class Window(Meter):
         if self.start_ns - self.period_ns <= now_ns < self.stop_ns:
             return
         at_ns = now_ns + self.ahead_ns
-        days = restarts(self.quota.anchor, at_ns)
+        days = window_starts(self.quota.anchor, at_ns)
         if days is None:
             self.start_ns = now_ns - at_ns % self.period_ns
             self.stop_ns = self.start_ns + self.period_ns

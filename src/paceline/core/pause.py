@@ -1,7 +1,8 @@
 """A pause: nothing goes before an instant, then one attempt, the probe, and the others after its answer.
 
-A refusal pauses a ledger, in this process or in a store. A silence, and the breaker of a host, pause the capacity of a pool.
-A stop keeps a pause of its own, in which requests are refused. The Redis script has the same table.
+The pause of a pool belongs to its ledger (``Ledger.pause``). A refusal begins it, a silence, or the breaker of a host. Where processes
+share the quotas, there are two, and both hold: a refusal pauses all processes, in the ledger of the store, and a silence or the breaker
+pauses one, in its ``SharedCapacity``. A stop keeps a pause of its own, in which requests are refused. The Redis script has the same table.
 """
 
 from __future__ import annotations

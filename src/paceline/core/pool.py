@@ -43,6 +43,14 @@ WAITING_MAX = 1_000_000
 class Pool:
     """The quotas that a provider charges together under one key, and the requests that wait for them.
 
+    An attempt passes these calls:
+
+    1. :meth:`submit` or :meth:`try_grant`. A waiter in the queue is granted by :meth:`pump`, with a store also by :meth:`resolve`;
+       :meth:`withdraw` removes it.
+    2. As its answer comes: :meth:`observe` (its headers), :meth:`answered` (it has begun), :meth:`adjust` (its first usage).
+    3. One of :meth:`settle`, :meth:`cancel` and :meth:`refuse` closes it. The pause after a refusal depends on :meth:`row`.
+    4. :meth:`pump`, after each of 2 and 3: what has changed may let others go.
+
     Attributes:
         name: Its name, e.g. ``openai/gpt-5``.
         capacity: The quotas.
@@ -64,7 +72,7 @@ class Pool:
         self.name = name
         self.capacity = capacity
         self.queue = Queue() if queue is None else queue
-        self.queue.share = self._seconds_of
+        self.queue.seconds_of = self._seconds_of
         self.wake_ns: int | None = None
         self.counts: defaultdict[str, int] = defaultdict(int)  # three times as fast as a Counter
         self.waited_ns = self.longest_ns = self.saved_tokens = 0
@@ -98,7 +106,7 @@ class Pool:
     def submit(self, now_ns: int, waiter: Waiter) -> Outcome:
         """Grant ``waiter`` at once, add it to the queue (``WaitUntil``), or refuse it.
 
-        A returned waiter goes to the front of its lane.
+        A returned waiter takes its former place in its lane.
         """
         ledger = self.capacity.ledger
         waiter.outcome, waiter.queued = None, False
@@ -245,7 +253,7 @@ class Pool:
         """Compute what the cached tokens of ``waiter`` save."""
         if waiter.lost_ns:
             cached: Cost = {REQUESTS: 0.0, CONCURRENCY: 0.0, INPUT_TOKENS: float(waiter.cached_tokens)}
-            waiter.saves = self.queue.share(self.ledger.amounts(cached))
+            waiter.saves = self.queue.seconds_of(self.ledger.amounts(cached))
 
     def drain(self) -> None:
         """Drop all waiters: in a forked child they belong to the parent."""
@@ -288,7 +296,7 @@ class Pool:
             self.queue.correct(waiter, self._seconds_of(reservation.amounts) - before)
 
     def answered(self, now_ns: int) -> None:
-        """An answer has begun, which ends a silence; its reservation is marked as ``begun``."""
+        """An answer has begun, which ends a silence; the caller sets ``begun`` of its reservation."""
         self.silence.answered(now_ns)
 
     def _compare(self, cost: Cost, actual: Cost) -> None:
@@ -323,8 +331,8 @@ class Pool:
         """Close ``reservation``, keep its charge, and pause the pool for ``pause_s`` seconds.
 
         A refusal for money stops the pool. With ``stop_s`` any refusal stops it for so many seconds, for the reason ``why``. The
-        next :meth:`pump` removes the waiters. A refusal that is not about the pool changes nothing but the charge: the request
-        counts, and none of its tokens.
+        next :meth:`pump` removes the waiters. A refusal that is not about the pool corrects the charge, so that the request counts
+        and none of its tokens, and takes back what the pool has wrongly learned from earlier refusals of the request.
         """
         self.counts[f"refused_{refusal.kind.value}"] += 1
         self.silence.answered(now_ns)

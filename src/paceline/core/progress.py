@@ -64,7 +64,7 @@ class Row(NamedTuple):
 
 
 class Alone:
-    """Whether the refusals of one request for the rate of its pool are about that request alone.
+    """Whether the refusals that one request has got, all for the rate of its pool, are about that request alone.
 
     If they are about the pool, each of them after the first has the probability that the other attempts since the last one
     have shown. Attempts that were on their way at the last one show nothing: they may have used up the pool.
@@ -78,9 +78,8 @@ class Alone:
 
     def __init__(self) -> None:
         self.chance, self.count = 1.0, 0
-        self._known: tuple[float, int] | None = (
-            None  # how many were refused, and admitted or on their way, at the last one
-        )
+        # How many were refused, and how many were admitted or on their way, at the last one.
+        self._known: tuple[float, int] | None = None
         self._blamed = 0  # how many were taken for refusals of the pool
 
     def judged(self, refusal: Refusal, row: Row) -> Refusal:
@@ -97,8 +96,8 @@ class Alone:
         return replace(refusal, scope=RefusalScope.REQUEST, retracts=blamed)
 
 
-class Refused:
-    """The refusals of one sort: those for the rate of the pool, or those for want of capacity at the provider.
+class Rows:
+    """The rows of the refusals of one sort: those for the rate of the pool, or those for want of capacity at the provider.
 
     An attempt is admitted when it has an answer, and also when it has been in flight for longer than refusals take: a provider
     refuses before it works.
@@ -108,7 +107,7 @@ class Refused:
             first ones are admitted, and the row goes on after them.
 
     Attributes:
-        number: How many there are in the present row.
+        number: How many refusals the present row has.
     """
 
     __slots__ = (
@@ -179,17 +178,19 @@ class Refused:
 class Progress:
     """What refusals and answers show of a pool as a whole.
 
+    The pause depends on :meth:`row`, so that it is asked before :meth:`refuse` counts the refusal.
+
     Attributes:
         admitted: How many attempts had an answer that is no refusal.
-        rate: Its refusals for its rate, and for the growth of its rate.
-        capacity: Its refusals for want of capacity.
+        rate_rows: Its refusals for its rate, and for the growth of its rate.
+        capacity_rows: Its refusals for want of capacity.
     """
 
-    __slots__ = ("_refused", "admitted", "capacity", "rate")
+    __slots__ = ("_refused", "admitted", "capacity_rows", "rate_rows")
 
     def __init__(self) -> None:
         self.admitted = 0
-        self.rate, self.capacity = Refused(by_chance=False), Refused(by_chance=True)
+        self.rate_rows, self.capacity_rows = Rows(by_chance=False), Rows(by_chance=True)
         self._refused = False  # since the last answer that is no refusal
 
     def admit(self, now_ns: int) -> None:
@@ -197,29 +198,29 @@ class Progress:
         self.admitted += 1
         if self._refused:
             self._refused = False
-            self.rate.end(now_ns)
-            self.capacity.end(now_ns)
+            self.rate_rows.end(now_ns)
+            self.capacity_rows.end(now_ns)
 
     def refuse(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> None:
         """Count the refusal of an attempt that was sent at ``sent_ns``, if it is of one of the sorts.
 
         ``in_flight_ns``: when the other attempts in flight were sent.
         """
-        if (refused := self._of(refusal)) is not None:
+        if (rows := self._rows_of(refusal)) is not None:
             self._refused = True
-            refused.count(now_ns, sent_ns, refusal, in_flight_ns)
+            rows.count(now_ns, sent_ns, refusal, in_flight_ns)
 
     def row(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> Row | None:
         """The row with a refusal that comes now, as for :meth:`refuse`; ``None`` for another sort."""
-        refused = self._of(refusal)
-        return None if refused is None else refused.row(now_ns, sent_ns, refusal, in_flight_ns, self.admitted)
+        rows = self._rows_of(refusal)
+        return None if rows is None else rows.row(now_ns, sent_ns, refusal, in_flight_ns, self.admitted)
 
-    def _of(self, refusal: Refusal) -> Refused | None:
+    def _rows_of(self, refusal: Refusal) -> Rows | None:
         if refusal.scope is not RefusalScope.POOL:
             return None
         if refusal.kind is RefusalKind.CAPACITY:
-            return self.capacity
-        return self.rate if refusal.kind.about_rate else None
+            return self.capacity_rows
+        return self.rate_rows if refusal.kind.about_rate else None
 
 
 def is_believed(refusal: Refusal) -> bool:

@@ -1,13 +1,14 @@
 """The order in which the requests of a pool go: lanes with weights and priorities, and deadlines.
 
-Inside a lane the order is that of arrival: a large request is never overtaken by small ones behind it. A request whose
-prompt is still cached is the exception: it goes before those without, the one that loses its cached prompt first at the
-head, and an eighth of the rate of the lane goes in the order of arrival all the same. Between lanes, a higher priority
+Inside a lane the order is that of arrival: a large request is never overtaken by small ones behind it. Requests whose
+prompts are still cached are the exception: they go before the others, in the order in which their cached prompts are lost.
+An eighth of the rate of the lane goes in the order of arrival all the same. Between lanes, a higher priority
 always goes first. Among the lanes of one priority the order is start-time fair queueing:
 the next request of a lane starts where the last one finished in virtual time, finish = start + cost / weight, and
 the lane with the earliest start goes first. A lane that was idle starts at the present virtual time, so idleness
 earns nothing. The finish is computed from the estimated cost, and corrected when the true cost is known. The start of a
-lane is earlier by the cached tokens of its head, and the virtual time advances by that start.
+lane is earlier by the cached tokens of its head, and the virtual time advances by that start. A cost is one number here: how
+many seconds of the scarcest quota it takes.
 
 The lanes are kept in two sorted lists: the busy ones, in which requests wait, and the idle ones, which are empty and
 whose finish is still ahead of the virtual time. So the next request is found about as fast with thousands of lanes as
@@ -133,7 +134,7 @@ class Waiter:
             fixed.
         cached_tokens: The tokens of its prompt that the provider has in its cache.
         lost_ns: When the cache loses them, as far as known when it was last asked; 0: there is nothing to lose.
-        saves: These tokens as a share of the rate, in the measure of :attr:`Queue.share`.
+        saves: The cost of these tokens, by :attr:`Queue.seconds_of`.
         overtook: Whether it was granted before a request that had arrived earlier in its lane.
         turn: The turn of a conversation that it is, as the permit needs it; ``None`` for none.
     """
@@ -177,17 +178,19 @@ class _Lane:
         finish: When its last request finished, in virtual time.
         cached: A heap of the instants at which cached prompts are lost, with the numbers of their waiters; also of former
             waiters, and of former instants.
-        overtook: What cached requests have taken before earlier ones that still wait, less what these were given for it.
+        owed: The cost of the cached requests that went before earlier ones, less what these were given for it.
+        keys: The sorted list that holds its key, the busy or the idle one; empty before the first place.
+        key: Its key in that list.
     """
 
-    __slots__ = ("cached", "finish", "key", "overtook", "row", "spec", "waiters")
+    __slots__ = ("cached", "finish", "key", "keys", "owed", "spec", "waiters")
 
     def __init__(self, spec: LaneSpec) -> None:
         self.spec = spec
         self.waiters: OrderedDict[int, Waiter] = OrderedDict()
-        self.finish = self.overtook = 0.0
+        self.finish = self.owed = 0.0
         self.cached: list[tuple[int, int]] = []
-        self.row: list[_Key] = []  # the sorted list that holds its key, if any
+        self.keys: list[_Key] = []
         self.key: _Key = (0, 0.0, inf, 0, 0, "")
 
     @property
@@ -231,7 +234,7 @@ class Queue:
     Attributes:
         length: The number of waiters.
         next_number: Returns the next place in the order of arrival.
-        share: Returns amounts as one number, in a measure that is the same for all lanes.
+        seconds_of: See :meth:`Ledger.seconds_of <paceline.core.ledger.Ledger.seconds_of>`; the sum in a queue without a pool.
     """
 
     def __init__(self) -> None:
@@ -244,7 +247,7 @@ class Queue:
         self._idle: list[_Key] = []
         self._deadlines: list[tuple[int, int, int, Waiter]] = []  # a heap; also of former waiters
         self.next_number: Callable[[], int] = count(1).__next__
-        self.share: Callable[[list[float]], float] = sum
+        self.seconds_of: Callable[[list[float]], float] = sum
         self.length = 0
 
     def __iter__(self) -> Iterator[Waiter]:
@@ -315,14 +318,14 @@ class Queue:
                 heapq.heappop(keys)
                 continue
             weight, (waiter, oldest) = lane.spec.weight, following
-            finish = max(start, finish) + self.share(first[-1].amounts) / weight
+            finish = max(start, finish) + self.seconds_of(first[-1].amounts) / weight
             fronts[name] = waiter, order, finish
             start = max(start, _start(waiter, finish, weight))
             heapq.heapreplace(keys, (below, start, waiter.lost_ns or inf, oldest, which, name))
         return first
 
-    def pop(self, head: Waiter, share: float) -> float:
-        """Remove ``head``, the present one; ``share`` is its cost, as :attr:`share` measures it.
+    def pop(self, head: Waiter, cost_s: float) -> float:
+        """Remove ``head``, the present one; ``cost_s`` is its cost, by :attr:`seconds_of`.
 
         Returns:
             The cost of the waiters of its lane that it overtakes, if all cost as much as the first; 0 for none.
@@ -336,15 +339,15 @@ class Queue:
             first = lane.first
             head.overtook = head is not first
             if head.overtook:
-                lane.overtook += share
-                overtaken = (len(lane.waiters) - 1) * self.share(first.amounts)
+                lane.owed += cost_s
+                overtaken = (len(lane.waiters) - 1) * self.seconds_of(first.amounts)
             else:
-                lane.overtook = max(0.0, lane.overtook - OVERTAKING * share)
+                lane.owed = max(0.0, lane.owed - OVERTAKING * cost_s)
             del lane.waiters[head.number]
             start = _start(head, finish, lane.spec.weight)
         virtual = self._virtual.get(priority, 0.0)
         self._virtual[priority] = max(virtual, start)
-        lane.finish = max(virtual, finish) + share / lane.spec.weight
+        lane.finish = max(virtual, finish) + cost_s / lane.spec.weight
         self._one_less(lane)
         return overtaken
 
@@ -355,17 +358,15 @@ class Queue:
             lane.add_cached(waiter)
         self._place(lane)
 
-    def correct(self, waiter: Waiter, share: float) -> None:
-        """Add ``share``, the true cost less the estimate of a granted ``waiter``, to the finish of its lane."""
+    def correct(self, waiter: Waiter, cost_s: float) -> None:
+        """Add ``cost_s``, the true cost less the estimate of a granted ``waiter``, to the finish of its lane."""
         lane = self._lanes.get(waiter.lane.name)
         if lane is not None:
-            lane.finish += share / lane.spec.weight
+            lane.finish += cost_s / lane.spec.weight
             start = lane.key[1]
             moves = lane.cached or not lane.waiters
-            starts_earlier = (
-                lane.finish < start and self._virtual.get(lane.spec.priority, 0.0) < start
-            )  # than its key says
-            if moves or starts_earlier:
+            now_earlier = lane.finish < start and self._virtual.get(lane.spec.priority, 0.0) < start
+            if moves or now_earlier:
                 self._place(lane)
 
     def withdraw(self, waiter: Waiter) -> bool:
@@ -434,13 +435,13 @@ class Queue:
 
     def _next(self, lane: _Lane) -> Waiter:
         """The waiter of ``lane`` that goes next."""
-        return self._chosen(lane, lane.first, lane.cached, lane.overtook)
+        return self._chosen(lane, lane.first, lane.cached, lane.owed)
 
     def _chosen(
-        self, lane: _Lane, first: Waiter, cached: list[tuple[int, int]], overtook: float, gone: Collection[int] = ()
+        self, lane: _Lane, first: Waiter, cached: list[tuple[int, int]], owed: float, gone: Collection[int] = ()
     ) -> Waiter:
         """Of ``lane``, without the waiters in ``gone``, the one that goes next; entries of former waiters leave the heap."""
-        if first.returned or (overtook and overtook >= OVERTAKING * self.share(first.amounts)):
+        if first.returned or (owed and owed >= OVERTAKING * self.seconds_of(first.amounts)):
             return first
         while cached:
             lost_ns, number = cached[0]
@@ -455,12 +456,12 @@ class Queue:
         if not lane.cached:
             yield from ((waiter, number) for number, waiter in lane.waiters.items())
             return
-        cached, overtook, gone = lane.cached.copy(), lane.overtook, set[int]()
+        cached, owed, gone = lane.cached.copy(), lane.owed, set[int]()
         for oldest, first in lane.waiters.items():
             while oldest not in gone:
-                waiter = self._chosen(lane, first, cached, overtook, gone)
-                share = self.share(waiter.amounts)
-                overtook = max(0.0, overtook - OVERTAKING * share) if waiter is first else overtook + share
+                waiter = self._chosen(lane, first, cached, owed, gone)
+                cost_s = self.seconds_of(waiter.amounts)
+                owed = max(0.0, owed - OVERTAKING * cost_s) if waiter is first else owed + cost_s
                 gone.add(waiter.number)
                 yield waiter, oldest
 
@@ -484,11 +485,11 @@ class Queue:
 
     def _place(self, lane: _Lane) -> None:
         """Compute the key of ``lane`` again, and move it to its place in the sorted lists."""
-        if lane.row:
-            del lane.row[bisect_left(lane.row, lane.key)]
-        lane.row = self._busy if lane.waiters else self._idle
+        if lane.keys:
+            del lane.keys[bisect_left(lane.keys, lane.key)]
+        lane.keys = self._busy if lane.waiters else self._idle
         lane.key = self._key(lane)
-        insort(lane.row, lane.key)
+        insort(lane.keys, lane.key)
 
     def _one_less(self, lane: _Lane) -> None:
         """Count the removal of a waiter from ``lane``."""
@@ -500,7 +501,7 @@ class Queue:
         priority = lane.spec.priority
         self._waiting[priority] -= 1
         if not lane.waiters:
-            lane.overtook = 0.0
+            lane.owed = 0.0
             lane.cached.clear()
             self._place(lane)
             self._forget_idle(priority)

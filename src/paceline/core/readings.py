@@ -96,7 +96,7 @@ class Readings:
         if reading.basis is Basis.ASSUMED or not self._corrections.counts(reading.unit):
             return reading.basis is Basis.PROVED
         refill = self._inferred.setdefault(reading.unit, Refill())
-        return refill.learn_period(reading) == reading.period_s
+        return refill.learn_bucket_period(reading) == reading.period_s
 
     def _usable_reading(self, index: int | None, reading: Reading, share: float) -> Reading:
         """What ``reading`` says about the ``share`` of the limit that is used; the rest of it stays with the provider.
@@ -131,7 +131,7 @@ class Readings:
         stated = reading.period_s is not None and reading.basis is Basis.STATED
         if tracker is None or stated or tracker.meter.quota.rule is Rule.SLIDING:
             return False  # it has stated its period, or the user the rule, by which its resets have another meaning
-        period_s, quota = tracker.refill.learn_period(reading), tracker.meter.quota
+        period_s, quota = tracker.refill.learn_bucket_period(reading), tracker.meter.quota
         bucket = period_s is not None
         if isinstance(tracker.meter, Restarting):
             period_s = period_s or tracker.restarts.period_s
@@ -139,7 +139,7 @@ class Readings:
             given = self._accounts[index].given
             known = quota.amount if given == math.inf else given
             charged_since = partial(tracker.charged_since, note)
-            period_s = tracker.refill.learn_restart(sent_ns, reading, known, quota.period_s, charged_since)
+            period_s = tracker.refill.learn_counter_period(sent_ns, reading, known, quota.period_s, charged_since)
         if period_s is None or limit is None:
             return False
         rule_is_new = bucket and self._take_bucket(now_ns, index, tracker)

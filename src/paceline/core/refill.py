@@ -66,8 +66,8 @@ class Refill:
         """Whether the present series of readings is that of no bucket."""
         return self._most_s > LONGER_PERIOD * self._least_s
 
-    def learn_period(self, reading: Reading) -> float | None:
-        """The period of a bucket, once the readings agree about it; ``None`` before."""
+    def learn_bucket_period(self, reading: Reading) -> float | None:
+        """The period of a bucket in seconds, once the readings agree about it; ``None`` before."""
         limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
         if limit is None or remaining is None or reset_s is None:
             return None
@@ -92,17 +92,17 @@ class Refill:
             return None
         return usual(self._low_s, self._high_s)
 
-    def learn_restart(
+    def learn_counter_period(
         self, sent_ns: int, reading: Reading, known: float, known_s: float, charged_since: Callable[[int], float]
     ) -> float | None:
-        """The period of a counter, or of a trailing period, once the readings show it; ``None`` before.
+        """The period of a counter in seconds, once the readings show it; ``None`` before.
 
         Args:
             sent_ns: When the attempt was sent; a reading of one that was sent before the last is left out.
             reading: The reading.
-            known: The amount of the quota as it was given. The first reading shows the period where it states the known rate in
-                another one.
-            known_s: Its period.
+            known: The amount of the quota as it was given. The first reading shows the period if its limit and reset have the rate
+                of the quota, in a longer period.
+            known_s: Its period, in seconds.
             charged_since: The charges from an instant to this attempt, which is among them.
         """
         limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s

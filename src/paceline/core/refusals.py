@@ -24,7 +24,8 @@ class Refusals:
     """Learns from refusals for rate and growth.
 
     A refusal that names no quota is taken for one about the tightest quota. One about a quota that is not listed adds it, if
-    it states the limit. Else it teaches nothing: it has no amount to begin with, and the pool only pauses.
+    it states the limit. Else that limit is measured, if no quota has its unit and period. A refusal that is about none teaches
+    nothing, and the pool only pauses.
 
     Args:
         corrections: Corrects the quotas.
@@ -38,7 +39,14 @@ class Refusals:
         self._doubted: dict[int, set[int]] = {}  # of windows, the starts of those with refusals
 
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
-        """Learn from a refusal for rate or growth; whether it has added a quota, or stated another limit."""
+        """Learn from a refusal for rate or growth; whether it has added a quota, or stated another limit.
+
+        1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.Unstated` alone.
+        2. A stated limit is taken, or added as a quota.
+        3. Where next to nothing of the quota was used, another limit must hold. It is measured from now on.
+        4. What has a rule of its own: slots become fewer, a guess falls back, windows and stated restarts are doubted.
+        5. The tracker learns the level, the burst and the rate; it may show that the quota is no bucket.
+        """
         if not refusal.kind.about_rate:
             self._unstated.explained(now_ns, reservation)
             return False
@@ -57,6 +65,7 @@ class Refusals:
         ample, index = self._ample(reservation), self._index(now_ns, reservation, refusal)
         if refusal.limit is not None:
             refusal = replace(refusal, limit=refusal.limit * self._corrections.usable_share(index, refusal.unit))
+        # What take_limit() may change.
         before = self._accounts[index].meter.quota.amount if index is not None else 0.0
         source = self._accounts[index].source if index is not None else LEARNED
         changed = self._corrections.take_limit(now_ns, index, refusal, sent_ns)

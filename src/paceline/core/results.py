@@ -1,4 +1,7 @@
-"""How a request can end: decisions as values, which travel inside paceline, and exceptions, which callers see."""
+"""Values without behaviour: costs, the origin of a limit, how a request can end, and what an answer says of limits.
+
+A request ends with a decision, a value that travels inside paceline, or with an exception, which callers see.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,13 @@ class TooLargeError(NeverFitsError):
 
 
 class AcquireTimeoutError(PacelineError, TimeoutError):
-    """The deadline has passed, or cannot be met."""
+    """The deadline has passed, or cannot be met.
+
+    Attributes:
+        waited_s: How long the request waited, in seconds.
+        retry_after_s: Seconds until it would be allowed; infinite where that is unknown.
+        quota: What binds, as in :class:`WaitUntil`.
+    """
 
     def __init__(self, pool: str, waited_s: float, retry_after_s: float, quota: str) -> None:
         reasons = {
@@ -175,14 +184,15 @@ class Reservation:
         cost: The reserved cost per unit.
         amounts: What was charged, one number per account: less than ``cost`` where the request is larger than a quota. Quotas
             are only ever appended to a ledger, so an older reservation has amounts for the first of them.
-        marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per account.
-        notes: What :class:`~paceline.core.learning.Learning` compares the answer with, per account; empty: nothing is
-            learned from its settlement.
+        marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per account. Where a store has charged the
+            quotas there are none, or only those of measured limits.
+        notes: The :class:`Note <paceline.core.tracker.Note>` of each account, or ``None``, with which ``Learning`` compares the
+            answer; empty: nothing is learned from its settlement.
         granted_ns: The instant of the grant; of the last one, where the request passes several pools. Learning takes it for the
             instant of sending.
         lost_at_ns: When it is closed as lost, if it is still open.
         open: Whether it is neither settled, cancelled, refused nor lost.
-        begun: Whether its answer has begun; a stream can go on for minutes.
+        begun: Whether its answer has begun, as the caller has noted; a stream can go on for minutes.
     """
 
     __slots__ = ("amounts", "begun", "cost", "granted_ns", "lost_at_ns", "marks", "notes", "open")

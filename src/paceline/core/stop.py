@@ -42,7 +42,10 @@ class Stop:
         self._began_ns = now_ns
 
     def for_newcomer(self, now_ns: int) -> Stopped | None:
-        """The outcome of a request that comes during the stop; ``None`` for the probe, and while there is no stop."""
+        """The outcome of a request that comes during the stop; ``None`` for the probe, and while there is no stop.
+
+        A request that comes after the end of the pause becomes the probe by this call.
+        """
         if self.pause.phase is Phase.OPEN:
             return None
         if now_ns < self.pause.until_ns:

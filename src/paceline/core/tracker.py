@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
+from paceline.core.ceiling import CEILING_PART, CUT_LEAST, CeilingTracker
 from paceline.core.changes import What
 from paceline.core.meters import FAR_NS, Bucket
 from paceline.core.quota import NS, REQUESTS, Quota
@@ -43,36 +44,13 @@ COUNTER_PART, COUNTER_NS = 20, 2 * NS
 """A bucket asks to wait until it has refilled the refused amount. A refusal is that of a counter if it asks to wait longer, by
 more than the refill of one part in ``COUNTER_PART`` of the burst and ``COUNTER_NS`` together."""
 
-MEASURED_S = 4.0
-"""Two refusals at least this far apart measure a rate: the level at the server was about zero at both."""
-
-MEASURED_PART = 0.97
-"""A ceiling is set to this part of the measured rate. With the whole of it, refusals were twice as frequent, for 0.3 % of speed."""
-
-CLIMB = 0.02
-"""By how much a learned ceiling climbs within the time over which its rate was measured: after a longer measurement it
-climbs more slowly. It climbs faster the longer there is no refusal."""
-
-CLIMB_NS = NS // 2
-"""The shortest time between two steps of a climb."""
-
-SLOW_DOWN_CLIMB_S = 2_200.0
-"""After a refusal for growth, the ceiling climbs by one part in this many per second: by half in 15 minutes.
-Source: OpenAI's guide to error codes, ``slow_down`` (2026-10)."""
-
 EPOCHS_MAX = 1_000_000
 """How far the epoch moves when the store begins a new shared ledger. A new one counts its epochs from 0, and none of them may
 equal that of an older note. A shared ledger has fewer changes of rate and rule in its life."""
 
-SLOW_DOWN_MIN = 1 / 8
-"""How far refusals for growth lower a ceiling: one in ten answers of a minute would otherwise stop a pool for hours."""
-
-CUT_LEAST = 0.4
-"""One measurement lowers a ceiling no further than to this share of itself."""
-
 
 class Note(NamedTuple):
-    """The state of a meter (``full_at_ns``) and of its tracker (the other fields) when an attempt was sent.
+    """The state of a meter (``full_at_ns``, ``held_ns``) and of its tracker (the other fields) when an attempt was sent.
 
     Its own charge is included. ``refunded``: the sum of all refunds, less the debts.
     """
@@ -86,7 +64,16 @@ class Note(NamedTuple):
 
 
 class KeptReading(NamedTuple):
-    """A reading that shows more left than its note. It is kept as long as refunds of attempts in flight may explain that."""
+    """A reading that shows more left than its note. It is kept as long as refunds of attempts in flight may explain that.
+
+    Attributes:
+        sent_ns: When its attempt was sent.
+        now_ns: When the reading came.
+        lack_ns: What the server's bucket lacked from full.
+        note: The note of its attempt.
+        earlier_ns: The charges shortly before the attempt, which the server may have counted after it.
+        about_ns: By how much the reading may be wrong.
+    """
 
     sent_ns: int
     now_ns: int
@@ -109,7 +96,9 @@ class QuotaTracker:
         charged: The sum of all charges.
         shifted_ns: The sum of the corrections of the level within this epoch, by which older notes are brought up to date.
             Those of :meth:`take_level` and :meth:`gain` do not count: they come with a new epoch.
+        about_ns: Attempts that were sent within this time of each other may reach the server in the other order.
         refused_amount: The sum of the charges of refused attempts.
+        refused_ns: When the last refusal came.
         limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
         refill: What readings have shown about the refill.
@@ -118,9 +107,9 @@ class QuotaTracker:
     """
 
     __slots__ = (
-        "_adapts", "_as_of_ns", "_busy_s", "_change", "_climb_s", "_climbed_ns", "_kept", "_last_ns", "_left_ns", "_lives", "_refusal",
-        "_slices", "_steady", "_tested_ns", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter",
-        "refill", "refused_amount", "restarts", "shifted_ns", "stated_period_s",
+        "_adapts", "_as_of_ns", "_change", "_kept", "_left_ns", "_lives", "_rate", "_slices", "_tested_ns", "about_ns",
+        "charged", "epoch", "limit_as_of_ns", "meter", "refill", "refused_amount", "refused_ns", "restarts", "shifted_ns",
+        "stated_period_s",
     )  # fmt: skip
 
     def __init__(self, meter: Bucket, change: Callable[[int, What, float], None], *, adapts: bool = False) -> None:
@@ -133,19 +122,13 @@ class QuotaTracker:
         self.charged = 0.0
         self.about_ns = ABOUT_NS
         self.epoch = 0
-        self.refused_amount = 0.0
+        self.refused_amount, self.refused_ns = 0.0, 0
         self.refill = Refill()
         self.restarts = Restarts()
         self.stated_period_s: float | None = None
         self._change = change
         self._slices: list[tuple[int, float]] = []  # instants, and the sum of all charges before
-        # The refusal that begins the present measurement: when its attempt was sent, and the amount admitted before.
-        self._refusal: tuple[int, float] | None = None
-        self._busy_s = 0.0  # seconds of demand in which the ceiling has climbed since then
-        self._last_ns = 0  # when the last refusal came
-        self._climb_s = MEASURED_S  # seconds of demand in which the ceiling climbs by CLIMB
-        self._climbed_ns = 0  # when the ceiling climbed last
-        self._steady = False  # whether it climbs at one speed, and no faster after a time without refusals
+        self._rate = CeilingTracker()  # what refusals have shown of the rate
         self._as_of_ns = 0  # when the last reading was taken that changed the level
         self._kept: KeptReading | None = None
         self._lives = 0  # EPOCHS_MAX times the number of new starts of the shared ledger
@@ -176,7 +159,7 @@ class QuotaTracker:
                 self._tested_ns = 0
 
     def granted(self, now_ns: int, amount: float, spent: float) -> Note:
-        """Count an attempt that is sent now, charged ``amount``; return its note. ``spent``: as in the ledger."""
+        """Count an attempt that is sent now, charged ``amount``; return its note. ``spent``: as in the account."""
         if self.meter.ceiling < 1:
             self.climb(now_ns, amount)
         charged = self.charged + amount  # as log_charges() does, mostly without a call
@@ -194,7 +177,7 @@ class QuotaTracker:
         self.charged = charged
 
     def note(self, spent: float) -> Note:
-        """The note of an attempt that is sent now; ``spent``: as in the ledger."""
+        """The note of an attempt that is sent now; ``spent``: as in the account."""
         return Note(self.meter.full_at_ns, self.shifted_ns, self.charged, self.charged - spent, self.epoch)
 
     def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> None:
@@ -210,7 +193,7 @@ class QuotaTracker:
     def begin_epoch(self, now_ns: int) -> None:
         """Begin another epoch: the rate or the rule has changed, and with it what two refusals would measure."""
         self.epoch += 1
-        self._refusal = None
+        self._rate.forget()
         self.raise_headroom(HEADROOM_S)
         self._change(now_ns, What.EPOCH, 0.0)
 
@@ -220,7 +203,7 @@ class QuotaTracker:
         self.epoch += EPOCHS_MAX
         self.charged, self.shifted_ns, self.refused_amount = 0.0, 0, 0.0
         self._slices.clear()
-        self._refusal = None
+        self._rate.forget()
 
     def learned_elsewhere(
         self, now_ns: int, *, limit: float, ceiling: float, shifted_ns: int, epoch: int, refused_amount: float
@@ -230,15 +213,15 @@ class QuotaTracker:
         if self.epoch != epoch:
             self._slices.clear()
         if self.meter.ceiling != ceiling:
-            self._climbed_ns = now_ns
+            self._rate.climbed_ns = now_ns
         if shifted_ns > self.shifted_ns:
             self._as_of_ns = now_ns  # an earlier reading does not contradict it
         if self.meter.quota.amount != limit:
             self.limit_as_of_ns = now_ns
         if epoch != self.epoch:
-            self._refusal = None
-        if self._refusal is None and refused_amount > self.refused_amount:  # a refusal there begins a measurement here
-            self._refusal, self._busy_s = (now_ns, self.charged - refused_amount), 0.0
+            self._rate.forget()
+        if refused_amount > self.refused_amount:
+            self._rate.count_elsewhere(now_ns, self.charged - refused_amount)
         self.epoch, self.shifted_ns, self.refused_amount = epoch, shifted_ns, refused_amount
 
     def read(
@@ -316,7 +299,7 @@ class QuotaTracker:
 
         Args:
             now_ns: The present.
-            spent: As in the ledger.
+            spent: As in the account.
             open_before: The charges of the attempts in flight that were sent at an instant or before.
         """
         kept = self._kept
@@ -355,12 +338,12 @@ class QuotaTracker:
         return lack + after, lack + since if self.meter.quota.unit == REQUESTS else math.inf
 
     def admitted_since(self, since_ns: int, spent: float) -> float:
-        """What this pool has used since an instant: its true costs, without those of refused attempts. ``spent``: as in the ledger."""
+        """What this pool has used since an instant: its true costs, without those of refused attempts. ``spent``: as in the account."""
         before = bisect_right(self._slices, (since_ns, 0.0)) - 1
         return spent - self.refused_amount - (self._slices[before][1] if before >= 0 else 0.0)
 
     def used_lately(self, now_ns: int, spent: float) -> tuple[int, float]:
-        """Since when this pool has sent attempts, a period ago at most, and what of them was not refused. ``spent``: as in the ledger."""
+        """Since when this pool has sent attempts, a period ago at most, and what of them was not refused. ``spent``: as in the account."""
         slices, since_ns = self._slices, now_ns - round(self.meter.quota.period_s * NS)
         first = bisect_right(slices, (since_ns, 0.0))
         at_ns, before = slices[first] if first < len(slices) else (now_ns, self.charged)
@@ -384,7 +367,7 @@ class QuotaTracker:
         """Run at ``limit`` per period, half of the present amount, and climb from there."""
         self._cap_burst(now_ns, limit)
         self._change(now_ns, What.SET_CEILING, 0.5)
-        self._climbed_ns, self._climb_s = now_ns, self.meter.quota.period_s
+        self._rate.climb_from(now_ns, self.meter.quota.period_s)
 
     def gain(self, now_ns: int, amount: float) -> None:
         """Raise the level by ``amount``: the provider has more than was assumed."""
@@ -407,11 +390,14 @@ class QuotaTracker:
     def refused(self, now_ns: int, sent_ns: int, note: Note, amount: float, refusal: Refusal, pause_ns: int) -> bool:
         """Learn from the refusal of an attempt that was sent at ``sent_ns``; True: the quota is no bucket."""
         if refusal.kind is RefusalKind.GROWTH:
-            self._slow_down(now_ns, sent_ns)
+            if sent_ns > self.refused_ns:
+                self.refused_ns = now_ns
+                self._change(now_ns, What.SET_CEILING, self._rate.slow_down(now_ns, self.meter.ceiling))
+                self.begin_epoch(now_ns)
             return False
-        if self._refusal is not None and sent_ns <= self._last_ns:
+        if self._rate.is_measured and sent_ns <= self.refused_ns:
             return False  # it was sent before the last refusal came, and adds nothing
-        self._last_ns = now_ns
+        self.refused_ns = now_ns
         asked_s = refusal.retry_after_s
         if asked_s is not None and asked_s > LONGER_PERIOD * self.meter.quota.period_s:
             asked_s = None  # it is about a longer period; the pause of the pool is enough
@@ -469,46 +455,25 @@ class QuotaTracker:
             return now_ns + round(asked_s * NS) + max(size_ns - cost_ns, 0)
         return now_ns + pause_ns + size_ns
 
-    def _slow_down(self, now_ns: int, sent_ns: int) -> None:
-        """Halve the ceiling after a refusal for growth, to an eighth at least; it climbs by half in 15 minutes at most."""
-        if sent_ns > self._last_ns:
-            self._last_ns = self._climbed_ns = now_ns
-            ceiling = self.meter.ceiling
-            self._change(now_ns, What.SET_CEILING, max(ceiling / 2, min(SLOW_DOWN_MIN, ceiling)))
-            self.begin_epoch(now_ns)
-            self._climb_s, self._steady = CLIMB * SLOW_DOWN_CLIMB_S, True
-
     def _measure(self, now_ns: int, sent_ns: int, note: Note) -> bool:
         """Measure the rate: what was admitted between two refusals is the refill. True: the quota is no bucket."""
         admitted = note.charged - self.refused_amount
-        if self._refusal is not None and sent_ns - self._refusal[0] >= MEASURED_S * NS:
-            true = 1 - note.refunded / note.charged if note.charged else 1.0  # the true costs, as a part of the charges
-            rate = (admitted - self._refusal[1]) * true / (sent_ns - self._refusal[0]) * NS
-            share = rate / self.meter.quota.rate
-            self._climb_s = (sent_ns - self._refusal[0]) / NS
-            if share < CUT_LEAST * self.meter.ceiling and self.meter.bursts and not self.refill.sure:
-                self._refusal = None
+        true = 1 - note.refunded / note.charged if note.charged else 1.0  # the true costs, as a part of the charges
+        share = self._rate.share(sent_ns, admitted, true, self.meter.quota.rate)
+        if share is not None and share < self.meter.ceiling:
+            least = CUT_LEAST * self.meter.ceiling
+            if share < least and self.meter.bursts and not self.refill.sure:
+                self._rate.forget()
                 return True  # the refill is so low that the quota is a counter that restarts
-            if share < self.meter.ceiling:
-                self._change(now_ns, What.SET_CEILING, max(MEASURED_PART * share, CUT_LEAST * self.meter.ceiling))
-                self.begin_epoch(now_ns)
-        if self._refusal is None or sent_ns - self._refusal[0] >= MEASURED_S * NS:
-            self._refusal = (sent_ns, admitted)
-        self._busy_s = 0.0
+            self._change(now_ns, What.SET_CEILING, max(CEILING_PART * share, least))
+            self.begin_epoch(now_ns)
+        self._rate.count(sent_ns, admitted)
         return False
 
     def climb(self, now_ns: int, amount: float) -> None:
-        """Raise a learned ceiling by one step, for an attempt of ``amount``; idle time adds nothing."""
-        if self.meter.ceiling >= 1 or now_ns - self._climbed_ns < CLIMB_NS:
-            return
-        # Idle time does not count: a pool in demand sends such an attempt at least once in twice the time of its refill.
-        # At least 1 s counts, because many small attempts come between two steps.
-        demand_s = max(2 * amount * self.meter.ns_per_unit / NS, 1.0)
-        step_s = min((now_ns - self._climbed_ns) / NS, demand_s)
-        self._climbed_ns = now_ns
-        self._busy_s += step_s
-        gain = CLIMB * step_s / self._climb_s * (1 if self._steady else 1 + self._busy_s / 60)
-        self._change(now_ns, What.SET_CEILING, self.meter.ceiling * (1 + gain))
+        """Raise a learned ceiling by one step, if one is due, for an attempt of ``amount``."""
+        if (ceiling := self._rate.climb(now_ns, self.meter, amount)) is not None:
+            self._change(now_ns, What.SET_CEILING, ceiling)
 
 
 def _lack_ns(quota: Quota, reading: Reading) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import inf
 
 from paceline.core.account import Account
+from paceline.core.in_flight import blame
 from paceline.core.ledger import Ledger
 from paceline.core.measured import InFlightMeter, RateMeter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS
 from paceline.core.results import Refusal, Reservation, Source, SourceKind
-from paceline.core.window import blame
 
 MEASURED = Source(SourceKind.LEARNED, "measured")
 """The source of what was found."""
@@ -17,6 +17,9 @@ MEASURED = Source(SourceKind.LEARNED, "measured")
 
 class Unstated:
     """The accounts of the unstated limits of a ledger: a rate for each unit, and a number in flight.
+
+    A ledger charges their meters like any other. Where a store charges the others, :class:`~paceline.shared.capacity.SharedCapacity`
+    charges these itself: by :meth:`earliest`, :meth:`without`, :meth:`sent`, :meth:`answered` and :meth:`unsent`.
 
     Args:
         ledger: The ledger.
@@ -57,16 +60,16 @@ class Unstated:
         self.meters.append(meter)
         self._ledger.add_account(Account(meter, f"{meter.quota.unit}, not measured yet", MEASURED))
 
-    def stated(self, now_ns: int, unit: str) -> None:
+    def off(self, now_ns: int, unit: str) -> None:
         """Let what was found of ``unit`` limit nothing from now on: its limit is stated."""
         for meter in self.meters:
             if meter.quota.unit == unit:
                 meter.off(now_ns)
 
     @property
-    def limits(self) -> bool:
+    def is_limiting(self) -> bool:
         """Whether one of these limits holds attempts back now."""
-        return any(meter.limits for meter in self.meters)
+        return any(meter.is_limiting for meter in self.meters)
 
     def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
         """The first instant at which these limits allow ``amounts``, and the index of the account that binds."""
@@ -135,7 +138,7 @@ class Unstated:
         """Bound the number in flight: a refusal has named it."""
         in_flight = self._in_flight
         if in_flight is not None and (note := in_flight.take(reservation)) is not None:
-            in_flight.window.named(now_ns, note)
+            in_flight.bound.named(now_ns, note)
 
     def _blame(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
         """Blame the rate of the unit that a refusal names. If it names none, the number in flight may be the reason, too."""
@@ -151,7 +154,7 @@ class Unstated:
         if in_flight is None or note is None:
             rate.rate.refused(now_ns, rate_note, asked_ns)
         else:
-            blame(now_ns, rate.rate, rate_note, in_flight.window, note, asked_ns)
+            blame(now_ns, rate.rate, rate_note, in_flight.bound, note, asked_ns)
 
     @property
     def _guilty(self) -> str:

@@ -100,7 +100,7 @@ class Exchange:
             and now_ns >= max(self._pause.until_ns, schedule.held_ns)
         ):
             wants = leases.wants(now_ns, holdings.snapshot.ledger, self._queue, membership.peers)
-            if self._pause.phase is not Phase.OPEN or holdings.unstated.limits:
+            if self._pause.phase is not Phase.OPEN or holdings.unstated.is_limiting:
                 del wants[1:]
             if holdings.unstated.meters:
                 wants = [holdings.unstated.without(want) for want in wants]

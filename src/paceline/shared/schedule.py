@@ -63,7 +63,7 @@ class Schedule:
             due_ns = min(due_ns, self.sent_ns + LINGER_NS)
         ledger = holdings.snapshot.ledger
         reports = ledger.in_flight if ledger.slot_indexes else 0
-        if holdings.unstated.limits:
+        if holdings.unstated.is_limiting:
             reports = ledger.in_flight or self._queue.length
         if reports:
             due_ns = min(due_ns, self.sent_ns + max(RENEW_NS, between_polls_ns(membership.peers)))

@@ -9,7 +9,7 @@ from paceline.core.capacity import LocalCapacity
 from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
 from paceline.core.measured import FoundMeter
-from paceline.core.meters import Bucket, Meter, Slots, Spread, restarts
+from paceline.core.meters import Bucket, Meter, Slots, Spread, window_starts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Reservation
 from paceline.shared.messages import SHARED_PART, Charged, Message, Reply, Standing
@@ -54,7 +54,7 @@ class Snapshot:
         self._introduce_new()
         message.quotas, message.versions = tuple(self.quotas), list(self.versions)
         message.headroom_s, message.gentle = self.ledger.headroom_s, self.ledger.gentle
-        message.windows = [restarts(q.anchor, now_ns) if q.rule is Rule.WINDOW else None for q in self.quotas]
+        message.windows = [window_starts(q.anchor, now_ns) if q.rule is Rule.WINDOW else None for q in self.quotas]
         message.recalled = [of(account.meter).recalled(account.meter, now_ns) for account in self.ledger.accounts]
 
     def update(self, now_ns: int, reply: Reply, learning: Learning | None) -> dict[int, float]:

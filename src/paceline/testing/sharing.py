@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from paceline.core.changes import Change, What
-from paceline.core.meters import restarts
+from paceline.core.meters import window_starts
 from paceline.core.quota import NS, parse_quotas
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import (
@@ -45,7 +45,7 @@ class Process:
         """The next message; ``options`` are its fields."""
         self.number += 1
         fields: dict[str, Any] = {"number": self.number, "quotas": self.quotas, "versions": list(self.versions)}
-        fields["windows"] = [restarts(quota.anchor, time.time_ns()) for quota in self.quotas]
+        fields["windows"] = [window_starts(quota.anchor, time.time_ns()) for quota in self.quotas]
         return Message(self.who, news=list(news), **(fields | self.options | options))
 
     def received(self, reply: Reply) -> Reply:

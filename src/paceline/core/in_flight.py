@@ -1,7 +1,7 @@
 """The most attempts in flight, where neither the user nor an answer states it: found from refusals that only their number explains.
 
 A bound on the number in flight leaves one trace that no rate leaves: every refused attempt had more others in flight than every
-admitted one. :class:`InFlightWindow` compares these numbers. There is no bound until three refusals show that trace, and
+admitted one. :class:`InFlightBound` compares these numbers. There is no bound until three refusals show that trace, and
 one admitted attempt with as many others in flight as a refused one is proof against it. A bound that was found grows
 by one while it is full, and falls with a refusal.
 
@@ -58,7 +58,7 @@ class InFlightNote:
         self.is_known = False
 
 
-class InFlightWindow:
+class InFlightBound:
     """A bound on the attempts in flight, found from outcomes.
 
     Attributes:
@@ -71,7 +71,7 @@ class InFlightWindow:
         border: The least others that an attempt had in flight and was refused; infinite for none.
         witnesses: How many refusals only the number in flight explains.
         between: Whether an attempt was admitted since the last of them.
-        full_count: How many attempts were admitted with the window full, since it was last changed.
+        full_count: How many attempts were admitted that filled the bound, since it was last changed.
         full_needed: How many of them it takes to test a larger one.
         step: By how much it grows next.
         cut_count: How many attempts had been sent when a refusal last changed it.
@@ -81,22 +81,8 @@ class InFlightWindow:
     """
 
     __slots__ = (
-        "admitted_count",
-        "between",
-        "border",
-        "cut_count",
-        "full_count",
-        "full_needed",
-        "highest",
-        "highest_before",
-        "in_flight",
-        "pending",
-        "refusal_delay",
-        "row",
-        "sent_count",
-        "size",
-        "step",
-        "witnesses",
+        "admitted_count", "between", "border", "cut_count", "full_count", "full_needed", "highest", "highest_before",
+        "in_flight", "pending", "refusal_delay", "row", "sent_count", "size", "step", "witnesses",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -235,8 +221,8 @@ def blame(
     now_ns: int,
     rate: MeasuredRate,
     rate_note: RateNote,
-    window: InFlightWindow,
-    window_note: InFlightNote,
+    bound: InFlightBound,
+    bound_note: InFlightNote,
     asked_ns: int | None = None,
 ) -> Finding | None:
     """Learn from a refusal that no stated limit explains: it is the number in flight, or the rate.
@@ -245,18 +231,18 @@ def blame(
         now_ns: The present.
         rate: The rate of the unit that the refusal names, or of requests.
         rate_note: Of the attempt.
-        window: The bound on the number in flight.
-        window_note: Of the attempt.
+        bound: The bound on the number in flight.
+        bound_note: Of the attempt.
         asked_ns: The wait that the refusal states.
 
     Returns:
         What the rate has taken it for; ``None`` if the number in flight explains it.
     """
-    if window.explains(now_ns, window_note):
+    if bound.explains(now_ns, bound_note):
         rate.explained(now_ns, rate_note)
         return None
     finding = rate.refused(now_ns, rate_note, asked_ns)
-    if finding not in NO_EVIDENCE and window.finds(window_note):
+    if finding not in NO_EVIDENCE and bound.finds(bound_note):
         rate.reopen(now_ns)
         return None
     return finding
