@@ -52,6 +52,7 @@ for one in EXPECTED:
         (rows(*({"id": f"r{n}", "text": text} for n, text in enumerate(TEXTS))), "p.jsonl"),
         (json.dumps([{"id": f"r{n}", "text": text} for n, text in enumerate(TEXTS)], indent=1), "p.json"),
     ],
+    ids=["csv", "none", "semicolons", "tsv", "mark", "utf-16", "gzip", "lines", "array"],
 )
 def test_each_form_gives_the_same_requests(content, name):
     found, recognised = lines(content, name, model="gpt-5", column="text", max_tokens=9)
@@ -159,6 +160,7 @@ def test_a_form_that_is_not_known_is_one_error_with_a_command(content, name, for
         (b"id,text\n\xff\xfe\xfd,a\n", "p.csv", {"column": "text"}, "it cannot be read: not UTF-8"),
         (rows(chat("a")), "p.jsonl", {}, "its lines are whole requests: leave out --model"),
     ],
+    ids=["fields", "column", "prompt", "template", "item", "gzip", "utf-8", "requests"],
 )
 def test_damage_is_named_with_its_place(content, name, form, message):
     with pytest.raises(QuotaError) as caught:

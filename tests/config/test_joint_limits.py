@@ -61,7 +61,7 @@ def test_a_run_has_it(write):
         ("openai: 10 usd/day", "2: joint_limits: openai: '10 usd/day': money is limited by a budget"),
         ("openai: 10 starts/min", "2: joint_limits: openai: '10 starts/min': its unit must be one of requests"),
         ("openai: 5", "2: joint_limits: openai: 5: write texts"),
-        ("openai: 5 rpx", "2: joint_limits: openai: '5 rpm'"),
+        ("openai: 5 rpx", "2: joint_limits: openai: '5 rpx'"),
         (
             "openai: 5 requests/s\n  OpenAI/*: 5 requests/s",
             "3: joint_limits: OpenAI/*: the same as limits.yaml:2: joint_limits: openai",

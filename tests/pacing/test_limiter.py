@@ -413,10 +413,12 @@ class TestPacedFunctionsThatAreRetried:
 
 class TestAsAnObject:
     def test_its_block_closes_the_store(self, tmp_path):
+        before = set(threading.enumerate())
         with paceline.Limiter({"jobs": "60 requests/min"}, store=f"sqlite:{tmp_path}/quotas.db") as limiter:
             limiter.try_acquire("jobs").settle()
-            assert "paceline-store" in {thread.name for thread in threading.enumerate()}
-        assert "paceline-store" not in {thread.name for thread in threading.enumerate()}
+            threads = {thread for thread in threading.enumerate() if thread.name == "paceline-store"} - before
+            assert len(threads) == 1
+        assert not threads.pop().is_alive()
 
     def test_its_text_has_its_pools(self):
         assert repr(paceline.Limiter()) == "<Limiter without pools yet>"

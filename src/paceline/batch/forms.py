@@ -155,8 +155,9 @@ def _is_of_requests(file: BinaryIO) -> bool:
         return first == b"{" and not line.rstrip().endswith(b"{")  # a line of JSON with a mistake in it
     finally:
         file.seek(0)
-    return ("body" in value or "params" in value or "url" in value or "custom_id" in value) and not (
-        "request" in value or "prompt" in value or "messages" in value
+    return not value or (
+        ("body" in value or "params" in value or "url" in value or "custom_id" in value)
+        and not ("request" in value or "prompt" in value or "messages" in value)
     )
 
 
