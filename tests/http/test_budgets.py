@@ -128,13 +128,15 @@ class TestBudget:
         ]
 
     def test_it_survives_a_restart_with_a_store(self, server, tmp_path, monkeypatch):
-        monkeypatch.setattr("paceline.pacing.allowances.PATIENCE_S", 0.1)
         store = f"sqlite:{tmp_path / 'quotas.db'}"
         for expected in ([200, 429], [429, 429]):
-            limiter = paceline.Limiter(BIG, prices=PRICES, budget="0.15 usd/day, 5 usd/month", store=store)
-            with client_of(limiter, server) as client:
-                assert [ask(client).status_code for _ in range(2)] == expected
-            limiter.close()
+            with (
+                paceline.Limiter(BIG, prices=PRICES, budget="0.15 usd/day, 5 usd/month", store=store) as limiter,
+                client_of(limiter, server) as client,
+            ):
+                for status in expected:
+                    assert ask(client).status_code == status
+                    monkeypatch.setattr("paceline.pacing.allowances.PATIENCE_S", 0.1)  # the others are refused
 
 
 class TestLimits:
