@@ -266,7 +266,7 @@ def serve_process() -> None:
 
 
 def _tell(*values: int | str | None) -> None:
-    """Tell the parent ``values``, as a line of JSON. If it has ended, nobody reads them, and this process ends, too."""
+    """Tell the parent ``values``, as a line of JSON; a parent that has ended reads nothing, and this process ends, too."""
     with suppress(OSError):
         os.write(sys.stdout.fileno(), json.dumps(values).encode() + b"\n")
 
