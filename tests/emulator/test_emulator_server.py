@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import openai
 import pytest
 
 from paceline.emulator import Emulator, SettingsError
+from paceline.emulator.settings import Settings
 
 HELLO = [{"role": "user", "content": "hello"}]
 EXACT = {"output_share": 1.0, "output_spread": 0.0}
@@ -276,6 +278,18 @@ def test_a_process_that_cannot_start_is_an_error(monkeypatch, capfd):
     monkeypatch.setenv("PYTHONHOME", "nowhere")
     with pytest.raises(RuntimeError, match="has not started"):
         Emulator(limits="3 requests/min", process=True).start()
+
+
+def test_a_process_whose_parent_has_ended_says_nothing():
+    reader, writer = os.pipe()
+    os.close(reader)
+    line = json.dumps(["127.0.0.1", 0, Settings().values()]) + "\n"
+    command = [sys.executable, "-m", "paceline.emulator.server"]
+    done = subprocess.run(
+        command, input=line, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_wrong_settings_are_refused_before_anything_starts():

@@ -1,5 +1,15 @@
+import threading
+
 import pytest
-from shared_world import SharedWorld, store_threads, until
+from shared_world import SharedWorld, earlier, store_threads, until
+
+
+@pytest.fixture(autouse=True)
+def own_threads():
+    """The failure of a test that left a thread is no other one's."""
+    earlier.update(threading.enumerate())
+    yield
+    earlier.clear()
 
 
 @pytest.fixture

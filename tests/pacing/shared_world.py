@@ -30,9 +30,13 @@ async def soon(condition, what="it"):
         await asyncio.sleep(0.001)
 
 
+earlier = set()
+"""The threads that were there before the test: what another one has left, if it failed."""
+
+
 def store_threads():
-    """The threads of store workers."""
-    return [thread for thread in threading.enumerate() if thread.name == "paceline-store"]
+    """The threads of store workers that the test has started."""
+    return [thread for thread in threading.enumerate() if thread.name == "paceline-store" and thread not in earlier]
 
 
 class ObedientStore:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -265,9 +266,9 @@ def serve_process() -> None:
 
 
 def _tell(*values: int | str | None) -> None:
-    """Tell the parent ``values``, as a line of JSON."""
-    sys.stdout.write(json.dumps(values) + "\n")
-    sys.stdout.flush()
+    """Tell the parent ``values``, as a line of JSON; a parent that has ended reads nothing, and this process ends, too."""
+    with suppress(OSError):
+        os.write(sys.stdout.fileno(), json.dumps(values).encode() + b"\n")
 
 
 if __name__ == "__main__":
