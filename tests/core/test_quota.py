@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import zoneinfo
 from dataclasses import replace
 
 import pytest
@@ -185,3 +187,15 @@ def test_rates():
 def test_a_comma_in_a_number_is_an_error_that_says_how_to_write_it(text):
     with pytest.raises(QuotaError, match=r"a comma separates quotas: write (30_000|1_000_000) for (30,000|1,000,000)"):
         parse_quotas(text)
+
+
+def test_a_system_without_time_zones_is_named(monkeypatch):
+    for name in {"tzdata", *(name for name in sys.modules if name.startswith("tzdata"))}:
+        monkeypatch.setitem(sys.modules, name, None)
+    zoneinfo.ZoneInfo.clear_cache()
+    zoneinfo.reset_tzpath(())
+    try:
+        with pytest.raises(QuotaError, match="no time zones, and 'America/Los_Angeles' is one: pip install tzdata"):
+            parse_quotas("20 requests/day window America/Los_Angeles")
+    finally:
+        zoneinfo.reset_tzpath()
