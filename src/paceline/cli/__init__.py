@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 
+from paceline.core.hints import why_missing
+
 
 def main() -> None:
     """Run the command line. SIGTERM and SIGHUP end it as Ctrl-C does."""
@@ -15,8 +17,9 @@ def main() -> None:
     try:
         try:
             import click  # noqa: F401
-        except ImportError:
-            sys.exit("paceline: the command line needs the extra 'cli': pip install 'paceline[cli]'")
+        except ImportError as error:
+            remedy = "the command line needs the extra 'cli': pip install 'paceline[cli]'"
+            sys.exit(f"paceline: {why_missing(error, remedy)}")
         from paceline.cli.app import app
 
         app(prog_name="paceline")

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from paceline.core.hints import why_missing
+
 
 @click.command(short_help="one batch with and without paceline, live")
 @click.option(
@@ -33,7 +35,9 @@ def command(out: Path, **given: Any) -> None:
         from paceline.demo.show import show
         from paceline.emulator.server import Emulator as _Emulator  # noqa: F401
     except ImportError as error:
-        raise click.ClickException(f"{error.name} is missing: pip install 'paceline[demo]'") from None
+        raise click.ClickException(
+            why_missing(error, f"{error.name} is missing: pip install 'paceline[demo]'")
+        ) from None
     out.mkdir(parents=True, exist_ok=True)
     batch = Batch(**{name: value for name, value in given.items() if value is not None})
     raise SystemExit(show(batch, out / "paceline-demo"))

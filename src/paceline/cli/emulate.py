@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli.options import aligned
+from paceline.core.hints import why_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +83,9 @@ def command(
         from paceline.emulator.app import App
         from paceline.emulator.server import listen, make_server
     except ImportError as error:
-        raise click.ClickException(f"{error.name} is missing: pip install 'paceline[emulator]'") from None
+        raise click.ClickException(
+            why_missing(error, f"{error.name} is missing: pip install 'paceline[emulator]'")
+        ) from None
     app = App(_settings(scenario, limits, faults, batches, given))
     try:
         listener = listen(host, port)

@@ -23,6 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
 from paceline.config import Config
+from paceline.core.hints import why_missing
 from paceline.core.results import QuotaError
 from paceline.gateway.app import CONNECTION, Gateway, names_of
 from paceline.gateway.client import HttpClient
@@ -113,7 +114,7 @@ class Settings:
         try:
             from paceline.telemetry import otel
         except ImportError as error:
-            raise QuotaError(f"{error.name} is missing: pip install 'paceline[otel]'") from None
+            raise QuotaError(why_missing(error, f"{error.name} is missing: pip install 'paceline[otel]'")) from None
         limiter = Limiter(**arguments, events=otel.Listener())
         otel.watch(limiter)
         return limiter

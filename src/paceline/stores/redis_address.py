@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
+from paceline.core.hints import why_missing
 from paceline.stores.base import TIMEOUT_S, StoreError
 
 Node = tuple[str, int]
@@ -88,7 +89,9 @@ def library() -> Any:
     try:
         return import_module("redis")
     except ImportError as error:
-        raise StoreError('a store in Redis needs redis-py: pip install "paceline[redis]"') from error
+        raise StoreError(
+            why_missing(error, 'a store in Redis needs redis-py: pip install "paceline[redis]"')
+        ) from error
 
 
 def read_url(url: str) -> Address:
