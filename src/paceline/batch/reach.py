@@ -6,6 +6,7 @@ import math
 import os
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -135,6 +136,17 @@ def reason(error: BaseException) -> str:
         case ssl.SSLError():
             words = f"TLS failed: {(inner.reason or str(inner)).replace('_', ' ').lower()}"
         case OSError():
-            system = os.strerror(inner.errno or 0)
+            system = system_words(inner)
             words = system[:1].lower() + system[1:]
     return "".join(c for c in words if c.isprintable())[:REASON_MAX]
+
+
+def system_words(error: OSError) -> str:
+    """What the system says of an error: without the text of a library, which may have the URL."""
+    if isinstance(error, ConnectionResetError) or isinstance(error.__cause__, ConnectionResetError):
+        return "Connection reset by peer"  # Windows has two numbers for it
+    if sys.platform == "win32" and error.winerror:  # a number of its own, of which os.strerror knows nothing
+        from ctypes import FormatError
+
+        return FormatError(error.winerror).strip().rstrip(".")
+    return os.strerror(error.errno or 0)
