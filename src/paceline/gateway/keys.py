@@ -180,7 +180,7 @@ class Keys:
             stamp = about.st_mtime_ns, about.st_size, about.st_ino
             if stamp == self._stamp:
                 return
-            content = json.loads(self.file.read_text())
+            content = json.loads(self.file.read_text(encoding="utf-8"))
             self._by_digest = {one.digest: one for one in map(_client_key, content["keys"])}
             self._stamp = stamp
         except FileNotFoundError:
