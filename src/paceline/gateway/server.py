@@ -62,6 +62,10 @@ TELL_S: Final = 60.0
 BACKLOG: Final = 1_024
 """Connections that wait to be accepted. Without files, asyncio tries so many times a second to accept one."""
 
+HUNG_S: Final = 60
+"""How long one of several processes may not answer the first one before it is replaced, with all that it has in flight: on a busy
+machine its start alone takes longer than the 5 s of uvicorn."""
+
 GC_THRESHOLD: Final = 50_000, 20, 100
 """Of the garbage collector, as in a run."""
 
@@ -322,6 +326,7 @@ def server_config(settings: Settings, make: Callable[[], Gateway] | None = None)
         limit_concurrency=_connections_max(),
         timeout_keep_alive=KEEP_S,
         timeout_graceful_shutdown=round(settings.stop_s),
+        timeout_worker_healthcheck=HUNG_S,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.private_key,
     )
