@@ -82,6 +82,7 @@ def command(
     try:
         from paceline.emulator.app import App
         from paceline.emulator.server import listen, make_server
+        from paceline.pacing.lack import raise_files
     except ImportError as error:
         raise click.ClickException(
             why_missing(error, f"{error.name} is missing: pip install 'paceline[emulator]'")
@@ -94,6 +95,7 @@ def command(
     address = f"http://{host}:{listener.getsockname()[1]}"
     for line in _greeting(address, scenario):
         click.echo(line)
+    raise_files()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         make_server(app).run(sockets=[listener])
