@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import socket
@@ -19,6 +20,9 @@ UNTRUSTED_MAX: Final = 10
 """How many certificates in a row show that an address which has answered will not be trusted again."""
 
 REASON_MAX: Final = 200
+
+SOCKETS: Final = 10_000
+"""The first of the numbers of errors of Windows' sockets, of which os.strerror knows none."""
 
 NO_TLS: Final = "WRONG_VERSION_NUMBER"
 """What OpenSSL says of a server that answers a handshake with something else, such as plain HTTP."""
@@ -143,10 +147,12 @@ def reason(error: BaseException) -> str:
 
 def system_words(error: OSError) -> str:
     """What the system says of an error: without the text of a library, which may have the URL."""
-    if isinstance(error, ConnectionResetError) or isinstance(error.__cause__, ConnectionResetError):
+    number = error.errno or 0
+    reset = isinstance(error, ConnectionResetError) or isinstance(error.__cause__, ConnectionResetError)
+    if reset or number == errno.ECONNRESET:
         return "Connection reset by peer"  # Windows has two numbers for it
-    if sys.platform == "win32" and error.winerror:  # a number of its own, of which os.strerror knows nothing
+    if sys.platform == "win32" and (error.winerror or number >= SOCKETS):
         from ctypes import FormatError
 
-        return FormatError(error.winerror).strip().rstrip(".")
-    return os.strerror(error.errno or 0)
+        return FormatError(error.winerror or number).strip().rstrip(".")
+    return os.strerror(number)
