@@ -5,7 +5,6 @@ import itertools
 import json
 import logging
 import os
-import resource
 import select
 import signal
 import socket
@@ -108,6 +107,8 @@ def keys(tmp_path):
 @pytest.fixture
 def process(tmp_path):
     """Start gateways in processes of their own."""
+    if sys.platform == "win32":
+        pytest.skip("it needs signals, /proc and a limit of files")
     running = []
 
     def start(*arguments, **given):
@@ -914,6 +915,8 @@ class TestProcesses:
 @pytest.mark.soak
 class TestSoak:
     def test_10_000_idle_connections(self, process, upstream):
+        import resource
+
         one = process(upstream=upstream.url)
         before = one.memory()
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)

@@ -20,6 +20,7 @@ from paceline.gateway.keys import Keys
 from paceline.pacing import durable
 from paceline.pacing.durable import Appender, replacing
 from paceline.pacing.traffic import Entry, TrafficLog
+from systems import unless_wine
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="modes, links")
 
@@ -138,6 +139,9 @@ def test_lines_of_eight_processes_stay_whole(tmp_path, disk):
     assert sorted(lines) == sorted(f"{process} {number} {'x' * 40}" for process in range(8) for number in taken)
 
 
+@unless_wine(
+    "msvcrt.locking tells no reason where another handle has the lock, so that it is taken for a lack of locks"
+)
 def test_lines_of_threads_and_of_two_logs_stay_whole(tmp_path, monkeypatch):
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, content: write(fd, content[:5]))
@@ -224,9 +228,10 @@ def test_a_block_that_raises_leaves_the_old_file(tmp_path):
 class Windows:
     """The calls of Windows, as far as they differ: files are in text mode unless they are opened otherwise, and locks have bytes."""
 
-    O_BINARY = 1 << 28
+    O_BINARY = getattr(os, "O_BINARY", 1 << 28)
 
     def __init__(self, monkeypatch):
+        self.not_here = 0 if hasattr(os, "O_BINARY") else self.O_BINARY
         self.text, self.locks, self.tries, self.busy = set(), {}, 0, 0
         self.open, self.write, self.close, self.replace = os.open, os.write, os.close, os.replace
         msvcrt = types.SimpleNamespace(LK_NBLCK=2, LK_UNLCK=0, locking=self.locking)
@@ -239,7 +244,7 @@ class Windows:
         monkeypatch.setattr(os, "replace", self.replaced)
 
     def opened(self, path, flags, mode=0o777):
-        fd = self.open(path, flags & ~self.O_BINARY, mode)
+        fd = self.open(path, flags & ~self.not_here, mode)
         if not flags & self.O_BINARY:
             self.text.add(fd)
         return fd
