@@ -238,6 +238,7 @@ class SQLiteStore:
         self._execute(connection, "COMMIT", deadline_s)  # before WAL, readers are in its way
         self._execute(connection, "PRAGMA journal_mode = WAL", deadline_s)
         connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA checkpoint_fullfsync = ON")  # macOS: fsync leaves the log in the cache of the disk
 
     def _execute(self, connection: sqlite3.Connection, statement: str, deadline_s: float) -> None:
         """Execute a statement that may find the file locked: in great demand, or by a process that hangs."""
