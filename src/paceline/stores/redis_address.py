@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from copy import copy
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -115,6 +116,8 @@ def read_url(url: str) -> Address:
     )
     if match is None:
         raise StoreError(f"invalid Redis URL: {advice}")
+    if plain == "unix" and not hasattr(socket, "AF_UNIX"):
+        raise StoreError("this system has no sockets of the kind unix: write redis://HOST:PORT")
     fields = match.groupdict("")
     options = dict(parse_qsl(fields["query"]))
     prefix = options.pop("prefix", "")
