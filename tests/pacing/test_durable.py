@@ -20,7 +20,6 @@ from paceline.gateway.keys import Keys
 from paceline.pacing import durable
 from paceline.pacing.durable import Appender, replacing
 from paceline.pacing.traffic import Entry, TrafficLog
-from systems import unless_wine
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="modes, links")
 
@@ -139,9 +138,6 @@ def test_lines_of_eight_processes_stay_whole(tmp_path, disk):
     assert sorted(lines) == sorted(f"{process} {number} {'x' * 40}" for process in range(8) for number in taken)
 
 
-@unless_wine(
-    "msvcrt.locking tells no reason where another handle has the lock, so that it is taken for a lack of locks"
-)
 def test_lines_of_threads_and_of_two_logs_stay_whole(tmp_path, monkeypatch):
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, content: write(fd, content[:5]))
@@ -163,7 +159,7 @@ def test_an_append_waits_for_another_process_for_a_bounded_time(tmp_path, monkey
     file = Appender(str(path), shared=True)
     with path.open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(OSError, match="the append of another process does not end"):
+        with pytest.raises(OSError, match="the lock of another process does not end"):
             file.append(LINE)
     file.append(LINE)
     file.close()
