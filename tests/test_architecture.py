@@ -109,7 +109,7 @@ def every_import() -> list[tuple[Path, str, str, bool]]:
         (path, package, module, top)
         for path in FILES
         if (package := package_of(path)) != "__init__"
-        for module, top in imports(ast.parse(path.read_text()))
+        for module, top in imports(ast.parse(path.read_text(encoding="utf-8")))
     ]
 
 
@@ -158,9 +158,38 @@ def test_core_asks_no_clock():
     clocks = {f"{name}.{method}" for name in ("time", "datetime") for method in ("now", "utcnow", "today", "time")}
     for path in FILES:
         if package_of(path) == "core":
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
                 assert called not in clocks, path.name
+
+
+def calls() -> Iterator[tuple[str, ast.Call]]:
+    """Every call, and where it is."""
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                yield f"{path.relative_to(SOURCE)}:{node.lineno}", node
+
+
+def test_text_files_name_their_encoding():
+    """By default it is that of the system, which is not UTF-8 on Windows."""
+    for where, call in calls():
+        name = ast.unparse(call.func).rpartition(".")[2]
+        given = [one.value for one in call.args if isinstance(one, ast.Constant)]
+        names = {word.arg for word in call.keywords}
+        mode = next((one for one in given if isinstance(one, str) and {*one} <= {*"rwxabt+"}), None)
+        if name in ("read_text", "write_text"):
+            assert "encoding" in names or len(call.args) > (name == "write_text"), where
+        elif ast.unparse(call.func) == "open" or (name == "open" and mode):
+            assert "encoding" in names or "b" in (mode or ""), where
+
+
+def test_nothing_is_used_that_windows_lacks_and_its_types_have():
+    """What has other types there is found by the type checker; see ``make lint``."""
+    for where, call in calls():
+        names = {ast.unparse(call.func).rpartition(".")[2], *(word.arg for word in call.keywords)}
+        assert not names & {"add_signal_handler", "add_reader", "add_writer", "pass_fds", "preexec_fn"}, where
+        assert not {one.value for one in call.args if isinstance(one, ast.Constant)} & {"fork", "forkserver"}, where
 
 
 def test_heavy_imports_are_lazy():
@@ -216,7 +245,7 @@ class TestPublicNames:
         assert 18 <= len(paceline.__all__) <= 40
 
     def test_a_type_checker_sees_the_same(self):
-        tree = ast.parse((SOURCE / "__init__.py").read_text())
+        tree = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))
         seen = {
             alias.name: node.module
             for block in tree.body

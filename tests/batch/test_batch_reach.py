@@ -1,3 +1,4 @@
+import errno
 import math
 import socket
 import ssl
@@ -143,6 +144,8 @@ NO_TLS.reason = "WRONG_VERSION_NUMBER"
         ),
         (wrapped(OSError("x" * 1_000)), "x" * 200),
         (wrapped(OSError()), "OSError"),
+        (wrapped(ConnectionResetError(22, "Network name deleted")), "connection reset by peer"),  # as on Windows
+        (wrapped(OSError(errno.EPIPE, "x")), "broken pipe"),
     ],
 )
 def test_reasons(error, words):

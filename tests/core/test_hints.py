@@ -1,10 +1,10 @@
-"""Suggestions for misspelt names."""
+"""Suggestions for misspelt names, and why a package cannot be imported."""
 
 from __future__ import annotations
 
 import pytest
 
-from paceline.core.hints import did_you_mean
+from paceline.core.hints import did_you_mean, why_missing
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,18 @@ def test_the_nearest_name(name, hint):
 def test_a_higher_cutoff_suggests_less():
     assert did_you_mean("opai", ["openai"], cutoff=0.6)
     assert did_you_mean("opai", ["openai"], cutoff=0.9) == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn"), "install it"),
+        (
+            ImportError("DLL load failed while importing _speedups: not found", name="_speedups"),
+            "_speedups is installed and does not load: DLL load failed while importing _speedups: not found",
+        ),
+        (ImportError("no library"), "a package is installed and does not load: no library"),
+    ],
+)
+def test_a_package_that_does_not_load_is_not_called_missing(error, words):
+    assert why_missing(error, "install it") == words

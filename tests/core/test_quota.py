@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import zoneinfo
 from dataclasses import replace
 
 import pytest
@@ -194,3 +196,15 @@ def test_commas_between_thousands_and_between_quotas():
         Quota("tokens", 1e6, 60),
         Quota("requests", 100, 1),
     )
+
+
+def test_a_system_without_time_zones_is_named(monkeypatch):
+    for name in {"tzdata", *(name for name in sys.modules if name.startswith("tzdata"))}:
+        monkeypatch.setitem(sys.modules, name, None)
+    zoneinfo.ZoneInfo.clear_cache()
+    zoneinfo.reset_tzpath(())
+    try:
+        with pytest.raises(QuotaError, match="no time zones, and 'America/Los_Angeles' is one: pip install tzdata"):
+            parse_quotas("20 requests/day window America/Los_Angeles")
+    finally:
+        zoneinfo.reset_tzpath()

@@ -9,6 +9,8 @@ from click.testing import CliRunner
 
 from paceline.cli.emulate import command
 
+interrupts = pytest.mark.skipif(sys.platform == "win32", reason="a process without a console cannot be interrupted")
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -39,6 +41,7 @@ def test_wrong_scenario_names_the_file_and_the_nearest_setting(tmp_path):
         assert "scenario.toml" in result.output
 
 
+@interrupts
 def test_serves_until_interrupted_and_prints_the_tally(tmp_path):
     scenario = tmp_path / "scenario.toml"
     scenario.write_text('seed = 5\n[limits]\n"gpt-5" = "1 requests/min"\n"*" = "9 requests/min"\n')
@@ -87,6 +90,7 @@ def test_shipped_scenarios_are_listed_and_wrong_names_explained():
     assert "did you mean 'blind'?" in wrong.output
 
 
+@interrupts
 def test_a_shipped_scenario_says_what_to_tell_the_limiter():
     code = "from paceline.cli import main; main()"
     arguments = ["emulate", "--port", "0", "--scenario", "blind"]
@@ -99,6 +103,7 @@ def test_a_shipped_scenario_says_what_to_tell_the_limiter():
     assert lines[2] == "limits for your limiter: 1000 requests/min,800k tokens/min\n"
 
 
+@interrupts
 def test_the_batch_apis_have_settings_and_a_line_in_the_tally():
     code = "from paceline.cli import main; main()"
     options = "validating_s=0,finalizing_s=0,turnaround_s=0,enqueued_tokens=2M,in_order=true,queue_full=429"

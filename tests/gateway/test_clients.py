@@ -8,7 +8,7 @@ import pytest
 from gateway_helpers import chat, stub
 
 CHAT = "/openai/v1/chat/completions"
-NARROW = {"*": "200 requests/min burst 1"}
+NARROW = {"*": "60 requests/min burst 1"}
 
 
 class Server:

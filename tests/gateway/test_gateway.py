@@ -155,8 +155,8 @@ class TestPassing:
 
 class TestQueue:
     def test_requests_wait_and_none_is_refused(self, serve, emulator):
-        emulator.reset(limits={"gpt-5": "2400 requests/min"})
-        running = serve(emulator.base_url, limits={"gpt-5": "2400 requests/min burst 20"})
+        emulator.reset(limits={"gpt-5": "1200 requests/min"})
+        running = serve(emulator.base_url, limits={"gpt-5": "1200 requests/min burst 20"})
 
         async def main():
             async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:

@@ -144,7 +144,7 @@ class TestBudget:
 class TestLimits:
     def test_requests_of_a_lane_wait(self, server):
         limiter = paceline.Limiter(
-            BIG, lanes=[paceline.LaneSpec("alice", limits=(Quota.parse("1200 requests/min burst 2"),))]
+            BIG, lanes=[paceline.LaneSpec("alice", limits=(Quota.parse("60 requests/min burst 5"),))]
         )
         with client_of(limiter, server) as client, paceline.lane("alice"):
             for _ in range(6):

@@ -1,5 +1,6 @@
 """`paceline exec`: real programs in processes of their own, against the emulator."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -31,6 +32,8 @@ print("done")
 print("warned", file=sys.stderr)
 sys.exit(3)
 """
+LONG = pytest.mark.long("starts several processes")
+METHODS = [one for one in ("fork", "spawn") if one in multiprocessing.get_all_start_methods()]
 LIMIT = "300 requests/min,4M tokens/min"
 
 
@@ -41,7 +44,15 @@ def world(paceline_emulator):
 
 
 def start(*words, url="", environ=None, python=sys.executable, options=("--limit", f"gpt-5={LIMIT}"), **more):
-    kept = {name: os.environ.get(name, "") for name in ("PATH", "HOME", "PYTHONPATH", "SSL_CERT_FILE")}
+    names = (
+        "PATH",
+        "HOME",
+        "PYTHONPATH",
+        "SSL_CERT_FILE",
+        "SYSTEMROOT",
+        "TEMP",
+    )  # Windows has no sockets without the fifth
+    kept = {name: os.environ.get(name, "") for name in names}
     line = [sys.executable, "-c", "from paceline.cli import main; main()", "exec", "--provider", "openai", *options]
     words = [python if word == "python" else str(word) for word in words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -62,7 +73,7 @@ def script(folder, text, name="program.py"):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of files")
-@pytest.mark.long("starts several processes")
+@LONG
 def test_the_command_has_the_raised_limit_of_open_files():
     import resource
 
@@ -75,7 +86,7 @@ def test_the_command_has_the_raised_limit_of_open_files():
     assert 256 < int(out) <= 30_000
 
 
-@pytest.mark.long("starts several processes")
+@LONG
 def test_a_program_is_paced_and_its_output_and_exit_code_are_its_own(world, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(SDK)
@@ -88,8 +99,8 @@ def test_a_program_is_paced_and_its_output_and_exit_code_are_its_own(world, tmp_
     assert err == ""
 
 
-@pytest.mark.long("starts several processes")
-@pytest.mark.parametrize("method", ["spawn", "fork", "subprocess"])
+@LONG
+@pytest.mark.parametrize("method", [*METHODS, "subprocess"])
 def test_processes_share_the_quotas(world, tmp_path, method):
     program = script(
         tmp_path,
@@ -115,7 +126,7 @@ def test_processes_share_the_quotas(world, tmp_path, method):
     assert (world.tally()["admitted"], world.tally()["refused_total"]) == (requests, 0)
 
 
-@pytest.mark.long("starts several processes")
+@LONG
 def test_pytest_and_modules_are_paced(world, tmp_path):
     script(tmp_path, "def test_one(): ask(3)", "test_one.py")
     out, err = run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path, url=world.base_url, cwd=tmp_path)
@@ -123,22 +134,23 @@ def test_pytest_and_modules_are_paced(world, tmp_path):
     assert "openai/gpt-5: 3 requests, 0 refused" in err
 
 
-def test_what_was_not_paced_is_named_once_for_all_processes(tmp_path):
+@pytest.mark.parametrize("method", [METHODS[0], *(pytest.param(one, marks=LONG) for one in METHODS[1:])])
+def test_what_was_not_paced_is_named_once_for_all_processes(tmp_path, method):
     program = tmp_path / "program.py"
     program.write_text(
-        textwrap.dedent("""
+        textwrap.dedent(f"""
         import multiprocessing, sys, warnings
         import httpx2
         warnings.simplefilter("ignore")
 
         def send(_=0):
-            transport = httpx2.MockTransport(lambda request: httpx2.Response(200, json={}))
+            transport = httpx2.MockTransport(lambda request: httpx2.Response(200, json={{}}))
             with httpx2.Client(transport=transport) as client:
-                client.post("https://api.openai.com/v1/videos", json={"prompt": "x"})
+                client.post("https://api.openai.com/v1/videos", json={{"prompt": "x"}})
 
         if __name__ == "__main__":
             send()
-            with multiprocessing.get_context("fork").Pool(1) as pool:
+            with multiprocessing.get_context({method!r}).Pool(1) as pool:
                 pool.map(send, range(2))
                 pool.close()
                 pool.join()
@@ -177,7 +189,8 @@ def test_the_user_s_own_sitecustomize_is_run(tmp_path):
     assert out.strip() == str(tmp_path / "sitecustomize.py")
 
 
-@pytest.mark.long("starts several processes")
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no command env")
+@LONG
 def test_an_interpreter_without_paceline_says_so(tmp_path):
     (tmp_path / "httpx.py").write_text("")
     bare = getattr(sys, "_base_executable", sys.executable)
@@ -222,15 +235,18 @@ def test_a_signal_while_the_command_is_started_reaches_it(monkeypatch):
     assert command._run([sys.executable, "-c", lines], os.environ) == 7
 
 
-@pytest.mark.long("starts several processes")
-@pytest.mark.parametrize(("end", "code"), [("os.kill(os.getpid(), 9)", 137), ("os._exit(126)", 126)])
+@LONG
+@pytest.mark.parametrize(
+    ("end", "code"), [("os.kill(os.getpid(), 9)", 9 if os.name == "nt" else 137), ("os._exit(126)", 126)]
+)
 def test_a_process_that_ends_at_once_is_counted(world, tmp_path, end, code):
     program = script(tmp_path, f"ask(2); {end}")
     _, err = run("python", program, url=world.base_url, code=code)
     assert "openai/gpt-5: 2 requests, 0 refused" in err
 
 
-@pytest.mark.long("starts several processes")
+@pytest.mark.skipif("fork" not in METHODS, reason="no forks here")
+@LONG
 def test_workers_of_a_pool_are_counted_and_a_process_that_is_forked_for_nothing_is_none(world, tmp_path):
     program = script(
         tmp_path,
@@ -246,11 +262,13 @@ def test_workers_of_a_pool_are_counted_and_a_process_that_is_forked_for_nothing_
     assert err == "paceline exec: openai/gpt-5: 3 requests, 0 refused" + err[err.index("; waits") :]
 
 
-@pytest.mark.long("starts several processes")
+@LONG
 def test_an_error_at_the_start_is_not_the_program_s(tmp_path):
     (tmp_path / "httpx.py").write_text("")
     line = "import os; open(os.environ['PACELINE_EXEC'], 'wb').write(b'x'); import httpx; print('went on')"
-    out, err = run("python", "-c", line, environ={"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
+    out, err = run(
+        "python", "-c", line, environ={"PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))}
+    )
     assert out == "went on\n"
     assert "is not paced: " in err
     assert "install paceline" not in err
@@ -266,7 +284,7 @@ def test_one_that_is_paced_is_no_error():
     run("python", "-c", "import httpx2", options=("--strict",))
 
 
-@pytest.mark.long("starts several processes")
+@LONG
 def test_errors_before_the_start(tmp_path):
     _, err = run("no-such-command", code=127)
     assert err == "paceline exec: no such command: no-such-command\n"
@@ -281,7 +299,7 @@ def test_errors_before_the_start(tmp_path):
     assert "Missing argument" in err
 
 
-@pytest.mark.long("starts several processes")
+@LONG
 def test_a_process_that_outlives_the_command_goes_on(world, tmp_path):
     late = script(tmp_path, "time.sleep(1.5); ask(2); open(sys.argv[1], 'w').write('sent')", "late.py")
     program = script(tmp_path, f"import subprocess; subprocess.Popen([sys.executable, {str(late)!r}, sys.argv[1]])")

@@ -159,7 +159,7 @@ def test_an_append_waits_for_another_process_for_a_bounded_time(tmp_path, monkey
     file = Appender(str(path), shared=True)
     with path.open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(OSError, match="the append of another process does not end"):
+        with pytest.raises(OSError, match="the lock of another process does not end"):
             file.append(LINE)
     file.append(LINE)
     file.close()
@@ -224,9 +224,10 @@ def test_a_block_that_raises_leaves_the_old_file(tmp_path):
 class Windows:
     """The calls of Windows, as far as they differ: files are in text mode unless they are opened otherwise, and locks have bytes."""
 
-    O_BINARY = 1 << 28
+    O_BINARY = getattr(os, "O_BINARY", 1 << 28)
 
     def __init__(self, monkeypatch):
+        self.not_here = 0 if hasattr(os, "O_BINARY") else self.O_BINARY
         self.text, self.locks, self.tries, self.busy = set(), {}, 0, 0
         self.open, self.write, self.close, self.replace = os.open, os.write, os.close, os.replace
         msvcrt = types.SimpleNamespace(LK_NBLCK=2, LK_UNLCK=0, locking=self.locking)
@@ -239,7 +240,7 @@ class Windows:
         monkeypatch.setattr(os, "replace", self.replaced)
 
     def opened(self, path, flags, mode=0o777):
-        fd = self.open(path, flags & ~self.O_BINARY, mode)
+        fd = self.open(path, flags & ~self.not_here, mode)
         if not flags & self.O_BINARY:
             self.text.add(fd)
         return fd

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import subprocess
 import sys
 import textwrap
@@ -131,6 +132,7 @@ class TestPrograms:
         )
         assert said == "in time\n"
 
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
     def test_a_fork_is_another_process(self, tmp_path):
         """What its parent was granted, and has still to tell, is its parent's; both go on."""
         run(
@@ -159,6 +161,7 @@ class TestPrograms:
         )
         assert spent(tmp_path / "books") == [5, 10 + 20 + 7 + 5 + 3]
 
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
     @pytest.mark.long("runs for seconds of real time")
     def test_a_fork_while_the_store_is_lost(self, tmp_path):
         """Only the parent tells what it has spent meanwhile."""

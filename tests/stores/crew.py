@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import time
 from contextlib import ExitStack
 
 BOUND_S = 60.0
 
-forks = multiprocessing.get_context("forkserver")
-# Imported once, in the process that the others are forked from.
-forks.set_forkserver_preload(
-    ["httpx2", "redis", "paceline.http.attach", "paceline.limiter", "paceline.stores.redis", "paceline.stores.sqlite"]
-)
+forks = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
+if sys.platform != "win32":  # imported once, in the process that the others are forked from
+    forks.set_forkserver_preload(
+        [
+            "httpx2",
+            "redis",
+            "paceline.http.attach",
+            "paceline.limiter",
+            "paceline.stores.redis",
+            "paceline.stores.sqlite",
+        ]
+    )
 
 
 class Crew:

@@ -1,5 +1,6 @@
 """Where a Redis is: what a URL may contain, the errors for invalid ones, and the settings of clients."""
 
+import socket
 import sys
 
 import pytest
@@ -8,6 +9,13 @@ import redis
 from paceline.stores import StoreError, as_store, open_store
 from paceline.stores.redis import RedisStore, explain
 from paceline.stores.redis_address import read_client, read_url
+
+
+@pytest.fixture(autouse=True)
+def _sockets_of_unix(monkeypatch):
+    """Their URLs are read here, and none is opened: Windows has none."""
+    if not hasattr(socket, "AF_UNIX"):
+        monkeypatch.setattr(socket, "AF_UNIX", 1, raising=False)
 
 
 def settings(pool):
@@ -227,3 +235,9 @@ def test_what_was_sent_is_not_repeated():
     said = explain(RuntimeError("unknown command 'EVALSHA', with args beginning with: 'fd84' '1' 'paceline:2:{/jobs}'"))
     assert "redis+sentinel://HOST:PORT/MASTER" in said
     assert "jobs" not in said
+
+
+def test_a_socket_of_unix_where_there_are_none(monkeypatch):
+    monkeypatch.delattr(socket, "AF_UNIX", raising=False)
+    with pytest.raises(StoreError, match="this system has no sockets of the kind unix: write redis://HOST:PORT"):
+        read_url("unix:///run/redis.sock")

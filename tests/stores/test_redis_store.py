@@ -1,6 +1,7 @@
 """The Redis store on real servers: what it keeps, and what it says when something is wrong."""
 
 import os
+import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -349,12 +350,15 @@ def test_a_damaged_ledger(store, redis_server):
         store.exchange("pool", message())
 
 
+sockets = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no such sockets here")
+
+
 @pytest.mark.parametrize(
     ("url", "says"),
     [
         ("redis://no-such-host.invalid", "check the address"),
         ("redis://127.0.0.1:1", "check the address, and that the server runs"),
-        ("unix:///no/such/socket", "check the address, and that the server runs"),
+        pytest.param("unix:///no/such/socket", "check the address, and that the server runs", marks=sockets),
         ("redis+sentinel://127.0.0.1:1,127.0.0.1:2/master", "addresses of the Sentinels"),
         ("redis+cluster://127.0.0.1:1", "check the address, and that the server runs"),
     ],

@@ -9,6 +9,8 @@ import stat
 import subprocess
 import sys
 import threading
+import types
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import pytest
 from paceline.core.quota import NS, Quota
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
-from paceline.stores import open_store
+from paceline.stores import open_store, sqlite
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock
 
@@ -54,6 +56,9 @@ def charged(store: SQLiteStore, pool: str = "pool") -> float:
     return store.exchange(pool, Message("reader", 0, (DAILY,), [0])).standings[0].charged
 
 
+ODD = "memory" if os.name == "nt" else ":memory:"  # a name has no colon there
+
+
 class TestTheFile:
     def test_what_was_used_survives_a_restart(self, opened):
         store = opened()
@@ -71,13 +76,14 @@ class TestTheFile:
 
     def test_a_path_is_where_it_was_said(self, opened, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("HOME", str(tmp_path / "home"))
-        here, home, odd = opened("books.db"), opened("~/books.db"), opened(":memory:")
+        for name in ("HOME", "USERPROFILE"):  # of Windows
+            monkeypatch.setenv(name, str(tmp_path / "home"))
+        here, home, odd = opened("books.db"), opened("~/books.db"), opened(ODD)
         (tmp_path / "elsewhere").mkdir()
         monkeypatch.chdir(tmp_path / "elsewhere")
         for store in (here, home, odd):
             take(store)
-        for name in ("books.db", "home/books.db", ":memory:"):
+        for name in ("books.db", "home/books.db", ODD):
             assert (tmp_path / name).is_file()
 
     def test_nothing_is_opened_before_its_first_use(self, opened, path):
@@ -94,6 +100,7 @@ class TestTheFile:
         for file in path.parent.iterdir():
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
+    @pytest.mark.skipif(os.name == "nt", reason="another system's rights")
     def test_a_folder_that_is_there_stays_as_it_is(self, opened, tmp_path):
         tmp_path.chmod(0o750)
         take(opened())
@@ -108,6 +115,7 @@ class TestTheFile:
         assert [file.name for file in path.parent.iterdir()] == ["books.db"]
         assert path.stat().st_size < 100_000
 
+    @pytest.mark.skipif(os.name == "nt", reason="an open file cannot be deleted there")
     def test_a_file_that_was_deleted_is_made_again(self, opened, path):
         store, other = opened(), opened()
         take(store)
@@ -325,6 +333,13 @@ class TestTheWallClock:
         times.wall_ns, times.elapsed_ns = times.wall_ns + self.HOUR_NS, 20 * NS
         assert self.grants(opened(), 2) == 60
 
+    def test_a_start_has_a_name_where_the_machine_ran_longer_than_before(self, opened, times, monkeypatch):
+        store = opened()
+        assert self.grants(store, 1) == 60
+        monkeypatch.setattr(sqlite, "_boot", lambda: "the second start")
+        times.wall_ns, times.elapsed_ns = times.wall_ns + self.HOUR_NS, times.elapsed_ns + 20 * NS
+        assert self.grants(opened(), 2) == 60
+
     def test_a_ledger_of_an_older_version_has_no_such_clock(self, opened, times, path):
         store = opened()
         assert self.grants(store, 1) == 60
@@ -336,3 +351,22 @@ class TestTheWallClock:
         database.close()
         times.pass_by(5)
         assert self.grants(store, 2) == 5
+
+
+def test_the_start_of_a_machine_has_a_name(monkeypatch):
+    """Without it, a machine that has run for longer than before its last start seems to be the same one, with another clock."""
+    boot = sqlite._boot.__wrapped__
+    monkeypatch.setattr(sys, "platform", "darwin")
+    asked = types.SimpleNamespace(sysctlbyname=lambda name, buffer, *_: setattr(buffer, "value", b"0A-1B" + name[:4]))
+    monkeypatch.setattr("ctypes.CDLL", lambda _: asked)
+    assert boot() == "0A-1Bkern"
+    monkeypatch.setattr("ctypes.CDLL", lambda _: types.SimpleNamespace())
+    assert boot() == ""
+    registry = types.SimpleNamespace(
+        HKEY_LOCAL_MACHINE=0, OpenKey=lambda *_: nullcontext(), QueryValueEx=lambda *_: (17, 4)
+    )
+    monkeypatch.setitem(sys.modules, "winreg", registry)
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert boot() == "17"
+    registry.OpenKey = lambda *_: Path("no such key").stat()
+    assert boot() == ""

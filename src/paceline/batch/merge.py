@@ -10,7 +10,7 @@ import re
 import shlex
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
@@ -104,12 +104,12 @@ def merge(
 
 
 def _require_distinct(source: str, outputs: Sequence[str], target: str, *, overwrite: bool) -> None:
-    seen = {os.path.realpath(source): source}
+    seen = {_identity(source): source}
     for name in outputs:
-        if (path := os.path.realpath(name)) in seen:
-            raise OutputError(f"{name}: this is the same file as {seen[path]}; name each once")
-        seen[path] = name
-    if os.path.realpath(target) in seen:
+        if (file := _identity(name)) in seen:
+            raise OutputError(f"{name}: this is the same file as {seen[file]}; name each once")
+        seen[file] = name
+    if _identity(target) in seen:
         raise OutputError(f"{target}: this is one of the files to be read; choose another with -o")
     if target == "-":
         raise OutputError("the result is a file: name one with -o")
@@ -117,6 +117,15 @@ def _require_distinct(source: str, outputs: Sequence[str], target: str, *, overw
         raise OutputError(f"{target}: it is no regular file, and is left alone; choose another with -o")
     if Path(target).exists() and not overwrite:
         raise OutputError(f"{target}: it exists; choose another with -o, or replace it with --overwrite")
+
+
+def _identity(name: str) -> tuple[int, int] | str:
+    """What is the same for all names of one file: links, and names that differ by case where the system ignores case."""
+    with suppress(OSError):
+        about = os.stat(name)  # noqa: PTH116
+        if about.st_ino:  # some file systems of Windows have none
+            return about.st_dev, about.st_ino
+    return os.path.realpath(name)
 
 
 def _open(name: str, stack: ExitStack) -> BinaryIO:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +20,9 @@ UNTRUSTED_MAX: Final = 10
 """How many certificates in a row show that an address which has answered will not be trusted again."""
 
 REASON_MAX: Final = 200
+
+SOCKETS: Final = 10_000
+"""The first of the numbers of errors of Windows' sockets, of which os.strerror knows none."""
 
 NO_TLS: Final = "WRONG_VERSION_NUMBER"
 """What OpenSSL says of a server that answers a handshake with something else, such as plain HTTP."""
@@ -135,6 +140,19 @@ def reason(error: BaseException) -> str:
         case ssl.SSLError():
             words = f"TLS failed: {(inner.reason or str(inner)).replace('_', ' ').lower()}"
         case OSError():
-            system = os.strerror(inner.errno or 0)
+            system = system_words(inner)
             words = system[:1].lower() + system[1:]
     return "".join(c for c in words if c.isprintable())[:REASON_MAX]
+
+
+def system_words(error: OSError) -> str:
+    """What the system says of an error: without the text of a library, which may have the URL."""
+    number = error.errno or 0
+    reset = isinstance(error, ConnectionResetError) or isinstance(error.__cause__, ConnectionResetError)
+    if reset or number == errno.ECONNRESET:
+        return "Connection reset by peer"  # Windows has two numbers for it
+    if sys.platform == "win32" and (error.winerror or number >= SOCKETS):
+        from ctypes import FormatError
+
+        return FormatError(error.winerror or number).strip().rstrip(".")
+    return os.strerror(number)

@@ -17,7 +17,7 @@ from aiohttp.http_exceptions import ContentEncodingError
 from yarl import URL
 
 from paceline.batch.address import joined
-from paceline.batch.reach import Reach, origin
+from paceline.batch.reach import Reach, origin, system_words
 from paceline.batch.redact import Secrets
 from paceline.batch.results import read_body
 from paceline.core.results import QuotaError
@@ -195,7 +195,7 @@ class Sender:
         except aiohttp.ClientOSError as error:  # its own text may have the URL
             if lack_of(error) is not None:
                 raise
-            why = f": {os.strerror(error.errno)}" if error.errno else ""
+            why = f": {system_words(error)}" if error.errno else ""
             raise aiohttp.ClientOSError(f"the connection broke{why}") from None
         except TimeoutError:
             raise TimeoutError(f"no answer within {self._timeout_s:g} s") from None

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from paceline.core.hints import why_missing
+
 
 @click.command(short_help="one batch with and without paceline, live")
 @click.option(
@@ -32,8 +34,12 @@ def command(out: Path, **given: Any) -> None:
         from paceline.demo.batch import Batch
         from paceline.demo.show import show
         from paceline.emulator.server import Emulator as _Emulator  # noqa: F401
+        from paceline.pacing.lack import raise_files
     except ImportError as error:
-        raise click.ClickException(f"{error.name} is missing: pip install 'paceline[demo]'") from None
+        raise click.ClickException(
+            why_missing(error, f"{error.name} is missing: pip install 'paceline[demo]'")
+        ) from None
+    raise_files()  # 500 workers
     out.mkdir(parents=True, exist_ok=True)
     batch = Batch(**{name: value for name, value in given.items() if value is not None})
     raise SystemExit(show(batch, out / "paceline-demo"))

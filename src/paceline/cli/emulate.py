@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli.options import aligned
+from paceline.core.hints import why_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,8 +82,11 @@ def command(
     try:
         from paceline.emulator.app import App
         from paceline.emulator.server import listen, make_server
+        from paceline.pacing.lack import raise_files
     except ImportError as error:
-        raise click.ClickException(f"{error.name} is missing: pip install 'paceline[emulator]'") from None
+        raise click.ClickException(
+            why_missing(error, f"{error.name} is missing: pip install 'paceline[emulator]'")
+        ) from None
     app = App(_settings(scenario, limits, faults, batches, given))
     try:
         listener = listen(host, port)
@@ -91,6 +95,7 @@ def command(
     address = f"http://{host}:{listener.getsockname()[1]}"
     for line in _greeting(address, scenario):
         click.echo(line)
+    raise_files()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         make_server(app).run(sockets=[listener])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.options import print_table
+from paceline.core.hints import why_missing
 from paceline.core.results import PacelineError
 
 if TYPE_CHECKING:
@@ -99,7 +100,9 @@ def _keys(file: Path | None) -> Keys:
     try:
         from paceline.gateway.keys import Keys, keys_file
     except ImportError as error:
-        raise click.ClickException(f"{error.name} is missing: pip install 'paceline[gateway]'") from None
+        raise click.ClickException(
+            why_missing(error, f"{error.name} is missing: pip install 'paceline[gateway]'")
+        ) from None
     return Keys(file or keys_file(os.environ))
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from paceline.cli import options
+from paceline.core.hints import why_missing
 from paceline.core.results import PacelineError
 
 if TYPE_CHECKING:
@@ -464,7 +465,7 @@ def draw_to(plans: Mapping[str, Plan], file: Path) -> None:
     try:
         draw({name: plan for name, plan in plans.items() if math.isfinite(plan.seconds)}, file)
         click.echo(f"the picture is in {file}", err=True)
-    except ImportError:
-        raise PacelineError("--picture needs matplotlib: pip install 'paceline[demo]'") from None
+    except ImportError as error:
+        raise PacelineError(why_missing(error, "--picture needs matplotlib: pip install 'paceline[demo]'")) from None
     except (ValueError, OSError) as error:
         raise PacelineError(f"--picture {file}: {error}") from None

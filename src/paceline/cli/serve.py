@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli import options
+from paceline.core.hints import why_missing
 from paceline.core.results import PacelineError, StoreError
 from paceline.telemetry.logs import JsonFormatter
 
@@ -72,7 +73,9 @@ def command(
     try:
         from paceline.gateway.server import Settings, listen, serve
     except ImportError as error:
-        raise click.ClickException(f"{error.name} is missing: pip install 'paceline[gateway]'") from None
+        raise click.ClickException(
+            why_missing(error, f"{error.name} is missing: pip install 'paceline[gateway]'")
+        ) from None
     from paceline.config import Config, find_file, parse_limit
     from paceline.gateway.keys import keys_file
     from paceline.stores import NO_STORE

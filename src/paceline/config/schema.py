@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from paceline.config.sources import Place, Problems, Source, nested, warn
+from paceline.core.hints import why_missing
 from paceline.core.quota import CONCURRENCY as IN_FLIGHT
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
 from paceline.core.results import QuotaError, StoreError
@@ -36,8 +37,9 @@ try:
         with_config,
     )
     from typing_extensions import TypedDict
-except ImportError:
-    raise QuotaError("settings from files and variables need pydantic: pip install 'paceline[config]'") from None
+except ImportError as error:
+    remedy = "settings from files and variables need pydantic: pip install 'paceline[config]'"
+    raise QuotaError(why_missing(error, remedy)) from None
 
 RUN_S: Final = 30 * 86_400.0
 """The longest time in which a request may be retried."""

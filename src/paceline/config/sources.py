@@ -15,6 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
+from paceline.core.hints import why_missing
 from paceline.core.results import PacelineWarning, QuotaError
 from paceline.providers.registry import ALIASES, suggest
 from paceline.providers.tables import known_providers, models
@@ -158,10 +159,9 @@ def _yaml(file: Path, text: str, lines: dict[Place, int], problems: Problems) ->
     """Parse YAML, record the line of each key in ``lines``, and report duplicate keys."""
     try:
         yaml = import_module("yaml")
-    except ImportError:
-        raise QuotaError(
-            f"{file}: YAML needs an extra: pip install 'paceline[yaml]', or write the settings as TOML"
-        ) from None
+    except ImportError as error:
+        remedy = "YAML needs an extra: pip install 'paceline[yaml]', or write the settings as TOML"
+        raise QuotaError(f"{file}: {why_missing(error, remedy)}") from None
     try:
         node = yaml.compose(text, yaml.SafeLoader)
         if node is None:

@@ -1,4 +1,4 @@
-"""Suggestions for misspelt names, for the end of an error message."""
+"""Parts of error messages: suggestions for misspelt names, and why a package cannot be imported."""
 
 from __future__ import annotations
 
@@ -21,3 +21,15 @@ def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
     spellings = {one.lower(): one for one in known}
     near = [spellings[match] for match in get_close_matches(name.lower(), spellings, 1, cutoff)]
     return f"; did you mean {near[0]!r}?" if near and near[0] != name else ""
+
+
+def why_missing(error: ImportError, remedy: str) -> str:
+    """``remedy``, which says what to install, where a package is not installed; where one does not load, the reason for that.
+
+    Args:
+        error: The error of the import.
+        remedy: A sentence like ``budgets need prices: pip install 'paceline[budget]'``.
+    """
+    if isinstance(error, ModuleNotFoundError):
+        return remedy
+    return f"{error.name or 'a package'} is installed and does not load: {error}"

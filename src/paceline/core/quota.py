@@ -258,7 +258,9 @@ def _check_zone(anchor: str, period_s: float) -> None:
     try:
         ZoneInfo(anchor)
     except (KeyError, ValueError, OSError):
-        hint = did_you_mean(anchor, available_timezones()) or ": use one like 'Europe/Berlin'"
+        if not (known := available_timezones()):
+            raise QuotaError(f"this system has no time zones, and {anchor!r} is one: pip install tzdata") from None
+        hint = did_you_mean(anchor, known) or ": use one like 'Europe/Berlin'"
         raise QuotaError(f"unknown time zone {anchor!r}{hint}") from None
 
 

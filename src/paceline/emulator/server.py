@@ -175,7 +175,7 @@ class Emulator:
         if self._state is not None and (self._server is not None or self._child is not None):
             with suppress(OSError):  # the server has ended
                 state = json.dumps(self._call("GET", "/emulator/state"))
-                self._state.write_text(state)
+                self._state.write_text(state, encoding="ascii")
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join()

@@ -21,11 +21,8 @@ from paceline.core.queue import LaneSpec
 from paceline.core.quota import parse_quotas
 from paceline.core.results import PacelineError, QuotaError
 from paceline.pacing.allowances import check_limits
-from paceline.pacing.durable import replacing
+from paceline.pacing.durable import Turn, open_binary, replacing
 from paceline.providers.registry import base_of
-
-if sys.platform != "win32":  # there the last of two commands at once wins
-    import fcntl
 
 log = logging.getLogger("paceline.gateway")
 
@@ -161,16 +158,16 @@ class Keys:
         """Read the file, and keep other processes from writing it meanwhile."""
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            folder = None
+            if sys.platform == "win32":  # which opens no folder
+                fd = open_binary(f"{self.file}.lock", os.O_RDWR | os.O_CREAT)
+            else:
+                fd = os.open(self.file.parent, os.O_RDONLY)
             try:
-                if sys.platform != "win32":
-                    folder = os.open(self.file.parent, os.O_RDONLY)
-                    fcntl.flock(folder, fcntl.LOCK_EX)
-                self._read()
-                yield
+                with Turn(fd):
+                    self._read()
+                    yield
             finally:
-                if folder is not None:
-                    os.close(folder)
+                os.close(fd)
         except OSError as error:
             raise KeyFileError(f"{self.file}: the keys cannot be written: {error.strerror}") from None
 
@@ -180,7 +177,7 @@ class Keys:
             stamp = about.st_mtime_ns, about.st_size, about.st_ino
             if stamp == self._stamp:
                 return
-            content = json.loads(self.file.read_text())
+            content = json.loads(self.file.read_text(encoding="utf-8"))
             self._by_digest = {one.digest: one for one in map(_client_key, content["keys"])}
             self._stamp = stamp
         except FileNotFoundError:

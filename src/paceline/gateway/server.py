@@ -23,6 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
 from paceline.config import Config
+from paceline.core.hints import why_missing
 from paceline.core.results import QuotaError
 from paceline.gateway.app import CONNECTION, Gateway, names_of
 from paceline.gateway.client import HttpClient
@@ -60,6 +61,10 @@ TELL_S: Final = 60.0
 
 BACKLOG: Final = 1_024
 """Connections that wait to be accepted. Without files, asyncio tries so many times a second to accept one."""
+
+HUNG_S: Final = 60
+"""How long one of several processes may not answer the first one before it is replaced, with all that it has in flight: on a busy
+machine its start alone takes longer than the 5 s of uvicorn."""
 
 GC_THRESHOLD: Final = 50_000, 20, 100
 """Of the garbage collector, as in a run."""
@@ -113,7 +118,7 @@ class Settings:
         try:
             from paceline.telemetry import otel
         except ImportError as error:
-            raise QuotaError(f"{error.name} is missing: pip install 'paceline[otel]'") from None
+            raise QuotaError(why_missing(error, f"{error.name} is missing: pip install 'paceline[otel]'")) from None
         limiter = Limiter(**arguments, events=otel.Listener())
         otel.watch(limiter)
         return limiter
@@ -321,6 +326,7 @@ def server_config(settings: Settings, make: Callable[[], Gateway] | None = None)
         limit_concurrency=_connections_max(),
         timeout_keep_alive=KEEP_S,
         timeout_graceful_shutdown=round(settings.stop_s),
+        timeout_worker_healthcheck=HUNG_S,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.private_key,
     )

@@ -41,7 +41,7 @@ class Siblings:
             listener, secret = socket.create_server(("127.0.0.1", 0)), secrets.token_hex()
             threading.Thread(target=self._answer_all, args=(listener, secret), name="siblings", daemon=True).start()
             self._own = folder / f"{os.getpid()}.json"
-            self._own.write_text(json.dumps([listener.getsockname()[1], secret]))
+            self._own.write_text(json.dumps([listener.getsockname()[1], secret]), encoding="ascii")
 
     def status(self) -> Mapping[str, Any]:
         """The status of all processes as one; see :meth:`Limiter.status`."""
@@ -66,7 +66,7 @@ class Siblings:
             if path == self._own:
                 continue
             with suppress(OSError, ValueError):  # it has ended meanwhile, or its file is not whole yet
-                port, secret = json.loads(path.read_text())
+                port, secret = json.loads(path.read_text(encoding="ascii"))
                 try:
                     other = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
                 except ConnectionRefusedError:  # its process was killed

@@ -143,7 +143,7 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.json")):
         try:
-            records.append(json.loads(path.read_text()))
+            records.append(json.loads(path.read_bytes()))
         except (OSError, ValueError):
             continue  # of a process that still runs, and writes
     return records

@@ -17,7 +17,10 @@ from paceline.launcher.child import VARIABLE, read_failed, read_records
 
 SITE: Final = Path(__file__).parent / "site"
 NOT_FOUND, NOT_EXECUTABLE, NOT_PACED = 127, 126, 125
-FORWARDED: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+FORWARDED: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGBREAK")
+OF_TERMINALS: Final = ("SIGINT", "SIGQUIT", "SIGBREAK")
+"""A terminal sends them to each process in its foreground."""
+
 KINDS_SHOWN: Final = 10
 
 
@@ -77,7 +80,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
     early: list[int] = []  # signals that came while the command was started
 
     def forward(number: int, _: object) -> None:
-        if number in (signal.SIGINT, getattr(signal, "SIGQUIT", None)) and _in_foreground():
+        if signal.Signals(number).name in OF_TERMINALS and _in_foreground():
             return  # the terminal has sent it to the command, too
         if not children:
             early.append(number)
@@ -103,7 +106,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _in_foreground() -> bool:
     """Whether this process belongs to the foreground of its terminal."""
-    if sys.platform == "win32":  # all processes of a console have its Ctrl-C
+    if sys.platform == "win32":  # all processes of a console have its Ctrl-C and Ctrl-Break
         return True
     try:
         with open("/dev/tty", "rb") as terminal:  # noqa: PTH123

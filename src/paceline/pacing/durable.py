@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import BinaryIO, Final
 
 SHARED_MOST_S: Final = 5.0
-"""How long an append waits for the appends of others, which take microseconds: one of them may have been stopped."""
+"""How long a write waits for the writes of others, which take microseconds: one of them may have been stopped."""
 
 OPEN_ELSEWHERE_MOST_S: Final = 3.0
 """How long a file that another process has open is tried to be replaced, on Windows: scanners and indexers are done by then."""
@@ -48,13 +48,13 @@ class Appender:
         self._owned = not isinstance(file, int)
         self._start = 0
         self._failure: OSError | None = None
-        self._turn: _Turn | None = None
+        self._turn: Turn | None = None
         try:
             self.regular = stat.S_ISREG(os.fstat(self._fd).st_mode)
             if end is not None:
                 os.ftruncate(self._fd, end)
             if shared and self.regular:
-                self._turn = _Turn(self._fd)
+                self._turn = Turn(self._fd)
                 with self._turn:
                     if not isinstance(file, int) and not _ends_whole(file):
                         self._write(b"\n")  # a full disk or a kill has cut the last line
@@ -115,8 +115,8 @@ class Appender:
             os.close(self._fd)
 
 
-class _Turn:
-    """A lock between the threads and the processes that append to one file, held for the time of one append."""
+class Turn:
+    """A lock between the threads and the processes that write one file, held for the time of one write."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._depth = fd, 0
@@ -124,7 +124,7 @@ class _Turn:
 
     def __enter__(self) -> None:
         if not self._threads.acquire(timeout=SHARED_MOST_S):
-            raise OSError(errno.EAGAIN, "the append of another thread does not end")
+            raise OSError(errno.EAGAIN, "the lock of another thread does not end")
         try:
             if not self._depth:
                 self._lock()
@@ -140,7 +140,7 @@ class _Turn:
                 lock(self._fd, _FAR)
             except (BlockingIOError, PermissionError):
                 if time.monotonic() > end_s:
-                    raise OSError(errno.EAGAIN, "the append of another process does not end") from None
+                    raise OSError(errno.EAGAIN, "the lock of another process does not end") from None
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, 0.01)
             except OSError:  # no locks on this file system: a line is one call, which is whole where nothing fails
@@ -166,7 +166,12 @@ def lock(fd: int, at: int = 0) -> None:
         import msvcrt
 
         os.lseek(fd, at, os.SEEK_SET)
-        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        except OSError as error:
+            if error.errno:
+                raise
+            raise BlockingIOError(errno.EAGAIN, "locked") from None  # wine gives no number
     else:
         import fcntl
 

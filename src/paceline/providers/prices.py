@@ -12,6 +12,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
 
+from paceline.core.hints import why_missing
 from paceline.core.results import QuotaError
 from paceline.providers.base import Usage
 from paceline.providers.registry import base_of
@@ -101,8 +102,8 @@ class Prices:
         self._given = {name: _given(name, fields) for name, fields in given.items()}
         try:
             self._snapshot: Any = import_module("genai_prices.data_snapshot").get_snapshot()
-        except ImportError:
-            raise QuotaError("budgets need prices: pip install 'paceline[budget]'") from None
+        except ImportError as error:
+            raise QuotaError(why_missing(error, "budgets need prices: pip install 'paceline[budget]'")) from None
         self._usage: Any = import_module("genai_prices").Usage
         self._model = lru_cache(maxsize=4_096)(self._find_model)
         self._highest = lru_cache(maxsize=4_096)(self._find_highest)

@@ -45,6 +45,7 @@ class EntryFile:
                 self._db.execute("PRAGMA journal_mode = WAL")
                 # A killed process loses nothing, a machine that crashes a second.
                 self._db.execute("PRAGMA synchronous = NORMAL")
+                self._db.execute("PRAGMA checkpoint_fullfsync = ON")  # as in sqlite.py
                 self._db.execute("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, entry BLOB, at INTEGER)")
                 self._db.execute("DELETE FROM entries WHERE at < ?", (time.time() - keep_s,))
                 opened.pop_all()

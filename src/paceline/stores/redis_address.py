@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import socket
 from copy import copy
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
+from paceline.core.hints import why_missing
 from paceline.stores.base import TIMEOUT_S, StoreError
 
 Node = tuple[str, int]
@@ -88,7 +90,9 @@ def library() -> Any:
     try:
         return import_module("redis")
     except ImportError as error:
-        raise StoreError('a store in Redis needs redis-py: pip install "paceline[redis]"') from error
+        raise StoreError(
+            why_missing(error, 'a store in Redis needs redis-py: pip install "paceline[redis]"')
+        ) from error
 
 
 def read_url(url: str) -> Address:
@@ -112,6 +116,8 @@ def read_url(url: str) -> Address:
     )
     if match is None:
         raise StoreError(f"invalid Redis URL: {advice}")
+    if plain == "unix" and not hasattr(socket, "AF_UNIX"):
+        raise StoreError("this system has no sockets of the kind unix: write redis://HOST:PORT")
     fields = match.groupdict("")
     options = dict(parse_qsl(fields["query"]))
     prefix = options.pop("prefix", "")

@@ -20,6 +20,7 @@ import json
 import os
 import random
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -238,6 +239,7 @@ class SQLiteStore:
         self._execute(connection, "COMMIT", deadline_s)  # before WAL, readers are in its way
         self._execute(connection, "PRAGMA journal_mode = WAL", deadline_s)
         connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA checkpoint_fullfsync = ON")  # macOS: fsync leaves the log in the cache of the disk
 
     def _execute(self, connection: sqlite3.Connection, statement: str, deadline_s: float) -> None:
         """Execute a statement that may find the file locked: in great demand, or by a process that hangs."""
@@ -311,12 +313,27 @@ _Clock = list[Any]
 """The name of the machine's start, the time since it, and the wall clock, in nanoseconds."""
 
 
+BOOTS = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters"
+"""The key of Windows' registry with the number of the present start."""
+
+
 @cache
 def _boot() -> str:
     """A name of the start of this machine, from which its elapsed time counts; where there is none, it shows when that falls."""
     try:
+        if sys.platform == "win32":
+            import winreg
+
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, BOOTS) as key:
+                return str(winreg.QueryValueEx(key, "BootId")[0])
+        if sys.platform == "darwin":
+            from ctypes import CDLL, byref, c_size_t, create_string_buffer
+
+            name, size = create_string_buffer(64), c_size_t(64)
+            CDLL(None).sysctlbyname(b"kern.bootsessionuuid", name, byref(size), None, c_size_t(0))
+            return name.value.decode("ascii")
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
+    except (OSError, AttributeError, ValueError):
         return ""
 
 

@@ -8,6 +8,7 @@ import socket
 import threading
 from typing import Any, Final
 
+from paceline.core.hints import why_missing
 from paceline.core.results import QuotaError
 from paceline.telemetry.history import Reporting
 from paceline.telemetry.status_app import status_app
@@ -27,8 +28,9 @@ class StatusServer:
             raise QuotaError(f"{host} can be reached from other machines, so that the page needs a key: give key=...")
         try:
             import uvicorn
-        except ImportError:
-            raise ImportError("the status page needs uvicorn: pip install 'paceline[gateway]'") from None
+        except ImportError as error:
+            why = why_missing(error, "the status page needs uvicorn: pip install 'paceline[gateway]'")
+            raise ImportError(why) from None
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family)
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/"

@@ -19,6 +19,7 @@ from importlib import resources
 from typing import Any, Final
 from urllib.parse import parse_qs
 
+from paceline.core.hints import why_missing
 from paceline.telemetry.history import Recorder, Reporting
 
 Event = MutableMapping[str, Any]
@@ -141,8 +142,9 @@ def _metrics(limiter: Reporting) -> Answer:
         from paceline.telemetry.prometheus import CONTENT_TYPE, exposition
 
         return 200, CONTENT_TYPE, exposition(limiter.status())
-    except ImportError:
-        return _json(501, {"error": "metrics need prometheus-client: pip install 'paceline[gateway]'"})
+    except ImportError as error:
+        why = why_missing(error, "metrics need prometheus-client: pip install 'paceline[gateway]'")
+        return _json(501, {"error": why})
 
 
 def _json(code: int, body: Any) -> Answer:

@@ -48,7 +48,8 @@ def _start() -> None:
 
         start()
     except Exception as error:  # noqa: BLE001
-        where = "; install paceline there" if isinstance(error, ImportError) else ""
+        absent = isinstance(error, ModuleNotFoundError) and error.name == "paceline"
+        where = "; install paceline there" if absent else ""
         print(f"paceline exec: {sys.executable} is not paced: {error}{where}", file=sys.stderr)
         _tell(f"{sys.executable}: {error}")
 
