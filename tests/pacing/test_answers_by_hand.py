@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 from types import SimpleNamespace
 
 import httpx
@@ -172,3 +173,50 @@ class TestObserve:
             limiter.observe("openai/m", None)
         with pytest.raises(paceline.QuotaError, match="no quota for 'other'"):
             limiter.observe("other", HEADERS)
+
+
+# --- estimates
+
+
+def sized(limiter, pool="openai/m"):
+    return limiter.estimate(pool, "Say something about the weather. " * 40, output_tokens=100)["input_tokens"]
+
+
+@pytest.mark.parametrize("by", ["permit", "attempts", "paced"])
+def test_an_answer_corrects_the_estimates_of_its_model(limiter, by):
+    prompt, answer = "Say something about the weather. " * 40, {"prompt_tokens": 500, "completion_tokens": 100}
+
+    def cost(_=None):
+        return limiter.estimate("openai/m", prompt, output_tokens=100)
+
+    before, other = sized(limiter), sized(limiter, "openai/n")
+    for _ in range(40):
+        if by == "permit":
+            limiter.try_acquire("openai/m", **cost()).settle(answer)
+        elif by == "paced":
+            limiter.paced("openai/m", cost=cost)(lambda _: answer)(None)
+        else:
+            for attempt in limiter.attempts("openai/m", **cost()):
+                with attempt as permit:
+                    permit.settle(answer)
+        limiter.pacer.clock.advance(10)
+    assert before < 400
+    assert sized(limiter) == pytest.approx(500, rel=0.1)
+    assert sized(limiter, "openai/n") == other
+
+
+def test_an_amount_of_the_caller_s_own_corrects_nothing(limiter):
+    before = sized(limiter)
+    for amount in (before, 300):
+        limiter.try_acquire("openai/m", input_tokens=float(amount)).settle(
+            {"prompt_tokens": 500, "completion_tokens": 1}
+        )
+    limiter.try_acquire("openai/m", **limiter.estimate("openai/m", "Hello.")).settle(input_tokens=900, output_tokens=2)
+    assert sized(limiter) == before
+
+
+def test_an_estimate_in_another_process_is_a_number(limiter):
+    cost = limiter.estimate("openai/m", "Hello.")
+    copy = pickle.loads(pickle.dumps(cost))
+    assert (copy, json.loads(json.dumps(cost))) == (cost, cost)
+    assert {type(amount) for amount in copy.values()} == {float}

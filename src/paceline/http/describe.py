@@ -16,7 +16,7 @@ from paceline.core.results import QuotaError, Refusal
 from paceline.estimation.calibration import TokenCalibration
 from paceline.estimation.prefixes import Prompt, keys_of
 from paceline.pacing.pacer import Pacer
-from paceline.pacing.permit import check_cost
+from paceline.pacing.permit import Estimated, check_cost
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.turns import answered, estimated, refused
 from paceline.providers.base import Call, Provider, Usage
@@ -266,9 +266,13 @@ def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) 
     if output_tokens is not None:
         check_cost({"output_tokens": output_tokens})
         call = replace(call, max_output_tokens=int(output_tokens))
-    cost = metered(pacer, provider, call, scheduler).cost()
+    found = metered(pacer, provider, call, scheduler)
     units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.units} - {REQUESTS, CONCURRENCY}
-    return {unit: float(amount) for unit, amount in cost.items() if unit in units}
+    cost = {unit: float(amount) for unit, amount in found.cost().items() if unit in units}
+    if INPUT_TOKENS in cost:
+        sized = cost[INPUT_TOKENS] = Estimated(cost[INPUT_TOKENS])
+        sized.learn = found.learn
+    return cost
 
 
 def _body(model: str, asked: object) -> Mapping[str, Any]:

@@ -230,7 +230,8 @@ class Limiter(BaseLimiter):
 
         Returns:
             ``input_tokens`` and ``output_tokens``, and the other units that the provider of the pool holds at admission.
-            The input is corrected by the calibration of the model. The output is what the provider holds: the maximum
+            The input is corrected by the answers of the model: those of attached clients, and those with which permits
+            of such a cost are settled. The output is what the provider holds: the maximum
             (OpenAI), or the expected output (Anthropic).
 
         Raises:
