@@ -220,3 +220,36 @@ def test_an_estimate_in_another_process_is_a_number(limiter):
     copy = pickle.loads(pickle.dumps(cost))
     assert (copy, json.loads(json.dumps(cost))) == (cost, cost)
     assert {type(amount) for amount in copy.values()} == {float}
+
+
+@pytest.mark.parametrize(
+    ("pool", "cost"),
+    [
+        ("openai/m", {"input_tokens": 600, "output_tokens": 200, "tokens": 800}),
+        ("anthropic/m", {"input_tokens": 600, "output_tokens": 200}),
+    ],
+)
+def test_a_call_of_which_nothing_is_known(pool, cost):
+    limiter = paceline.Limiter({"openai/m": "30k tokens/min", "anthropic/m": "30k input_tokens/min"})
+    assert limiter.estimate(pool) == cost
+    assert limiter.estimate(pool, output_tokens=50)["output_tokens"] == 50
+    assert limiter.try_acquire(pool, **limiter.estimate(pool))
+
+
+@pytest.mark.parametrize(
+    ("quotas", "most"),
+    [
+        (["500 requests/min", "30k tokens/min"], 250),
+        (["10 requests/s", "400 requests/min", "1000 requests/day"], 200),
+        (["1 requests/min"], 1),
+        (["30k tokens/min"], 3_000),
+    ],
+)
+def test_how_many_are_needed_in_flight(quotas, most):
+    limiter = paceline.Limiter({"openai/m": quotas})
+    assert limiter.max_safe_concurrent("openai/m") == most
+
+
+def test_how_many_are_needed_in_flight_follows_the_answers(limiter):
+    limiter.observe("openai/m", {"x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "59"})
+    assert limiter.max_safe_concurrent("openai/m") == 30

@@ -21,7 +21,7 @@ from paceline.pacing.permit import Permit
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import PacingSettings, QuotaLike, parsed
-from paceline.pacing.status import QUEUE_SHOWN
+from paceline.pacing.status import QUEUE_SHOWN, requests_per_minute
 
 if TYPE_CHECKING:
     from paceline.pacing.allowances import Unpriced
@@ -219,12 +219,26 @@ class Limiter(BaseLimiter):
         """
         return self.pacer.pools.scheduler(pool)
 
-    def estimate(self, pool: str, asked: object, *, output_tokens: int | None = None) -> Cost:
+    def max_safe_concurrent(self, pool: str) -> int:
+        """The most requests that a program needs in flight in this pool: those of half a minute by the present limits.
+
+        The limiter bounds the rate with any number of them. More would hold memory and sockets, and wait.
+
+        Args:
+            pool: The pool, as for :meth:`acquire`.
+
+        Raises:
+            QuotaError: The pool is unknown.
+        """
+        return max(1, requests_per_minute(self.scheduler(pool).status()) // 2)
+
+    def estimate(self, pool: str, asked: object = None, *, output_tokens: int | None = None) -> Cost:
         """The cost that a request would reserve, for ``limiter.acquire(pool, **cost)``; the same as in an attached client.
 
         Args:
             pool: The pool, as for :meth:`acquire`.
-            asked: A text, a list of messages, or the body of a request. Of long texts a sample is read, of a large body
+            asked: A text, a list of messages, or the body of a request; ``None`` if nothing is known of it: then it is
+                taken for 600 tokens of input and 200 of output. Of long texts a sample is read, of a large body
                 the first 200 000 parts.
             output_tokens: The maximum output of the request (``max_tokens``), if it is not in the body.
 
