@@ -83,7 +83,7 @@ class TPMThrottle:
 
     @property
     def current_usage(self) -> int:
-        """The tokens recorded in the last 60 s, without those that are only reserved."""
+        """The tokens recorded in the last 60 s; what is only reserved is not among them."""
         quota = self._quota()
         with self._lock:
             return max(0, round(quota["limit"] - quota["remaining"]) - self._reserved)
@@ -306,7 +306,7 @@ PROVIDERS = {"anthropic": AnthropicProvider, "openai": OpenAIProvider}
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of the program; those of limits come from ``MAX_TPM`` and so on (``.env.example``)."""
+    """The settings of the program; the limits come from ``MAX_TPM`` and so on (``.env.example``)."""
 
     llm_provider: str = "anthropic"
     model_name: str = "claude-haiku-4-5"
@@ -337,7 +337,7 @@ class Config:
 
 
 def create_llm_provider(config: Config, throttle: TPMThrottle | None = None) -> RateLimitedProvider:
-    """The provider of ``config``, wrapped; ``throttle``: that of the agent, which then shares its quota."""
+    """The provider of ``config``, wrapped; with the agent's ``throttle`` both share one quota."""
     inner = PROVIDERS[config.llm_provider](config.model_name, config.api_key, config.api_base_url)
     return RateLimitedProvider(
         provider=inner,

@@ -14,7 +14,7 @@ OUTPUT_TOKENS_EXPECTED = 512
 (https://arxiv.org/abs/2601.10088, 2026-01); the rest is a margin."""
 
 UNKNOWN_INPUT_TOKENS, UNKNOWN_OUTPUT_TOKENS = 600, 200
-"""A call of which nothing is known, as extropy's limiter assumes it (extropy-run 0.2.3, ``RateLimiter.acquire``)."""
+"""The size of an unknown call, as extropy's limiter assumes it (extropy-run 0.2.3, ``RateLimiter.acquire``)."""
 
 MODELS_MAX = 4_096
 """Calibrations and families that are kept; the oldest is dropped first."""

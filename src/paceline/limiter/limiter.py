@@ -220,7 +220,7 @@ class Limiter(BaseLimiter):
         return self.pacer.pools.scheduler(pool)
 
     def max_safe_concurrent(self, pool: str) -> int:
-        """The most requests that a program needs in flight in this pool: those of half a minute by the present limits.
+        """The most requests that a program needs in flight in this pool: half a minute's, by the present limits.
 
         The limiter bounds the rate with any number of them. More would hold memory and sockets, and wait.
 
@@ -244,8 +244,8 @@ class Limiter(BaseLimiter):
 
         Returns:
             ``input_tokens`` and ``output_tokens``, and the other units that the provider of the pool holds at admission.
-            The input is corrected by the answers of the model: those of attached clients, and those with which permits
-            of such a cost are settled. The output is what the provider holds: the maximum
+            The input is corrected by the answers of the model, through attached clients and ``permit.settle(answer)``. The
+            output is what the provider holds: the maximum
             (OpenAI), or the expected output (Anthropic).
 
         Raises:
