@@ -18,9 +18,9 @@ def load():
         spec = spec_from_file_location("acm_run", EXAMPLE / "run.py")
         module = sys.modules["acm_run"] = module_from_spec(spec)
         spec.loader.exec_module(module)
-        return module, *(import_module(name) for name in ("clients", "components", "plan", "table"))
+        return module, *(import_module(name) for name in ("clients", "components", "plan", "table", "monitoring"))
     finally:
         sys.path.remove(str(EXAMPLE))
 
 
-program, clients, components, plan, table = load()
+program, clients, components, plan, table, monitoring = load()

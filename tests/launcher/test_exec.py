@@ -7,9 +7,11 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
+import paceline
 from paceline.launcher import command
 from paceline.launcher.command import SITE, summary
 
@@ -199,6 +201,23 @@ def test_an_interpreter_without_paceline_says_so(tmp_path):
     assert out == "went on\n"
     assert "is not paced: No module named 'paceline'; install paceline there" in err
     assert f"1 process not paced, the first one: {bare}: No module named 'paceline'\n" in err
+
+
+def test_a_paced_process_needs_the_standard_library_alone(tmp_path):
+    """Its environment needs paceline and none of its extras: those of the command are where the command is."""
+    (tmp_path / "httpx.py").write_text("")
+    (tmp_path / "limits.yaml").write_text(
+        "limits: {gpt-5: 5 requests/s, gemini/*: 100 requests/day}\nlanes: {a: {weight: 2}}\nretry: {faults: true}\n"
+        "starts: {gemini: {max_starts: 7, time_window: 60}}\nconcurrency: {openai: 3}\nbreaker: {failures: 3}\n"
+    )
+    line = (
+        "import httpx, sys; print({name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names"
+        " - {'__main__', 'sitecustomize', 'httpx', 'paceline'})"
+    )
+    paths = os.pathsep.join([str(tmp_path), str(Path(paceline.__file__).parents[1])])
+    options = ("--strict", "--config", str(tmp_path / "limits.yaml"))
+    out, _ = run("python", "-S", "-c", line, environ={"PYTHONPATH": paths}, options=options)
+    assert out == "set()\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a process cannot send another one a signal")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 from types import SimpleNamespace
 
 import httpx
@@ -172,3 +173,83 @@ class TestObserve:
             limiter.observe("openai/m", None)
         with pytest.raises(paceline.QuotaError, match="no quota for 'other'"):
             limiter.observe("other", HEADERS)
+
+
+# --- estimates
+
+
+def sized(limiter, pool="openai/m"):
+    return limiter.estimate(pool, "Say something about the weather. " * 40, output_tokens=100)["input_tokens"]
+
+
+@pytest.mark.parametrize("by", ["permit", "attempts", "paced"])
+def test_an_answer_corrects_the_estimates_of_its_model(limiter, by):
+    prompt, answer = "Say something about the weather. " * 40, {"prompt_tokens": 500, "completion_tokens": 100}
+
+    def cost(_=None):
+        return limiter.estimate("openai/m", prompt, output_tokens=100)
+
+    before, other = sized(limiter), sized(limiter, "openai/n")
+    for _ in range(40):
+        if by == "permit":
+            limiter.try_acquire("openai/m", **cost()).settle(answer)
+        elif by == "paced":
+            limiter.paced("openai/m", cost=cost)(lambda _: answer)(None)
+        else:
+            for attempt in limiter.attempts("openai/m", **cost()):
+                with attempt as permit:
+                    permit.settle(answer)
+        limiter.pacer.clock.advance(10)
+    assert before < 400
+    assert sized(limiter) == pytest.approx(500, rel=0.1)
+    assert sized(limiter, "openai/n") == other
+
+
+def test_an_amount_of_the_caller_s_own_corrects_nothing(limiter):
+    before = sized(limiter)
+    for amount in (before, 300):
+        limiter.try_acquire("openai/m", input_tokens=float(amount)).settle(
+            {"prompt_tokens": 500, "completion_tokens": 1}
+        )
+    limiter.try_acquire("openai/m", **limiter.estimate("openai/m", "Hello.")).settle(input_tokens=900, output_tokens=2)
+    assert sized(limiter) == before
+
+
+def test_an_estimate_in_another_process_is_a_number(limiter):
+    cost = limiter.estimate("openai/m", "Hello.")
+    copy = pickle.loads(pickle.dumps(cost))
+    assert (copy, json.loads(json.dumps(cost))) == (cost, cost)
+    assert {type(amount) for amount in copy.values()} == {float}
+
+
+@pytest.mark.parametrize(
+    ("pool", "cost"),
+    [
+        ("openai/m", {"input_tokens": 600, "output_tokens": 200, "tokens": 800}),
+        ("anthropic/m", {"input_tokens": 600, "output_tokens": 200}),
+    ],
+)
+def test_a_call_of_which_nothing_is_known(pool, cost):
+    limiter = paceline.Limiter({"openai/m": "30k tokens/min", "anthropic/m": "30k input_tokens/min"})
+    assert limiter.estimate(pool) == cost
+    assert limiter.estimate(pool, output_tokens=50)["output_tokens"] == 50
+    assert limiter.try_acquire(pool, **limiter.estimate(pool))
+
+
+@pytest.mark.parametrize(
+    ("quotas", "most"),
+    [
+        (["500 requests/min", "30k tokens/min"], 250),
+        (["10 requests/s", "400 requests/min", "1000 requests/day"], 200),
+        (["1 requests/min"], 1),
+        (["30k tokens/min"], 3_000),
+    ],
+)
+def test_how_many_are_needed_in_flight(quotas, most):
+    limiter = paceline.Limiter({"openai/m": quotas})
+    assert limiter.max_safe_concurrent("openai/m") == most
+
+
+def test_how_many_are_needed_in_flight_follows_the_answers(limiter):
+    limiter.observe("openai/m", {"x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "59"})
+    assert limiter.max_safe_concurrent("openai/m") == 30

@@ -137,10 +137,11 @@ class Waiter:
         saves: The cost of these tokens, by :attr:`Queue.seconds_of`.
         overtook: Whether it was granted before a request that had arrived earlier in its lane.
         turn: The turn of a conversation that it is, as the permit needs it; ``None`` for none.
+        learn: Learns from the usage of its answer, as the permit needs it; ``None`` where the cost is no estimate.
     """
 
     __slots__ = (
-        "amounts", "arrived_ns", "cached_tokens", "cost", "deadline_ns", "estimate", "lane", "lost_ns", "name", "number",
+        "amounts", "arrived_ns", "cached_tokens", "cost", "deadline_ns", "estimate", "lane", "learn", "lost_ns", "name", "number",
         "outcome", "overtook", "owner", "queued", "returned", "saves", "turn",
     )  # fmt: skip
 
@@ -163,6 +164,7 @@ class Waiter:
         self.saves = 0.0
         self.overtook = False
         self.turn: Any = None
+        self.learn: Callable[[Any], None] | None = None
 
 
 _Key = tuple[int, float, float, int, int, str]

@@ -13,6 +13,9 @@ OUTPUT_TOKENS_EXPECTED = 512
 """The expected output before any answer is known. The mean of OpenRouter's requests was about 400 at the end of 2025
 (https://arxiv.org/abs/2601.10088, 2026-01); the rest is a margin."""
 
+UNKNOWN_INPUT_TOKENS, UNKNOWN_OUTPUT_TOKENS = 600, 200
+"""The size of an unknown call, as extropy's limiter assumes it (extropy-run 0.2.3, ``RateLimiter.acquire``)."""
+
 MODELS_MAX = 4_096
 """Calibrations and families that are kept; the oldest is dropped first."""
 

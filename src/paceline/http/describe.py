@@ -13,10 +13,10 @@ from typing import Any, Final
 from paceline.core.queue import Estimate
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
 from paceline.core.results import QuotaError, Refusal
-from paceline.estimation.calibration import TokenCalibration
+from paceline.estimation.calibration import UNKNOWN_INPUT_TOKENS, UNKNOWN_OUTPUT_TOKENS, TokenCalibration
 from paceline.estimation.prefixes import Prompt, keys_of
 from paceline.pacing.pacer import Pacer
-from paceline.pacing.permit import check_cost
+from paceline.pacing.permit import Estimated, check_cost
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.turns import answered, estimated, refused
 from paceline.providers.base import Call, Provider, Usage
@@ -262,13 +262,20 @@ def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) 
     prefix, slash, model = pool.partition("/")
     if not slash or provider_named(prefix).name != provider.name:
         model = pool
-    call = call_by_hand(provider, model, _body(model, asked))
+    call = call_by_hand(provider, model, _body(model, "" if asked is None else asked))
+    if asked is None:
+        call = replace(call, input_tokens=UNKNOWN_INPUT_TOKENS, max_output_tokens=UNKNOWN_OUTPUT_TOKENS)
     if output_tokens is not None:
         check_cost({"output_tokens": output_tokens})
         call = replace(call, max_output_tokens=int(output_tokens))
-    cost = metered(pacer, provider, call, scheduler).cost()
+    found = metered(pacer, provider, call, scheduler)
+    held = provider.held(call, UNKNOWN_INPUT_TOKENS, call.max_output_tokens or 0) if asked is None else found.cost()
     units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.units} - {REQUESTS, CONCURRENCY}
-    return {unit: float(amount) for unit, amount in cost.items() if unit in units}
+    cost = {unit: float(amount) for unit, amount in held.items() if unit in units}
+    if asked is not None and INPUT_TOKENS in cost:
+        sized = cost[INPUT_TOKENS] = Estimated(cost[INPUT_TOKENS])
+        sized.learn = found.learn
+    return cost
 
 
 def _body(model: str, asked: object) -> Mapping[str, Any]:

@@ -16,15 +16,13 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final, Self
 
-from paceline.core.quota import REQUESTS
+from paceline.estimation.calibration import UNKNOWN_INPUT_TOKENS, UNKNOWN_OUTPUT_TOKENS
 from paceline.integrations import package
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Acquisition, Permit, hand_down
+from paceline.pacing.status import requests_per_minute
 
 REQUIREMENT: Final = "extropy-run>=0.2.3"
-
-RPM_UNLIMITED: Final = 6_000
-"""The value of ``rpm`` without a limit on requests: extropy starts its calls 60 / rpm seconds apart."""
 
 _last: ContextVar[Permit | None] = ContextVar("paceline_extropy", default=None)
 
@@ -44,17 +42,17 @@ class ExtropyRole:
 
     @property
     def rpm(self) -> int:
-        """Requests a minute by the current limits (answers correct them), without quotas of more than a minute."""
-        quotas = [quota for quota in self._scheduler.status()["quotas"] if quota["unit"] == REQUESTS]
-        rates = [quota["limit"] * 60 / quota["period_s"] for quota in quotas if 0 < quota["period_s"] <= 60]
-        return max(1, int(min(rates, default=RPM_UNLIMITED)))
+        """Requests a minute by the current limits (answers correct them); extropy starts its calls 60 / rpm seconds apart."""
+        return requests_per_minute(self._scheduler.status())
 
     @property
     def max_safe_concurrent(self) -> int:
         """The most agents that extropy runs at once: half a minute's requests, as in its own limiter."""
-        return max(1, self.rpm // 2)
+        return self._limiter.max_safe_concurrent(self._pool)
 
-    async def acquire(self, estimated_input_tokens: int = 600, estimated_output_tokens: int = 200) -> float:
+    async def acquire(
+        self, estimated_input_tokens: int = UNKNOWN_INPUT_TOKENS, estimated_output_tokens: int = UNKNOWN_OUTPUT_TOKENS
+    ) -> float:
         """Wait for a permit, which the next call in this context uses; return the wait in seconds.
 
         Raises:
@@ -62,7 +60,9 @@ class ExtropyRole:
         """
         return self._taken(await self._acquisition(estimated_input_tokens, estimated_output_tokens))
 
-    def acquire_sync(self, estimated_input_tokens: int = 600, estimated_output_tokens: int = 200) -> float:
+    def acquire_sync(
+        self, estimated_input_tokens: int = UNKNOWN_INPUT_TOKENS, estimated_output_tokens: int = UNKNOWN_OUTPUT_TOKENS
+    ) -> float:
         """The same for a thread."""
         return self._taken(self._acquisition(estimated_input_tokens, estimated_output_tokens).wait())
 

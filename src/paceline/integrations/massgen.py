@@ -79,7 +79,8 @@ _active: PacedStarts | None = None
 def pace_starts(starts: Limiter | Wait) -> PacedStarts:
     """Make every agent of this process wait for its starts and restarts; MassGen's own waits are off.
 
-    The waits and the starts are lines with "Rate limit" in MassGen's log of the session.
+    The waits and the starts are lines with "Rate limit" in MassGen's log of the session, the starts with "Agent startup
+    allowed", too.
 
     A second call replaces the first. An agent's backend has MassGen's name in lower case: ``gemini``, ``claude``,
     ``openai``, ``chatcompletion``, or the value of ``provider:`` in its settings.
@@ -130,11 +131,11 @@ async def _take(limiter: Limiter, agent: str, backend: str, model: str) -> None:
             (quota, *_) = limiter.status()["pools"][pool]["quotas"]
             used = quota["burst"] - quota["remaining"]
             log.info(
-                "Rate limit: %s (%s) starts after %.1f s (%.0f of %.0f used, %s)",
-                *(agent, pool, permit.waited_s, used, quota["burst"], quota["quota"]),
+                "Rate limit: Agent startup allowed: %s (%s, %.0f/%.0f starts) after %.1f s, %s of %s",
+                *(agent, backend, used, quota["burst"], permit.waited_s, quota["quota"], pool),
             )
             return
-    log.info("Rate limit: %s (%s) starts at once: there is no limit starts/%s", agent, backend, backend)
+    log.info("Rate limit: Agent startup allowed: %s (%s) at once, there is no limit starts/%s", agent, backend, backend)
 
 
 def _caught_up(orchestrator: Any, agent_id: str, answers: dict[str, str]) -> dict[str, str]:

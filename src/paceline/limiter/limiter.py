@@ -24,7 +24,7 @@ from paceline.pacing.permit import Permit
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import PacingSettings, QuotaLike, parsed
-from paceline.pacing.status import QUEUE_SHOWN, Status
+from paceline.pacing.status import QUEUE_SHOWN, Status, requests_per_minute
 
 if TYPE_CHECKING:
     from paceline.pacing.allowances import Unpriced
@@ -232,18 +232,33 @@ class Limiter(BaseLimiter):
         """
         return self.pacer.pools.scheduler(pool)
 
-    def estimate(self, pool: str, asked: object, *, output_tokens: int | None = None) -> Cost:
+    def max_safe_concurrent(self, pool: str) -> int:
+        """The most requests that a program needs in flight in this pool: half a minute's, by the present limits.
+
+        The limiter bounds the rate with any number of them. More would hold memory and sockets, and wait.
+
+        Args:
+            pool: The pool, as for :meth:`acquire`.
+
+        Raises:
+            QuotaError: The pool is unknown.
+        """
+        return max(1, requests_per_minute(self.scheduler(pool).status()) // 2)
+
+    def estimate(self, pool: str, asked: object = None, *, output_tokens: int | None = None) -> Cost:
         """The cost that a request would reserve, for ``limiter.acquire(pool, **cost)``; the same as in an attached client.
 
         Args:
             pool: The pool, as for :meth:`acquire`.
-            asked: A text, a list of messages, or the body of a request. Of long texts a sample is read, of a large body
+            asked: A text, a list of messages, or the body of a request; ``None`` if nothing is known of it: then it is
+                taken for 600 tokens of input and 200 of output. Of long texts a sample is read, of a large body
                 the first 200 000 parts.
             output_tokens: The maximum output of the request (``max_tokens``), if it is not in the body.
 
         Returns:
             ``input_tokens`` and ``output_tokens``, and the other units that the provider of the pool holds at admission.
-            The input is corrected by the calibration of the model. The output is what the provider holds: the maximum
+            The input is corrected by the answers of the model, through attached clients and ``permit.settle(answer)``. The
+            output is what the provider holds: the maximum
             (OpenAI), or the expected output (Anthropic).
 
         Raises:

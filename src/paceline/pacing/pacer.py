@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.ledger import total_tokens
 from paceline.core.queue import DEFAULT_LANE, Estimate, LaneName, Lanes, LaneSpec, Waiter
-from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, REQUESTS, Cost
 from paceline.core.results import NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.allowances import EVERYONE, Allowances, check_budget
 from paceline.pacing.breaker import Health
 from paceline.pacing.limits import Limits
-from paceline.pacing.permit import Acquisition, Later, Permit, as_error, check_cost
+from paceline.pacing.permit import Acquisition, Estimated, Later, Permit, as_error, check_cost
 from paceline.pacing.pools import Pools
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler, Worker
@@ -155,6 +155,7 @@ class Pacer:
         units: Collection[str] | None = None,
     ) -> Waiter:
         """A waiter for ``cost``. Its units must be known units, units of the quotas, or in ``units``."""
+        sized = cost.get(INPUT_TOKENS)
         check_cost(cost, units or scheduler.pool.capacity.ledger.units)
         if REQUESTS not in cost:
             cost[REQUESTS] = 1
@@ -162,13 +163,20 @@ class Pacer:
         if most is not None and total_tokens(cost) > most:
             raise TooLargeError(scheduler.pool.name, total_tokens(cost), most)
         if again is not None:
-            return again.waiter_again(scheduler, cost, name)
-        spec = lane if isinstance(lane, LaneSpec) else self._lanes[(lane, None, None) if lane else self._lane_of(name)]
-        if timeout is None:
-            timeout = self.settings.acquire_timeout_s
-        if timeout is None or timeout == math.inf:
-            return Waiter(cost, spec, None, name)
-        return Waiter(cost, spec, self.clock.now_ns() + round((checked_timeout(timeout) or 0) * NS), name)
+            waiter = again.waiter_again(scheduler, cost, name)
+        else:
+            spec = (
+                lane if isinstance(lane, LaneSpec) else self._lanes[(lane, None, None) if lane else self._lane_of(name)]
+            )
+            if timeout is None:
+                timeout = self.settings.acquire_timeout_s
+            if timeout is None or timeout == math.inf:
+                waiter = Waiter(cost, spec, None, name)
+            else:
+                waiter = Waiter(cost, spec, self.clock.now_ns() + round((checked_timeout(timeout) or 0) * NS), name)
+        if isinstance(sized, Estimated):
+            waiter.learn = sized.learn
+        return waiter
 
     def _lane_of(self, name: str | None) -> LaneName:
         """The surrounding lane; outside of all lanes, the lane of the priority of the waiter ``name``."""

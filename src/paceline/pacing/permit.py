@@ -77,6 +77,21 @@ _REPORTED = _KNOWN - {REQUESTS, CONCURRENCY}
 _OPEN, _UNSENT = object(), object()
 """In place of the used cost: of an open permit, and of a cancelled one."""
 
+
+class Estimated(float):
+    """An amount that is an estimate: the answer to its request, settled by hand, corrects later ones.
+
+    Attributes:
+        learn: Learns from the usage that the answer reports.
+    """
+
+    learn: Callable[[Any], None]
+
+    def __reduce__(self) -> tuple[type[float], tuple[float]]:
+        """A copy, also one in another process, is a plain number."""
+        return float, (float(self),)
+
+
 _closing = threading.RLock()  # reentrant: a finalizer may close another permit while this thread closes one
 
 _PLAIN = (int, float)  # other numbers are converted to float
@@ -180,13 +195,15 @@ class Permit:
 
     def _read(self, usage: object, headers: object, units: Cost) -> Cost | None:
         """The true cost by ``usage`` and ``units``; the pool learns from the headers."""
-        from paceline.providers.answers import headers_in, usage_cost
+        from paceline.providers.answers import headers_in, plausible, reported, usage_cost
 
         actual = units
         if usage is not None:
             actual = usage_cost(self.pool, usage, self.reservation.cost) | units
             if self._waiter.turn is not None and self.reservation.open:
                 self._waiter.turn.answered(usage, self.reservation.granted_ns)
+            if self._waiter.learn is not None and self.reservation.open and (seen := reported(self.pool, usage)):
+                self._waiter.learn(plausible(self.pool, seen, self.reservation.cost))
         self._learn(headers_in(usage) if headers is None else headers)
         return actual or None
 

@@ -101,6 +101,17 @@ class Status(TypedDict):
     unpaced: list[dict[str, Any]]
 
 
+REQUESTS_A_MINUTE_UNLIMITED = 6_000
+"""What is taken for the requests a minute of a pool that does not limit them."""
+
+
+def requests_per_minute(status: PoolStatus) -> int:
+    """Requests a minute by the limits in the status of a pool, without quotas of more than a minute; at least 1."""
+    quotas = [quota for quota in status["quotas"] if quota["unit"] == REQUESTS]
+    rates = [quota["limit"] * 60 / quota["period_s"] for quota in quotas if 0 < quota["period_s"] <= 60]
+    return max(1, int(min(rates, default=REQUESTS_A_MINUTE_UNLIMITED)))
+
+
 def wait_until_s(at_ns: int, now_ns: int) -> float:
     """Seconds from ``now_ns`` until ``at_ns``; infinite for an unknown instant."""
     return math.inf if at_ns >= UNKNOWN_NS else max(at_ns - now_ns, 0) / NS

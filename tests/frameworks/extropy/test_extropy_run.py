@@ -5,6 +5,14 @@ Replaced are the prompts, and what reads an answer as JSON: the emulator writes 
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import openai
 import openai.resources.chat  # at the first call it would take part of the deadline
@@ -89,18 +97,17 @@ def shortened(wait_for):
     return lambda call, timeout: wait_for(call, min(timeout, 2.0))
 
 
-@pytest.fixture
-def scenario(tmp_path):
-    """The files of a scenario with 40 agents, who all hear of an event at once."""
+def written(folder, agents):
+    """The files of a scenario, in which all agents hear of an event at once; the path of the scenario."""
     meta = {"name": "bus", "description": "the bus", "population_spec": "population.yaml", "agents_file": "agents.json"}
     files = {
         "population.yaml": {
-            "meta": {"description": "people", "size": 40},
+            "meta": {"description": "people", "size": agents},
             "grounding": {"overall": "low"} | dict.fromkeys(["sources_count", "strong_count", "medium_count", "low_count"], 0),
             "attributes": [],
             "sampling_order": [],
         },
-        "agents.json": [{"_id": f"agent {number}", "age": 20 + number} for number in range(40)],
+        "agents.json": [{"_id": f"agent {number}", "age": 20 + number % 60} for number in range(agents)],
         "network.json": {"meta": {}, "nodes": [], "edges": []},
         "scenario.yaml": {
             "meta": meta | {"network_file": "network.json"},
@@ -119,11 +126,12 @@ def scenario(tmp_path):
         },
     }  # fmt: skip
     for name, content in files.items():
-        (tmp_path / name).write_text(json.dumps(content) if name.endswith("json") else yaml.safe_dump(content))
-    return tmp_path / "scenario.yaml"
+        (folder / name).write_text(json.dumps(content) if name.endswith("json") else yaml.safe_dump(content))
+    return folder / "scenario.yaml"
 
 
-def test_the_limits_of_extropys_command_line(loop, world, scenario):
+def test_the_limits_of_extropys_command_line(loop, world, tmp_path):
+    scenario = written(tmp_path, 40)
     limiter = paceline.Limiter(provider="openai", tier=1)
     own = vars(engine.DualRateLimiter)["create"]
     words = ["simulate", scenario, "-o", scenario.parent / "out", "--model", "gpt-5", "--routine-model", "gpt-5-mini"]
@@ -139,3 +147,79 @@ def test_the_limits_of_extropys_command_line(loop, world, scenario):
     limits = [{quota["unit"]: quota["limit"] for quota in pool["quotas"]} for pool in pools.values()]
     assert limits == [{"requests": 300, "tokens": 2e6}, {"requests": 5_000, "tokens": 4e6}]
     assert [pool["counts"] for pool in pools.values()] == [{"granted": 40, "settled": 40}] * 2
+
+
+# --- the command itself, before a server of our own
+
+
+def sample(schema):
+    """A value by a JSON schema."""
+    kinds = {"object": lambda: {name: sample(part) for name, part in schema.get("properties", {}).items()}}
+    kinds |= {"array": lambda: [sample(schema.get("items", {}))], "boolean": lambda: True, "string": lambda: "so be it"}
+    return schema["enum"][0] if "enum" in schema else kinds.get(schema.get("type"), lambda: 1)()
+
+
+class Server(ThreadingHTTPServer):
+    """OpenAI's Responses, with a value by the schema of each request; a bucket for each model, and no headers."""
+
+    daemon_threads, request_queue_size = True, 256
+
+    def __init__(self, most, per_s):
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.most, self.per_s, self.lock, self.levels = most, per_s, threading.Lock(), {}
+        self.admitted, self.refused = Counter(), 0
+
+    def admit(self, model):
+        with self.lock:
+            now_s = time.monotonic()
+            level, at_s = self.levels.get(model, (self.most, now_s))
+            level = min(self.most, level + (now_s - at_s) * self.per_s)
+            admitted = level >= 1
+            self.levels[model] = level - admitted, now_s
+            self.admitted[model] += admitted
+            self.refused += not admitted
+        return admitted
+
+
+class Answer(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.server.admit(body["model"]):
+            text = json.dumps(sample(body["text"]["format"]["schema"]))
+            part = {"type": "output_text", "text": text, "annotations": []}
+            message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
+            said = {"id": "r", "object": "response", "created_at": 0, "model": body["model"], "status": "completed"}
+            said |= {"output": [message], "parallel_tool_calls": False, "tool_choice": "auto", "tools": []}
+            said["usage"] = {"input_tokens": 400, "output_tokens": 50, "total_tokens": 450}
+        else:
+            said = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
+        raw = json.dumps(said).encode()
+        self.send_response(200 if "usage" in said else 429)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_the_command_in_one_environment_with_paceline_exec(tmp_path):
+    """`paceline exec -- extropy simulate ...`: 80 agents, 40 requests at once and 10 a second, none refused."""
+    scenario, limits = written(tmp_path, 80), tmp_path / "limits.yaml"
+    limits.write_text(json.dumps({"provider": "openai", "limits": {"openai/*": "40 requests/4s"}}))
+    own, beside = Path(sys.executable).parent, {"OPENAI_API_KEY": "any", "HOME": str(tmp_path)}
+    with Server(40, 10) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        beside["OPENAI_BASE_URL"] = f"http://127.0.0.1:{server.server_port}/v1"
+        words = [own / "paceline", "exec", "--strict", "--config", limits, "--", own / "extropy", "simulate", scenario]
+        words += ["-o", tmp_path / "out", "--model", "gpt-5", "--routine-model", "gpt-5-mini", "--quiet"]
+        done = subprocess.run(words, env=os.environ | beside, capture_output=True, text=True, timeout=200, check=False)
+        server.shutdown()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Reasoning calls: 80" in done.stdout
+    assert server.admitted == {"gpt-5": 80, "gpt-5-mini": 80}
+    assert server.refused <= 1  # in real time, on a machine that may be busy
+    assert "paceline exec: openai/gpt-5: 80 requests, " in done.stderr

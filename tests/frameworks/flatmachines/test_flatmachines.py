@@ -297,3 +297,95 @@ async def test_without_it_they_have_one_name(world):
     world.reset(faults={"503": 1.0})
     with paceline.instrument(Watched(retry=paceline.RetryPolicy(max_attempts=1), breaker=None)):
         assert await execute(machine(routed())) == {"to": "other", "type": "RetryableError"}
+
+
+# --- the plan as its author wrote it
+
+
+def as_planned(back="{{ context._retry_state }}", error="RateLimitError", execution="default"):
+    """A state with one attempt, a wait for a rate limit, and the way back."""
+    plain = agent("arcee")
+    if execution == "default":
+        del plain["data"]["model"]["max_retries"]  # the plan does not name it
+    states = {
+        "write": {
+            "agent": "arcee",
+            "execution": {"type": execution},
+            "on_error": {"default": "write_failed", error: "rate_limit_wait"},
+            "transitions": [{"to": "done"}],
+        },
+        "rate_limit_wait": {"action": "wait_for_rate_limit", "hooks": "planned", "transitions": [{"to": back}]},
+        "write_failed": {"type": "final", "output": {"to": "failed", "kept": "{{ context.last_error_type }}"}},
+        "done": {"type": "final", "output": {"to": "done"}},
+    }
+    config = machine(states)
+    config["data"]["agents"]["arcee"] = plain
+    return config
+
+
+class Planned(MachineHooks):
+    """The plan's hook: it looks for what the error kept, and waits."""
+
+    def __init__(self, world=None):
+        self.world, self.seen = world, []
+
+    def on_action(self, action_name, context):
+        self.seen.append((action_name, str(context.get("last_error")), "rate_limit" in context))
+        if self.world is not None:
+            self.world.reset(faults={})
+        return context
+
+
+async def execute_planned(config, hooks):
+    registry = HooksRegistry()
+    registry.register("planned", lambda: hooks)
+    return await FlatMachine(config_dict=config, hooks_registry=registry).execute({}, max_steps=20)
+
+
+def refuses_all(world):
+    world.reset(faults={"429": 1.0})
+
+
+async def test_type_default_is_three_requests_and_the_plans_route_is_never_taken(world):
+    refuses_all(world)
+    hooks = Planned()
+    assert await execute_planned(as_planned(), hooks) == {"to": "failed", "kept": "RetryableError"}
+    assert hooks.seen == []
+    assert world.tally()["refused_total"] == 3
+
+
+async def test_of_the_limits_the_error_keeps_a_text_alone(world):
+    """The plan's first question: its bucket cannot learn its rate from an error."""
+    refuses_all(world)
+    hooks = Planned()
+    await execute_planned(as_planned(error="RetryableError"), hooks)
+    [(action, error, windows)] = hooks.seen
+    assert (action, windows) == ("wait_for_rate_limit", False)
+    assert error.startswith("RateLimitError: litellm.RateLimitError")
+
+
+async def test_a_state_in_the_context_is_no_transition_and_the_paper_is_lost(world):
+    """The plan's second question: the text is not rendered, and the machine ends without a result or an error."""
+    refuses_all(world)
+    assert await execute_planned(as_planned(error="RetryableError"), Planned(world)) == {}
+
+
+async def test_written_so_the_work_returns_to_its_state(world):
+    """Typed errors, and the state's own name."""
+    world.reset(faults={"growth": 1.0})
+    hooks = Planned(world)
+    pace = paceline.Limiter({"*": "6000 requests/min"}, retry=paceline.RetryPolicy(max_attempts=1, max_refused=1))
+    with paceline.instrument(pace, provider="openai"):
+        assert await execute_planned(as_planned("write", execution="typed"), hooks) == {"to": "done"}
+    assert len(hooks.seen) == 1
+
+
+async def test_over_a_limiter_the_plan_as_it_is_meets_no_error(world):
+    """One line, and not one in the machine."""
+    world.reset(limits={"arcee": "40 requests/2s", "pony": "40 requests/2s"})
+    hooks = Planned()
+    with paceline.instrument(paceline.Limiter({"arcee": "40 requests/2s"}), provider="openai"):
+        results = await asyncio.gather(*[execute_planned(as_planned(), hooks) for _ in range(80)])
+    assert results == [{"to": "done"}] * 80
+    assert hooks.seen == []
+    assert world.tally()["refused_total"] <= 1  # in real time, on a machine that may be busy

@@ -1,5 +1,6 @@
 """The example's agent: real LangChain on the limiter of the example's pipeline."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
@@ -19,6 +21,8 @@ sys.path.insert(0, str(HOME))
 from limited_agent import make_agent, make_model  # noqa: E402
 from limited_provider import make_provider  # noqa: E402
 from limited_settings import MODEL, POOL, Settings  # noqa: E402
+from rate_limiting import TPMThrottle  # noqa: E402
+from token_budget import TokenBudgetMiddleware  # noqa: E402
 
 SPEED = 20
 """Three seconds for a minute."""
@@ -132,3 +136,52 @@ def test_one_command_runs_both_none_refused():
     assert sum(line.startswith("pipeline ") and " waited " in line for line in lines) == 40
     assert sum(line.startswith("agent ") for line in lines) == 16
     assert lines[-1] == "the API admitted 56 requests and refused 0"
+
+
+# --- with the author's names
+
+
+class Fixed:
+    """Estimates every call alike, and remembers what it was asked."""
+
+    def __init__(self, tokens):
+        self.tokens, self.asked = tokens, []
+
+    def estimate(self, messages, model):
+        self.asked.append((model, messages))
+        return self.tokens
+
+
+def named_agent(world, tools=(), **options):
+    model = Calls if tools else ChatOpenAI
+    chat = model(model=MODEL, max_tokens=40, max_retries=0, base_url=f"{world.base_url}/v1", api_key="any")
+    return create_agent(chat, list(tools), system_prompt="Be brief.", middleware=[TokenBudgetMiddleware(**options)])
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_the_middleware_waits_on_the_throttle_and_records_what_was_used(world, in_loop):
+    throttle, estimator = TPMThrottle(30_000, 1.0), Fixed(500)
+    agent = named_agent(world, throttle=throttle, estimator=estimator, model_name="test-model")
+    asked = {"messages": [HumanMessage(TEXT)]}
+    said = asyncio.run(agent.ainvoke(asked)) if in_loop else agent.invoke(asked)
+    [(model, messages)] = estimator.asked
+    assert (model, [one["role"] for one in messages]) == ("test-model", ["system", "human"])
+    assert throttle.current_usage == said["messages"][-1].usage_metadata["total_tokens"] > 0
+    throttle.record_usage(30_000 - throttle.current_usage)
+    assert throttle.remaining_budget == 0  # the pipeline's own calls are in the same window
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_the_middleware_trims_and_cuts_also_without_a_throttle(world, limited):
+    throttle = TPMThrottle(30_000) if limited else None
+    middleware = TokenBudgetMiddleware(max_input_tokens=5_000)
+    assert (middleware.throttle, middleware.estimator, middleware.max_tool_output_chars) == (None, None, 12_000)
+    options = {"throttle": throttle, "estimator": Fixed(500)} if limited else {}
+    agent = named_agent(world, [long_text, long_json], max_input_tokens=20_000, **options)
+    messages = agent.invoke({"messages": [HumanMessage("Read both.")]})["messages"]
+    assert [len(one.content) <= 12_000 for one in messages if one.type == "tool"] == [True, True]
+    agent, messages = named_agent(world, max_input_tokens=2_000, **options), []
+    for _ in range(6):
+        messages = agent.invoke({"messages": [*messages, HumanMessage(TEXT)]})["messages"]
+    assert len(messages) == 12
+    assert messages[-1].usage_metadata["input_tokens"] <= 2_000 * 1.1

@@ -1,0 +1,233 @@
+"""The evaluation program's own names, in its own words: five samples of headers, log lines, metrics, state; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from acm_example import monitoring
+
+import paceline
+from paceline.core.quota import NS
+from paceline.testing import ManualClock, run_virtual
+
+FILE = """
+defaults:
+  openai: {gpt-4o: {rpm: 500, tpm: 150000}, default: {rpm: 100, tpm: 40000}}
+  anthropic: {claude-sonnet-4-20250514: {rpm: 50, tpm: 40000}, default: {rpm: 50, tpm: 40000}}
+  google: {gemini-1.5-pro: {rpm: 60, tpm: 120000}, default: {rpm: 60, tpm: 100000}}
+  azure: {default: {rpm: 100, tpm: 80000}}
+  groq: {llama-3.1-70b-versatile: {rpm: 30, tpm: 6000}, default: {rpm: 30, tpm: 6000}}
+  default: {rpm: 10, tpm: 10000}
+concurrency: {openai: 10, anthropic: 5, google: 10, azure: 10, groq: 5, default: 3}
+settings: {acquire_timeout: 300, token_estimate_buffer: 1.1, min_request_interval_ms: 50, update_from_headers: true}
+"""
+"""The plan's own file."""
+
+AT = datetime(2025, 12, 4, 11, 59, 30, tzinfo=UTC).timestamp()
+SAMPLES = {
+    "openai/gpt-4o": {
+        "x-ratelimit-limit-requests": "500", "x-ratelimit-limit-tokens": "150000",
+        "x-ratelimit-remaining-requests": "499", "x-ratelimit-remaining-tokens": "149800",
+        "x-ratelimit-reset-requests": "120ms", "x-ratelimit-reset-tokens": "1s",
+    },
+    "anthropic/claude-sonnet-4-20250514": {
+        "anthropic-ratelimit-requests-limit": "50", "anthropic-ratelimit-requests-remaining": "49",
+        "anthropic-ratelimit-requests-reset": "2025-12-04T12:00:00Z",
+        "anthropic-ratelimit-tokens-limit": "40000", "anthropic-ratelimit-tokens-remaining": "39500",
+        "anthropic-ratelimit-tokens-reset": "2025-12-04T12:00:00Z",
+    },
+    "google/gemini-1.5-pro": {
+        "x-ratelimit-limit": "60", "x-ratelimit-remaining": "59", "x-ratelimit-reset": "1701696000",
+    },
+    "azure/a-deployment": {
+        "x-ratelimit-remaining-requests": "119", "x-ratelimit-remaining-tokens": "119900", "x-ms-region": "eastus",
+    },
+    "groq/llama-3.1-70b-versatile": {
+        "x-ratelimit-limit-requests": "30", "x-ratelimit-limit-tokens": "6000",
+        "x-ratelimit-remaining-requests": "29", "x-ratelimit-remaining-tokens": "5800",
+        "x-ratelimit-reset-requests": "2s", "x-ratelimit-reset-tokens": "10s",
+    },
+}  # fmt: skip
+"""The plan's five samples, as they are in it."""
+
+LEFT = {
+    "openai/gpt-4o": (500, 499, 150_000, 149_800),
+    "anthropic/claude-sonnet-4-20250514": (50, 49, 40_000, 39_500),
+    "google/gemini-1.5-pro": (60, 59, 120_000, 119_850),  # its tokens are input alone
+    "azure/a-deployment": (
+        100,
+        99,
+        80_000,
+        79_800,
+    ),  # it states no limits: the file's hold, and what is left is above them
+    "groq/llama-3.1-70b-versatile": (30, 29, 6_000, 5_800),  # of a minute, though Groq's own count the day
+}
+"""Of each sample: the limit and what is left, of requests and of tokens a minute."""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "rate_limits.yaml"
+    path.write_text(FILE)
+    return path
+
+
+@pytest.fixture
+def log(caplog):
+    caplog.set_level(logging.DEBUG, "paceline.rate_limit")
+    logger = logging.getLogger("paceline.rate_limit")
+    logger.addFilter(monitoring.as_planned)
+    yield caplog
+    logger.removeFilter(monitoring.as_planned)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_each_sample_is_read_as_a_minute_s(file, name):
+    limiter = paceline.Limiter.load(file, clock=ManualClock(AT))
+    permit = limiter.try_acquire(name, input_tokens=150, output_tokens=50)
+    permit.settle({"input_tokens": 150, "output_tokens": 50}, headers=SAMPLES[name])
+    pool = limiter.status()["pools"][limiter.scheduler(name).pool.name]
+    assert [quota["unit"] for quota in pool["quotas"]] == ["requests", "tokens", "concurrency"]  # and none of a day
+    metrics = pool["metrics"]
+    rpm, requests, tpm, tokens = LEFT[name]
+    assert (metrics["rpm_limit"], metrics["rpm_remaining"], metrics["tpm_limit"]) == (rpm, requests, tpm)
+    second = tpm / 60  # Groq and OpenAI state the reset in whole seconds, which leaves as much open
+    assert tokens - second * 10 <= metrics["tpm_remaining"] <= tokens
+
+
+def test_a_window_whose_restart_is_stated_is_used_whole_and_at_once(file):
+    """Anthropic's sample: 49 left until 12:00:00. All 49 go at once, 50 ms and 5 in flight apart, and the others at 12:00."""
+    name = "anthropic/claude-sonnet-4-20250514"
+
+    async def main(clock):
+        limiter, start_ns, went_s = paceline.Limiter.load(file, clock=clock), clock.now_ns(), []
+        stop_s = clock.now_ns() / NS + 30
+        headers = dict(SAMPLES[name])
+        for unit in ("requests", "tokens"):
+            headers[f"anthropic-ratelimit-{unit}-reset"] = datetime.fromtimestamp(stop_s, UTC).isoformat()
+        (await limiter.acquire(name, input_tokens=10)).settle({"input_tokens": 10}, headers=headers)
+
+        async def call():
+            async with limiter.acquire(name, input_tokens=10) as permit:
+                went_s.append((clock.now_ns() - start_ns) / NS)
+                await asyncio.sleep(0.1)
+                permit.settle({"input_tokens": 10, "output_tokens": 1})
+
+        await asyncio.gather(*(call() for _ in range(60)))
+        return went_s
+
+    went_s = run_virtual(main)
+    assert went_s[48] <= 49 * 0.05 + 0.5
+    assert 30 <= went_s[49] <= 31.5
+
+
+def test_log_lines_have_the_planned_names_levels_and_fields(file, log):
+    limiter = paceline.Limiter.load(file, clock=ManualClock(AT))
+    permit = limiter.try_acquire("openai/gpt-4o", input_tokens=4_000, output_tokens=1_000)
+    permit.settle(input_tokens=3_900, output_tokens=900)
+    acquire, release = log.records
+    assert [(one.getMessage(), one.levelname) for one in log.records] == [
+        ("rate_limit.acquire", "INFO"), ("rate_limit.release", "INFO"),
+    ]  # fmt: skip
+    planned = {"provider": "openai", "model": "gpt-4o", "estimated_tokens": 5_000, "wait_seconds": 0.0}
+    assert {name: getattr(acquire, name) for name in planned} == planned
+    assert (acquire.rpm_remaining, acquire.tpm_remaining) == (499, 145_000)
+    planned = {"provider": "openai", "model": "gpt-4o", "actual_tokens": 4_800, "estimation_ratio": 0.96}
+    assert {name: getattr(release, name) for name in planned} == planned
+    assert release.tpm_remaining == 145_200
+
+
+def test_a_refusal_is_a_warning_with_retry_after(file, log):
+    limiter = paceline.Limiter.load(file, clock=ManualClock(AT))
+    limiter.try_acquire("openai/gpt-4o", input_tokens=10).refused(retry_after_s=30)
+    line = log.records[-1]
+    assert (line.getMessage(), line.levelname) == ("rate_limit.429_error", "WARNING")
+    assert (line.provider, line.model, line.retry_after) == ("openai", "gpt-4o", 30)
+
+
+def test_metrics_have_the_planned_names(file):
+    limiter = paceline.Limiter.load(file, clock=ManualClock(AT))
+    limiter.try_acquire("openai/gpt-4o", input_tokens=4_000, output_tokens=1_000).settle(
+        input_tokens=3_900, output_tokens=900
+    )
+    permit = limiter.try_acquire("google/gemini-1.5-pro", input_tokens=100)
+    limiter.try_acquire("groq/llama-3.1-70b-versatile", input_tokens=10).refused()
+    lines = monitoring.exported(limiter).splitlines()
+    assert [line.split()[2:] for line in lines if line.startswith("#")] == [
+        ["rate_limit_remaining_rpm", "gauge"], ["rate_limit_remaining_tpm", "gauge"], ["token_estimation_ratio", "gauge"],
+        ["rate_limit_wait_seconds", "counter"], ["rate_limit_429_count", "counter"], ["concurrent_requests", "gauge"],
+    ]  # fmt: skip
+    openai = '{provider="openai",model="gpt-4o"}'
+    assert f"rate_limit_remaining_rpm{openai} 499" in lines
+    assert f"rate_limit_remaining_tpm{openai} 145200" in lines
+    assert f"token_estimation_ratio{openai} 0.96" in lines
+    assert f"rate_limit_wait_seconds{openai} 0" in lines
+    assert 'rate_limit_429_count{provider="groq",model="llama-3.1-70b-versatile"} 1' in lines
+    assert 'concurrent_requests{provider="google"} 1' in lines
+    assert 'concurrent_requests{provider="openai"} 0' in lines
+    permit.cancel()
+
+
+def test_state_and_permits_have_the_planned_fields(file):
+    clock = ManualClock(AT)
+    state = monitoring.State(lambda: clock.now_ns() / NS)
+    limiter = paceline.Limiter.load(file, clock=clock, events=state)
+    permit = limiter.try_acquire("openai/gpt-4o", input_tokens=400, output_tokens=100)
+    told, other = (monitoring.RateLimitPermit.of(permit) for _ in range(2))
+    assert (told.provider, told.model, told.estimated_tokens) == ("openai", "gpt-4o", 500)
+    at = datetime.fromtimestamp(AT, UTC)
+    assert abs(told.acquired_at - at) < timedelta(milliseconds=2)
+    assert told.permit_id != other.permit_id
+    clock.advance(7)
+    permit.settle(input_tokens=400, output_tokens=90)
+    assert abs(state.last_request_at["openai/gpt-4o"] - at) < timedelta(milliseconds=2)
+    assert abs(state.last_updated["openai/gpt-4o"] - at - timedelta(seconds=7)) < timedelta(milliseconds=2)
+
+
+def test_the_breaker_counts_calls_by_hand(tmp_path):
+    """Five failures in a row open it, and after 60 s one call is the probe."""
+    path = tmp_path / "limits.yaml"
+    path.write_text(FILE + "breaker: {failures: 5, first_pause_s: 60, pause_s: 60}\n")
+
+    class ServerError(Exception):
+        status_code = 503
+
+    async def main(clock):
+        limiter, start_ns, went_s = paceline.Limiter.load(path, clock=clock), clock.now_ns(), []
+
+        async def call(*, fails):
+            try:
+                async with limiter.acquire("openai/gpt-4o", input_tokens=10) as permit:
+                    went_s.append(round((clock.now_ns() - start_ns) / NS, 1))
+                    await asyncio.sleep(1)
+                    if fails:
+                        raise ServerError("full")  # noqa: TRY301
+                    permit.settle(input_tokens=10)
+            except ServerError:
+                pass
+
+        for _ in range(5):
+            await call(fails=True)
+        await asyncio.gather(*(call(fails=False) for _ in range(3)))
+        return went_s
+
+    went_s = run_virtual(main)
+    assert went_s[:5] == [0, 1, 2, 3, 4]
+    assert went_s[5:] == pytest.approx([65, 66, 66], abs=0.2)  # the probe alone, then the others
+
+
+def test_estimates_are_corrected_by_answers_that_were_settled_by_hand(file):
+    limiter = paceline.Limiter.load(file, clock=ManualClock(AT))
+    asked = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Say something about the weather. " * 40}]}
+    ratios = []
+    for _ in range(30):
+        cost = limiter.estimate("openai/gpt-4o", asked)
+        limiter.pacer.clock.advance(10)
+        permit = limiter.try_acquire("openai/gpt-4o", **cost)
+        permit.settle({"prompt_tokens": 500, "completion_tokens": 100})
+        ratios.append(cost["input_tokens"] / 500)
+    assert ratios[0] < 0.8
+    assert ratios[-1] == pytest.approx(1.1, abs=0.1)  # the file's buffer
