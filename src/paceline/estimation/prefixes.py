@@ -327,6 +327,11 @@ class Prompt:
         """The same prompt before another cache."""
         return Prompt(cache, self._keys)
 
+    def state(self, cached: Cached) -> Cached:
+        """The caller states what the cache holds of the prompt: of a conversation under way, and of no other one."""
+        self.cached, self._turn = cached, cached.tokens > 0
+        return cached
+
     def look(self, now_ns: int) -> Cached:
         """What the cache is expected to hold of the prompt now."""
         self.cached = self._look(now_ns)

@@ -117,7 +117,7 @@ class Turn:
         if self._cached is None or self._cached.lost_ns <= now_ns:
             cached = self._prompt.look(now_ns)
         else:
-            cached = self._prompt.cached = self._cached
+            cached = self._prompt.state(self._cached)
         return estimated(
             self._prompt, cached, now_ns, self._cost.copy(), self._input_tokens, self._provider, self._call
         )
