@@ -54,7 +54,8 @@ def estimated(
 def answered(prompt: Prompt, usage: Usage, sent_ns: int, provider: Provider, pool: str) -> None:
     """Learn what of ``prompt`` was cached, from an answer to an attempt that was sent at ``sent_ns``."""
     life_ns = round((usage.cache_s or provider.cache_s) * NS)
-    prompt.answered(sent_ns, life_ns, usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens)
+    counts = usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens
+    prompt.answered(sent_ns, life_ns, *counts, usage.output_tokens, usage.answer)
     tokens = prompt.cache.lost_in_an_hour(sent_ns)
     if tokens and "claude" in pool:
         log.warning(

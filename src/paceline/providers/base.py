@@ -59,6 +59,7 @@ class Usage:
         hour_write_tokens: The part of those writes that the cache keeps for an hour.
         tier: The service tier that has answered; empty: not reported.
         usd: What the provider states that the request has cost; ``None``: nothing.
+        answer: The id of the answer, where a later request may name it in place of its messages; empty: none.
     """
 
     input_tokens: int = 0
@@ -68,6 +69,7 @@ class Usage:
     hour_write_tokens: int = 0
     tier: str = ""
     usd: float | None = None
+    answer: str = ""
 
     @property
     def cache_s(self) -> int:

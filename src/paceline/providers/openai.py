@@ -106,8 +106,8 @@ class OpenAIDialect(BaseProvider):
             count(inputs.get("cached_tokens")),
             count(inputs.get("cache_write_tokens")),
         )
-        tier = parse.tier_of(payload)
-        return replace(usage, tier=tier) if usage and tier else usage
+        tier, answer = parse.tier_of(payload), _answer_of(payload)
+        return replace(usage, tier=tier, answer=answer) if usage and (tier or answer) else usage
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:  # noqa: ARG002
         over = event.get("type") in ("response.completed", "response.incomplete", "response.failed")
@@ -150,6 +150,12 @@ class OpenAI(OpenAIDialect):
 @lru_cache(maxsize=1_024)
 def _endpoint(path: str) -> str | None:
     return parse.endpoint_of(path, ENDPOINTS)
+
+
+def _answer_of(payload: Mapping[str, Any]) -> str:
+    """The id of a Responses answer, which the next request may name in place of its messages; empty for any other answer."""
+    response = payload if payload.get("object") == "response" else as_mapping(payload.get("response"))
+    return parse.as_text(response.get("id"))[: parse.ANSWER_MAX]
 
 
 def _max_output_tokens(body: Mapping[str, Any]) -> int | None:
