@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from grids import some
-from paceline.core.queue import LaneSpec, Queue, Waiter
+from paceline.core.queue import LEAD, LaneSpec, Queue, Waiter
 from paceline.core.quota import NS
 
 EVERYBODY = 10_000
@@ -69,7 +69,7 @@ class Scan:
 
     def start(self, row: Row) -> float:
         head = row.waiting[row.head]
-        lowered = row.finish - head.saves / row.spec.weight if head.lost else row.finish
+        lowered = row.finish - LEAD * head.saves / row.spec.weight if head.lost else row.finish
         return max(self.virtual.get(row.spec.priority, 0.0), lowered)
 
     def first(self) -> Row | None:

@@ -99,6 +99,12 @@ OVERTAKING = 7.0
 rate goes in the order of arrival."""
 
 
+LEAD = 2.0
+"""The start of a lane is earlier by so many times the cached tokens of its head: once for what they have cost to be written, and once so
+that the lane goes on while they last. With one alone, a lane whose further requests cost a little more than they add to what is cached
+came after all lanes that had sent nothing yet, and lost its prompt meanwhile."""
+
+
 class Estimate(NamedTuple):
     """What a request is expected to cost at present.
 
@@ -210,7 +216,7 @@ _Front = tuple[Waiter, Iterator[tuple[Waiter, int]], float]
 
 def _start(head: Waiter, finish: float, weight: float) -> float:
     """The start of a lane with this ``head`` and this ``finish``: earlier by the cached tokens of the head."""
-    return finish - head.saves / weight if head.lost_ns else finish
+    return finish - LEAD * head.saves / weight if head.lost_ns else finish
 
 
 def _rank(waiter: Waiter) -> tuple[int, int, int]:
