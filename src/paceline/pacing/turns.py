@@ -53,7 +53,7 @@ def estimated(
 
 def answered(prompt: Prompt, usage: Usage, sent_ns: int, provider: Provider, pool: str) -> None:
     """Learn what of ``prompt`` was cached, from an answer to an attempt that was sent at ``sent_ns``."""
-    life_ns = round((usage.cache_s or provider.cache_s) * NS)
+    life_ns = round((usage.cache_s or provider.keeps_s(pool.partition("/")[2])) * NS)
     counts = usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens
     prompt.answered(sent_ns, life_ns, *counts, usage.output_tokens, usage.answer)
     tokens = prompt.cache.lost_in_an_hour(sent_ns)
@@ -105,7 +105,7 @@ class Turn:
         self._prompt = Prompt(scheduler.prompt_cache, named_keys("", conversation))
         self._cached: Cached | None = None
         if cached_tokens is not None:
-            until_ns = scheduler.now_ns() + round(self._provider.cache_s * NS)
+            until_ns = scheduler.now_ns() + round(self._provider.keeps_s(self._call.model) * NS)
             self._cached = Cached(int(cached_tokens), until_ns)
 
     @property

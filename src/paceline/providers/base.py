@@ -105,8 +105,6 @@ class Provider(Protocol):
     """The environment variable that holds the key."""
     charged_after: frozenset[str]
     """The units that are charged when the answer is produced, and not at admission."""
-    cache_s: float
-    """How long the provider keeps a cached prompt that is not read, in seconds, unless an answer shows it."""
     holds_cached: bool
     """Whether the whole prompt must fit at admission, even if it is cached."""
     units: frozenset[str]
@@ -116,6 +114,9 @@ class Provider(Protocol):
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe the request to ``path`` (the URL's path); ``None`` when this path is not metered."""
+
+    def keeps_s(self, model: str) -> float:
+        """How long a cached prompt of ``model`` is kept that is not read, in seconds, unless an answer shows it."""
 
     def pool(self, model: str) -> str:
         """The name of the pool that ``model`` is charged to, without the provider: an alias, a shared family."""

@@ -57,6 +57,8 @@ _POOLS: Final = (
 # input is an estimate, which may be too low by a fifth.
 _LONG_CONTEXT: Final = (("gpt-4.1", 0.8 * 128_000), ("", 0.8 * 272_000))
 
+_LATE, _LATE_CACHE_S = re.compile(r"(?:ft:)?gpt-(?:5\.[6-9]|[6-9]|[1-9]\d)"), 1_800.0
+
 _MODE = re.compile(r"-(?:long-context|ultrafast|priority|flex|batch)$")  # at the end of a limit's name
 _POOL_NAMED = re.compile(r"\(for limit ([\w.:-]{1,100})\)")
 _ANTHROPIC: Final = Anthropic("anthropic", "", (), "")
@@ -141,6 +143,10 @@ class OpenAI(OpenAIDialect):
         if body.get("service_tier") == "ultrafast":
             return replace(call, mode="ultrafast")
         return replace(call, mode="long_context") if _is_long(call) else call
+
+    def keeps_s(self, model: str) -> float:
+        """Half an hour at least from GPT-5.6 on (OpenAI's announcement of 2026-06-27, by ai-cost-estimator.com), else five minutes."""
+        return _LATE_CACHE_S if _LATE.match(model) else self.cache_s
 
     def pool(self, model: str) -> str:
         """A dated snapshot shares its alias's pool, a fine-tuned model its base's (assumed); some have a family's."""
