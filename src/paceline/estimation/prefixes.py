@@ -136,17 +136,22 @@ def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Key
     def key(length: int) -> int:
         return hash((base, length, _sample(messages[length - 1])))
 
-    earlier: tuple[int, ...] = ()
+    earlier: list[int] = []
     if known := cache.length(base):
         first = max(end - LOOKBACK, system + 1)
         if first <= known < end:
-            earlier = (key(known),)
+            earlier = [key(known)]
         if not (earlier and cache.get(earlier[0]).tokens):  # several conversations begin alike
-            earlier = tuple(map(key, range(end - 1, first - 1, -1)))
+            earlier = []
+            for length in range(end - 1, first - 1, -1):
+                if not _is_answer(messages[length - 1]):  # no prompt ends with one
+                    earlier.append(key(length))
+                    if cache.get(earlier[-1]).tokens:
+                        break
     texts = sum(map(_size, shared[:3])) + sum(_size(one.get("content")) for one in messages[:system])
     tools = shared[3]
     shared_size = texts + TOOL * (len(tools) if isinstance(tools, list) else 0)
-    return Keys(key(end), earlier, root, base, end, shared_size, scope)
+    return Keys(key(end), tuple(earlier), root, base, end, shared_size, scope)
 
 
 def named_keys(scope: Hashable, name: Hashable) -> Keys:
@@ -157,6 +162,10 @@ def named_keys(scope: Hashable, name: Hashable) -> Keys:
 
 def _is_system(message: Any) -> bool:
     return isinstance(message, dict) and message.get("role") in ("system", "developer")
+
+
+def _is_answer(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") in ("assistant", "model")
 
 
 def _sample(value: Any, depth: int = DEPTH_MAX) -> Hashable:
