@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.simulation.agents import ORDERS, WORLDS, Fleet, exactly
+from tests.simulation.agents import ORDERS, WIDE, WORLDS, Agent, Fleet, World, evenly, exactly
 
 LONG = pytest.mark.long("thousands of turns")
 
@@ -43,12 +43,25 @@ def test_streams_teach_what_was_cached_at_their_first_byte(name, least):
 
 
 @pytest.mark.long("thousands of turns")
-@pytest.mark.parametrize("output", [100, 300, 600])
+@pytest.mark.parametrize("output", [100, 300])
 def test_in_lanes_of_their_own_agents_continue_whatever_they_put_out(output):
     agents = [replace(agent, output=exactly(output)) for agent in WORLDS["O"].agents()]
     found = Fleet(replace(WORLDS["O"], agents=lambda: agents), stream=True, **ORDERS["rule"]).run()
     assert found.again == 0
     assert found.refused <= 3
+
+
+@pytest.mark.long("thousands of turns")
+def test_new_keys_are_served_beside_agents_that_fill_the_quota_and_whose_prompts_grow():
+    how = {"turns": 10**6, "prompt": 20_000, "grows": exactly(1_500), "thinks": evenly(5, 20)}
+    agents = [Agent(starts_s=0.05 * i, lane=f"agent {i}", **how) for i in range(200)]
+    new = [Agent(starts_s=300 + 10 * i, turns=1, prompt=5_000, lane=f"new {i}") for i in range(80)]
+    fleet = Fleet(World(name="new keys", agents=lambda: agents + new, limits=WIDE, ends_s=1_200), stream=True)
+    found = fleet.run()
+    waits_s = sorted(one.waited_s for one in fleet.sim.sent if one.request.lane.startswith("new"))
+    assert len(waits_s) == 80
+    assert waits_s[40] <= 400
+    assert found.again <= 2
 
 
 @pytest.mark.long("thousands of requests")
