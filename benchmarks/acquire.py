@@ -1,24 +1,27 @@
-"""Acquire and settle three quotas with nobody else there: sync, async and without waiting; peers beside it."""
+"""Acquire and settle three quotas with nobody else there: sync, async and without waiting; peers beside it. What is cached of a prompt."""
 
 from __future__ import annotations
 
 import asyncio
 import statistics
+from typing import Any
 
 import paceline
 from benchmarks.peers import installed
 from benchmarks.table import Row, below
 from benchmarks.throttle import run_throttle
 from benchmarks.timing import rounds, rounds_async
+from paceline.estimation.prefixes import Prefixes, Prompt, PromptCache, keys_of
 
 QUOTAS = ["100M requests/min", "1B input_tokens/min", "1B output_tokens/min"]  # never binding
 COST = {"input_tokens": 1_200, "output_tokens": 300}
 ACTUAL = {"input_tokens": 1_150, "output_tokens": 120}
 GOAL_US = 10.0
+KEYS_US = 30.0
 
 
 def measure(quick: bool) -> list[Row]:
-    """Three rows; the peers stand in the one that is like what they do."""
+    """Five rows; the peers stand in the one that is like what they do."""
     count, times = (2_000, 5) if quick else (10_000, 9)
     limiter = paceline.Limiter({"p": QUOTAS})
 
@@ -38,12 +41,47 @@ def measure(quick: bool) -> list[Row]:
             assert isinstance(permit, paceline.Permit)
             permit.settle(**ACTUAL)
 
+    follow_up, edited = _conversation(60), _conversation(60, edited=True)
+
+    def look(n: int) -> None:
+        for _ in range(n):
+            _look(follow_up)
+
+    def look_back(n: int) -> None:
+        for _ in range(n):
+            _look(edited)
+
     peers = asyncio.run(_peers(count // 5, times))
     return [
         below("acquire + settle, 3 quotas: with", rounds(sync, count, times), "us", GOAL_US),
         below("the same: async with", asyncio.run(rounds_async(asynchronous, count, times)), "us", GOAL_US, peers),
         below("the same: try_acquire + settle", rounds(at_once, count, times), "us", GOAL_US),
+        below("find what is cached of a prompt of 100 kB", rounds(look, count // 5, times), "us", KEYS_US),
+        below("the same, where it is not known", rounds(look_back, count // 5, times), "us", KEYS_US),
     ]
+
+
+def _conversation(turns: int, *, edited: bool = False) -> tuple[PromptCache, dict[str, Any]]:
+    """A cache that has the prompt before the last one of a conversation; ``edited``: of another course of it."""
+    cache, messages = PromptCache(Prefixes(), "anthropic/m"), list[dict[str, Any]]()
+    for turn in range(turns):
+        text = f"{turn} " + "some words and more " * (100_000 // turns // 20)
+        result = {"type": "tool_result", "tool_use_id": f"t{turn}", "content": text}
+        call = {"type": "tool_use", "id": f"t{turn + 1}", "name": "run", "input": {"command": "ls"}}
+        messages += [{"role": "user", "content": [result]}, {"role": "assistant", "content": [call]}]
+    body = {"model": "m", "system": "You are an agent. " * 100, "messages": messages[:-1]}
+    last = [*messages[:-4], {"role": "user", "content": "edited"}] if edited else messages[:-3]
+    before = keys_of(cache, "m", {**body, "messages": last})
+    assert before is not None
+    Prompt(cache, before).answered(0, 300 * 10**9, 20_000, 0, 20_000)
+    return cache, body
+
+
+def _look(conversation: tuple[PromptCache, dict[str, Any]]) -> None:
+    cache, body = conversation
+    keys = keys_of(cache, "m", body)
+    assert keys is not None
+    Prompt(cache, keys).look(1)
 
 
 async def _peers(count: int, times: int) -> str:

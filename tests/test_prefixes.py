@@ -13,7 +13,8 @@ from paceline.core.quota import NS
 from paceline.estimation import prefixes
 from paceline.estimation.prefixes import NOTHING, Keys, Prefixes, Prompt, PromptCache, keys_of, named_keys
 from paceline.http.describe import metered
-from paceline.providers.base import Call
+from paceline.pacing.turns import answered
+from paceline.providers.base import Call, Usage
 from paceline.providers.registry import provider_named
 
 LIFE_NS = 300 * NS
@@ -168,6 +169,24 @@ class TestKeys:
 
 
 class TestLife:
+    @pytest.mark.parametrize(
+        ("pool", "seconds"),
+        [
+            ("openai/gpt-5.5", 300),
+            ("openai/gpt-5.6-sol", 1_800),
+            ("openai/gpt-6-luna", 1_800),
+            ("openai/gpt-4o", 300),
+            ("groq/llama", 7_200),
+            ("anthropic/claude-opus-5", 300),
+        ],
+    )
+    def test_the_life_is_that_of_the_model(self, pool, seconds):
+        cache, (name, _, model) = cache_of(), pool.partition("/")
+        prompt = prompt_of(cache, body(user("a")))
+        answered(prompt, Usage(900, 10, cached_tokens=100), T0, provider_named(name), pool)
+        assert prompt.look(T0).lost_ns == T0 + (seconds - 1) * NS
+        assert provider_named(name).keeps_s(model) == seconds
+
     def test_a_prompt_is_lost_a_second_before_its_life_ends(self):
         cache, asked = cache_of(), body(user("a"))
         answer(cache, asked, written=900)

@@ -1,4 +1,4 @@
-"""The figures of docs/how_limits_work.md: ``python docs/site/figures.py`` writes them to docs/images/.
+"""The figures of docs/how_limits_work.md and docs/agents.md: ``python docs/site/figures.py`` writes them to docs/images/.
 
 Every line is computed by the arithmetic of the project: how a provider counts by the rules of the emulator, what a limiter grants by the
 meters of the core, or by a whole limiter in virtual time. ``tests/docs/test_site.py`` compares the files with this script.
@@ -19,6 +19,7 @@ from paceline.core.meters import Bucket as Meter
 from paceline.core.quota import NS, Quota
 from paceline.core.results import SourceKind
 from paceline.emulator.rules import Bucket, Rule, Sliding, Window
+from paceline.planner.conversation import Conversation
 from paceline.planner.simulation import Request, Simulation
 
 IMAGES = Path(__file__).parents[1] / "images"
@@ -242,7 +243,52 @@ def measuring() -> str:
     )
 
 
+def turns(until_s: float, *, prompt_cache: bool) -> list[tuple[float, float]]:
+    """The answered turns of 20 agents with ten turns each, at 30,000 uncached input tokens a minute."""
+    model, agents = "anthropic/m", 20
+    limits = "50 requests/min,30k input_tokens/min,8k output_tokens/min"
+    simulation = Simulation({model: limits}, seed=1, cache=True, latency_s=0.6)
+    process = simulation.process(quotas={model: limits}, prompt_cache=prompt_cache)
+    points, chance = [(0.0, 0.0)], random.Random(1)
+
+    async def agent(number: int) -> None:
+        talk = Conversation(model, f"agent {number}", 12_000)
+        await simulation.time.sleep(0.1 * number)
+        for _ in range(10):
+            sent = await process.send(talk.request(100, max_output_tokens=100, duration_s=chance.uniform(2, 6)))
+            assert sent.error is None
+            points.append((simulation.now_s, points[-1][1] + 1))
+            talk.grow(600)
+            await simulation.time.sleep(chance.uniform(1, 5))
+
+    async def main() -> None:
+        working = [asyncio.ensure_future(agent(number)) for number in range(agents)]
+        await asyncio.wait(working, timeout=until_s)
+        for task in working:
+            task.cancel()
+
+    simulation.run(main)
+    return [*points, (until_s, points[-1][1])]
+
+
+def agents() -> str:
+    """Turns of agents in the order of arrival, and with cached prompts first."""
+    return picture(
+        "Turns of 20 agents that are answered with cached prompts first, and in the order of arrival",
+        ["cached prompts first", "order of arrival"],
+        [
+            (
+                "turns answered (20 agents, 30k input tokens/min; seconds)",
+                [("first", turns(720, prompt_cache=True)), ("arrival", turns(720, prompt_cache=False))],
+                (720, 120),
+                (200, 50),
+            )
+        ],
+    )
+
+
 FIGURES = {
+    "agents.svg": agents,
     "limits_rules.svg": rules,
     "limits_measured.svg": measuring,
     "limits_retries.svg": retrying,

@@ -222,6 +222,48 @@ class TestLanes:
         foretold = pool.queue.peek(10)
         assert foretold.index(follower) < foretold.index(newcomer)
 
+    def test_a_lane_goes_on_whose_further_requests_cost_more_than_they_add_to_the_cache(self):
+        queue, largest = Queue(), 20.0
+        lanes = [LaneSpec(f"key-{k}") for k in range(10)]
+
+        def push(number, lane, cost, saves=0.0):
+            waiter = Waiter({}, lane)
+            waiter.number, waiter.amounts = number, [cost]
+            waiter.lost_ns, waiter.saves = int(saves > 0), saves
+            queue.push(waiter)
+
+        for number, lane in enumerate(lanes, 1):
+            push(number, lane, largest)
+        order = []
+        for number in range(11, 21):
+            head = queue.head()
+            queue.pop(head, head.amounts[0])
+            order.append(head.lane.name)
+            push(number, lanes[0], 1.5, saves=largest + number - 11)  # 1 of it is cached, 0.5 is output
+        assert order == ["key-0"] * 10
+
+    def test_a_prompt_that_grows_keeps_no_other_lane_waiting(self):
+        """It goes on for as much as it has cost, also where all that its turns cost is cached afterwards."""
+        queue, agent, other = Queue(), LaneSpec("agent"), LaneSpec("other")
+        prompt, step = 20.0, 2.0
+
+        def push(number, lane, cost, saves=0.0):
+            waiter = Waiter({}, lane)
+            waiter.number, waiter.amounts = number, [cost]
+            waiter.lost_ns, waiter.saves = int(saves > 0), saves
+            queue.push(waiter)
+
+        push(1, agent, prompt)
+        push(2, other, step)
+        order = []
+        for number in range(3, 20):
+            head = queue.head()
+            queue.pop(head, head.amounts[0])
+            order.append(head.lane.name)
+            if head.lane is agent:
+                push(number, agent, step, saves=prompt + step * (number - 3))
+        assert order.index("other") == 1 + prompt / step
+
     @given(
         costs=st.lists(st.tuples(st.sampled_from("ab"), st.floats(1, 20), st.floats(0, 40)), min_size=40, max_size=120),
         weights=st.tuples(st.sampled_from([1.0, 2.0]), st.sampled_from([1.0, 4.0])),
@@ -239,7 +281,7 @@ class TestLanes:
             queue.pop(head, head.amounts[0])
             step = head.amounts[0] / head.lane.weight
             balance.append(balance[-1] + (step if head.lane.name == "a" else -step))
-        bound = sum((20 + 40) / weight for weight in weights)
+        bound = sum((2 * 20 + 40) / weight for weight in weights)
         assert max(balance) - min(balance) <= bound + 1e-6
 
 

@@ -37,6 +37,7 @@ class Row:
         self.spec = spec
         self.waiting: dict[int, Entry] = {}
         self.finish = self.overtook = 0.0
+        self.ahead = inf
 
     @property
     def head(self) -> int:
@@ -69,14 +70,17 @@ class Scan:
 
     def start(self, row: Row) -> float:
         head = row.waiting[row.head]
-        lowered = row.finish - head.saves / row.spec.weight if head.lost else row.finish
+        lowered = row.finish - (head.saves + max(row.ahead, 0.0)) / row.spec.weight if head.lost else row.finish
         return max(self.virtual.get(row.spec.priority, 0.0), lowered)
+
+    def haste(self, row: Row) -> float:
+        return (row.waiting[row.head].lost or inf) if row.ahead > 0 else inf
 
     def first(self) -> Row | None:
         busy = [row for row in self.rows.values() if row.waiting]
 
         def key(row: Row) -> tuple[float, ...]:
-            return -row.spec.priority, self.start(row), row.waiting[row.head].lost or inf, next(iter(row.waiting))
+            return -row.spec.priority, self.start(row), self.haste(row), next(iter(row.waiting))
 
         return min(busy, key=key, default=None)
 
@@ -89,6 +93,8 @@ class Scan:
         number, virtual = row.head, self.virtual.get(row.spec.priority, 0.0)
         self.virtual[row.spec.priority] = self.start(row)
         row.finish = max(virtual, row.finish) + share / row.spec.weight
+        gone = row.waiting[number]
+        row.ahead = min(row.ahead, gone.saves) - share if gone.lost else share
         if any(one.lost for one in row.waiting.values()):
             first = next(iter(row.waiting)) == number
             row.overtook = max(0.0, row.overtook - 7 * share) if first else row.overtook + share
@@ -104,9 +110,10 @@ class Scan:
         row = next(row for row in self.rows.values() if number in row.waiting)
         row.waiting[number] = row.waiting[number]._replace(lost=lost)
 
-    def correct(self, spec: LaneSpec, share: float) -> None:
+    def correct(self, spec: LaneSpec, share: float, *, cached: bool) -> None:
         if spec.name in self.rows:
             self.rows[spec.name].finish += share / self.rows[spec.name].spec.weight
+            self.rows[spec.name].ahead += -share if cached else share
 
     def forget_if_empty(self, row: Row) -> None:
         if not row.waiting:
@@ -189,7 +196,7 @@ class Both:
     def correct(self, pick: int, share: float) -> None:
         waiter = self.gone[pick % len(self.gone)]
         self.line.correct(waiter, share)
-        self.scan.correct(waiter.lane, share)
+        self.scan.correct(waiter.lane, share, cached=waiter.lost_ns > 0)
 
     def withdraw(self, pick: int) -> None:
         number = sorted(self.waiting)[pick % len(self.waiting)]

@@ -59,7 +59,11 @@ STEP, ANSWER, PAUSE_S, ANSWERS_S = exactly(400), exactly(100), evenly(0.5, 3), e
 
 @dataclass(kw_only=True)
 class Agent:
-    """What one agent does; sizes in tokens, times in seconds."""
+    """What one agent does; sizes in tokens, times in seconds.
+
+    ``shared``: the part of the prompt that all agents begin with who are among the same ones. ``kids``: agents of its own, by number; it
+    lets them work after its first turn, and goes on when all have ended.
+    """
 
     starts_s: float
     turns: int
@@ -69,7 +73,9 @@ class Agent:
     thinks: Draw = PAUSE_S
     answers: Draw = ANSWERS_S
     shared: int = 0
+    among: str = ""
     lane: str | None = None
+    kids: dict[int, "Agent"] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -114,6 +120,21 @@ def _two_kinds() -> list[Agent]:
     ]  # fmt: skip
 
 
+def _trees() -> list[Agent]:
+    """Agents with eight others each, whose system prompt of 25k nobody has written."""
+    how = {"turns": 4, "grows": exactly(600), "output": exactly(300), "thinks": evenly(1, 4), "answers": evenly(5, 12)}
+    agents = []
+    for i in range(40):
+        kids = [Agent(starts_s=0.001 * j, prompt=26_500, shared=25_000, among=f"{i}", **how) for j in range(8)]
+        numbered = {10_000 + i * 100 + j: kid for j, kid in enumerate(kids)}
+        agents.append(Agent(starts_s=0.5 * i, prompt=30_000, kids=numbered, **how))
+    return agents
+
+
+def _one_shots() -> list[Agent]:
+    return [Agent(starts_s=0.0001 * i, turns=1, prompt=9_000, shared=8_000, output=exactly(200)) for i in range(3_000)]
+
+
 def _uncached() -> list[Agent]:
     return [
         Agent(starts_s=0.001 * i, turns=1, prompt=random.Random(i).randrange(500, 20_000), thinks=evenly(1, 2))
@@ -148,6 +169,15 @@ WORLDS = {
         name="20 x 10, 12k, 30k ITPM", limits=TIER_1, ends_s=14_400,
         agents=lambda: [Agent(starts_s=0.1 * i, turns=10, prompt=12_000, grows=exactly(500), thinks=evenly(1, 5)) for i in range(20)],
         model={"arrival": (121, 14.7, 5_623, 5_945, 429, 0), "rule": (1_044, 1.8, 376, 688, 631, 0)},
+    ),
+    "K": World(
+        name="40 trees of 9, 25k that nobody has written", agents=_trees, ends_s=14_400,
+        model={"arrival": (5_379, 4.4, 682, 938, 304, 18), "rule": (8_405, 3.2, 266, 443, 272, 0)},
+    ),
+    "L": World(
+        name="3,000 requests, 8k shared + 1k", agents=_one_shots, ends_s=14_400,
+        limits="4000 requests/min,450k input_tokens/min,400k output_tokens/min",
+        model={"arrival": (24_641, 1.1, 235, 416, 433, 0), "rule": (26_533, 1.1, 202, 385, 401, 0)},
     ),
     "O": World(
         name="150 lanes, one agent each", weights={f"k{i}": 1.0 for i in range(150)},
@@ -234,7 +264,8 @@ class Fleet:
         time, dice = self.sim.time, random.Random(number * 7_919 + 13)
         process = self.processes[number % len(self.processes)]
         await time.sleep(agent.starts_s)
-        talk = Conversation(MODEL, f"c{number}", agent.prompt, shared=agent.shared)
+        started_s = time.now_s
+        talk = Conversation(MODEL, f"c{number}", agent.prompt, shared=agent.shared, among=agent.among)
         self._new[number] = time.now_s
         for turn in range(agent.turns):
             output = int(agent.output(dice))
@@ -247,9 +278,11 @@ class Fleet:
             if sent.error is not None:
                 return
             talk.grow(output + int(agent.grows(dice)))
+            if not turn and agent.kids:
+                await asyncio.gather(*(self._live(of, kid) for of, kid in agent.kids.items()))
             if turn + 1 < agent.turns:
                 await time.sleep(agent.thinks(dice))
-        self._ended_s.append(time.now_s - agent.starts_s)
+        self._ended_s.append(time.now_s - started_s)
 
     def run(self) -> Outcome:
         """Until all conversations have ended, or the world has."""

@@ -7,8 +7,10 @@ always goes first. Among the lanes of one priority the order is start-time fair 
 the next request of a lane starts where the last one finished in virtual time, finish = start + cost / weight, and
 the lane with the earliest start goes first. A lane that was idle starts at the present virtual time, so idleness
 earns nothing. The finish is computed from the estimated cost, and corrected when the true cost is known. The start of a
-lane is earlier by the cached tokens of its head, and the virtual time advances by that start. A cost is one number here: how
-many seconds of the scarcest quota it takes.
+lane is earlier by the cached tokens of its head, and the virtual time advances by that start. It is earlier, too, by what
+the last prompt that was not cached has cost, less what those after it have: a lane that comes after all lanes which have
+sent nothing yet, because its output costs something, would lose its prompt meanwhile.
+A cost is one number here: how many seconds of the scarcest quota it takes.
 
 The lanes are kept in two sorted lists: the busy ones, in which requests wait, and the idle ones, which are empty and
 whose finish is still ahead of the virtual time. So the next request is found about as fast with thousands of lanes as
@@ -168,7 +170,7 @@ class Waiter:
 
 
 _Key = tuple[int, float, float, int, int, str]
-"""The sort key of a lane: minus its priority, its start, when its head loses its cached prompt (infinite: it has none), the
+"""The sort key of a lane: minus its priority, its start, when its head loses its cached prompt (:func:`_haste`), the
 number of its first waiter (0: none), its id (which makes the key unique), and its name. A plain tuple, because the
 construction of a named one takes ten times as long."""
 
@@ -181,16 +183,19 @@ class _Lane:
         cached: A heap of the instants at which cached prompts are lost, with the numbers of their waiters; also of former
             waiters, and of former instants.
         owed: The cost of the cached requests that went before earlier ones, less what these were given for it.
+        ahead: What its cached requests may take before lanes that have had less: as much as its last request without a
+            cached prompt has cost, less what they have cost since. Infinite before its first request: as much as is cached.
         keys: The sorted list that holds its key, the busy or the idle one; empty before the first place.
         key: Its key in that list.
     """
 
-    __slots__ = ("cached", "finish", "key", "keys", "owed", "spec", "waiters")
+    __slots__ = ("ahead", "cached", "finish", "key", "keys", "owed", "spec", "waiters")
 
     def __init__(self, spec: LaneSpec) -> None:
         self.spec = spec
         self.waiters: OrderedDict[int, Waiter] = OrderedDict()
         self.finish = self.owed = 0.0
+        self.ahead = inf
         self.cached: list[tuple[int, int]] = []
         self.keys: list[_Key] = []
         self.key: _Key = (0, 0.0, inf, 0, 0, "")
@@ -209,13 +214,23 @@ class _Lane:
             heapq.heappush(self.cached, (waiter.lost_ns, waiter.number))
 
 
-_Front = tuple[Waiter, Iterator[tuple[Waiter, int]], float]
-"""A lane while its order is foretold: its next waiter, those after it, and its finish."""
+_Front = tuple[Waiter, Iterator[tuple[Waiter, int]], float, float]
+"""A lane while its order is foretold: its next waiter, those after it, its finish, and what it is ahead."""
 
 
-def _start(head: Waiter, finish: float, weight: float) -> float:
-    """The start of a lane with this ``head`` and this ``finish``: earlier by the cached tokens of the head."""
-    return finish - head.saves / weight if head.lost_ns else finish
+def _start(head: Waiter, finish: float, ahead: float, weight: float) -> float:
+    """The start of a lane with this ``head`` and this ``finish``: earlier by the cached tokens of the head, and by ``ahead``."""
+    return finish - (head.saves + max(ahead, 0.0)) / weight if head.lost_ns else finish
+
+
+def _haste(head: Waiter, ahead: float) -> float:
+    """When the ``head`` of a lane loses its cached prompt, while the lane may go before others that start as early."""
+    return head.lost_ns if head.lost_ns and ahead > 0.0 else inf
+
+
+def _ahead(gone: Waiter, cost_s: float, ahead: float) -> float:
+    """What a lane is ``ahead`` after a request that costs ``cost_s``."""
+    return min(ahead, gone.saves) - cost_s if gone.lost_ns else cost_s
 
 
 def _rank(waiter: Waiter) -> tuple[int, int, int]:
@@ -310,20 +325,20 @@ class Queue:
             lane, front = self._lanes[name], fronts.get(name)
             if front is None:
                 order = self._order(lane)
-                fronts[name] = next(order)[0], order, lane.finish
+                fronts[name] = next(order)[0], order, lane.finish, lane.ahead
                 heapq.heapreplace(keys, self._key(lane))
                 continue
-            waiter, order, finish = front
+            waiter, order, finish, ahead = front
             first.append(waiter)
             following = next(order, None)
             if following is None:
                 heapq.heappop(keys)
                 continue
-            weight, (waiter, oldest) = lane.spec.weight, following
-            finish = max(start, finish) + self.seconds_of(first[-1].amounts) / weight
-            fronts[name] = waiter, order, finish
-            start = max(start, _start(waiter, finish, weight))
-            heapq.heapreplace(keys, (below, start, waiter.lost_ns or inf, oldest, which, name))
+            weight, cost_s, (waiter, oldest) = lane.spec.weight, self.seconds_of(first[-1].amounts), following
+            finish, ahead = max(start, finish) + cost_s / weight, _ahead(first[-1], cost_s, ahead)
+            fronts[name] = waiter, order, finish, ahead
+            start = max(start, _start(waiter, finish, ahead, weight))
+            heapq.heapreplace(keys, (below, start, _haste(waiter, ahead), oldest, which, name))
         return first
 
     def pop(self, head: Waiter, cost_s: float) -> float:
@@ -346,10 +361,11 @@ class Queue:
             else:
                 lane.owed = max(0.0, lane.owed - OVERTAKING * cost_s)
             del lane.waiters[head.number]
-            start = _start(head, finish, lane.spec.weight)
+            start = _start(head, finish, lane.ahead, lane.spec.weight)
         virtual = self._virtual.get(priority, 0.0)
         self._virtual[priority] = max(virtual, start)
         lane.finish = max(virtual, finish) + cost_s / lane.spec.weight
+        lane.ahead = _ahead(head, cost_s, lane.ahead)
         self._one_less(lane)
         return overtaken
 
@@ -365,6 +381,7 @@ class Queue:
         lane = self._lanes.get(waiter.lane.name)
         if lane is not None:
             lane.finish += cost_s / lane.spec.weight
+            lane.ahead += -cost_s if waiter.lost_ns else cost_s
             start = lane.key[1]
             moves = lane.cached or not lane.waiters
             now_earlier = lane.finish < start and self._virtual.get(lane.spec.priority, 0.0) < start
@@ -481,7 +498,7 @@ class Queue:
         spec, start, lost_ns = lane.spec, lane.finish, inf
         if lane.cached:
             head = self._next(lane)
-            start, lost_ns = _start(head, start, spec.weight), head.lost_ns or inf
+            start, lost_ns = _start(head, start, lane.ahead, spec.weight), _haste(head, lane.ahead)
         start = max(self._virtual.get(spec.priority, 0.0), start)
         return -spec.priority, start, lost_ns, next(iter(lane.waiters), 0), id(lane), spec.name
 

@@ -93,6 +93,9 @@ class Keys(NamedTuple):
         base: The key of the conversation.
         length: The number of messages.
         shared: The characters of the system prompt, and about as many as the tools have.
+        scope: What has a cache of its own.
+        follows: Whether ``own`` is the key of an earlier answer, which the request names in place of its messages.
+        before: The tokens that the provider adds to the messages of the request; ``None``: some, and it is not known how many.
     """
 
     own: int
@@ -101,6 +104,9 @@ class Keys(NamedTuple):
     base: int
     length: int = 0
     shared: int = 0
+    scope: Hashable = ""
+    follows: bool = False
+    before: int | None = 0
 
 
 def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Keys | None:
@@ -111,9 +117,10 @@ def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Key
         scope: What has a cache of its own: the model.
         body: The JSON value of the body, in the form of any API.
     """
-    named = body.get("previous_response_id") or body.get("conversation")  # the provider has the earlier messages
-    if named:
-        return named_keys(scope, _sample(named))
+    answer = body.get("previous_response_id")
+    if named := answer or body.get("conversation"):  # the provider has the earlier messages
+        keys = named_keys(scope, _sample(named))
+        return keys._replace(follows=bool(answer), before=cache.size(keys.own) or None)
     messages = body.get("messages") or body.get("contents") or body.get("input") or body.get("prompt")
     if isinstance(messages, str):
         messages = [messages]
@@ -129,26 +136,36 @@ def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Key
     def key(length: int) -> int:
         return hash((base, length, _sample(messages[length - 1])))
 
-    earlier: tuple[int, ...] = ()
+    earlier: list[int] = []
     if known := cache.length(base):
         first = max(end - LOOKBACK, system + 1)
         if first <= known < end:
-            earlier = (key(known),)
+            earlier = [key(known)]
         if not (earlier and cache.get(earlier[0]).tokens):  # several conversations begin alike
-            earlier = tuple(map(key, range(end - 1, first - 1, -1)))
+            earlier = []
+            for length in range(end - 1, first - 1, -1):
+                if not _is_answer(messages[length - 1]):  # no prompt ends with one
+                    earlier.append(key(length))
+                    if cache.get(earlier[-1]).tokens:
+                        break
     texts = sum(map(_size, shared[:3])) + sum(_size(one.get("content")) for one in messages[:system])
     tools = shared[3]
-    return Keys(key(end), earlier, root, base, end, texts + TOOL * (len(tools) if isinstance(tools, list) else 0))
+    shared_size = texts + TOOL * (len(tools) if isinstance(tools, list) else 0)
+    return Keys(key(end), tuple(earlier), root, base, end, shared_size, scope)
 
 
 def named_keys(scope: Hashable, name: Hashable) -> Keys:
     """The keys of a conversation that has a name."""
     own = hash((scope, name))
-    return Keys(own, (), hash((scope, "")), own)
+    return Keys(own, (), hash((scope, "")), own, scope=scope)
 
 
 def _is_system(message: Any) -> bool:
     return isinstance(message, dict) and message.get("role") in ("system", "developer")
+
+
+def _is_answer(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") in ("assistant", "model")
 
 
 def _sample(value: Any, depth: int = DEPTH_MAX) -> Hashable:
@@ -259,6 +276,14 @@ class PromptCache:
         """Note the number of messages of the last prompt of a conversation."""
         self._prefixes.put(base, length, 0)
 
+    def size(self, own: int) -> int:
+        """The tokens of a conversation that has a name, with its last answer; 0: not known."""
+        return self.get(hash((own, "size"))).tokens
+
+    def put_size(self, own: int, tokens: int) -> None:
+        """Note the tokens of a conversation that has a name, with its last answer."""
+        self.put(hash((own, "size")), tokens, 0)
+
     @property
     def is_used(self) -> bool:
         """Whether an answer has reported a token that was read from the cache or written to it."""
@@ -323,9 +348,19 @@ class Prompt:
         self._first: int | None = None  # the tokens that were cached when the request came
         self._lost = NOTHING  # the earlier prompt that is known, and lost
 
+    @property
+    def before(self) -> int | None:
+        """The tokens that the provider adds to the messages of the request; ``None``: some, and it is not known how many."""
+        return self._keys.before
+
     def at(self, cache: PromptCache) -> Prompt:
         """The same prompt before another cache."""
         return Prompt(cache, self._keys)
+
+    def state(self, cached: Cached) -> Cached:
+        """The caller states what the cache holds of the prompt: of a conversation under way, and of no other one."""
+        self.cached, self._turn = cached, cached.tokens > 0
+        return cached
 
     def look(self, now_ns: int) -> Cached:
         """What the cache is expected to hold of the prompt now."""
@@ -367,7 +402,16 @@ class Prompt:
             self.whole = True
             self.cache.refused(now_ns)
 
-    def answered(self, sent_ns: int, life_ns: int, input_tokens: int, read: int, written: int) -> None:
+    def answered(
+        self,
+        sent_ns: int,
+        life_ns: int,
+        input_tokens: int,
+        read: int,
+        written: int,
+        output_tokens: int = 0,
+        answer: str = "",
+    ) -> None:
         """Learn from an answer.
 
         Args:
@@ -376,6 +420,8 @@ class Prompt:
             input_tokens: All input.
             read: The part of it that was read from the cache.
             written: The part of it that was written to the cache.
+            output_tokens: The output.
+            answer: The name by which a later request may refer to the answer; empty: none.
         """
         cache, keys = self.cache, self._keys
         cache.input_tokens += input_tokens
@@ -392,8 +438,17 @@ class Prompt:
             else:
                 cache.lost_away_tokens += max(self._lost.tokens - read, 0)
         lost_ns, shared = sent_ns + life_ns - EARLY_NS, cache.get(keys.root)
+        grown = [] if keys.follows else [keys.own]
+        if answer:
+            grown.append(named_keys(keys.scope, _sample(answer)).own)
+        if answer or keys.before != 0:
+            for key in grown:
+                cache.put_size(key, input_tokens + output_tokens)
         if tokens := cache.tokens_cached(input_tokens, read, written):
-            cache.put(keys.own, tokens, lost_ns)
+            for key in grown:
+                cache.put(key, tokens, lost_ns)
+            if keys.follows:  # others may follow the same answer
+                cache.put(keys.own, read or tokens, lost_ns)
             if keys.length:
                 cache.put_length(keys.base, keys.length)
         if read and not self._turn:

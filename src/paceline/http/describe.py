@@ -65,7 +65,8 @@ class Metered:
     def tokens(self) -> tuple[float, float]:
         """The input and the expected output, by the present calibration."""
         call, calibration = self.booked_call, self.calibration
-        return calibration.input.apply(call.input_tokens), calibration.expected_output(call.max_output_tokens)
+        before = 0 if self.prompt is None else self.prompt.before or 0
+        return calibration.input.apply(call.input_tokens) + before, calibration.expected_output(call.max_output_tokens)
 
     @property
     def booked_call(self) -> Call:
@@ -97,8 +98,9 @@ class Metered:
 
     def learn(self, usage: Usage) -> None:
         """Calibrate with the usage that the answer reports."""
+        whole = self.prompt is None or self.prompt.before == 0
         self.calibration.learn(
-            input_estimate=self.call.input_tokens,
+            input_estimate=self.call.input_tokens if whole else 0,
             input_tokens=usage.input_tokens,
             max_output_tokens=self.call.max_output_tokens,
             output_tokens=usage.output_tokens,

@@ -53,8 +53,9 @@ def estimated(
 
 def answered(prompt: Prompt, usage: Usage, sent_ns: int, provider: Provider, pool: str) -> None:
     """Learn what of ``prompt`` was cached, from an answer to an attempt that was sent at ``sent_ns``."""
-    life_ns = round((usage.cache_s or provider.cache_s) * NS)
-    prompt.answered(sent_ns, life_ns, usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens)
+    life_ns = round((usage.cache_s or provider.keeps_s(pool.partition("/")[2])) * NS)
+    counts = usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens
+    prompt.answered(sent_ns, life_ns, *counts, usage.output_tokens, usage.answer)
     tokens = prompt.cache.lost_in_an_hour(sent_ns)
     if tokens and "claude" in pool:
         log.warning(
@@ -104,7 +105,7 @@ class Turn:
         self._prompt = Prompt(scheduler.prompt_cache, named_keys("", conversation))
         self._cached: Cached | None = None
         if cached_tokens is not None:
-            until_ns = scheduler.now_ns() + round(self._provider.cache_s * NS)
+            until_ns = scheduler.now_ns() + round(self._provider.keeps_s(self._call.model) * NS)
             self._cached = Cached(int(cached_tokens), until_ns)
 
     @property
@@ -117,7 +118,7 @@ class Turn:
         if self._cached is None or self._cached.lost_ns <= now_ns:
             cached = self._prompt.look(now_ns)
         else:
-            cached = self._prompt.cached = self._cached
+            cached = self._prompt.state(self._cached)
         return estimated(
             self._prompt, cached, now_ns, self._cost.copy(), self._input_tokens, self._provider, self._call
         )

@@ -17,6 +17,7 @@ class Conversation:
         prompt: The size of the first prompt, in tokens.
         shared: The part of it that all conversations of the model begin with: tools and a system text.
         life: How long the provider is asked to cache each prompt: ``5m`` or ``1h``.
+        among: What tells the shared part from those of other groups of conversations.
 
     Attributes:
         tokens: The size of the next prompt.
@@ -24,9 +25,11 @@ class Conversation:
 
     __slots__ = ("_life", "_model", "_name", "_parts", "tokens")
 
-    def __init__(self, model: str, name: str, prompt: int, *, shared: int = 0, life: str = "5m") -> None:
+    def __init__(
+        self, model: str, name: str, prompt: int, *, shared: int = 0, life: str = "5m", among: str = ""
+    ) -> None:
         self._model, self._name, self._life, self.tokens = model, name, life, prompt
-        self._parts = [Part("system", "shared", shared, life)] if shared else []
+        self._parts = [Part("system", f"shared {among}", shared, life)] if shared else []
         self._append(prompt - shared)
 
     def request(self, output_tokens: int, **fields: Any) -> Request:

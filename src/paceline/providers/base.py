@@ -59,6 +59,7 @@ class Usage:
         hour_write_tokens: The part of those writes that the cache keeps for an hour.
         tier: The service tier that has answered; empty: not reported.
         usd: What the provider states that the request has cost; ``None``: nothing.
+        answer: The id of the answer, where a later request may name it in place of its messages; empty: none.
     """
 
     input_tokens: int = 0
@@ -68,6 +69,7 @@ class Usage:
     hour_write_tokens: int = 0
     tier: str = ""
     usd: float | None = None
+    answer: str = ""
 
     @property
     def cache_s(self) -> int:
@@ -103,8 +105,6 @@ class Provider(Protocol):
     """The environment variable that holds the key."""
     charged_after: frozenset[str]
     """The units that are charged when the answer is produced, and not at admission."""
-    cache_s: float
-    """How long the provider keeps a cached prompt that is not read, in seconds, unless an answer shows it."""
     holds_cached: bool
     """Whether the whole prompt must fit at admission, even if it is cached."""
     units: frozenset[str]
@@ -114,6 +114,9 @@ class Provider(Protocol):
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe the request to ``path`` (the URL's path); ``None`` when this path is not metered."""
+
+    def keeps_s(self, model: str) -> float:
+        """How long a cached prompt of ``model`` is kept that is not read, in seconds, unless an answer shows it."""
 
     def pool(self, model: str) -> str:
         """The name of the pool that ``model`` is charged to, without the provider: an alias, a shared family."""

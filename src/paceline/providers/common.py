@@ -91,7 +91,8 @@ class BaseProvider(Provider):
 
     costs = CostRule()
     charged_after: frozenset[str] = frozenset()
-    cache_s = 300.0  # Anthropic, OpenAI, Bedrock, Cerebras: 5 minutes at least (their documentation, 2026)
+    cache_s = 300.0
+    """What :meth:`keeps_s` returns. Anthropic, OpenAI, Bedrock, Cerebras: 5 minutes at least (their documentation, 2026)."""
     holds_cached = False
     units: frozenset[str] = frozenset()
     media: MediaTokens
@@ -111,6 +112,9 @@ class BaseProvider(Provider):
 
     def __init__(self, name: str, key_env: str, hosts: tuple[str, ...], encoding: str) -> None:
         self.name, self.key_env, self.hosts, self.encoding = name, key_env, hosts, encoding or SAFE_ENCODING
+
+    def keeps_s(self, model: str) -> float:  # noqa: ARG002
+        return self.cache_s
 
     def pool(self, model: str) -> str:
         return model

@@ -47,8 +47,8 @@ class Dialect:
         day_ends_in: As there.
         usage: Refines the usage, from the usage and the object that reports it.
         paths: Further paths, each with its endpoint; a group ``model`` names the model.
-        cache_s: How long it keeps a cached prompt; as in :class:`~paceline.providers.base.Provider`.
-        holds_cached: As there.
+        cache_s: How long it keeps a cached prompt, in seconds.
+        holds_cached: As in :class:`~paceline.providers.base.Provider`.
     """
 
     costs: CostRule = OpenAIDialect.costs

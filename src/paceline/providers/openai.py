@@ -57,6 +57,8 @@ _POOLS: Final = (
 # input is an estimate, which may be too low by a fifth.
 _LONG_CONTEXT: Final = (("gpt-4.1", 0.8 * 128_000), ("", 0.8 * 272_000))
 
+_LATE, _LATE_CACHE_S = re.compile(r"(?:ft:)?gpt-(?:5\.[6-9]|[6-9]|[1-9]\d)"), 1_800.0
+
 _MODE = re.compile(r"-(?:long-context|ultrafast|priority|flex|batch)$")  # at the end of a limit's name
 _POOL_NAMED = re.compile(r"\(for limit ([\w.:-]{1,100})\)")
 _ANTHROPIC: Final = Anthropic("anthropic", "", (), "")
@@ -106,8 +108,8 @@ class OpenAIDialect(BaseProvider):
             count(inputs.get("cached_tokens")),
             count(inputs.get("cache_write_tokens")),
         )
-        tier = parse.tier_of(payload)
-        return replace(usage, tier=tier) if usage and tier else usage
+        tier, answer = parse.tier_of(payload), _answer_of(payload)
+        return replace(usage, tier=tier, answer=answer) if usage and (tier or answer) else usage
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:  # noqa: ARG002
         over = event.get("type") in ("response.completed", "response.incomplete", "response.failed")
@@ -142,6 +144,10 @@ class OpenAI(OpenAIDialect):
             return replace(call, mode="ultrafast")
         return replace(call, mode="long_context") if _is_long(call) else call
 
+    def keeps_s(self, model: str) -> float:
+        """Half an hour at least from GPT-5.6 on (OpenAI's announcement of 2026-06-27, by ai-cost-estimator.com), else five minutes."""
+        return _LATE_CACHE_S if _LATE.match(model) else self.cache_s
+
     def pool(self, model: str) -> str:
         """A dated snapshot shares its alias's pool, a fine-tuned model its base's (assumed); some have a family's."""
         return _pool(model)
@@ -150,6 +156,12 @@ class OpenAI(OpenAIDialect):
 @lru_cache(maxsize=1_024)
 def _endpoint(path: str) -> str | None:
     return parse.endpoint_of(path, ENDPOINTS)
+
+
+def _answer_of(payload: Mapping[str, Any]) -> str:
+    """The id of a Responses answer, which the next request may name in place of its messages; empty for any other answer."""
+    response = payload if payload.get("object") == "response" else as_mapping(payload.get("response"))
+    return parse.as_text(response.get("id"))[: parse.ANSWER_MAX]
 
 
 def _max_output_tokens(body: Mapping[str, Any]) -> int | None:

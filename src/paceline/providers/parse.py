@@ -252,6 +252,9 @@ def usage_of(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((holder["usage"] for holder in holders if isinstance(holder.get("usage"), Mapping)), payload)
 
 
+ANSWER_MAX: Final = 200
+"""The longest id of an answer that is looked at, in characters."""
+
 TIER_MAX: Final = 40
 """The longest name of a service tier that is looked at, in characters."""
 
