@@ -110,6 +110,7 @@ class QuotaTracker:
         shifted_ns: The sum of the corrections of the level within this epoch, by which older notes are brought up to date.
             Those of :meth:`take_level` and :meth:`gain` do not count: they come with a new epoch.
         refused_amount: The sum of the charges of refused attempts.
+        refused_ns: When the last refusal came.
         limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
         refill: What readings have shown about the refill.
@@ -118,9 +119,9 @@ class QuotaTracker:
     """
 
     __slots__ = (
-        "_adapts", "_as_of_ns", "_busy_s", "_change", "_climb_s", "_climbed_ns", "_kept", "_last_ns", "_left_ns", "_lives", "_refusal",
+        "_adapts", "_as_of_ns", "_busy_s", "_change", "_climb_s", "_climbed_ns", "_kept", "_left_ns", "_lives", "_refusal",
         "_slices", "_steady", "_tested_ns", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter",
-        "refill", "refused_amount", "restarts", "shifted_ns", "stated_period_s",
+        "refill", "refused_amount", "refused_ns", "restarts", "shifted_ns", "stated_period_s",
     )  # fmt: skip
 
     def __init__(self, meter: Bucket, change: Callable[[int, What, float], None], *, adapts: bool = False) -> None:
@@ -142,7 +143,7 @@ class QuotaTracker:
         # The refusal that begins the present measurement: when its attempt was sent, and the amount admitted before.
         self._refusal: tuple[int, float] | None = None
         self._busy_s = 0.0  # seconds of demand in which the ceiling has climbed since then
-        self._last_ns = 0  # when the last refusal came
+        self.refused_ns = 0
         self._climb_s = MEASURED_S  # seconds of demand in which the ceiling climbs by CLIMB
         self._climbed_ns = 0  # when the ceiling climbed last
         self._steady = False  # whether it climbs at one speed, and no faster after a time without refusals
@@ -409,13 +410,13 @@ class QuotaTracker:
         if refusal.kind is RefusalKind.GROWTH:
             self._slow_down(now_ns, sent_ns)
             return False
-        if self._refusal is not None and sent_ns <= self._last_ns:
+        if self._refusal is not None and sent_ns <= self.refused_ns:
             return False  # it was sent before the last refusal came, and adds nothing
-        self._last_ns = now_ns
+        self.refused_ns = now_ns
         asked_s = refusal.retry_after_s
         if asked_s is not None and asked_s > LONGER_PERIOD * self.meter.quota.period_s:
             asked_s = None  # it is about a longer period; the pause of the pool is enough
-        counter = asked_s is not None and self._asks_like_a_counter(asked_s, amount)
+        counter = asked_s is not None and self.asks_like_a_counter(asked_s, amount)
         if counter and self.refill.sure:  # the headers of answers have shown a bucket: the wait is about another time
             counter, asked_s, pause_ns = False, None, 0
         if self.meter.bursts and not counter:
@@ -426,7 +427,7 @@ class QuotaTracker:
                 self._shift(now_ns, now_ns, full_at_ns - self.meter.full_at_ns)
         return self._measure(now_ns, sent_ns, note) or counter
 
-    def _asks_like_a_counter(self, asked_s: float, amount: float) -> bool:
+    def asks_like_a_counter(self, asked_s: float, amount: float) -> bool:
         """Whether a refusal asks to wait longer than until a bucket has refilled ``amount``: until a counter restarts."""
         bucket = self.meter
         refill_ns = math.ceil(amount * bucket.ns_per_unit)
@@ -471,8 +472,8 @@ class QuotaTracker:
 
     def _slow_down(self, now_ns: int, sent_ns: int) -> None:
         """Halve the ceiling after a refusal for growth, to an eighth at least; it climbs by half in 15 minutes at most."""
-        if sent_ns > self._last_ns:
-            self._last_ns = self._climbed_ns = now_ns
+        if sent_ns > self.refused_ns:
+            self.refused_ns = self._climbed_ns = now_ns
             ceiling = self.meter.ceiling
             self._change(now_ns, What.SET_CEILING, max(ceiling / 2, min(SLOW_DOWN_MIN, ceiling)))
             self.begin_epoch(now_ns)
