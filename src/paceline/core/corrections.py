@@ -199,12 +199,22 @@ class Corrections:
             )
         self.accounts[index].stated = limit
 
-    def spread(self, now_ns: int, index: int, lack: float = 0.0) -> None:
-        """Spread the quota at ``index``, which lacks at least ``lack``, evenly, which is safe under every rule: it is not a bucket."""
+    def spread(self, now_ns: int, index: int, lack: float = 0.0, wait_s: float | None = None) -> None:
+        """Spread the quota at ``index`` evenly, which is safe under every rule: it is not a bucket.
+
+        Args:
+            now_ns: The present.
+            index: Of the quota.
+            lack: What it lacks at least.
+            wait_s: How long the provider asks to wait: what is lacking was used a period before that, and not just now.
+        """
         tracker = self.accounts[index].tracker
         if tracker is None or not tracker.meter.bursts:
             return
-        self.change(index, now_ns, What.SPREAD)
+        if wait_s is None or self.shared:  # a store spreads at the instant of the change
+            self.change(index, now_ns, What.SPREAD)
+        else:
+            self.ledger.spread(now_ns, index, max(tracker.meter.quota.period_s - wait_s, 0.0))
         m = tracker.meter
         missing = lack - m.lack(now_ns)
         if missing > 0:

@@ -404,14 +404,15 @@ class Ledger:
         self._counts_tokens = TOKENS in self.units
         assert len(self.units) == len(self.accounts)
 
-    def spread(self, now_ns: int, index: int) -> Spread:
+    def spread(self, now_ns: int, index: int, ago_s: float = 0.0) -> Spread:
         """Spread the quota at ``index`` evenly: the provider does not count it as a bucket.
 
-        What it lacks from full stays, of a window its use. Its low points, its learned ceiling and held amounts do not.
+        What it lacks from full stays, of a window its use. It counts as used ``ago_s`` before now. Its low points, its learned ceiling
+        and held amounts do not stay.
         """
-        account = self.accounts[index]
-        spread = Spread(account.meter.quota, now_ns, self.headroom_s)
-        self._replace(now_ns, account, spread, account.meter.lack(now_ns))
+        account, used_ns = self.accounts[index], now_ns - round(ago_s * NS)
+        spread = Spread(account.meter.quota, used_ns, self.headroom_s)
+        self._replace(used_ns, account, spread, account.meter.lack(now_ns))
         return spread
 
     def count_restarts(self, now_ns: int, index: int, stop_ns: int, used: float) -> None:
