@@ -81,7 +81,7 @@ class Refusals:
                 # With enough left of it, a refusal that names none is about a quota that is not listed.
                 other = refusal.unit is None and index in ample
                 if tracker.refused(now_ns, sent_ns, note, amount, refusal, pause_ns) and not other:
-                    self._corrections.spread(now_ns, index, wait_s=refusal.retry_after_s)
+                    self._corrections.spread(now_ns, index, wait_s=refusal.sooner_s or refusal.retry_after_s)
         return changed
 
     def is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
