@@ -828,6 +828,21 @@ class TestRefusals:
         pool.refuse(T0 + 6 * NS, send(pool, 6), refusal, 0.0)
         assert (m.quota.amount, m.ceiling) == (600, 1)
 
+    @pytest.mark.parametrize("wait_s", [8.0, 20.0, 59.0])
+    def test_a_counter_goes_on_when_the_stated_wait_is_over(self, wait_s):
+        """What was used counts as used a period before that: the counter restarts then, or the first of it leaves a trailing period."""
+        pool = ungentle("60 requests/min")
+        for step in range(50):
+            pool.settle(T0 + step * NS // 10, send(pool, step / 10), None)
+        said = Refusal(RefusalKind.RATE, retry_after_s=wait_s, unit="requests")
+        pool.refuse(T0 + 5 * NS, send(pool, 5), said, wait_s)
+        m = pool.ledger.accounts[0].meter
+        assert isinstance(m, Spread)
+        over_ns = T0 + round((5 + wait_s) * NS)
+        one, two = (m.earliest(over_ns, amount) - over_ns for amount in (1.0, 2.0))
+        assert 0 <= one <= NS
+        assert 0.9 * NS <= two - one <= 1.1 * NS
+
     def test_a_counter_that_is_spread_already_stays_so(self):
         pool = pool_of("600 requests/min")
         said = Refusal(RefusalKind.RATE, retry_after_s=40.0, unit="requests")

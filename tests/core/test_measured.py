@@ -9,7 +9,7 @@ import pytest
 from paceline.core.capacity import LocalCapacity
 from paceline.core.ledger import Ledger
 from paceline.core.measured import InFlightMeter, RateMeter
-from paceline.core.meters import FAR_NS, new_meter
+from paceline.core.meters import FAR_NS, Spread, new_meter
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, Quota, QuotaError, Rule, parse_quotas
@@ -205,6 +205,37 @@ def test_a_bare_refusal_refutes_no_limit_that_was_used():
     driver = Driver(pool)
     driver.until_refused(2)
     assert pool.ledger.units == ["requests"]
+
+
+@pytest.mark.parametrize(
+    ("told", "wait_s", "units"),
+    [
+        ("6000 requests/min", 2.0, ["requests"] * 2),
+        ("6000 requests/min", 30.0, ["requests"]),
+        ("10 requests/min", 2.0, ["requests"]),
+    ],
+)
+def test_a_short_wait_in_spite_of_a_spread_limit_refutes_it_if_nothing_was_used(told, wait_s, units):
+    """A long one may be that of a counter which others have used up: the quota is spread after it."""
+    pool = Pool("m", LocalCapacity(Ledger(parse_quotas(told), T0, gentle=True), learns=True))
+    driver = Driver(pool)
+    for asked_s in (40.0, wait_s):
+        driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="requests", retry_after_s=asked_s))
+        assert isinstance(pool.ledger.accounts[0].meter, Spread)
+        driver.now_ns += 70 * NS
+    assert pool.ledger.units == units
+
+
+def test_of_two_waits_the_longer_one_is_kept_after_a_refused_probe():
+    driver, two = Driver(pool_of()), Refusal(RefusalKind.RATE, unit="requests", retry_after_s=50.0, sooner_s=4.0)
+    driver.until_refused(3, two)
+    waits_s = []
+    for _ in range(2):
+        since_ns = driver.now_ns
+        driver.refuse(driver.send(), two)
+        waits_s.append((driver.now_ns - since_ns) / NS)
+    assert waits_s[0] <= 5
+    assert waits_s[1] >= 25  # one in two is tested at half
 
 
 def test_a_refusal_that_names_the_number_in_flight_bounds_it_at_once():

@@ -299,30 +299,43 @@ class TestAlone:
 
 
 class TestBudget:
+    def spent(self, budget, now_ns, admitted):
+        """The seconds that a retry waits which is spent now, until it looks again at the latest."""
+        return budget.wait_s(now_ns, admitted, budget.spend(now_ns, admitted))
+
     def test_a_few_at_once_then_one_a_second(self):
         budget = RetryBudget(T0)
-        assert [budget.spend(T0, 0) for _ in range(102)] == [0] * 100 + [1, 2]
-        assert budget.spend(T0 + 3 * NS, 0) == 0
+        assert [self.spent(budget, T0, 0) for _ in range(102)] == [0] * 100 + [1, 2]
+        assert self.spent(budget, T0 + 3 * NS, 0) == 0
 
     def test_each_admitted_attempt_earns_three(self):
         budget = RetryBudget(T0)
         for _ in range(100):
             budget.spend(T0, 7)
-        assert [budget.spend(T0, 9) > 0 for _ in range(8)] == [False] * 6 + [True] * 2
+        assert [self.spent(budget, T0, 9) > 0 for _ in range(8)] == [False] * 6 + [True] * 2
 
     def test_it_saves_up_to_a_bound(self):
         budget = RetryBudget(T0)
-        assert [budget.spend(T0 + 3_600 * NS, 9_999) > 0 for _ in range(102)] == [False] * 100 + [True] * 2
+        assert [self.spent(budget, T0 + 3_600 * NS, 9_999) > 0 for _ in range(102)] == [False] * 100 + [True] * 2
 
-    def test_a_retry_in_advance_waits_as_long_as_earning_it_takes(self):
-        """At ten admitted in a second it is earned 31 times as fast as at none, and soon after the last one no faster than that."""
+    def test_a_retry_in_advance_waits_until_it_is_earned(self):
+        """At ten admitted in a second it is earned 31 times as fast as at none. Until then it looks again after five seconds at most."""
         budget, second = RetryBudget(T0), 0
         for second in range(1, 61):
             budget.spend(T0 + second * NS, 10 * second)
-        now_ns = T0 + second * NS
-        waits_s = [budget.spend(now_ns, 10 * second) for _ in range(400)]
-        assert waits_s[-1] == pytest.approx(301 / 31, rel=0.15)
-        assert budget.spend(now_ns + 60 * NS, 10 * second) == pytest.approx(242, rel=0.01)
+        *_, due = (budget.spend(T0 + second * NS, 10 * second) for _ in range(400))
+        for further in range(20):
+            now_ns, admitted = T0 + (second + further) * NS, 10 * (second + further)
+            wait_s = budget.wait_s(now_ns, admitted, due)
+            assert wait_s == pytest.approx(min(max(301 / 31 - further, 0), 5), rel=0.15)
+
+    def test_a_success_shortens_the_wait_of_those_that_were_spent_before_it(self):
+        budget = RetryBudget(T0)
+        *_, due = (budget.spend(T0, 0) for _ in range(160))
+        assert budget.wait_s(T0, 0, due) == 5
+        assert budget.wait_s(T0 + 5 * NS, 0, due) == 5  # 60 retries in debt would take a minute
+        assert 0 < budget.wait_s(T0 + 6 * NS, 10, due) < 5
+        assert budget.wait_s(T0 + 6 * NS, 18, due) == 0
 
 
 class TestBreaker:

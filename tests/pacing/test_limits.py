@@ -1,5 +1,6 @@
 """The pool of a name, its quotas, and their sources."""
 
+import re
 import warnings
 from dataclasses import fields
 from inspect import signature
@@ -162,6 +163,14 @@ def test_a_limit_that_a_model_nearly_matches_is_named_once(given, name, near):
     assert len(texts) == (near is not None)
     assert all(repr(near) in text or near in text for text in texts)
     assert all(f"write {name!r}" in text for text in texts)
+
+
+@pytest.mark.parametrize("given", ["10.0.0.7:8000/*", "10.0.0.7:8000/llama"])
+def test_a_limit_whose_name_has_a_port_is_named(given):
+    limits = made({given: "60 requests/min"})
+    with pytest.warns(PacelineWarning) as warned:
+        limits.model("10.0.0.7", "llama")
+    assert re.search(f"limit of '{re.escape(given)}'.* write '10.0.0.7/llama'", str(warned[0].message))
 
 
 def test_a_limit_that_has_matched_is_not_named():

@@ -62,8 +62,9 @@ def test_the_shorter_one_of_two_waits_is_kept_while_it_is_true(monkeypatch, told
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_longer_one_of_two_waits_is_kept_where_the_shorter_one_is_too_short(monkeypatch, seed):
+    """The first refusals look as if a bucket were refilled in a second, so that the rate of the window is measured."""
     true = "60 requests/min window"
     refused, took_s = run(monkeypatch, "600 requests/min", true, 200, seed, lambda _: 1.0, lambda wait_s: wait_s)
     said = f"{refused} refused, {took_s:.1f} s"
     assert refused <= 20, said
-    assert took_s <= 200, said
+    assert took_s <= 215, said

@@ -22,6 +22,10 @@ from paceline.pacing.status import report
 
 FURTHER = [
     World("60/min, burst 10, told 100 times", "told", rated(1), 60, 40, 1.0, "6000 requests/min", settings=holding(1, 10)),
+    World(
+        "60/min, burst 10, told 100 times, states the wait", "told", rated(1), 60, 40, 1.0, "6000 requests/min",
+        settings=holding(1, 10) | {"retry_after": "true"},
+    ),
     World("5 in flight, told a rate", "told", "5 concurrency", 200, 40, 1.0, "6000 requests/min"),
     World(
         "40k tokens/min, told 4M", "told", "6000 requests/min,40k tokens/min", 300, latency_s=1.0, words=(20, 200),
@@ -44,6 +48,7 @@ BOUNDS = {
     "no limit, 50 requests": (0, 1.65),
     "told the limit": (0, 1.06),
     "60/min, burst 10, told 100 times": (60, 1.1),
+    "60/min, burst 10, told 100 times, states the wait": (130, 1.1),
     "5 in flight, told a rate": (60, 1.3),
     "40k tokens/min, told 4M": (40, 1.6),
     "1 in flight": (20, 1.2),

@@ -12,6 +12,7 @@ from paceline.core.guesses import Guesses
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Bucket, Restarting
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OWN_RULES, TOKENS, Quota, Rule
+from paceline.core.refill import LONGER_PERIOD
 from paceline.core.results import LEARNED, Reading, Refusal, Source, SourceKind
 from paceline.core.tracker import QuotaTracker
 from paceline.core.unstated import Unstated
@@ -199,12 +200,22 @@ class Corrections:
             )
         self.accounts[index].stated = limit
 
-    def spread(self, now_ns: int, index: int, lack: float = 0.0) -> None:
-        """Spread the quota at ``index``, which lacks at least ``lack``, evenly, which is safe under every rule: it is not a bucket."""
+    def spread(self, now_ns: int, index: int, lack: float = 0.0, wait_s: float | None = None) -> None:
+        """Spread the quota at ``index`` evenly, which is safe under every rule: it is not a bucket.
+
+        Args:
+            now_ns: The present.
+            index: Of the quota.
+            lack: What it lacks at least.
+            wait_s: How long the provider asks to wait; see :meth:`Ledger.spread`.
+        """
         tracker = self.accounts[index].tracker
         if tracker is None or not tracker.meter.bursts:
             return
-        self.change(index, now_ns, What.SPREAD)
+        if wait_s is None or wait_s > LONGER_PERIOD * tracker.meter.quota.period_s or self.shared:
+            self.change(index, now_ns, What.SPREAD)  # in a store, the wait counts for the pool alone
+        else:
+            self.ledger.spread(now_ns, index, wait_s)
         m = tracker.meter
         missing = lack - m.lack(now_ns)
         if missing > 0:

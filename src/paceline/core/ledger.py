@@ -404,14 +404,19 @@ class Ledger:
         self._counts_tokens = TOKENS in self.units
         assert len(self.units) == len(self.accounts)
 
-    def spread(self, now_ns: int, index: int) -> Spread:
+    def spread(self, now_ns: int, index: int, wait_s: float | None = None) -> Spread:
         """Spread the quota at ``index`` evenly: the provider does not count it as a bucket.
 
-        What it lacks from full stays, of a window its use. Its low points, its learned ceiling and held amounts do not.
+        What it lacks from full stays, of a window its use. If the provider asks to wait for ``wait_s``, it was used a period before the
+        end of that wait: one unit goes then, and the others evenly. Its low points, its learned ceiling and held amounts do not stay.
         """
-        account = self.accounts[index]
-        spread = Spread(account.meter.quota, now_ns, self.headroom_s)
-        self._replace(now_ns, account, spread, account.meter.lack(now_ns))
+        account, wait_ns = self.accounts[index], round((wait_s or 0.0) * NS)
+        used_ns = now_ns if wait_s is None else now_ns + min(wait_ns - round(account.meter.quota.period_s * NS), 0)
+        spread = Spread(account.meter.quota, used_ns, self.headroom_s)
+        self._replace(used_ns, account, spread, account.meter.lack(now_ns))
+        if wait_s is not None:
+            one_ns = now_ns + wait_ns - math.ceil(spread.ns_per_unit)
+            spread.full_at_ns = max(spread.full_at_ns, one_ns + spread.reach_ns)
         return spread
 
     def count_restarts(self, now_ns: int, index: int, stop_ns: int, used: float) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from paceline.core.corrections import Corrections
 from paceline.core.guesses import RETEST_STEP, Guess
-from paceline.core.meters import Bucket, Restarting, Slots, Window
+from paceline.core.meters import Bucket, Restarting, Slots, Spread, Window
 from paceline.core.quota import CONCURRENCY, LONG_S, OWN_RULES, REQUESTS, Rule
 from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
 from paceline.core.results import LEARNED, Refusal, RefusalKind, Reservation
@@ -90,7 +90,7 @@ class Refusals:
                 # With enough left of it, a refusal that names none is about a quota that is not listed.
                 other = refusal.unit is None and index in ample
                 if tracker.refused(now_ns, sent_ns, note, amount, refusal, pause_ns) and not other:
-                    self._corrections.spread(now_ns, index)
+                    self._corrections.spread(now_ns, index, wait_s=refusal.sooner_s or refusal.retry_after_s)
         return changed
 
     def is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
@@ -118,19 +118,27 @@ class Refusals:
         return 1 - m.lack(now_ns) / holds if holds else 0.0
 
     def _shows_another(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
-        """Whether a refusal that states nothing shows that the limit at ``index`` is not that of the provider.
+        """Whether a refusal that states no limit shows that the one at ``index`` is not that of the provider.
 
         Next to nothing of it was used, so another limit holds, which neither the user nor an answer states. So it does
-        without an index: there are slots only, or quotas of a day.
+        without an index: there are slots only, or quotas of a day. A stated wait is enough for a counter that others have
+        used up. A short one shows another limit if the quota was spread before the attempt was sent.
         """
-        if refusal.limit is not None or refusal.retry_after_s or refusal.kind is not RefusalKind.RATE:
+        if refusal.limit is not None or refusal.kind is not RefusalKind.RATE:
             return False
         if self._readings.shown(reservation) or self._unstated.measures(refusal.unit):
             return False
+        wait_s = refusal.sooner_s or refusal.retry_after_s
         if index is None:
-            return refusal.unit is None
-        m = self._accounts[index].meter
-        return m.bursts and not m.quota.is_long and m.level(now_ns) > FULL * m.quota.burst
+            return refusal.unit is None and not wait_s
+        m, tracker = self._accounts[index].meter, self._accounts[index].tracker
+        if m.quota.is_long or m.level(now_ns) <= FULL * m.quota.burst:
+            return False
+        if not wait_s:
+            return m.bursts
+        if tracker is None or type(m) is not Spread or reservation.granted_ns <= tracker.refused_ns:
+            return False
+        return not tracker.asks_like_a_counter(wait_s, reservation.amounts[index])
 
     def _before(self, now_ns: int, refusal: Refusal) -> tuple[int, float] | None:
         """What was admitted lately of the unit that a refusal is about, and since when, if a quota has counted it."""

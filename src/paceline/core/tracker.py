@@ -401,7 +401,7 @@ class QuotaTracker:
         asked_s = refusal.retry_after_s
         if asked_s is not None and asked_s > LONGER_PERIOD * self.meter.quota.period_s:
             asked_s = None  # it is about a longer period; the pause of the pool is enough
-        counter = asked_s is not None and self._asks_like_a_counter(asked_s, amount)
+        counter = asked_s is not None and self.asks_like_a_counter(asked_s, amount)
         if counter and self.refill.sure:  # the headers of answers have shown a bucket: the wait is about another time
             counter, asked_s, pause_ns = False, None, 0
         if self.meter.bursts and not counter:
@@ -412,7 +412,7 @@ class QuotaTracker:
                 self._shift(now_ns, now_ns, full_at_ns - self.meter.full_at_ns)
         return self._measure(now_ns, sent_ns, note) or counter
 
-    def _asks_like_a_counter(self, asked_s: float, amount: float) -> bool:
+    def asks_like_a_counter(self, asked_s: float, amount: float) -> bool:
         """Whether a refusal asks to wait longer than until a bucket has refilled ``amount``: until a counter restarts."""
         bucket = self.meter
         refill_ns = math.ceil(amount * bucket.ns_per_unit)

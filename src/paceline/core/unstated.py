@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from math import inf
-
 from paceline.core.account import Account
 from paceline.core.in_flight import blame
 from paceline.core.ledger import Ledger
 from paceline.core.measured import InFlightMeter, RateMeter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS
+from paceline.core.rate import Phase
 from paceline.core.results import Refusal, Reservation, Source, SourceKind
 
 MEASURED = Source(SourceKind.LEARNED, "measured")
@@ -148,8 +147,10 @@ class Unstated:
         rate_note = rate.take(reservation)
         if rate_note is None:  # it was sent before the measurement began
             return
-        asked_s = min(refusal.sooner_s or inf, refusal.retry_after_s or inf)
-        asked_ns = round(asked_s * NS) if asked_s < inf else None
+        asked_s = refusal.retry_after_s
+        if refusal.sooner_s and rate.rate.phase is not Phase.BLOCKED:  # until a probe after it is refused
+            asked_s = refusal.sooner_s
+        asked_ns = round(asked_s * NS) if asked_s else None
         note = None if in_flight is None or refusal.unit is not None else in_flight.take(reservation)
         if in_flight is None or note is None:
             rate.rate.refused(now_ns, rate_note, asked_ns)

@@ -385,7 +385,7 @@ class Exchange:
             return response
         finally:
             sending.reset(token)
-        await self._sleep(delay_s)
+        await self._delay(delay_s)
         return None
 
     def _observe(self, headers: Mapping[str, str], permit: Permit, refusal: Refusal | None) -> None:
@@ -437,7 +437,7 @@ class Exchange:
             return _own_refusal(self.http, error, self.record)
         self.tries.announce(self.metered.scheduler, decision)
         if not decision.pool_wide:  # else the request waits in the queue: for the end of the pause, and for the quotas
-            await self._sleep(decision.delay_s)
+            await self._delay(decision.delay_s)
         return None
 
     async def _failed(self, response: Any, judged: Judged, permit: Permit, *, ends: bool) -> Any | None:
@@ -447,7 +447,7 @@ class Exchange:
         if delay_s is None:
             return await self._shown(response, judged)
         await self.http.close(response)
-        await self._sleep(delay_s)
+        await self._delay(delay_s)
         return None
 
     async def _shown(self, response: Any, judged: Judged) -> Any:
@@ -547,6 +547,12 @@ class Exchange:
     def _elsewhere(self, refusal: Refusal | None) -> bool:  # noqa: ARG002
         """Whether another attempt follows at once at another account, which the request did not fail at."""
         return False
+
+    async def _delay(self, seconds: float) -> None:
+        """Wait before another attempt, and as long as the budget of retries has not earned it."""
+        while seconds:
+            await self._sleep(seconds)
+            seconds = self.tries.delayed_s(self.metered.scheduler)
 
     async def _sleep(self, seconds: float) -> None:
         if self.http.is_async:

@@ -58,6 +58,10 @@ class Attempts:
         self._tries.began(permit)
         return permit
 
+    def delayed_s(self) -> float:
+        """The seconds to sleep further before the next attempt."""
+        return self._tries.delayed_s(self._scheduler)
+
     def error(self, acquisition: Acquisition, error: BaseException) -> BaseException:
         """The error for the caller when an attempt has no permit."""
         if not isinstance(error, PacelineError):
@@ -126,18 +130,22 @@ class Attempt:
             raise told from error
 
     def __enter__(self) -> Permit:
-        with self._start() as pause_s:
-            if pause_s:
-                time.sleep(pause_s)
+        with self._start() as delay_s:
+            left_s = delay_s
+            while left_s:
+                time.sleep(left_s)
+                left_s = self._attempts.delayed_s()
             self._permit = self._attempts.began(self._acquisition.__enter__())
         return self._permit
 
     async def __aenter__(self) -> Permit:
-        with self._start() as pause_s:
-            if pause_s:
+        with self._start() as delay_s:
+            left_s = delay_s
+            while left_s:
                 import asyncio
 
-                await asyncio.sleep(pause_s)
+                await asyncio.sleep(left_s)
+                left_s = self._attempts.delayed_s()
             self._permit = self._attempts.began(await self._acquisition.__aenter__())
         return self._permit
 

@@ -186,12 +186,24 @@ class Health:
         with self._lock:
             self._breakers.pop(host, None)
 
-    def retry_delay_s(self, scheduler: Scheduler) -> float:
-        """Spend one retry of the pool's budget; return the seconds to wait for it."""
-        now_ns, pool = self._clock.now_ns(), scheduler.pool
+    def spend_retry(self, scheduler: Scheduler) -> float:
+        """Spend one retry of the pool's budget; return when it is earned, for :meth:`retry_delay_s`."""
+        pool = scheduler.pool
         with self._lock:
-            budget = self._budgets.setdefault(pool.name, RetryBudget(now_ns))
-            return budget.spend(now_ns, pool.progress.admitted)
+            return self._budget(pool.name).spend(self._clock.now_ns(), pool.progress.admitted)
+
+    def retry_delay_s(self, scheduler: Scheduler, due: float) -> float:
+        """The seconds until such a retry may go, or may ask again; 0: it is earned."""
+        pool = scheduler.pool
+        with self._lock:
+            return self._budget(pool.name).wait_s(self._clock.now_ns(), pool.progress.admitted, due)
+
+    def _budget(self, pool: str) -> RetryBudget:
+        """The retry budget of ``pool``."""
+        budget = self._budgets.get(pool)
+        if budget is None:
+            budget = self._budgets[pool] = RetryBudget(self._clock.now_ns())
+        return budget
 
     def _breaker(self, host: str, scheduler: Scheduler) -> Breaker | None:
         """The breaker of ``host``, which from now on knows the pool; ``None`` without a policy or with too many hosts."""

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -19,7 +20,7 @@ NEAR: Final = 0.9
 """How similar two names are, from 0 to 1, of which one is probably a slip."""
 NEAR_MAX: Final = 1_000
 """How many given names a model that none of them matches is compared with."""
-_DIGITS, _PUNCTUATION = re.compile(r"\D"), re.compile(r"[\W_]+")
+_DIGITS, _PUNCTUATION, _PORT = re.compile(r"\D"), re.compile(r"[\W_]+"), re.compile(r":\d+/")
 
 T = TypeVar("T")
 
@@ -264,7 +265,13 @@ class Limits:
         for given in islice(self.given, NEAR_MAX):
             if given in self._used or ("@" in given and _names_other(provider, given)):  # of another account
                 continue
-            if given == model or _is_near(given, name) or _is_near(given, model):
+            host = _PORT.sub("/", given, count=1)  # pools have no port
+            if (
+                given == model
+                or (host != given and fnmatchcase(name, host))
+                or _is_near(given, name)
+                or _is_near(given, model)
+            ):
                 self.warn(
                     given,
                     f"the limit of {given!r} has matched no model so far, and {name!r} has none: write {name!r} in its"

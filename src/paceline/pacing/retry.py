@@ -217,30 +217,46 @@ class RetryBudget:
     """Bounds retries after faults and by full servers in proportion to success: further retries wait, spread out.
 
     Every admitted attempt earns ``EACH`` retries, and every second ``PER_S``. A retry spends one, in advance if none is left,
-    and then waits for it as long as earning it takes at the rate of the last seconds. So servers that refuse three attempts of
-    four by chance are used in full, and a server that answers none gets one retry a second. Retries after a refusal for rate
-    need no budget: they wait in the queue.
+    and then waits until it is earned. So servers that refuse three attempts of four by chance are used in full, and a
+    server that answers none gets one retry a second. Retries after a refusal for rate need no budget: they wait in the queue.
     """
 
     EACH = 3.0
     PER_S = 1.0
     MOST = 100.0
     RECENT_S = 5.0
+    """The time to earn a retry is estimated from the successes of about so many seconds, and again after as long: success may
+    begin or end meanwhile."""
 
-    __slots__ = ("_admitted", "_left", "_now_ns", "_recent")
+    __slots__ = ("_admitted", "_earned", "_left", "_now_ns", "_recent")
 
     def __init__(self, now_ns: int) -> None:
-        self._left = self.MOST
+        self._left, self._earned = self.MOST, 0.0
         self._now_ns, self._admitted = now_ns, 0
         self._recent = 0.0  # how many attempts were admitted in about the last RECENT_S seconds
 
     def spend(self, now_ns: int, admitted: int) -> float:
-        """Spend one retry; return the seconds to wait for it.
+        """Spend one retry; return how many must be earned in all before it goes.
 
         ``admitted``: how many attempts of the pool were admitted so far.
         """
+        self._earn(now_ns, admitted)
+        self._left -= 1
+        return self._earned + max(-self._left, 0.0)
+
+    def wait_s(self, now_ns: int, admitted: int, due: float) -> float:
+        """How many seconds pass until ``due`` retries are earned: a millisecond or more, and at most ``RECENT_S``. 0: they are."""
+        self._earn(now_ns, admitted)
+        if due <= self._earned:
+            return 0.0
+        rate = self.PER_S + self.EACH * self._recent / self.RECENT_S
+        return min(max((due - self._earned) / rate, 0.001), self.RECENT_S)
+
+    def _earn(self, now_ns: int, admitted: int) -> None:
+        """Earn retries by the time that has passed, and by what was admitted in it."""
         passed_s, new = max(now_ns - self._now_ns, 0) / NS, admitted - self._admitted
         self._now_ns, self._admitted = now_ns, admitted
         self._recent = self._recent * exp(-passed_s / self.RECENT_S) + new
-        self._left = min(self._left + passed_s * self.PER_S + new * self.EACH, self.MOST) - 1
-        return max(-self._left, 0.0) / (self.PER_S + self.EACH * self._recent / self.RECENT_S)
+        earned = passed_s * self.PER_S + new * self.EACH
+        self._earned += earned
+        self._left = min(self._left + earned, self.MOST)

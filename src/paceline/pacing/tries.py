@@ -29,7 +29,7 @@ class Tries:
         refusal: The refusal of the last attempt; ``None`` if it was none. It may be about the request alone, as those before show.
     """
 
-    __slots__ = ("_began_ns", "_failures", "_health", "_luck", "_policy", "behind", "made", "refusal")
+    __slots__ = ("_began_ns", "_due", "_failures", "_health", "_luck", "_policy", "behind", "made", "refusal")
 
     def __init__(self, policy: RetryPolicy, health: Health, luck: Callable[[], float]) -> None:
         self._policy, self._health, self._luck = policy, health, luck
@@ -37,6 +37,7 @@ class Tries:
         self.behind = False
         self._failures = Failures()
         self._began_ns = 0  # when the first attempt was sent
+        self._due = 0.0  # when the budget of retries has earned the next attempt
         self.refusal: Refusal | None = None
 
     def began(self, permit: Permit) -> None:
@@ -63,13 +64,19 @@ class Tries:
         if isinstance(decision, GiveUp):
             return decision
         if not decision.pool_wide:  # only this request waits
-            delay_s = max(decision.delay_s, self._health.retry_delay_s(scheduler))
+            self._due = self._health.spend_retry(scheduler)
+            delay_s = max(decision.delay_s, self._health.retry_delay_s(scheduler, self._due))
             decision = replace(decision, delay_s=delay_s)
         until_ns = self._until_ns
         if until_ns is not None and now_ns + decision.delay_s * NS > until_ns:
             return GiveUp(self._spent(), pause_s=decision.pause_s)
         self.behind |= decision.behind
         return decision
+
+    def delayed_s(self, scheduler: Scheduler) -> float:
+        """The seconds that an attempt waits after its delay: until the budget of retries has earned it, or its last instant."""
+        delay_s, until_ns = self._health.retry_delay_s(scheduler, self._due), self._until_ns
+        return delay_s if until_ns is None else min(delay_s, max(until_ns - scheduler.now_ns(), 0) / NS)
 
     def announce(self, scheduler: Scheduler, again: Again) -> None:
         """Log that another attempt follows."""
