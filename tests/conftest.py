@@ -17,7 +17,7 @@ from cost import Costs
 settings.register_profile(
     "paceline", deadline=None, derandomize=True, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("all", settings.get_profile("paceline"), max_examples=100)
+settings.register_profile("all", settings.get_profile("paceline"), max_examples=50)
 settings.register_profile("soak", settings.get_profile("paceline"), derandomize=False, max_examples=5_000)
 # `make mutants`: a test runs several times in one process.
 again = [HealthCheck.too_slow, HealthCheck.differing_executors]

@@ -119,7 +119,7 @@ def test_the_commands_of_a_block_run(block, paceline_emulator, tmp_path):
     (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (tmp_path / "examples" / "plan").mkdir(parents=True)
     for plan in (ROOT / "examples" / "plan").glob("*.toml"):
-        text = plan.read_text("utf-8").replace("items = 10_000", "items = 500").replace('"60min"', '"5min"')
+        text = plan.read_text("utf-8").replace("items = 10_000", "items = 200").replace('"60min"', '"5min"')
         (tmp_path / "examples" / "plan" / plan.name).write_text(text, "utf-8")
     (tmp_path / "traffic.jsonl").write_text('{"start": 1800000000, "pool": "openai/gpt-5", "input_tokens": 900}\n')
     limiter = paceline.Limiter({"jobs": "5 requests/min"}, store=f"sqlite:{tmp_path / 'quotas.db'}")

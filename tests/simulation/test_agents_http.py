@@ -7,6 +7,7 @@ import pytest
 from simulation.agents_http import Result, run_agents
 
 OFF = {"prompt_cache": False}
+LONG = pytest.mark.long("1,500 turns of a fleet")
 
 
 def check(result: Result, turns_an_hour: float, *, refused: int = 0) -> None:
@@ -15,7 +16,7 @@ def check(result: Result, turns_an_hour: float, *, refused: int = 0) -> None:
     assert result.server.counts["refused"] <= refused
 
 
-@pytest.mark.long("1,500 turns of a fleet, twice")
+@LONG
 def test_from_the_same_quota_nine_times_as_many_turns():
     today, ordered = run_agents(limiter=OFF), run_agents()
     assert today.turns_an_hour < 1_300
@@ -29,6 +30,7 @@ def test_from_the_same_quota_nine_times_as_many_turns():
     assert today.pool["cache"] is None
 
 
+@LONG
 def test_a_lane_for_each_client_key():
     check(run_agents(lanes=True), 10_776)
 
@@ -39,6 +41,7 @@ def test_where_nothing_is_cached_the_order_is_identical():
     assert ordered.seconds == plain.seconds
 
 
+@LONG
 def test_with_a_third_of_misses_the_order_is_still_of_use():
     result = run_agents(misses=0.3)
     check(result, 3_059, refused=15)
@@ -56,11 +59,13 @@ def test_an_hour_of_thought_is_counted_as_lost_away():
     assert result.pool["cache"]["lost_waiting_tokens"] == 0
 
 
+@LONG
 def test_the_input_of_a_stream_is_settled_at_its_first_byte():
     result = run_agents(stream=True, holds_cached=True)
     check(result, 11_067, refused=15)
 
 
+@LONG
 def test_a_server_that_holds_whole_prompts_refuses_few():
     result = run_agents(holds_cached=True)
     assert result.server.counts["refused"] <= 0.015 * result.server.counts["served"]

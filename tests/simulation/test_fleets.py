@@ -20,8 +20,8 @@ LARGE = {
 START = 1_700_000_003 * NS
 
 
-def worlds(*quick, soak=()):
-    marks = dict.fromkeys(quick, ()) | dict.fromkeys(soak, pytest.mark.soak)
+def worlds(*quick):
+    marks = dict.fromkeys(quick, ()) | {"1000": pytest.mark.soak}
     return [
         *[pytest.param(*world, id=name, marks=marks.get(name, WORLD)) for name, world in WORLDS.items()],
         *[pytest.param(*world, id=name, marks=pytest.mark.soak) for name, world in LARGE.items()],
@@ -63,7 +63,7 @@ def test_a_crowd_uses_the_whole_quota(processes, per_min):
 
 
 @pytest.mark.parametrize("away_s", [5, pytest.param(60, marks=pytest.mark.soak)])
-@pytest.mark.parametrize(("processes", "per_min"), worlds("10", soak=["1000"]))
+@pytest.mark.parametrize(("processes", "per_min"), worlds("10"))
 def test_a_crowd_whose_store_is_away_for_a_time(processes, per_min, away_s):
     from_s = 30 if processes <= 1_000 else 120  # until each of them has been told its share of the limits
     back_s = from_s + away_s
