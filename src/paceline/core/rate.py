@@ -86,7 +86,7 @@ CHECK_N, CHECK_MAX_N, CHECK_S, CHECK_FADE_N = 8, 64, 15.0, 256
 than so many seconds stays at the first number. After so many attempts without a refusal the checks begin anew. Of 30 %
 the first check misses 6 %, and of 5 % all four together miss 0.2 %."""
 
-CONFIRM_N, GAP_N, GAP = 3, 8, 2.5
+CONFIRM_N, GAP_N, GAP = 3, 8, 4.0
 """So many refusals in one check confirm chance. Each of them comes after at most so many attempts more than so many times the mean
 number. A burst of refusals in which other clients share a quota is over sooner."""
 
