@@ -84,7 +84,7 @@ def test_the_chosen_worlds_together():
 
 @pytest.mark.soak
 def test_the_worlds_that_refuse_by_chance_together():
-    outcomes = [mean(world, 2) for world in CHOSEN if world.group == SHEDDING]
+    outcomes = [run(world) for world in CHOSEN if world.group == SHEDDING]
     said = summary("chosen", outcomes)
     assert sum(one.unserved for one in outcomes) == 0, said
     assert geometric(outcomes) <= 3.5, said

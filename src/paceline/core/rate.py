@@ -81,10 +81,9 @@ chance sooner, and then a trailing minute looks like it, too."""
 CHECK_SHARE = 0.8
 """A check goes at this share of a proven rate. A capacity that falls step by step has lost less during the check."""
 
-CHECK_N, CHECK_MAX_N, CHECK_S, CHECK_FADE_N = 8, 64, 15.0, 256
-"""The first check takes so many attempts, and each one without a refusal doubles the next one, up to the second number. One that takes more
-than so many seconds stays at the first number. After so many attempts without a refusal the checks begin anew. Of 30 %
-the first check misses 6 %, and of 5 % all four together miss 0.2 %."""
+CHECK_N, CHECK_MAX_N, CHECK_S = 8, 64, 15.0
+"""The first check takes so many attempts, and each one without a refusal doubles the next one, up to the second number. One that would take
+more than so many seconds stays at the first number. Of 30 % the first check misses 6 %, and of 5 % four together miss 0.2 %."""
 
 CONFIRM_N, GAP_N, GAP = 3, 8, 4.0
 """So many refusals in one check confirm chance. Each of them comes after at most so many attempts more than so many times the mean
@@ -414,8 +413,6 @@ class Chance:
 
     def doubt(self, refusal: Mark, number: int) -> None:
         """Forget the share: ``refusal`` contradicts what is known. ``number``: of the last attempt."""
-        if number - self.last > CHECK_FADE_N:
-            self.length = CHECK_N
         self.share = self.sure = self.over = 0.0
         self.seen += number - self.last
         self.mark, self.last, self.row = refusal, number, 0
@@ -720,7 +717,7 @@ class MeasuredRate:
 
     def _make_up(self, now_ns: int) -> None:
         """Leave out of the measurements what a check has left unused of the measured rate."""
-        if (mark := self.chance.mark) is not None:
+        if (mark := self.chance.mark) is not None:  # pragma: no branch - a rate that is doubted has one
             used_ns = round((self.admitted_total - mark.admitted) / self.cycle.top * NS)
             self._skip(max(now_ns - mark.at_ns - used_ns, 0))
 
