@@ -118,6 +118,20 @@ class Stall(Counter):
         pass
 
 
+class Chance(Counter):
+    """A share of the attempts is refused by chance; ``shares``: from so many seconds, so much."""
+
+    def __init__(self, seed, *shares):
+        self.shares, self.dice = shares, random.Random(f"chance {seed}")
+
+    def wait_ns(self, now_ns):
+        share = [part for from_s, part in self.shares if from_s * NS <= now_ns - T0][-1]
+        return int(self.dice.random() < share)
+
+    def admit(self, now_ns):
+        pass
+
+
 @dataclass
 class World:
     """What is simulated.

@@ -303,11 +303,11 @@ def test_a_refusal_that_the_bound_explains_is_only_counted_by_the_rate():
     assert (one[1].most, two[1].most) == (0, 1)
 
 
-@pytest.mark.parametrize("finding", [Finding.OLD, Finding.LATE])
+@pytest.mark.parametrize("finding", [Finding.OLD, Finding.LATE, Finding.CHANCE])
 def test_a_test_of_the_rate_is_no_witness(monkeypatch, finding):
     both = Both()
     both.send()
-    monkeypatch.setattr(MeasuredRate, "refused", lambda *_: finding)
+    monkeypatch.setattr(MeasuredRate, "refused", lambda *_, **__: finding)
     assert both.refuse(both.send()) is finding
     assert both.bound.witnesses == 0
 

@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 
 from paceline.core.quota import NS
 from paceline.core.rate import (
+    ALARM,
+    BARRED_NS,
+    CHECK_N,
+    CHECK_SHARE,
+    CONFIRM_N,
+    COUNTED_N,
     CUT,
     CYCLE_S,
+    DOUBTS,
     FASTEST,
     NEXT,
+    ROW_MAX,
     START,
     STATED_MAX_S,
     STEADY_MAX,
@@ -24,6 +32,7 @@ from paceline.core.rate import (
     VERDICT_MIN_NS,
     VERDICT_NS,
     WAIT_S,
+    Chance,
     Cycle,
     Finding,
     Mark,
@@ -680,7 +689,151 @@ def test_each_transition_of_the_table_happens_and_no_other(monkeypatch):
             [(dice.choice(words), dice.choice([0, SOON_NS, NS]), dice.randrange(10)) for _ in range(100)],
             stated=dice.random() < 0.2,
         )
+    for seed in range(8):
+        for what in ("all", "reopen", "wait", "none"):
+            visit_doubts(seed, what)
     assert seen == set(NEXT)
+
+
+# -- refusals by chance
+
+
+def contradicted(top: float = 10.0) -> MeasuredRate:
+    """A rate that a refusal contradicts: eight attempts were admitted after one, and then another one is refused at once."""
+    rate = held(top)
+    refuse(rate, [go(rate) for _ in range(2)][-1])
+    refuse(rate, [go(rate) for _ in range(9)][-1])
+    refuse(rate, [go(rate) for _ in range(2)][-1])
+    return rate
+
+
+def check_of(rate: MeasuredRate) -> MeasuredRate:
+    while rate.phase is Phase.DOUBTING:
+        go(rate)
+    return rate
+
+
+def visit_doubts(seed: int, what: str) -> None:
+    """Refuse 30 % by chance. In each phase of doubt ``what`` happens: more of it, another reason, a stated wait, or no more of it."""
+    dice, rate = random.Random(seed), held(10.0)
+    for place in range(1_500):
+        if rate.phase in DOUBTS and dice.random() < 0.2:
+            if what == "reopen":
+                rate.reopen(rate.next_at_ns)
+            elif what == "wait":
+                note = go(rate)
+                rate.refused(note.sent_ns + SOON_NS, note, 50 * NS, only=dice.random() < 0.5)
+        note = go(rate)
+        if what == "none" and rate.phase is Phase.COUNTING:
+            continue
+        if dice.random() < (0.3 if place % 700 < 500 else 0.0):
+            refuse(rate, note)
+
+
+def test_a_refusal_that_a_bucket_cannot_give_puts_the_rate_in_doubt():
+    rate = contradicted()
+    assert rate.phase is Phase.DOUBTING
+    before = rate.rate
+    assert refuse(rate, go(rate)) is Finding.DOUBTED
+    assert rate.rate == before
+
+
+def test_a_rate_is_not_in_doubt_where_the_number_in_flight_may_be_the_reason():
+    rate = held(10.0)
+    refuse(rate, [go(rate) for _ in range(2)][-1])
+    refuse(rate, [go(rate) for _ in range(9)][-1])
+    note = [go(rate) for _ in range(2)][-1]
+    rate.refused(note.sent_ns + SOON_NS, note, only=False)
+    assert rate.phase is Phase.HOLDING
+
+
+def test_a_check_goes_below_the_rate_that_the_attempts_before_it_prove():
+    rate = contradicted()
+    since = rate.chance.mark
+    check_of(rate)
+    proven = (rate.admitted_total - since.admitted) / ((rate.last_ns - since.at_ns) / NS)
+    assert rate.phase is Phase.CHECKING
+    assert 0.4 * proven < rate.rate < CHECK_SHARE * proven
+
+
+def test_a_check_without_a_refusal_leaves_the_measured_rate():
+    rate = check_of(contradicted())
+    top, sent = rate.cycle.top, rate.sent_count
+    while rate.phase is Phase.CHECKING:
+        go(rate)
+    assert rate.sent_count - sent == CHECK_N
+    assert (rate.phase, rate.cycle.top, rate.chance.share) == (Phase.HOLDING, top, 0.0)
+    assert rate.chance.length == 2 * CHECK_N
+
+
+def test_three_refusals_in_a_check_are_chance_and_one_is_not():
+    rate = check_of(contradicted())
+    go(rate)
+    for _ in range(CONFIRM_N):
+        refuse(rate, go(rate))
+        assert rate.phase is Phase.COUNTING
+        go(rate)
+    while rate.phase is Phase.COUNTING:
+        go(rate)
+    assert rate.phase is Phase.TESTING
+    assert 0.2 < rate.chance.share < 0.6
+    once = check_of(contradicted())
+    refuse(once, go(once))
+    for _ in range(40):
+        go(once)
+    assert once.chance.share == 0.0
+
+
+def test_an_outage_ends_a_doubt():
+    for rate in (contradicted(), check_of(contradicted())):
+        while rate.phase is not Phase.BLOCKED:
+            refuse(rate, go(rate))
+        assert rate.chance.row <= ROW_MAX
+
+
+def test_a_share_is_no_measurement_and_a_larger_one_is():
+    rate = held(10.0)
+    rate.chance.share, rate.chance.last = 0.3, rate.sent_count
+    findings = {refuse(rate, [go(rate) for _ in range(3)][-1]) for _ in range(20)}
+    assert findings == {Finding.CHANCE}
+    while rate.phase is not Phase.CHECKING:
+        refuse(rate, go(rate))
+    assert rate.rate == pytest.approx(rate.cycle.top * (1 - rate.chance.share) * CHECK_SHARE)
+    refuse(rate, go(rate))
+    assert rate.phase is Phase.HOLDING
+    assert rate.chance.share > 0
+
+
+def test_a_small_share_is_given_up_where_there_is_a_limit():
+    rate = held(10.0)
+    rate.chance.share, rate.chance.last = 0.1, rate.sent_count
+    go(rate)
+    while rate.chance.share:
+        refuse(rate, go(rate))
+    assert rate.chance.barred_ns == rate.last_ns + BARRED_NS
+    assert rate.phase is Phase.HOLDING
+
+
+def test_a_share_is_forgotten_when_nothing_is_refused_any_more():
+    chance = Chance()
+    chance.share = 0.3
+    assert not chance.is_exceeded(10)
+    assert chance.share == 0.3
+    assert chance.is_exceeded(50)
+    assert chance.share == 0.0
+
+
+@given(numbers=st.lists(st.integers(1, 2_000), max_size=300), share=st.floats(0.02, 0.75))
+def test_the_numbers_of_a_share_have_bounds(numbers, share):
+    chance = Chance()
+    chance.share = share
+    for number in numbers:
+        if chance.share:
+            chance.is_exceeded(number)
+        chance.count(number)
+        assert 0 < chance.usual <= 1
+        assert chance.seen <= 2 * COUNTED_N + 2_000
+        assert 0 <= chance.over < ALARM
 
 
 def test_a_rate_that_is_held_for_a_forecast_stays():

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
-from core_providers import T0, Bucket, Clairvoyant, Counter, Log, Slots, Stall, World, ideal_s
+from core_providers import T0, Bucket, Chance, Clairvoyant, Counter, Log, Slots, Stall, World, ideal_s
 from core_providers import run as run_with
 
 from paceline.core.in_flight import InFlightBound, blame
@@ -81,7 +82,7 @@ CASES = {
     "a stall of 10 min": (World(lambda: [Bucket(10, 10), Stall(5, 605)], requests=800, workers=100), 80, 1.1),
     "window of 15 s": (World(lambda: [Counter(100, 15, 4)], requests=2_000, workers=100), 180, 1.2),
     "window of 60 s": (World(lambda: [Counter(30, 60, 13)], requests=150), 40, 1.5),
-    "any minute": (World(lambda: [Log(60, 60)], requests=400, workers=50), 60, 1.35),
+    "any minute": (World(lambda: [Log(60, 60)], requests=400, workers=50), 75, 1.45),
     "callers cancel": (World(lambda: [Bucket(1, 10)], unsent=0.2), 30, 1.11),
     "refusals count": (World(lambda: [Bucket(1, 10, counts_refused=True)], requests=200), 35, 1.25),
     "honest waits, bucket": (World(lambda: [Bucket(1, 10)], asks=lambda wait_s: wait_s), 20, 1.11),
@@ -93,7 +94,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_refusals_are_few_and_the_time_is_near_the_clairvoyants(name):
+def test_refusals_are_few_and_the_time_is_near_the_clairvoyants(name, monkeypatch):
+    monkeypatch.setattr(MeasuredRate, "_accept", lambda *_: pytest.fail("a limit was taken for chance"))
     world, refused, slower = CASES[name]
     for seed in SEEDS:
         outcome, best_s = run(world, seed), ideal_s(world, seed)
@@ -101,6 +103,40 @@ def test_refusals_are_few_and_the_time_is_near_the_clairvoyants(name):
         assert outcome.served == world.requests, found
         assert outcome.refused <= refused, found
         assert outcome.took_s <= slower * best_s, found
+
+
+CHANCES = {
+    "5 %": ([(0, 0.05)], [], 3.0),
+    "30 %": ([(0, 0.3)], [], 3.5),
+    "30 %, 10/s": ([(0, 0.3)], [(10, 10)], 2.0),
+    "30 % until 60 s, 10/s": ([(0, 0.3), (60, 0)], [(10, 10)], 2.0),
+    "30 % from 60 s, 10/s": ([(0, 0), (60, 0.3)], [(10, 10)], 7.0),
+    "30 %, all from 30 to 60 s": ([(0, 0.3), (30, 1), (60, 0.3)], [], 6.0),
+}
+"""The shares that are refused by chance, the buckets, and the time as a multiple of the time of the buckets alone. It holds for three of
+four seeds: several refusals in a row right at the beginning still look as if nothing were admitted."""
+
+
+@pytest.mark.parametrize("name", CHANCES)
+def test_refusals_by_chance_cost_little_time(name):
+    shares, buckets, slower = CHANCES[name]
+    times = []
+    for seed in SEEDS:
+        limits = World(lambda: [Bucket(*bucket) for bucket in buckets], requests=1_500, workers=100)
+        world = replace(limits, rules=lambda seed=seed, limits=limits: [Chance(seed, *shares), *limits.rules()])
+        outcome = run(world, seed)
+        assert outcome.served == 1_500
+        times.append(outcome.took_s / ideal_s(limits, seed))
+    assert sorted(times)[-2] <= slower, times
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_chance_that_has_ended_is_noticed(seed):
+    client = Unstated(World(list))
+    world = World(lambda: [Chance(seed, (0, 0.3), (60, 0)), Bucket(10, 10)], requests=1_500, workers=100)
+    outcome = run_with(world, seed, client)
+    assert client.rate.chance.share < 0.05
+    assert sum(at_s > 120 for at_s in outcome.refused_s) <= 60
 
 
 @pytest.mark.parametrize("burst", [1, 10])

@@ -191,10 +191,18 @@ def refused_attempts_are_measured() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def chance_taken_for_a_limit() -> Iterator[None]:
+    """Refusals that no limit explains lower the measured rate all the same."""
+    with patch.object(MeasuredRate, "_accept", MeasuredRate._uphold):
+        yield
+
+
 UNSTATED_BUGS = {
     bug.__name__: bug
     for bug in (
         attempt_counts_for_the_request, window_taken_for_a_bucket, probe_that_never_comes, refused_attempts_are_measured,
+        chance_taken_for_a_limit,
     )
 }  # fmt: skip
 """Those that the worlds without stated limits have to find."""

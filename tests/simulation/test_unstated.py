@@ -31,6 +31,7 @@ FURTHER = [
         "40k tokens/min, told 4M", "told", "6000 requests/min,40k tokens/min", 300, latency_s=1.0, words=(20, 200),
         told="6000 requests/min,4M tokens/min", settings={"dialect": "openai", "body_numbers": False},
     ),
+    World("30 % by chance, 400 requests", SHEDDING, "1m requests/s", 400, settings={"faults": {"429": 0.3}}),
     World(
         "one worker, nothing for 5 minutes", "moving", rated(1), 20, 1, 0.3,
         settings=holding(1, 1) | {"changes": refusing(5, 305)},
@@ -59,6 +60,7 @@ BOUNDS = {
     "30 in a minute": (40, 1.4),
     "states the wait, 60/min, burst 10": (20, 1.1),
     "states a day, 30 in 15 s": (8, 1.8),
+    "30 % by chance, 400 requests": (260, 7.0),
 }
 """The most refusals, and the longest time as a multiple of the ideal."""
 
@@ -86,6 +88,14 @@ def test_the_chosen_worlds_together():
 
 
 @pytest.mark.soak
+def test_the_worlds_that_refuse_by_chance_together():
+    outcomes = [run(world) for world in CHOSEN if world.group == SHEDDING]
+    said = summary("chosen", outcomes)
+    assert sum(one.unserved for one in outcomes) == 0, said
+    assert geometric(outcomes) <= 3.5, said
+
+
+@pytest.mark.soak
 def test_random_worlds_together():
     outcomes = [run(world) for world in map(drawn, range(80)) if world.group != SHEDDING]
     said = summary("drawn", outcomes)
@@ -98,6 +108,7 @@ FINDERS = {
     "window_taken_for_a_bucket": "60/min, burst 1, 50 requests",
     "probe_that_never_comes": "60/min, burst 1, 50 requests",
     "refused_attempts_are_measured": "60/min, burst 1, 50 requests",
+    "chance_taken_for_a_limit": "30 % by chance, 400 requests",
 }
 
 

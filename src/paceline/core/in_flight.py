@@ -35,7 +35,7 @@ ROW_MAX = 4
 """The bound explains so many refusals in a row, and no more. It falls with each of them, so another reason is likelier then."""
 
 
-NO_EVIDENCE = frozenset({Finding.OLD, Finding.LATE})
+NO_EVIDENCE = frozenset({Finding.OLD, Finding.LATE, Finding.CHANCE})
 """These findings are no evidence for a bound: the attempt was sent before the last change, or was a test of the rate."""
 
 
@@ -136,6 +136,10 @@ class InFlightBound:
         self.full_needed = min(2 * self.full_needed, FULL_MAX_N)
         self._set(min(note.most, self.size), note.most)
         return True
+
+    def may_explain(self, note: InFlightNote) -> bool:
+        """Whether a refused attempt had more others in flight than every one that was lately admitted."""
+        return note.most > self._highest
 
     def finds(self, note: InFlightNote) -> bool:
         """Whether a refusal that nothing else explains is the last one that it takes to set a bound.
@@ -241,7 +245,7 @@ def blame(
     if bound.explains(now_ns, bound_note):
         rate.explained(now_ns, rate_note)
         return None
-    finding = rate.refused(now_ns, rate_note, asked_ns)
+    finding = rate.refused(now_ns, rate_note, asked_ns, only=not bound.may_explain(bound_note))
     if finding not in NO_EVIDENCE and bound.finds(bound_note):
         rate.reopen(now_ns)
         return None

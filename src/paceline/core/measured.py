@@ -101,7 +101,7 @@ class RateMeter(FoundMeter[RateNote]):
 
     @property
     def found(self) -> float | None:
-        return self.rate.cycle.top * self.quota.period_s or None
+        return self.rate.cycle.top * (1 - self.rate.chance.share) * self.quota.period_s or None
 
     @property
     def is_limiting(self) -> bool:

@@ -18,6 +18,12 @@ The cycle
     After a refusal the rate goes a tenth below the measured one, back to it, and then above it as a test. It rises slowly at
     first, and ever faster while nothing is refused. A cycle takes longer while successive tests find the same rate.
 
+Chance
+    A refusal that a limit cannot give contradicts the measured rate: a higher one was proven just before. Either the provider has
+    become slower, or it refuses a share of the attempts by chance. The attempts after it prove a rate again, and then a check goes
+    below that one. A limit refuses nothing there. If several attempts are refused in a check, such a share of refusals is no measurement
+    from then on. A larger share is one.
+
 Stated waits
     A wait that a refusal states is kept if it is longer than the own one. Tests show which share of it is needed.
 """
@@ -25,7 +31,7 @@ Stated waits
 from __future__ import annotations
 
 from enum import Enum
-from math import inf
+from math import ceil, inf, log
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -68,6 +74,44 @@ STRIKES = 3
 WAIT_MIN_S = 0.05
 """The shortest wait while nothing is admitted: refusals need longer to come back."""
 
+PROOF_N = 6
+"""So many attempts that were admitted after a refusal prove a rate: that of all but one of them, for any burst. Fewer of them find
+chance sooner, and then a trailing minute looks like it, too."""
+
+CHECK_SHARE = 0.8
+"""A check goes at this share of a proven rate. A capacity that falls step by step has lost less during the check."""
+
+CHECK_N, CHECK_MAX_N, CHECK_S = 8, 64, 15.0
+"""The first check takes so many attempts, and each one without a refusal doubles the next one, up to the second number. One that would take
+more than so many seconds stays at the first number. Of 30 % the first check misses 6 %, and of 5 % four together miss 0.2 %."""
+
+CONFIRM_N, GAP_N, GAP = 3, 8, 4.0
+"""So many refusals in one check confirm chance. Each of them comes after at most so many attempts more than so many times the mean
+number. A burst of refusals in which other clients share a quota is over sooner."""
+
+SMALL_SHARE, BARRED_NS = 0.2, 30 * NS
+"""A smaller share is not held above a limit: other clients of the same quota cause such a share, too. Where a limit is found above it,
+nothing is taken for chance for so long."""
+
+COUNTED_N = 128
+"""A share is that of the last attempts, so many to twice as many."""
+
+SHARE_MAX = 0.75
+"""No larger share is taken for chance. It would be an outage."""
+
+MORE, ALARM = 0.25, 8.0
+"""A larger share is refused than by chance, if a quarter of the other attempts is refused, too, and is so ``e ** ALARM`` times as likely."""
+
+MUCH_LESS = 0.75
+"""Above a share that is refused by chance, a measured rate is doubted if the next one is less than this share of it. The share varies."""
+
+ENDED = 10.0
+"""Chance has ended, if it would have refused so many attempts while none was refused: it would do so in one of 20,000 such times."""
+
+ROW_MAX, ROW_CHANCE = 5, 1e-3
+"""Nothing is admitted, if so many attempts in a row are refused while a rate is doubted, or as many as chance refuses in a row with
+this probability."""
+
 WAIT_S, WAIT_N = 15.0, 3
 """The longest wait while nothing is admitted, in seconds or in attempts at the known rate, whichever is longer. The end of
 the blocked time is found that late."""
@@ -102,6 +146,9 @@ class Phase(Enum):
     HOLDING = "holding"  # it rises to the measured rate
     TESTING = "testing"  # it rises above the measured rate
     BLOCKED = "blocked"  # not at all: nothing is admitted, and one attempt goes at a time, the probe
+    DOUBTING = "doubting"  # not at all: a refusal contradicts the measured rate, and the attempts now prove another one
+    CHECKING = "checking"  # not at all, below a proven rate: a limit refuses nothing there, chance does
+    COUNTING = "counting"  # not at all: an attempt was refused in a check, and the share of such attempts is counted
 
 
 class Event(Enum):
@@ -113,6 +160,10 @@ class Event(Enum):
     BLOCK = "block"  # nothing is admitted, or the provider asks to wait
     ADMITTED = "admitted"  # the probe was not refused
     EXPLAINED = "explained"  # the refusals had another reason than the rate
+    DOUBTED = "doubted"  # a refusal contradicts the measured rate
+    PROVEN = "proven"  # a rate is sure to be admitted, or that of a refused share must be checked
+    UPHELD = "upheld"  # a check has confirmed what was known
+    REFUTED = "refuted"  # an attempt was refused in a check
 
 
 NEXT: Final = MappingProxyType(
@@ -132,9 +183,25 @@ NEXT: Final = MappingProxyType(
         (Phase.HOLDING, Event.EXPLAINED): Phase.OPENING,
         (Phase.TESTING, Event.EXPLAINED): Phase.OPENING,
         (Phase.BLOCKED, Event.EXPLAINED): Phase.OPENING,
+        (Phase.HOLDING, Event.DOUBTED): Phase.DOUBTING,
+        (Phase.HOLDING, Event.PROVEN): Phase.CHECKING,
+        (Phase.DOUBTING, Event.PROVEN): Phase.CHECKING,
+        (Phase.CHECKING, Event.UPHELD): Phase.HOLDING,
+        (Phase.CHECKING, Event.REFUTED): Phase.COUNTING,
+        (Phase.COUNTING, Event.UPHELD): Phase.HOLDING,
+        (Phase.COUNTING, Event.REACHED): Phase.TESTING,  # it is chance, and the measured rate may be far too low
+        (Phase.DOUBTING, Event.BLOCK): Phase.BLOCKED,
+        (Phase.CHECKING, Event.BLOCK): Phase.BLOCKED,
+        (Phase.COUNTING, Event.BLOCK): Phase.BLOCKED,
+        (Phase.DOUBTING, Event.EXPLAINED): Phase.OPENING,
+        (Phase.CHECKING, Event.EXPLAINED): Phase.OPENING,
+        (Phase.COUNTING, Event.EXPLAINED): Phase.OPENING,
     }
 )
 """The phase that follows; the other pairs do not occur."""
+
+DOUBTS: Final = frozenset({Phase.DOUBTING, Phase.CHECKING, Phase.COUNTING})
+"""The phases in which it is not known whether chance refuses attempts."""
 
 
 class Finding(Enum):
@@ -146,6 +213,8 @@ class Finding(Enum):
     EARLY = "early"  # the attempt went at the measured rate, or below: the rate has fallen, or was measured too high
     LATE = "late"  # the attempt went above the measured rate, as a test
     BLOCKED = "blocked"  # nothing is admitted, or the provider asks to wait
+    CHANCE = "chance"  # no larger share is refused than by chance
+    DOUBTED = "doubted"  # it is not known yet whether it was chance
 
 
 class RateNote(NamedTuple):
@@ -291,6 +360,104 @@ class Cycle:
         return self.top * (1 + past**3 * (CUT / self.steady if past < 0 else 1))
 
 
+class Chance:
+    """The share of the attempts that is refused by chance, at any rate.
+
+    Attributes:
+        share: The share; 0 for none.
+        mark: A refusal: the quota of the provider was empty then, if it has one. What was admitted since proves a rate.
+        sure: The rate that the provider had at least, as was proven at ``mark``; 0 for none.
+        length: How many attempts the next check takes.
+        seen: Over how many attempts refusals were counted, lately.
+        lost: How many of them were refused.
+        last: The number of the last attempt that was refused.
+        row: How many attempts in a row were refused.
+        over: The evidence for a larger share: the logarithm of its likelihood ratio.
+        barred_ns: Until then nothing is taken for chance.
+    """
+
+    __slots__ = (
+        "barred_ns",
+        "last",
+        "length",
+        "lost",
+        "mark",
+        "over",
+        "row",
+        "seen",
+        "share",
+        "sure",
+    )
+
+    def __init__(self) -> None:
+        self.share = self.sure = self.seen = self.lost = self.over = 0.0
+        self.mark: Mark | None = None
+        self.length, self.last, self.row, self.barred_ns = CHECK_N, 0, 0, 0
+
+    def contradicts(self, refusal: Mark, amount: float, mean: float) -> bool:
+        """Whether the rate that was proven last is higher than a refusal leaves possible. It proves another rate from then on.
+
+        Args:
+            refusal: When it was sent, and what was admitted before.
+            amount: Of its attempt.
+            mean: The mean cost of an attempt.
+        """
+        if self.mark is None:
+            self.mark = refusal
+            return False
+        sure, span_s = self.sure, _seconds(self.mark.at_ns, refusal.at_ns)
+        since = refusal.admitted - self.mark.admitted
+        if since >= PROOF_N * mean:
+            self.sure, self.mark = (since - mean) / span_s, refusal
+        return since >= mean and (since + amount) / span_s < sure
+
+    def doubt(self, refusal: Mark, number: int) -> None:
+        """Forget the share: ``refusal`` contradicts what is known. ``number``: of the last attempt."""
+        self.share = self.sure = self.over = 0.0
+        self.seen += number - self.last
+        self.mark, self.last, self.row = refusal, number, 0
+
+    def bar(self, now_ns: int) -> None:
+        """Take nothing for chance for a time: a limit refuses above a small share."""
+        self.share, self.sure, self.mark, self.barred_ns = 0.0, 0.0, None, now_ns + BARRED_NS
+
+    def count(self, number: int) -> None:
+        """Count the refusal of an attempt, and the attempts before it as admitted."""
+        between = max(number - self.last - 1, 0)
+        self.row = 1 if between else self.row + 1
+        self.seen, self.lost, self.last = self.seen + between + 1, self.lost + 1, max(self.last, number)
+        if self.seen > 2 * COUNTED_N:
+            self.seen, self.lost = self.seen / 2, self.lost / 2
+
+    @property
+    def usual(self) -> float:
+        """The share of the attempts that was refused lately, at any rate."""
+        return (self.lost + 1) / (self.seen + 2)
+
+    def learn(self) -> None:
+        """Let the share be what was refused lately."""
+        self.share = min(self.usual, SHARE_MAX)
+
+    def is_exceeded(self, number: int) -> bool:
+        """Whether the refusal of an attempt shows a larger share, or that chance has ended."""
+        between = max(number - self.last - 1, 0)
+        if between * self.share > ENDED:
+            self.share = self.over = 0.0
+            return True
+        more = self.share + (1 - self.share) * MORE
+        self.over = max(self.over - between * log((1 - self.share) / (1 - more)), 0.0) + log(more / self.share)
+        self.last = max(self.last, number)
+        if self.over < ALARM:
+            return False
+        self.over = 0.0
+        return True
+
+    @property
+    def strikes(self) -> int:
+        """So many attempts that were all refused show that nothing is admitted."""
+        return max(STRIKES, ceil(log(ROW_CHANCE) / log(self.share))) if self.share else STRIKES
+
+
 class MeasuredRate:
     """What a provider admits of one unit per second, found from outcomes.
 
@@ -322,6 +489,7 @@ class MeasuredRate:
     __slots__ = (
         "blamed",
         "block_end",
+        "chance",
         "common",
         "cut_count",
         "cut_lost",
@@ -353,6 +521,7 @@ class MeasuredRate:
         self.common = Common(now_ns, 0.0)
         self.probe: RateNote | None = None
         self.refusal_delay, self.stated_waits = RefusalDelay(), StatedWaits()
+        self.chance = Chance()
 
     @property
     def admitted_total(self) -> float:
@@ -381,6 +550,8 @@ class MeasuredRate:
         note = RateNote(now_ns, amount, self.sent_total, self.sent_count, self.rate)
         if self.phase is Phase.BLOCKED:
             self.probe = note
+        elif self.phase in DOUBTS:
+            self._ask(now_ns)
         return note
 
     def unsent(self, note: RateNote) -> None:
@@ -403,7 +574,7 @@ class MeasuredRate:
         """Open again, at the present rate or the measured one: another reason than the rate explains the last refusals."""
         self.phase = NEXT[self.phase, Event.EXPLAINED]
         self._cut(now_ns, max(self.rate, self.cycle.top))
-        self.cycle, self.next_at_ns, self.blamed = Cycle(), now_ns, 0
+        self.cycle, self.next_at_ns, self.blamed, self.chance = Cycle(), now_ns, 0, Chance()
 
     def retract(self, now_ns: int, number: int) -> None:
         """Take back so many refusals: they were about their request. Without any other one the rate opens again."""
@@ -435,7 +606,7 @@ class MeasuredRate:
             self._hold(now_ns, mean, lengthen=False)
         elif mean and self.cycle.top:
             self.cycle.top += (mean - self.cycle.top) * min(passed_ns / LEAN_NS, 1.0)
-            if self.phase is not Phase.BLOCKED:
+            if self.phase in (Phase.HOLDING, Phase.TESTING):
                 self.rate = self.cycle.rate
                 self.next_at_ns = min(self.next_at_ns, self.last_ns + round(self.mean / self.rate * NS))
 
@@ -443,20 +614,27 @@ class MeasuredRate:
         """Stay at the measured rate: in a forecast there is no refusal, which would end a test."""
         self.cycle.steady, self.cycle.progress = inf, 1.0
 
-    def refused(self, now_ns: int, note: RateNote, asked_ns: int | None = None) -> Finding:
+    def refused(self, now_ns: int, note: RateNote, asked_ns: int | None = None, *, only: bool = True) -> Finding:
         """Learn from a refusal that nothing else explains.
 
         Args:
             now_ns: The present.
             note: Of the attempt.
             asked_ns: The wait that the refusal states.
+            only: Whether the rate and chance are the only reasons that are left.
         """
         again = self.phase is Phase.BLOCKED
         self.explained(now_ns, note)
         self.blamed += 1
         if note.number <= self.cut_count:
             return Finding.OLD
-        finding = self._find(now_ns, note)
+        if self._is_chance(note):
+            return Finding.CHANCE
+        if self.phase not in DOUBTS:
+            self.chance.count(note.number)
+        finding = (
+            self._question(now_ns, note, only=only) if self.phase in DOUBTS else self._find(now_ns, note, only=only)
+        )
         if asked_ns is not None and self._obey(now_ns, note, asked_ns, again=again):
             return Finding.BLOCKED
         return finding
@@ -468,7 +646,92 @@ class MeasuredRate:
             self.cut_lost += 1
             self.probe = None
 
-    def _find(self, now_ns: int, note: RateNote) -> Finding:
+    def _is_chance(self, note: RateNote) -> bool:
+        """Whether a refusal is one of the share that is refused by chance."""
+        if not self.chance.share or self.phase in (Phase.BLOCKED, Phase.CHECKING):
+            return False
+        return not self.chance.is_exceeded(note.number)
+
+    def _doubt(self, note: RateNote, admitted: float) -> None:
+        """Doubt the measured rate: a refusal contradicts it."""
+        self.chance.doubt(Mark(note.sent_ns, admitted), self.sent_count)
+        self.phase = NEXT[self.phase, Event.DOUBTED]
+
+    def _ask(self, now_ns: int) -> None:
+        """Go on, after an attempt, with what shows whether chance refuses attempts."""
+        chance, sent = self.chance, self.sent_count - self.cut_count
+        pending = 1 + int(self.rate / self.mean * self.refusal_delay.verdict_ns / NS)  # their outcome is not known
+        if self.phase is Phase.DOUBTING and chance.mark is not None:
+            since = self.admitted_total - chance.mark.admitted - pending * self.mean
+            if since >= PROOF_N * self.mean:
+                sure = (since - self.mean) / _seconds(chance.mark.at_ns, now_ns)
+                self._step(Event.PROVEN, min(self.rate, CHECK_SHARE * sure))
+        elif self.phase is Phase.CHECKING:
+            if sent >= self._check_length:
+                chance.share, chance.length = 0.0, min(2 * chance.length, CHECK_MAX_N)
+                self._uphold(now_ns)
+        elif self.cut_lost >= CONFIRM_N and self.sent_count - pending > chance.last:  # the last one was admitted
+            self._accept(now_ns)
+        else:
+            quiet = self.sent_count - chance.last
+            if quiet > GAP_N + GAP * (sent - quiet) / max(self.cut_lost, 1) + pending:
+                self._uphold(now_ns)
+
+    @property
+    def _check_length(self) -> float:
+        """How many attempts the present check takes, if none of them is refused."""
+        if self.chance.share:
+            return ENDED / self.chance.share
+        return self.chance.length if self.chance.length * self.mean <= CHECK_S * self.rate else CHECK_N
+
+    def _question(self, now_ns: int, note: RateNote, *, only: bool) -> Finding:
+        """What a refusal shows while it is not known whether chance refuses attempts."""
+        self.chance.count(note.number)
+        if self.chance.row >= ROW_MAX:
+            return self._find_none(now_ns, note)
+        if self.phase is Phase.CHECKING and only:
+            if self.chance.share:
+                self.chance.learn()
+                self._uphold(now_ns)
+            else:
+                self.phase = NEXT[self.phase, Event.REFUTED]
+        return Finding.DOUBTED
+
+    def _step(self, event: Event, rate: float) -> None:
+        """Go on at ``rate``, from the last attempt on. The outcomes of the attempts before say nothing about it."""
+        self.phase = NEXT[self.phase, event]
+        self.next_at_ns += round(self.mean / rate * NS) - round(self.mean / self.rate * NS)
+        self.rate, self.cut_count, self.cut_lost = rate, self.sent_count, 0
+
+    def _recheck(self, now_ns: int) -> None:
+        """Check whether the share is still refused, at a rate that a limit admits."""
+        self.chance.mark = Mark(now_ns, self.admitted_total)
+        self.chance.last, self.chance.row = self.sent_count, 0
+        self._step(Event.PROVEN, self.cycle.top * (1 - self.chance.share) * CHECK_SHARE)
+
+    def _uphold(self, now_ns: int) -> None:
+        """End a check: go on at the measured rate."""
+        self._make_up(now_ns)
+        self.phase = NEXT[self.phase, Event.UPHELD]
+        self._hold(now_ns, self.cycle.top, lengthen=False)
+
+    def _make_up(self, now_ns: int) -> None:
+        """Leave out of the measurements what a check has left unused of the measured rate."""
+        if (mark := self.chance.mark) is not None:  # pragma: no branch - a rate that is doubted has one
+            used_ns = round((self.admitted_total - mark.admitted) / self.cycle.top * NS)
+            self._skip(max(now_ns - mark.at_ns - used_ns, 0))
+
+    def _accept(self, now_ns: int) -> None:
+        """Take the refusals for chance, and go on as in a test: the measured rate may be far too low."""
+        chance = self.chance
+        checked = (self.cut_lost + 1) / (self.sent_count - self.cut_count + 2)
+        chance.length, chance.share = CHECK_N, min(checked, chance.usual, SHARE_MAX)
+        self.phase = NEXT[self.phase, Event.REACHED]
+        self.cycle.steady, self.cycle.progress, self.cycle.span_s = 1.0, 1.0, 0.0
+        self._cut(now_ns, self.cycle.top)
+        self.empty = self.test = Mark(now_ns, self.admitted_total)
+
+    def _find(self, now_ns: int, note: RateNote, *, only: bool) -> Finding:
         """What a refusal shows. It sets the rate from now on."""
         admitted = note.total - self.lost_total  # before this attempt
         if self.phase is Phase.OFF:
@@ -477,9 +740,28 @@ class MeasuredRate:
             self._cut(now_ns, START * self.mean)
             return Finding.DENIED
         if note.number - self.cut_count > self.cut_lost:
-            return self._measure(now_ns, note, admitted)
-        if self.cut_lost < STRIKES and self.phase is not Phase.BLOCKED:
+            return self._weigh(now_ns, note, admitted, only=only)
+        if self.cut_lost < self.chance.strikes and self.phase is not Phase.BLOCKED:
             return Finding.UNDECIDED
+        return self._find_none(now_ns, note)
+
+    def _weigh(self, now_ns: int, note: RateNote, admitted: float, *, only: bool) -> Finding:
+        """Measure the rate, and doubt it where that contradicts an earlier measurement."""
+        chance, top = self.chance, self.cycle.top
+        if 0 < chance.share < SMALL_SHARE:
+            chance.bar(now_ns)
+        contradicted = not chance.share and chance.contradicts(Mark(note.sent_ns, admitted), note.amount, self.mean)
+        finding = self._measure(now_ns, note, admitted)
+        if chance.share:
+            contradicted = self.cycle.top < MUCH_LESS * top
+        if contradicted and only and finding is Finding.EARLY and now_ns >= chance.barred_ns:
+            self._doubt(note, admitted)
+        elif chance.share:
+            self._recheck(now_ns)
+        return finding
+
+    def _find_none(self, now_ns: int, note: RateNote) -> Finding:
+        """Wait: nothing is admitted."""
         wait_s = max((note.sent_ns - self.empty.at_ns) / NS, self.mean / self.rate, WAIT_MIN_S) / (1 - CUT)
         known = max(self.cycle.top, self.common.rate)
         longest_s = max(WAIT_S, WAIT_N * self.mean / known) if known else UNKNOWN_WAIT_S
@@ -489,14 +771,14 @@ class MeasuredRate:
     def _measure(self, now_ns: int, note: RateNote, admitted: float) -> Finding:
         """Measure the rate: from what was admitted since the last empty instant, and in a test since its beginning."""
         span_s, since = _seconds(self.empty.at_ns, note.sent_ns), max(admitted - self.empty.admitted, 0.0)
-        found = (
-            since + self.mean
-        ) / span_s  # nothing or more was left at the first instant, and less than one cost at the second
+        # nothing or more was left at the first instant, and less than one cost at the second
+        found = (since + self.mean) / span_s / (1 - self.chance.share)
         opening, late = self.phase is Phase.OPENING, self.phase is Phase.TESTING
         if opening:
             found = min(found, note.rate / 2)
         elif late:
-            found = max(found, (admitted - self.test.admitted) / _seconds(self.test.at_ns, note.sent_ns))
+            tested = (admitted - self.test.admitted) / _seconds(self.test.at_ns, note.sent_ns)
+            found = max(found, tested / (1 - self.chance.share))
             if found > FELL * self.cycle.top:
                 found = max(found, self.cycle.top)
         if opening or since >= EVIDENCE_N * self.mean:
@@ -520,6 +802,8 @@ class MeasuredRate:
 
     def _block(self, now_ns: int, wait_s: float) -> None:
         """Send the probe after ``wait_s``, and nothing before."""
+        if self.phase in DOUBTS:
+            self._make_up(now_ns)
         self.phase = NEXT[self.phase, Event.BLOCK]
         self._cut(now_ns, self.mean / wait_s)
         self.until_ns = (now_ns + self.next_at_ns) // 2
@@ -533,7 +817,7 @@ class MeasuredRate:
         """Measure the rate from the end of the last blocked time to the end of this one: ``probe`` is admitted."""
         admitted = self.admitted_total - probe.amount
         found = max(admitted - self.block_end.admitted, self.mean) / _seconds(self.block_end.at_ns, self.until_ns)
-        found = max(found, self.common.rate)  # other processes may have had all of it
+        found = max(found / (1 - self.chance.share), self.common.rate)  # other processes may have had all of it
         self.block_end, self.empty = Mark(self.until_ns, admitted), Mark(probe.sent_ns, admitted)
         self.phase = NEXT[self.phase, Event.ADMITTED]
         self.stated_waits.admitted()
@@ -563,8 +847,8 @@ class MeasuredRate:
     def _rise(self, now_ns: int, waited_s: float) -> None:
         """Raise the rate for ``waited_s``, as the phase has it."""
         if self.phase is Phase.OPENING:
-            self.rate *= 2**waited_s
-        elif self.phase is not Phase.BLOCKED:
+            self.rate *= 2 ** min(waited_s, 1.0)
+        elif self.phase in (Phase.HOLDING, Phase.TESTING):
             if self.cycle.advance(waited_s, self.mean):
                 self.phase = NEXT[self.phase, Event.REACHED]
                 self.test = Mark(now_ns, self.admitted_total)
@@ -576,6 +860,7 @@ class MeasuredRate:
             Mark(mark.at_ns + idle_ns, mark.admitted) for mark in (self.empty, self.test, self.block_end)
         )
         self.until_ns += idle_ns
+        self.chance.sure = 0.0
 
 
 def _seconds(from_ns: int, to_ns: int) -> float:
