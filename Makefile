@@ -51,6 +51,7 @@ mutants: $(READY)  ## files of the core with one change each: do the tests notic
 
 lint: $(READY)  ## style and types, also as Windows has them: a name that is missing there must be guarded
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/mypy --platform win32 --no-warn-unreachable
+	$(BIN)/mypy --platform darwin --no-warn-unreachable
 
 $(DOCS)/.ready: pyproject.toml constraints.txt
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
