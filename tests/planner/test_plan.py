@@ -3,6 +3,7 @@
 import asyncio
 import json
 from datetime import datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -299,13 +300,15 @@ class TestTheCommand:
         line = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body})
         file = tmp_path / "in.jsonl"
         file.write_text("\n".join([line] * 900))
-        done = run("plan", file, "--tier", "1", "--json", "--picture", tmp_path / "use.svg")
+        picture = ["--picture", tmp_path / "use.svg"] if find_spec("matplotlib") else []  # wine does not load it
+        done = run("plan", file, "--tier", "1", "--json", *picture)
         assert done.exit_code == 0, done.output
         (made,) = json.loads(done.stdout)["plans"]
         assert made["calls"] == 900
         assert made["binds"] == "openai/gpt-5-mini: 500 requests/min"
         assert made["seconds"] == pytest.approx(400 / 500 * 60 + 4, rel=0.03)  # and the last answer
-        assert (tmp_path / "use.svg").read_text().startswith("<?xml")
+        if picture:
+            assert (tmp_path / "use.svg").read_text().startswith("<?xml")
         file.write_text("")
         assert "there are no requests" in run("plan", file).stderr
         file.write_text(line + "\n{")

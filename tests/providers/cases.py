@@ -21,7 +21,7 @@ FIELDS = ("code", "retry_after_s", "unit", "period_s", "limit", "used", "request
 
 
 def load(name):
-    return tomllib.loads(Path(__file__).with_name("fixtures").joinpath(f"{name}.toml").read_text())
+    return tomllib.loads(Path(__file__).with_name("fixtures").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def each(cases, kind):

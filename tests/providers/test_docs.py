@@ -16,7 +16,7 @@ from paceline.providers.generic import Generic
 from paceline.providers.registry import PROVIDERS, is_provider, provider_for_host, provider_named
 from paceline.providers.tables import known_providers
 
-PAGE = Path(__file__).parents[2].joinpath("docs", "providers.md").read_text()
+PAGE = Path(__file__).parents[2].joinpath("docs", "providers.md").read_text(encoding="utf-8")
 EXAMPLE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
 
 

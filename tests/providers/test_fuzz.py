@@ -31,7 +31,10 @@ ALIKE = {
 }
 every_kind = pytest.mark.parametrize("alike", ALIKE.values(), ids=ALIKE)
 """Providers of one class share its code and differ in a row of a table: each property tries all of them."""
-FIXTURES = [tomllib.loads(file.read_text()) for file in sorted(Path(__file__).with_name("fixtures").glob("*.toml"))]
+FIXTURES = [
+    tomllib.loads(file.read_text(encoding="utf-8"))
+    for file in sorted(Path(__file__).with_name("fixtures").glob("*.toml"))
+]
 REAL = [case for name in ("error", "usage", "header") for fixture in FIXTURES for case in fixture.get(name, [])]
 REAL_BODIES = [case["body"] for case in REAL if "body" in case] + [
     {"error": case["error"]} for case in REAL if "error" in case
@@ -206,7 +209,7 @@ def test_each_form_of_an_error_has_a_mark_in_its_bytes(value):
         assert not events._is_sound(json.dumps(value).encode())
 
 
-PUBLIC = json.loads(Path(__file__).with_name("fixtures").joinpath("public.json").read_text())
+PUBLIC = json.loads(Path(__file__).with_name("fixtures").joinpath("public.json").read_text(encoding="utf-8"))
 PIECES = [
     word for case in PUBLIC["refusals"] for word in (case["body"] if isinstance(case["body"], str) else json.dumps(case["body"])).split(" ")
 ]  # fmt: skip

@@ -13,9 +13,9 @@ from paceline.providers.base import Call
 from paceline.providers.registry import provider_named
 
 FIXTURES = Path(__file__).with_name("fixtures")
-REFUSALS = tomllib.loads((FIXTURES / "refusals.toml").read_text())
-HEADERS = tomllib.loads((FIXTURES / "headers.toml").read_text())["header"]
-ERRORS = tomllib.loads((FIXTURES / "errors.toml").read_text())
+REFUSALS = tomllib.loads((FIXTURES / "refusals.toml").read_text(encoding="utf-8"))
+HEADERS = tomllib.loads((FIXTURES / "headers.toml").read_text(encoding="utf-8"))["header"]
+ERRORS = tomllib.loads((FIXTURES / "errors.toml").read_text(encoding="utf-8"))
 PROVIDERS = {"openai": provider_named("openai"), "anthropic": provider_named("anthropic")}
 UNITS = {"requests": "requests", "tokens": "tokens"}
 

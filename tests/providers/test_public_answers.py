@@ -11,7 +11,7 @@ from paceline.providers.base import Call
 from paceline.providers.registry import provider_named
 from paceline.providers.verdict import judge
 
-ANSWERS = json.loads(Path(__file__).with_name("fixtures").joinpath("public.json").read_text())
+ANSWERS = json.loads(Path(__file__).with_name("fixtures").joinpath("public.json").read_text(encoding="utf-8"))
 REFUSALS = ANSWERS["refusals"]
 HEADERS = [case for case in ANSWERS["headers"] if "unread" not in case]
 
