@@ -433,7 +433,9 @@ class Queue:
             return ahead
         if not lost_ns:
             return ahead + len(lane.waiters)
-        return ahead + sum([until_ns <= lost_ns and number in lane.waiters for until_ns, number in lane.cached])
+        soon = {number for until_ns, number in lane.cached if until_ns <= lost_ns}
+        waiting = [lane.waiters[number] for number in soon if number in lane.waiters]
+        return ahead + sum([0 < waiter.lost_ns <= lost_ns for waiter in waiting])  # not of a former instant
 
     def drain(self) -> list[Waiter]:
         """Remove and return every waiter."""
