@@ -462,15 +462,16 @@ class Queue:
         self, lane: _Lane, first: Waiter, cached: list[tuple[int, int]], owed: float, gone: Collection[int] = ()
     ) -> Waiter:
         """Of ``lane``, without the waiters in ``gone``, the one that goes next; entries of former waiters leave the heap."""
-        if first.returned or (owed and owed >= OVERTAKING * self.seconds_of(first.amounts)):
-            return first
+        chosen = first
         while cached:
             lost_ns, number = cached[0]
             waiter = lane.waiters.get(number)
             if waiter is not None and waiter.lost_ns == lost_ns and number not in gone:
-                return waiter
+                chosen = waiter
+                break
             heapq.heappop(cached)
-        return first
+        is_first = first.returned or (owed and owed >= OVERTAKING * self.seconds_of(first.amounts))
+        return first if is_first else chosen
 
     def _order(self, lane: _Lane) -> Iterator[tuple[Waiter, int]]:
         """The waiters of ``lane`` in the order in which they go, each with the number of the first that waits then."""
