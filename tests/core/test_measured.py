@@ -77,7 +77,7 @@ def test_a_refusal_measures_the_rate_which_becomes_a_quota_and_is_said_once():
     assert 60 < row["limit"] < 600
     learning = driver.pool.capacity.learning
     assert learning is not None
-    assert learning.notices == ["neither the settings nor the answers state the limit of requests: it is measured"]
+    assert learning.notices == ["no stated limit of requests explains the refusals: it is measured"]
 
 
 def test_a_refusal_needs_no_pause():

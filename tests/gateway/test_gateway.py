@@ -360,6 +360,20 @@ class TestKeys:
         keys.add("alice")
         assert "every request is refused; set OPENAI_API_KEY" in "\n".join(_greeting("", settings, settings.check({})))
 
+    @pytest.mark.parametrize(
+        ("provider", "variable"),
+        [
+            (None, "OPENAI_BASE_URL=http://gw/openai/v1"),
+            ("openai", "OPENAI_BASE_URL=http://gw/v1"),
+            ("anthropic", "ANTHROPIC_BASE_URL=http://gw"),
+        ],
+    )
+    def test_the_start_names_the_variable_of_the_provider_s_sdk(self, provider, variable, tmp_path):
+        config = Config.load(environ={}, given={"provider": provider} if provider else {})
+        settings = Settings(config=config, keys=tmp_path / "keys.json", host="127.0.0.1")
+        said = list(_greeting("http://gw", settings, settings.check({})))
+        assert f"in place of the provider's address: {variable}" in said
+
     def test_several_workers_do_not_start_without_a_store(self, monkeypatch, tmp_path):
         monkeypatch.chdir(tmp_path)
         done = CliRunner().invoke(app, ["serve", "--provider", "openai", "--workers", "2", "--store", "memory:"])

@@ -139,12 +139,16 @@ def _log(*, as_json: bool, level: str) -> None:
 def _greeting(address: str, settings: Settings, upstreams: Any) -> Iterator[str]:
     """The address, the servers, and the names of those that have a key."""
     from paceline.gateway.keys import Keys
+    from paceline.providers.registry import base_of
     from paceline.stores import NO_STORE
 
     own = [name for name, one in upstreams.items() if one.key]
     yield f"paceline gateway at {address}  (page: {address}/)"
-    base = "/v1" if upstreams.native is not None else "/openai/v1"
-    yield f"in place of the provider's address: OPENAI_BASE_URL={address}{base}"
+    if (native := upstreams.native) is not None and base_of(native.members[0].provider.name) == "anthropic":
+        yield f"in place of the provider's address: ANTHROPIC_BASE_URL={address}"
+    else:
+        base = "/v1" if native is not None else "/openai/v1"
+        yield f"in place of the provider's address: OPENAI_BASE_URL={address}{base}"
     none = "none, so that those of the clients are passed on"
     if Keys(settings.keys):
         first = next(one for _, one in upstreams.items())

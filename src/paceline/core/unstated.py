@@ -170,6 +170,4 @@ class Unstated:
             account.name = str(meter.quota)
             if account.unit not in self._said:
                 self._said.add(account.unit)
-                self._notices.append(
-                    f"neither the settings nor the answers state the limit of {account.unit}: it is measured"
-                )
+                self._notices.append(f"no stated limit of {account.unit} explains the refusals: it is measured")
