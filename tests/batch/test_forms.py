@@ -79,6 +79,22 @@ def test_another_row_at_the_same_place_is_another_request():
     assert first != second
 
 
+@pytest.mark.parametrize("name", ["url", "custom_id", "body"])
+def test_a_row_may_have_the_fields_of_a_request(name):
+    (line,), _ = lines(rows({name: "a", "text": "Why?"}), model="gpt-5", column="text")
+    assert line["body"]["messages"] == [{"role": "user", "content": "Why?"}]
+
+
+def test_a_table_of_mails():
+    (line,), _ = lines("custom_id,body\na,Why?\n", "p.csv", model="gpt-5", column="body")
+    assert line["body"]["messages"] == [{"role": "user", "content": "Why?"}]
+
+
+def test_a_long_prompt_in_a_table():
+    (line,), _ = lines("id,prompt\na," + "x" * 200_000 + "\n", "p.csv", model="gpt-5")
+    assert len(line["body"]["messages"][0]["content"]) == 200_000
+
+
 def test_lines_of_text():
     found, _ = lines("One?\n\nTwo?\n", "p.txt", model="gpt-5")
     assert [line["body"]["messages"][0]["content"] for line in found] == ["One?", "Two?"]
@@ -155,12 +171,36 @@ def test_a_form_that_is_not_known_is_one_error_with_a_command(content, name, for
         (rows({"prompt": "a"}, {"x": "a"}), "p.jsonl", {}, "p.jsonl: row 2 has no 'prompt'"),
         (rows({"prompt": 5}), "p.jsonl", {}, "row 1: its prompt is a int: it must be a text, or a list of messages"),
         (rows({"a": 1}), "p.jsonl", {"template": "{b}"}, "row 1 has no 'b'"),
+        (
+            rows({"a": None}),
+            "p.jsonl",
+            {"template": "{a}"},
+            "row 1: 'a', which the template names, has no value (None)",
+        ),
+        ('[{"a": NaN}]', "p.json", {"template": "{a}"}, "row 1: 'a', which the template names, has no value (nan)"),
+        (rows({"a": "b"}), "p.jsonl", {"template": "{a} {"}, "the template '{a} {' cannot be read: Single '{'"),
+        (rows({"a": "b"}), "p.jsonl", {"template": "{a.b}"}, "a brace of the text is written twice"),
+        (rows({"prompt": ["a"]}), "p.jsonl", {}, "row 1: its prompt is a list of str: it must be a text, or a list of"),
         ("[1]", "p.json", {}, "a row is a int: it must be an object, or a text"),
         (gzip.compress(b"id,text\n" * 99)[:30], "p.csv.gz", {}, "p.csv.gz: it cannot be read: "),
         (b"id,text\n\xff\xfe\xfd,a\n", "p.csv", {"column": "text"}, "it cannot be read: not UTF-8"),
         (rows(chat("a")), "p.jsonl", {}, "its lines are whole requests: leave out --model"),
     ],
-    ids=["fields", "column", "prompt", "template", "item", "gzip", "utf-8", "requests"],
+    ids=[
+        "fields",
+        "column",
+        "prompt",
+        "template",
+        "none",
+        "nan",
+        "brace",
+        "attribute",
+        "texts",
+        "item",
+        "gzip",
+        "utf-8",
+        "requests",
+    ],
 )
 def test_damage_is_named_with_its_place(content, name, form, message):
     with pytest.raises(QuotaError) as caught:

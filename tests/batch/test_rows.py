@@ -65,6 +65,20 @@ def test_a_journal_goes_on(ask, emulator, tmp_path):
     assert [row["answer"] for row in again[:3]] == [row["answer"] for row in first]
 
 
+@pytest.mark.parametrize("prompt", ["text", "Say {text}", lambda row: row["text"]])
+def test_rows_with_their_answers_are_the_same_rows(ask, emulator, tmp_path, prompt):
+    """A cell of a notebook that runs again gives them."""
+    rows = [{"text": row["text"]} for row in ROWS]
+    first = ask(rows, prompt=prompt, journal=tmp_path / "answers.jsonl")
+    before = sent(emulator)
+    assert ask(first, prompt=prompt, journal=tmp_path / "answers.jsonl") == first
+    assert sent(emulator) == before
+
+
+def test_an_answer_can_be_asked_about(ask):
+    assert ask([{"answer": "Yes."}], prompt="Translate: {answer}")[0]["error"] is None
+
+
 def test_an_error_is_that_of_its_row(ask, emulator):
     emulator.reset(latency_s=0.0, money_after=0, limits={"*": FAST})
     (row,) = ask(ROWS[:1], prompt="text")

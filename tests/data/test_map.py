@@ -318,6 +318,14 @@ class TestJournal:
         with pytest.raises(paceline.StoreError, match="not a database"):
             await quiet(double, [1], journal=journal)
 
+    async def test_a_damaged_value(self, journal):
+        await quiet(double, [1], journal=journal)
+        with sqlite3.connect(journal) as db:
+            db.execute("UPDATE entries SET entry = ?", (b"\xff{",))
+        db.close()
+        with pytest.raises(paceline.StoreError, match="is damaged: the value of"):
+            await quiet(double, [1], journal=journal)
+
     async def test_a_newer_format(self, journal):
         await quiet(double, [1], journal=journal)
         with sqlite3.connect(journal) as db:
@@ -464,6 +472,8 @@ def test_other_misuse():
         quiet([1], double)
     with pytest.raises(paceline.QuotaError, match="concurrency is 0"):
         quiet(double, [1], concurrency=0)
+    with pytest.raises(paceline.QuotaError, match="journal is an empty text"):
+        quiet(double, [1], journal="")
     with pytest.raises(paceline.QuotaError, match="key names the items in a journal"):
         quiet(double, [1], key="id")
 

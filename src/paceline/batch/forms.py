@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
+from math import isnan
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 from urllib.parse import quote
@@ -41,6 +42,8 @@ ANSWER_TOKENS: Final = 4_096
 _GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SEPARATORS: Final = {".tsv": "\t", ".tab": "\t"}
+_FIELD: Final = 2**31 - 1
+"""The longest field of a table that the module csv takes on every system. Its own limit is shorter than a long prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> tuple[BinaryIO, str]:
     """
     head = file.read(4)
     file.seek(0)
-    if not head.startswith((_GZIP, _ZSTD, _PARQUET, *_UTF16)) and _is_of_requests(file):
+    if not head.startswith((_GZIP, _ZSTD, _PARQUET, *_UTF16)) and _is_of_requests(file, form):
         if not form.is_plain:
             raise QuotaError(
                 f"{name}: its lines are whole requests: leave out --model, --column, --template, --key and --max-tokens"
@@ -145,8 +148,11 @@ def read_rows(path: str) -> Iterator[Iterator[Mapping[str, Any]]]:
         yield _rows(opened, _unpacked(opened, file, head)[0], path)[1]
 
 
-def _is_of_requests(file: BinaryIO) -> bool:
-    """Whether the first line is a request, or looks like one: then its faults are those of a request."""
+def _is_of_requests(file: BinaryIO, form: Form) -> bool:
+    """Whether the first line is a request, or looks like one: then its faults are those of a request.
+
+    Where ``form`` tells something about rows, only a line with the body of a request is one: rows have an ``url``, too.
+    """
     try:
         line = next((raw for _, raw in read_lines(file)), b"") or b""
         value = decode(line)
@@ -155,10 +161,17 @@ def _is_of_requests(file: BinaryIO) -> bool:
         return first == b"{" and not line.rstrip().endswith(b"{")  # a line of JSON with a mistake in it
     finally:
         file.seek(0)
+    if value and not form.is_plain:
+        return _is_whole(value)
     return not value or (
         ("body" in value or "params" in value or "url" in value or "custom_id" in value)
         and not ("request" in value or "prompt" in value or "messages" in value)
     )
+
+
+def _is_whole(row: Mapping[str, Any]) -> bool:
+    """Whether a row has the body of a request with its other fields."""
+    return any(isinstance(row.get(name), Mapping) for name in ("body", "params"))
 
 
 @contextmanager
@@ -245,6 +258,7 @@ def _row(value: Any) -> Mapping[str, Any]:
 
 
 def _table(reader: csv.DictReader[str]) -> Iterator[Mapping[str, Any]]:
+    csv.field_size_limit(_FIELD)  # of the process; it stays, because another thread may read a table, too
     for row in reader:
         if None in row or None in row.values():
             raise csv.Error(f"line {reader.line_num} has not as many fields as the header")
@@ -275,11 +289,12 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
         content = json.dumps(row, sort_keys=True, default=str)  # another row at the same place is another request
         return f"row-{number}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
-    if "custom_id" in row and ("body" in row or "params" in row):
+    is_told = form.column is not None or form.template is not None
+    if "custom_id" in row and _is_whole(row) and not is_told:
         return lambda _, row: dict(row), "whole requests"
-    if "request" in row and isinstance(row["request"], Mapping):
+    if isinstance(row.get("request"), Mapping) and not is_told:
         return _gemini(form, identity, name), f"requests of Gemini's Batch API, {by}"
-    field = None if form.column or form.template else next((field for field in BODIES if field in row), None)
+    field = None if is_told else next((field for field in BODIES if field in row), None)
     if field is not None and (field == "contents" or "model" in row):
         return _bodies(form, identity, field), f"bodies of requests, {by}"
     prompt, shown = _prompt(row, form)
@@ -289,9 +304,14 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
 
     def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
         said = prompt(row)
+        said = said.tolist() if hasattr(said, "tolist") else said  # pandas has the lists of a Parquet file as arrays
         messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
-        if not isinstance(messages, list):
-            raise TypeError(f"its prompt is a {type(said).__name__}: it must be a text, or a list of messages")
+        wrong = (
+            [messages] if not isinstance(messages, list) else [one for one in messages if not isinstance(one, Mapping)]
+        )
+        if wrong:
+            kind = ("" if wrong[0] is messages else "list of ") + type(wrong[0]).__name__
+            raise TypeError(f"its prompt is a {kind}: it must be a text, or a list of messages")
         return _asked(identity(number, row), form.model or row["model"], messages, form)
 
     return line, f"{shown} is the prompt of {form.model or 'its model'}, each {by}"
@@ -300,11 +320,44 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
 def _prompt(row: Mapping[str, Any], form: Form) -> tuple[Callable[[Mapping[str, Any]], Any] | None, str]:
     """What makes the prompt of a row, and the words for it."""
     if form.template is not None:
-        return form.template.format_map, "the template"
+        return _Template(form.template), "the template"
     column = form.column or next((column for column in PROMPTS if column in row), None)
     if column is None or column not in row:
         return None, ""
     return lambda row: row[column], f"{column!r}"
+
+
+class _Template:
+    """Makes the prompt of a row.
+
+    Raises:
+        QuotaError: The template cannot be read.
+        KeyError: The row has no such column.
+        TypeError: A value that the template names is missing: its prompt would have the word None or nan, and be paid.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __call__(self, row: Mapping[str, Any]) -> str:
+        try:
+            return self._text.format_map(_Given(row))
+        except (ValueError, AttributeError, IndexError) as error:
+            raise QuotaError(
+                f"the template {self._text[:60]!r} cannot be read: {error}; columns are in braces, and a brace of the text is "
+                "written twice: {{ or }}"
+            ) from None
+
+
+class _Given(dict[str, Any]):
+    """A row of which only values are read that are given."""
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        is_missing = value is None or type(value).__name__ in ("NAType", "NaTType")  # of pandas
+        if is_missing or (isinstance(value, float) and isnan(value)):
+            raise TypeError(f"{name!r}, which the template names, has no value ({value})")
+        return value
 
 
 def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:

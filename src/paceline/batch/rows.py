@@ -73,9 +73,13 @@ def run(
         raise ImportError(f"paceline.run needs the package {error.name}: pip install 'paceline[cli]'") from error
     found, table = _rows(rows)
     form = Form(model, key=key, max_tokens=max_tokens, schema=_schema_of(schema))
-    asked = found
+    # Rows that have their answers already, as a cell of a notebook that runs again gives them, are the same rows.
+    named = f"{{{prompt}}}" if isinstance(prompt, str) else ""
+    new = {name for name in (into, "error") if f"{{{name}" not in named and name != key}
+    asked = [{name: value for name, value in row.items() if name not in new} for row in found]
     if callable(prompt):
-        asked, form = [{**row, "prompt": prompt(row)} for row in found], replace(form, column="prompt")
+        prompts = [{"prompt": prompt(row)} for row in found]
+        asked, form = [row | one for row, one in zip(asked, prompts, strict=True)], replace(form, column="prompt")
     elif prompt is not None:
         form = replace(form, template=prompt) if "{" in prompt else replace(form, column=prompt)
     config = Config.load(given=settings, where="arguments")

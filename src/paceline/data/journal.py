@@ -93,10 +93,15 @@ class Journal:
         """The value of an item, or ``None``.
 
         Raises:
-            StoreError: The file cannot be read.
+            StoreError: The file cannot be read, or the value in it is damaged.
         """
         entry = self._entries.look_up([key]).get(key)
-        return None if entry is None else (json.loads(entry),)
+        try:
+            return None if entry is None else (json.loads(entry),)
+        except ValueError as error:
+            raise StoreError(
+                f"the journal {self._path} is damaged: the value of {key[:60]!r} is no JSON; delete its row, or name another file"
+            ) from error
 
     def keep(self, key: str, value: object, index: int) -> None:
         """Keep the value of the item at ``index``.

@@ -99,6 +99,8 @@ class Map(Generic[T, R]):
             raise TypeError(f"items is a {type(items).__name__}, which cannot be iterated over")
         if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
             raise QuotaError(f"concurrency is {concurrency!r}: it must be an integer, 1 or more, or None")
+        if journal is not None and not os.fspath(journal):
+            raise QuotaError("journal is an empty text: name a file, or leave journal out")
         if key is not None and journal is None:
             raise QuotaError("key names the items in a journal: give journal='FILE.db', too, or leave key out")
         self._function, self._items = function, items
