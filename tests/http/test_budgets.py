@@ -144,13 +144,13 @@ class TestBudget:
 class TestLimits:
     def test_requests_of_a_lane_wait(self, server):
         limiter = paceline.Limiter(
-            BIG, lanes=[paceline.LaneSpec("alice", limits=(Quota.parse("60 requests/min burst 5"),))]
+            BIG, lanes=[paceline.LaneSpec("alice", limits=(Quota.parse("90 requests/min burst 1"),))]
         )
         with client_of(limiter, server) as client, paceline.lane("alice"):
-            for _ in range(6):
+            for _ in range(2):  # the second one comes well before its time, on a busy machine too
                 assert ask(client).status_code == 200
         pool = limiter.status()["pools"]["lane/alice"]
-        assert pool["counts"] == {"granted": 6, "settled": 6}
+        assert pool["counts"] == {"granted": 2, "settled": 2}
         assert pool["wait_s"]["longest"] > 0
 
     def test_they_can_be_changed(self, server):
