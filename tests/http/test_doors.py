@@ -168,6 +168,30 @@ def test_who_says_what_it_is_keeps_it(world, limiter):
     }
 
 
+def test_anthropic_at_a_host_with_limits_of_its_own_is_charged_as_anthropic():
+    """What is written to the cache counts, and only the output that was made."""
+    usage = {
+        "input_tokens": 3,
+        "cache_creation_input_tokens": 10_000,
+        "cache_read_input_tokens": 0,
+        "output_tokens": 100,
+    }
+    answer = {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "text", "text": "x"}],
+        "usage": usage,
+    }
+    limiter = paceline.Limiter({"llm.internal/*": ["150k input_tokens/min", "60k output_tokens/min"]})
+    with httpx2.Client(transport=httpx2.MockTransport(lambda _: httpx2.Response(200, json=answer))) as client:
+        limiter.attach(client)
+        body = {**CHAT, "model": "claude-haiku-4-5", "max_tokens": 300}
+        client.post("http://llm.internal/v1/messages", json=body, headers={"anthropic-version": "2023-06-01"})
+    quotas = limiter.status()["pools"]["llm.internal/claude-haiku-4-5"]["quotas"]
+    assert [quota["spent"] for quota in quotas] == [10_003, 100]
+
+
 def test_a_client_that_is_attached_keeps_its_own_provider(world, limiter):
     with httpx2.Client() as client:
         limiter.attach(client, provider="anthropic")

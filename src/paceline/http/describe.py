@@ -234,9 +234,12 @@ def _log_unknown(provider: str, host: str) -> None:
 
 @lru_cache(maxsize=256)
 def _under_host(provider: Any, host: str, path: str) -> Any:
-    """The dialect of ``provider`` under the name of ``host``; OpenAI's with the reservations that unknown hosts need."""
+    """The dialect of ``provider`` under the name of ``host``; OpenAI's with the reservations that unknown hosts need.
+
+    OpenAI's reads the paths of Anthropic, too, but neither its usage nor its cache of prompts.
+    """
     generic: Any = provider_named(host)
-    if is_metered(generic, path):
+    if base_of(provider.name) != "anthropic" and is_metered(generic, path):
         return generic
     return under_name(provider, host)
 
