@@ -89,6 +89,7 @@ NOT_RUN = {
     r"--by 18:00": "depends on the time of day: tests/planner",
     r"redis://": "needs a Redis: tests/stores",
     r"^paceline (serve|emulate)": "a server: tests/gateway, tests/emulator, and docs/tutorials.md",
+    r"^claude$|extropy simulate": "needs another program: tests/frameworks/recipes and extropy",
     r"my_program|massgen|pytest|train\.py|paceline\.yaml": "needs the reader's program",
     r"^paceline status( http| 127|$)": "needs the program that it asks: tests/telemetry",
     r"--shard 1/3|requests\.shard": "needs the other shards: docs/tutorials.md",
@@ -117,6 +118,7 @@ def test_the_commands_of_a_block_run(block, paceline_emulator, tmp_path):
     body = {"model": "gpt-5", "input": "Hello", "max_output_tokens": 20}
     lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/responses", "body": body} for i in range(20)]
     (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / "prompts.csv").write_text("id,text\n1,One?\n2,Two?\n")
     (tmp_path / "examples" / "plan").mkdir(parents=True)
     for plan in (ROOT / "examples" / "plan").glob("*.toml"):
         text = plan.read_text("utf-8").replace("items = 10_000", "items = 200").replace('"60min"', '"5min"')

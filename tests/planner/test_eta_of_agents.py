@@ -21,7 +21,7 @@ def test_it_agrees_with_the_plan():
     phase = Phase(name="agents", models=POOL, calls=6, input_tokens=20_000, output_tokens=100, grows=500, think_s=2.0)
     work = Workload(phases=[phase], items=30, provider={"latency_s": 4.0})
     made = plan(work.work(), {"quotas": LIMITS})
-    assert forecast(TALK).total_s == pytest.approx(made.seconds, rel=0.1)
+    assert forecast(TALK).total_s == pytest.approx(made.seconds, rel=0.12)
     assert forecast(TALK).binds == {POOL: "450k input_tokens/min"}
 
 
