@@ -60,6 +60,10 @@ class LiteLLMTokenEstimator:
             return max(1, sum(count_tokens(text if isinstance(text, str) else json.dumps(text)) for text in texts))
 
 
+LATE_S = 1.0
+"""How much later a call of the factory's provider may come than others: it may have to connect first."""
+
+
 class TPMThrottle:
     """Tokens in any 60 s, over all threads and event loops.
 
@@ -341,7 +345,7 @@ def create_llm_provider(config: Config, throttle: TPMThrottle | None = None) -> 
     inner = PROVIDERS[config.llm_provider](config.model_name, config.api_key, config.api_base_url)
     return RateLimitedProvider(
         provider=inner,
-        throttle=throttle or TPMThrottle(config.max_tpm, config.tpm_safety_factor),
+        throttle=throttle or TPMThrottle(config.max_tpm, config.tpm_safety_factor, headroom_s=LATE_S),
         estimator=LiteLLMTokenEstimator(),
         retry_handler=RetryHandler(config.retry_max_attempts, config.retry_initial_wait),
         max_tokens_per_call=config.max_tokens_per_call,
