@@ -441,6 +441,25 @@ class TestThreads:
         assert sent == []
         assert limiter.try_acquire("jobs")
 
+    async def test_a_task_that_a_call_has_left_behind_goes_on(self):
+        limiter = paceline.Limiter({"jobs": "1 concurrency"})
+        held = await limiter.acquire("jobs")
+        behind = []
+
+        async def later():
+            async with limiter.acquire("jobs") as permit:
+                permit.settle()
+            return "sent"
+
+        async def call(_):
+            behind.append(asyncio.create_task(later()))
+            while not limiter.status()["pools"]["jobs"]["waiting"]:
+                await asyncio.sleep(0)
+
+        await quiet(call, [1])
+        held.settle()
+        assert await behind[0] == "sent"
+
     async def test_a_client_is_paced_once(self):
         """By its limiter, and not by the map, too."""
         limiter = paceline.Limiter({"openai/gpt-5": "60k requests/min"}, headroom_s=0)

@@ -19,13 +19,15 @@ class Place:
     Attributes:
         crowd: The crowd.
         waits: How many of its requests wait for a permit; one more until it has its first permit.
+        has_permit: Whether it has had a permit.
+        has_ended: Whether it has ended. A task that it has left behind may still wait for a permit.
     """
 
-    __slots__ = ("crowd", "has_permit", "waits")
+    __slots__ = ("crowd", "has_ended", "has_permit", "waits")
 
     def __init__(self, crowd: Crowd) -> None:
         self.crowd = crowd
-        self.waits, self.has_permit = 1, False
+        self.waits, self.has_permit, self.has_ended = 1, False, False
 
 
 _places: ContextVar[tuple[Place, ...]] = ContextVar("paceline_places", default=())
@@ -72,7 +74,7 @@ class Crowd:
         """Count a call that has ended."""
         with self._lock:
             self.ahead -= place.waits > 0
-            place.waits = 0
+            place.waits, place.has_ended = 0, True
         self._changed.set()
 
     def take(self) -> None:
@@ -96,7 +98,7 @@ class Crowd:
         """A wait for a permit, in the context of the one who waits; see :data:`~paceline.pacing.permit.around_waits`.
 
         Raises:
-            CallEndedError: After the wait, if the crowd has ended meanwhile.
+            CallEndedError: After the wait, if the crowd has ended meanwhile, and the call has not.
         """
         place = next((place for place in _places.get() if place.crowd is self), None)
         if place is None:
@@ -107,7 +109,7 @@ class Crowd:
             yield
         finally:
             self._wait(place, -1)
-        if self.has_ended:
+        if self.has_ended and not place.has_ended:
             raise CallEndedError
 
     def _wait(self, place: Place, change: int) -> None:
