@@ -1,4 +1,4 @@
-"""What the calls of a function have returned, by the keys of their items, so that a killed program pays for no item again."""
+"""What the calls of a function have returned, by the keys of their items, so that a killed program goes on where it stopped."""
 
 from __future__ import annotations
 
