@@ -174,7 +174,7 @@ class TestSchemas:
         assert (good["answer"], good["error"]) == ({"number": 5}, None)
         for row in (wrong, none):
             assert row["answer"] is None
-            assert row["error"].startswith("invalid_answer: the answer has not the form of the schema")
+            assert row["error"].startswith("invalid_answer: the answer does not match the schema")
             assert "five" not in row["error"]
 
     @pytest.mark.parametrize(

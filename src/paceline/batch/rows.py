@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from paceline.batch.forms import Form, lines_of, read_rows
 from paceline.core.results import QuotaError
-from paceline.pacing.owners import in_a_loop
-
-T = TypeVar("T")
-
-JOIN_S = 0.2
-"""How often a thread that waits for another one looks for an interrupt, which does not end a wait on Windows."""
+from paceline.pacing.owners import in_a_loop, in_a_thread
 
 
 def run(
@@ -92,7 +87,9 @@ def run(
         output = Path(journal) if journal is not None else Path(folder) / "answers.jsonl"
         shown = view(quiet=not progress)
         with logged(shown):
-            code, _ = _run(lambda: Job(str(source), str(output), config).run(shown), interrupts)
+            job = partial(Job(str(source), str(output), config).run, shown)
+            # The loop of a notebook runs here. An interrupt stops the job as Ctrl-C stops the command.
+            code, _ = in_a_thread(job, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else job()
         answers = _answers(output)
     if code == INTERRUPTED:
         raise KeyboardInterrupt
@@ -118,7 +115,7 @@ def _read(schema: Any, text: str | None, error: str | None) -> tuple[Any, str | 
             return schema.model_validate_json(text).model_dump(mode="json"), None
         value = json.loads(text)
     except ValueError as invalid:
-        return None, f"invalid_answer: the answer has not the form of the schema ({type(invalid).__name__})"
+        return None, f"invalid_answer: the answer does not match the schema ({type(invalid).__name__})"
     try:
         jsonschema = import_module("jsonschema")
     except ImportError:
@@ -126,7 +123,7 @@ def _read(schema: Any, text: str | None, error: str | None) -> tuple[Any, str | 
     wrong = next(jsonschema.validators.validator_for(schema)(schema).iter_errors(value), None)
     if wrong is None:
         return value, None
-    return None, f"invalid_answer: the answer has not the form of the schema (at {wrong.json_path}: {wrong.validator})"
+    return None, f"invalid_answer: the answer does not match the schema (at {wrong.json_path}: {wrong.validator})"
 
 
 _Table = Callable[[list[dict[str, Any]], dict[str, list[Any]]], Any]
@@ -198,30 +195,3 @@ def text_of(body: Mapping[str, Any]) -> str:
         case _:
             return json.dumps(body)
     return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
-
-
-def _run(job: Callable[[], T], interrupts: Mapping[int, Callable[[], object]]) -> T:
-    """Run the job here, or in a thread where an event loop runs here; an interrupt stops it as Ctrl-C stops the command."""
-    if not in_a_loop():
-        return job()
-    outcome: list[T] = []
-    errors: list[BaseException] = []
-    ended = threading.Event()  # an interrupted join() takes a thread for ended, before Python 3.13
-
-    def work() -> None:
-        try:
-            outcome.append(job())
-        except BaseException as error:  # noqa: BLE001  (it is raised by the caller)
-            errors.append(error)
-        ended.set()
-
-    thread = threading.Thread(target=work, name="paceline-run")
-    thread.start()
-    while not ended.is_set():
-        try:
-            ended.wait(JOIN_S)
-        except KeyboardInterrupt:
-            interrupts.get(thread.ident or 0, lambda: None)()
-    if errors:
-        raise errors[0]
-    return outcome[0]

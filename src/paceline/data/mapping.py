@@ -28,7 +28,7 @@ from paceline.core.results import PacelineWarning, QuotaError, StoreError
 from paceline.data.crowd import AHEAD, CallEndedError, Crowd, Place
 from paceline.data.journal import Journal, Keys
 from paceline.data.progress import bar
-from paceline.pacing.owners import in_a_loop, is_async
+from paceline.pacing.owners import in_a_loop, in_a_thread, is_async
 from paceline.pacing.permit import around_waits
 
 T = TypeVar("T")
@@ -39,9 +39,6 @@ MOST, MOST_THREADS = 5_000, 512
 
 JOURNAL_WAIT_S, JOURNAL_AGAIN_S = 60.0, 1.0
 """While the journal cannot be written to, a value is written again for so long, and so often. It is paid for already."""
-
-JOIN_S = 0.2
-"""How often a thread that waits for another one looks for an interrupt, which does not end a wait on Windows."""
 
 log = logging.getLogger("paceline")
 
@@ -182,9 +179,8 @@ class _Calls(Generic[T, R]):
 
     async def _feed(self, items: Iterable[T] | AsyncIterable[T]) -> None:
         """Start the calls, in the order of the items."""
-        alone = (
-            self._journal is not None
-        )  # a value that the journal cannot keep is found before many calls are paid for
+        # The first call goes alone: a value that the journal cannot keep is found before many calls are paid for.
+        alone = self._journal is not None
         async with asyncio.TaskGroup() as calls, aclosing(_numbered(items)) as numbered:
             async for index, item in numbered:
                 key = "" if self._journal is None else self._keys.of(index, item)
@@ -225,8 +221,8 @@ class _Calls(Generic[T, R]):
 
     async def _in_a_thread(self, item: T) -> Any:
         """The result of a sync function, in a thread that does not outlive the program."""
-        loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
-        context = copy_context()
+        loop, context = asyncio.get_running_loop(), copy_context()
+        future = loop.create_future()
 
         def settle(method: Callable[[Any], None], value: object) -> None:
             if not future.done():
@@ -316,7 +312,7 @@ def map(  # noqa: A001
         async for done in paceline.map(ask, texts):  # as they come
             print(done.index, done.value)
 
-    New calls start while less than 64 wait for a permit. So a function whose client is attached is paced by it, and runs as
+    New calls start while fewer than 64 wait for a permit. So a function whose client is attached is paced by it, and runs as
     often at a time as that needs; one that asks for no permits runs 64 times at a time. An exception of one call ends no
     other one.
 
@@ -363,43 +359,19 @@ def map_sync(
             await map(function, items, journal=journal, key=key, concurrency=concurrency, progress=progress),
         )
 
-    return asyncio.run(results()) if not in_a_loop() else _in_another_loop(results)
+    if not in_a_loop():
+        return asyncio.run(results())
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
 
-
-def _in_another_loop(results: Callable[[], Awaitable[R]]) -> R:
-    """What ``results`` returns in an event loop of its own, in a thread; an interrupt of this thread cancels it."""
-    outcome: list[R] = []
-    errors: list[BaseException] = []
-    started, ended = threading.Event(), threading.Event()
-    main: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
-
-    async def run() -> R:
-        main.append((asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())))
-        started.set()
+    async def cancellable() -> Results[R]:
+        running.append((asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())))
         return await results()
 
-    def work() -> None:
-        try:
-            outcome.append(asyncio.run(run()))
-        except BaseException as error:  # noqa: BLE001  (it is raised by the caller)
-            errors.append(error)
-        started.set()
-        ended.set()
-
-    thread = threading.Thread(target=copy_context().run, args=(work,), name="paceline-map", daemon=True)
-    thread.start()
-    try:
-        while not ended.wait(JOIN_S):
-            pass
-    except BaseException:
-        if started.wait(1) and main and not ended.is_set():
-            loop, task = main[0]
+    def cancel(_: int) -> None:
+        for loop, task in running:
             loop.call_soon_threadsafe(task.cancel)
-        ended.wait(5)
-        raise
-    if errors:
-        raise errors[0]
-    return outcome[0]
+
+    return in_a_thread(lambda: asyncio.run(cancellable()), cancel)
 
 
 @contextmanager

@@ -5,15 +5,22 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextvars import copy_context
 from functools import cache
 from importlib import import_module
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, cast
 
 if TYPE_CHECKING:
     import asyncio
 
     Futures: TypeAlias = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
+
+
+T = TypeVar("T")
+
+LOOK_S = 0.2
+"""How often a thread that waits for another one looks for an interrupt, which does not end a wait on Windows."""
 
 
 class Owner(Protocol):
@@ -94,6 +101,42 @@ def running_loop() -> Callable[[], object]:
 def is_async(function: object) -> bool:
     """Whether a call of it is to be awaited: a coroutine function, or an object with such a ``__call__``."""
     return iscoroutinefunction(function) or iscoroutinefunction(getattr(type(function), "__call__", None))  # noqa: B004
+
+
+def in_a_thread(work: Callable[[], T], interrupt: Callable[[int], object]) -> T:
+    """What ``work`` returns, in a thread of its own; this thread waits, and can be interrupted on each system.
+
+    Args:
+        work: The work, in a copy of this context.
+        interrupt: Ends the work at an interrupt of this thread. It gets the id of the other thread.
+
+    Raises:
+        KeyboardInterrupt: It was interrupted, and the work has raised.
+    """
+    outcome: list[T] = []
+    errors: list[BaseException] = []
+    ended, interrupted = threading.Event(), False  # join() takes an interrupted wait for the end, before Python 3.13
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:  # noqa: BLE001  (it is raised by the caller)
+            errors.append(error)
+        ended.set()
+
+    thread = threading.Thread(target=copy_context().run, args=(run,), name="paceline-work", daemon=True)
+    thread.start()
+    while not ended.is_set():
+        try:
+            ended.wait(LOOK_S)
+        except KeyboardInterrupt:
+            interrupted = True
+            interrupt(thread.ident or 0)
+    if errors and interrupted:
+        raise KeyboardInterrupt from errors[0]
+    if errors:
+        raise errors[0]
+    return outcome[0]
 
 
 def in_a_loop() -> bool:
