@@ -21,11 +21,10 @@ from itertools import chain
 from math import isnan
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
-from urllib.parse import quote
 
 from paceline.batch.requests import BadLineError, decode, read_lines
 from paceline.core.results import QuotaError
-from paceline.providers.registry import maker, provider_named
+from paceline.providers.registry import generate_path, maker, output_limit, provider_named
 
 PROMPTS: Final = ("prompt", "messages")
 """The columns that are taken for the prompt if none is named."""
@@ -420,17 +419,14 @@ def _asked(custom_id: str | int, model: str, messages: list[Any], form: Form) ->
         return _generate(
             custom_id, model, {"contents": contents, **({"generationConfig": settings} if settings else {})}
         )
-    # OpenAI's newer models refuse max_tokens, and most other servers know no other name.
-    name = "max_completion_tokens" if home in ("openai", "azure", "groq") else "max_tokens"
-    body = {"model": model, "messages": messages, **({name: form.max_tokens} if form.max_tokens else {})}
+    body = {"model": model, "messages": messages, **({output_limit(home): form.max_tokens} if form.max_tokens else {})}
     if form.schema is not None:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.schema}}
     return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
 
 
 def _generate(custom_id: str | int, model: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    path = f"/v1beta/models/{quote(model, safe='')}:generateContent"
-    return {"custom_id": custom_id, "method": "POST", "url": path, "body": dict(body)}
+    return {"custom_id": custom_id, "method": "POST", "url": generate_path(model), "body": dict(body)}
 
 
 def _home(model: str, form: Form) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -18,7 +18,15 @@ from paceline.http import pace_transport
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.retry import RetryPolicy
 from paceline.providers.base import Provider
-from paceline.providers.registry import is_provider, locate, maker, provider_for_host, provider_named
+from paceline.providers.registry import (
+    generate_path,
+    is_provider,
+    locate,
+    maker,
+    output_limit,
+    provider_for_host,
+    provider_named,
+)
 from paceline.providers.tables import listing
 
 MAX_OUTPUT_TOKENS: Final = 16
@@ -136,17 +144,15 @@ def _request(provider: str, model: str, key: str) -> tuple[str, dict[str, str], 
         return "/v1/messages", headers, {"model": model, "max_tokens": 1, "messages": messages}
     if provider == "gemini":
         contents = [{"role": "user", "parts": [{"text": TEXT}]}]
-        path = f"/v1beta/models/{quote(model, safe='')}:generateContent"
         settings = {"maxOutputTokens": MAX_OUTPUT_TOKENS}
-        return path, {"x-goog-api-key": key}, {"contents": contents, "generationConfig": settings}
+        return generate_path(model), {"x-goog-api-key": key}, {"contents": contents, "generationConfig": settings}
     if provider == "cohere":
         return "/v2/chat", bearer, {"model": model, "max_tokens": MAX_OUTPUT_TOKENS, "messages": messages}
     base, headers = _BASES.get(provider, "/v1"), {"api-key": key} if provider == "azure" else bearer
     if "embed" in model.lower():
         return f"{base}/embeddings", headers, {"model": model, "input": TEXT}
-    # OpenAI's newer models refuse max_tokens, most other servers know no other name.
-    most = "max_completion_tokens" if provider in ("openai", "azure", "groq") else "max_tokens"
-    return f"{base}/chat/completions", headers, {"model": model, most: MAX_OUTPUT_TOKENS, "messages": messages}
+    body = {"model": model, output_limit(provider): MAX_OUTPUT_TOKENS, "messages": messages}
+    return f"{base}/chat/completions", headers, body
 
 
 class _Recorder(httpx2.BaseTransport):

@@ -206,6 +206,21 @@ CREDENTIALS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key", "azu
 """The header of the key, where it is not ``authorization: Bearer KEY``."""
 
 
+def output_limit(provider: str) -> str:
+    """The field that bounds the output of a chat request in OpenAI's form, by the name of the provider.
+
+    OpenAI's newer models refuse ``max_tokens``, and most other servers know no other name.
+    """
+    return "max_completion_tokens" if provider in ("openai", "azure", "groq") else "max_tokens"
+
+
+def generate_path(model: str) -> str:
+    """The path of a request to ``model`` in Gemini's form."""
+    from urllib.parse import quote
+
+    return f"/v1beta/models/{quote(model, safe='')}:generateContent"
+
+
 def credentials(provider: Provider, path: str, key: str) -> tuple[str, str]:
     """The name and the value of the header that has the key, for a request to ``path``.
 
