@@ -35,8 +35,9 @@ def test_conversations_continue_while_their_prompts_are_cached(name):
     turns, charged, half_s, _, wait_s, refused = world.model["rule"]
     assert found.figures[0] >= 0.9 * turns
     assert found.figures[1] <= 1.25 * charged
-    assert found.figures[2] <= 1.15 * half_s
-    assert found.figures[4] <= 1.25 * wait_s  # K is the longest: 1.1 to 1.24 by small changes of the order
+    half, waits = (1.15, 1.25) if name == "K" else (1.1, 1.1)  # K: 1.1 to 1.24 by small changes of the order
+    assert found.figures[2] <= half * half_s
+    assert found.figures[4] <= waits * wait_s
     assert found.refused <= refused + 3
     assert not found.failed
 
