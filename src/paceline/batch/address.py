@@ -117,7 +117,7 @@ def joined(root: str, path: str) -> str:
     """The URL of ``path`` below the server's ``root``.
 
     A root with a version of its own (``/api/paas/v4``, ``/v1beta/openai``) replaces the version at the beginning of the path,
-    and a path that begins with that of the root is not appended to it.
+    and a path that begins with the path of the root is not appended to it.
     """
     base = urlsplit(root).path
     if base and path.startswith(f"{base}/"):

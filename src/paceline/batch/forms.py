@@ -148,7 +148,7 @@ def read_rows(path: str) -> Iterator[Iterator[Mapping[str, Any]]]:
 
 
 def _is_of_requests(file: BinaryIO, form: Form) -> bool:
-    """Whether the first line is a request, or looks like one: then its faults are those of a request.
+    """Whether the first line is a request, or looks like one: then its faults are reported as faults of a request.
 
     Where ``form`` tells something about rows, only a line with the body of a request is one: rows have an ``url``, too.
     """
@@ -349,7 +349,7 @@ class _Template:
 
 
 class _Given(dict[str, Any]):
-    """A row of which only values are read that are given."""
+    """A row. To read a missing value is an error."""
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)

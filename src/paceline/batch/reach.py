@@ -22,7 +22,7 @@ UNTRUSTED_MAX: Final = 10
 REASON_MAX: Final = 200
 
 SOCKETS: Final = 10_000
-"""The first of the numbers of errors of Windows' sockets, of which os.strerror knows none."""
+"""The first error number of Windows' sockets. os.strerror has no words for them."""
 
 NO_TLS: Final = "WRONG_VERSION_NUMBER"
 """What OpenSSL says of a server that answers a handshake with something else, such as plain HTTP."""

@@ -1,4 +1,4 @@
-"""``paceline.run``: the requests of a table, from Python; the engine is that of the command."""
+"""``paceline.run``: the requests of a table, from Python, by the engine of the command."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class FoundMeter(Meter, Generic[T]):
         return self.charge(now_ns, amount)
 
     def level(self, now_ns: int) -> float:
-        """1 if an attempt may go, else 0: there is no amount of which something is left."""
+        """1 if an attempt may go, else 0: there is no amount, so nothing of it can be left."""
         return float(self.earliest(now_ns, 1.0) <= now_ns)
 
     def full_ns(self, now_ns: int) -> int | None:  # noqa: ARG002

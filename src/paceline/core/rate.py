@@ -75,7 +75,7 @@ WAIT_MIN_S = 0.05
 """The shortest wait while nothing is admitted: refusals need longer to come back."""
 
 PROOF_N = 6
-"""So many attempts that were admitted after a refusal prove a rate: that of all but one of them, for any burst. Fewer of them find
+"""So many attempts that were admitted after a refusal prove the rate of all but one of them, for any burst. Fewer of them find
 chance sooner, and then a trailing minute looks like it, too."""
 
 CHECK_SHARE = 0.8
@@ -94,7 +94,7 @@ SMALL_SHARE, BARRED_NS = 0.2, 30 * NS
 nothing is taken for chance for so long."""
 
 COUNTED_N = 128
-"""A share is that of the last attempts, so many to twice as many."""
+"""A share is counted over the last attempts, so many to twice as many."""
 
 SHARE_MAX = 0.75
 """No larger share is taken for chance. It would be an outage."""
@@ -161,7 +161,7 @@ class Event(Enum):
     ADMITTED = "admitted"  # the probe was not refused
     EXPLAINED = "explained"  # the refusals had another reason than the rate
     DOUBTED = "doubted"  # a refusal contradicts the measured rate
-    PROVEN = "proven"  # a rate is sure to be admitted, or that of a refused share must be checked
+    PROVEN = "proven"  # a rate is sure to be admitted, or the rate beside a refused share must be checked
     UPHELD = "upheld"  # a check has confirmed what was known
     REFUTED = "refuted"  # an attempt was refused in a check
 

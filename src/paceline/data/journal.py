@@ -34,7 +34,7 @@ class Keys:
         """The key of the item at ``index``.
 
         Raises:
-            QuotaError: It has none, it is that of an earlier item, or there is no ``key`` and the item is no JSON value.
+            QuotaError: It has none, an earlier item has it, or there is no ``key`` and the item is no JSON value.
         """
         key = self._hash(index, item) if self._key is None else self._own(index, item)
         self._seen[key] += 1

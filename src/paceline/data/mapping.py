@@ -349,7 +349,7 @@ def map_sync(
 ) -> Results[R]:
     """The results of :func:`map`, for programs without an event loop, and for sync functions anywhere.
 
-    The arguments and errors are those of :func:`map`. Where an event loop runs already (a notebook), an async function gets
+    The arguments and errors are the same as of :func:`map`. Where an event loop runs already (a notebook), an async function gets
     another loop in a thread: clients that are bound to a loop need ``await paceline.map(...)`` there.
     """
 
