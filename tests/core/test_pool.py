@@ -330,7 +330,7 @@ class TestStore:
         assert isinstance(outcome, WaitUntil)
         assert store.exchange(T0 + NS) == [waiter]
         assert waiter.outcome == NeverFits("tokens", 51, 50)
-        assert (store.pool.waited_ns, store.pool.queue.length) == (0, 0)
+        assert (store.pool.waits.total_ns, store.pool.queue.length) == (0, 0)
 
     def test_a_forked_child_has_none_of_the_waiters(self):
         store = Store("60 requests/min")

@@ -254,7 +254,7 @@ class TestPoolsThatNobodyHasUsed:
         assert limiter.pacer.pools._made == {}
         limiter.try_acquire("jobs", requests=0).cancel()
         used = limiter.status()["pools"]["jobs"]
-        assert used | {"counts": {}} == before["jobs"]
+        assert used | {"counts": {}, "waits": {}} == before["jobs"]
         assert list(used) == list(before["jobs"])
 
     def test_under_the_pool_s_own_name(self):

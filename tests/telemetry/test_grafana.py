@@ -1,17 +1,20 @@
-"""The dashboard uses exported names and labels only."""
+"""The dashboard and the alerts use exported names and labels only."""
 
 import json
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import paceline
 from paceline.telemetry.prometheus import exposition
 from paceline.testing import ManualClock
 
-DASHBOARD = json.loads((Path(__file__).parents[2] / "examples/gateway/grafana.json").read_text())
+EXAMPLES = Path(__file__).parents[2] / "examples/gateway"
+DASHBOARD = json.loads((EXAMPLES / "grafana.json").read_text())
+[ALERTS] = yaml.safe_load((EXAMPLES / "alerts.yml").read_text())["groups"]
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +23,8 @@ def exported():
     limiter = paceline.Limiter({"openai/gpt-5": "500 requests/min"}, clock=ManualClock())
     limiter.acquire("openai/gpt-5").wait().refused(retry_after_s=3.0)
     status = limiter.status()
+    status["pools"]["openai/gpt-5"]["store"] = {"state": "joined"}
+    status["unpaced"] = [{"provider": "openai", "host": "h", "kind": "k", "count": 1}]
     status["pools"]["openai/gpt-5"]["lanes"] = {"a": 1}
     families = text_string_to_metric_families(exposition(status).decode())
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}
@@ -53,3 +58,13 @@ def test_its_parts():
         grid = panel["gridPos"]
         assert grid["x"] + grid["w"] <= 24
         assert panel["type"] == "row" or panel["datasource"]["uid"] == "${datasource}"
+
+
+def test_each_alert_is_on_something_that_is_exported(exported):
+    assert {"PacelineRefused", "PacelineStoreAway"} <= {rule["alert"] for rule in ALERTS["rules"]}
+    for rule in ALERTS["rules"]:
+        names = re.findall(r"(paceline_\w+)(\{[^}]*\})?", rule["expr"])
+        assert names or rule["expr"].startswith("up{job="), rule["alert"]
+        for name, braces in names:
+            assert name in exported, rule["alert"]
+            assert set(re.findall(r"(\w+)\s*=", braces)) <= exported[name], rule["alert"]

@@ -178,13 +178,51 @@ class TestMetrics:
             for name, family in found.items()
         }
         pool = {"pool": "openai/gpt-5"}
-        assert value["paceline_refusals"] == [(pool | {"kind": "rate"}, 1)]
-        assert value["paceline_permits"] == [(pool | {"event": "granted"}, 1)]
+        kinds = ("rate", "growth", "capacity", "money", "never_fits")  # each is there before it happens
+        assert value["paceline_refusals"] == [(pool | {"kind": kind}, kind == "rate") for kind in kinds]
+        assert value["paceline_permits"] == [
+            (pool | {"event": event}, event == "granted") for event in ("granted", "settled", "cancelled")
+        ]
         assert value["paceline_cool_down_seconds"] == [(pool, 3.0)]
         assert value["paceline_rpm_limit"] == [(pool, 500)]
         assert value["paceline_rate_limit_429_count"] == [(pool, 1)]
         quota = pool | {"quota": "500 requests/min", "unit": "requests"}
         assert value["paceline_quota_limit"] == [(quota, 500)]
+
+    def test_waits_are_histograms_by_pool_and_by_lane(self, limiter):
+        async def main(clock):
+            limiter = paceline.Limiter({"a": "60 requests/min burst 1", "b": "60 requests/min burst 1"}, clock=clock)
+            for number in range(103):  # the bucket of the first is not full yet: it starts a headroom below
+                with paceline.lane(f"lane_{number}"):
+                    limiter.try_acquire("b")
+                    clock.advance(2)
+            with paceline.lane("lane_7"):
+                for _ in range(4):
+                    async with limiter.acquire("a"):
+                        pass
+            return limiter
+
+        samples = {}
+        for name, family in self.families(run_virtual(main)).items():
+            if "wait_seconds" in name:
+                assert family.type in ("histogram", "counter")
+                samples |= {(one.name, *sorted(one.labels.items())): one.value for one in family.samples}
+        bucket = "paceline_wait_seconds_bucket"
+        assert [samples[bucket, ("le", le), ("pool", "a")] for le in ("0.5", "1.0", "2.5", "+Inf")] == [1, 1, 4, 4]
+        assert samples["paceline_wait_seconds_sum", ("pool", "a")] == pytest.approx(3, abs=0.5)
+        assert samples["paceline_lane_wait_seconds_count", ("lane", "lane_7")] == 5
+        assert samples["paceline_lane_wait_seconds_sum", ("lane", "lane_7")] == pytest.approx(3, abs=0.5)
+        assert samples["paceline_lane_wait_seconds_count", ("lane", "other")] == 2
+        assert samples["paceline_wait_seconds_count", ("pool", "b")] == 102
+        assert sum(1 for name, *_ in samples if name == "paceline_lane_wait_seconds_count") == 101
+
+    def test_of_a_store_it_says_whether_it_answers(self, tmp_path):
+        limiter = paceline.Limiter({"jobs": "60 requests/min"}, store=f"sqlite:{tmp_path}/q.db")
+        limiter.acquire("jobs").wait().settle()
+        found = self.families(limiter)
+        limiter.close()
+        assert [(one.labels, one.value) for one in found["paceline_store_up"].samples] == [({"pool": "jobs"}, 1)]
+        assert found["paceline_build_info"].samples[0].labels["version"] == paceline.__version__
 
     def test_lanes_are_bounded(self, limiter):
         async def main(clock):

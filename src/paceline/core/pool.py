@@ -35,6 +35,7 @@ from paceline.core.results import (
 )
 from paceline.core.silence import Silence
 from paceline.core.stop import Stop
+from paceline.core.waits import Waits
 
 WAITING_MAX = 1_000_000
 """The default bound of a queue; a waiter takes about half a kilobyte."""
@@ -58,8 +59,7 @@ class Pool:
         wake_ns: When :meth:`pump` must be called if no event comes before; ``None`` for never.
         counts: How many attempts were granted, settled, cancelled, refused (by kind), expired and lost, how many overtook
             others, and how often the store was lost.
-        waited_ns: The sum of the waits of all granted attempts.
-        longest_ns: The longest of these waits.
+        waits: The waits of all granted attempts.
         saved_tokens: The cached tokens of the requests whose cache would not have lived through the work that they overtook.
         estimates: Per unit the sums of the reserved and of the true amounts, over all attempts with a known true cost.
         silence: Whether its attempts get answers.
@@ -75,7 +75,8 @@ class Pool:
         self.queue.seconds_of = self._seconds_of
         self.wake_ns: int | None = None
         self.counts: defaultdict[str, int] = defaultdict(int)  # three times as fast as a Counter
-        self.waited_ns = self.longest_ns = self.saved_tokens = 0
+        self.waits = Waits()
+        self.saved_tokens = 0
         self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._stop = Stop()
         self.progress = Progress()
@@ -222,11 +223,6 @@ class Pool:
                 if overtaken * NS > head.lost_ns - now_ns:
                     self.saved_tokens += head.cached_tokens
             head.outcome = decision
-            if isinstance(decision, Reservation):
-                waited_ns = now_ns - head.arrived_ns
-                self.waited_ns += waited_ns
-                if waited_ns > self.longest_ns:
-                    self.longest_ns = waited_ns
             done.append(head)
         late = self._overdue(now_ns, now_ns)
         self._set_wake(now_ns, None if late else until)
@@ -441,6 +437,7 @@ class Pool:
         decision = self.capacity.reserve(now_ns, waiter)
         if isinstance(decision, Reservation):
             self.counts["granted"] += 1
+            self.waits.add(waiter.lane.name, now_ns - waiter.arrived_ns)
         return decision
 
     def _overdue(self, now_ns: int, deadline_ns: int) -> list[Waiter]:

@@ -68,6 +68,13 @@ class WaiterStatus(TypedDict):
     lost_in_s: float | None
 
 
+class Waited(TypedDict):
+    """The waits of the granted requests of a lane: how many up to each of ``paceline.core.waits.BOUNDS_S`` and above, and their sum."""
+
+    counts: list[int]
+    sum_s: float
+
+
 class PoolStatus(TypedDict):
     """The state of a pool: docs/status.md has the meaning of each field."""
 
@@ -82,6 +89,7 @@ class PoolStatus(TypedDict):
     stopped: str | None
     counts: dict[str, int]
     wait_s: dict[str, float]
+    waits: dict[str, Waited]
     estimates: dict[str, dict[str, float | None]]
     cache: dict[str, Any] | None
     metrics: dict[str, Any]
@@ -160,9 +168,10 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
         "stopped": pool.stopped.reason if pool.stopped else None,
         "counts": {name: count for name, count in sorted(pool.counts.items()) if count},
         "wait_s": {
-            "mean": round(pool.waited_ns / NS / max(pool.counts.get("granted", 0), 1), 3),
-            "longest": round(pool.longest_ns / NS, 3),
+            "mean": round(pool.waits.total_ns / NS / max(pool.counts.get("granted", 0), 1), 3),
+            "longest": round(pool.waits.longest_ns / NS, 3),
         },
+        "waits": {lane: {"counts": row[:-1], "sum_s": row[-1] / NS} for lane, row in pool.waits.lanes.items()},
         "estimates": {
             unit: {
                 "estimated": _rounded(unit, estimated),
@@ -200,7 +209,7 @@ def metrics(pool: Pool, now_ns: int) -> dict[str, Any]:
     return found | {
         "in_flight": pool.ledger.in_flight,
         "rate_limit_429_count": counts.get("refused_rate", 0) + counts.get("refused_growth", 0),
-        "rate_limit_wait_seconds": round(pool.waited_ns / NS, 3),
+        "rate_limit_wait_seconds": round(pool.waits.total_ns / NS, 3),
         "estimate_ratio": round(actual / estimated, 4) if estimated else None,
     }
 

@@ -49,12 +49,23 @@ def _pool(found: list[Any]) -> dict[str, Any]:
     waited_s = sum(pool["wait_s"]["mean"] * count for pool, count in zip(found, granted, strict=True))
     longest_s = max(pool["wait_s"]["longest"] for pool in found)
     first["wait_s"] = {"mean": round(waited_s / max(sum(granted), 1), 3), "longest": longest_s}
+    first["waits"] = added(pool["waits"] for pool in found)
     first["estimates"] = _estimates(pool["estimates"] for pool in found)
     first["cache"] = _cache([pool["cache"] for pool in found if pool.get("cache")])
     first["metrics"] = dict(first["metrics"]) | {
         name: round(sum(pool["metrics"][name] for pool in found), 3) for name in _METRICS_ADDED
     }
     return first
+
+
+def added(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The ``waits`` of several statuses, added up by lane."""
+    total: dict[str, Any] = {}
+    for lane, row in ((lane, row) for table in tables for lane, row in table.items()):
+        before = total.get(lane, {"counts": [0] * len(row["counts"]), "sum_s": 0.0})
+        counts = [a + b for a, b in zip(before["counts"], row["counts"], strict=True)]
+        total[lane] = {"counts": counts, "sum_s": before["sum_s"] + row["sum_s"]}
+    return total
 
 
 def _summed(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -69,6 +69,7 @@ SCHEMAS: Final = {
         stopped=MAYBE_TEXT,
         counts=_table(COUNT),
         wait_s=_object(mean=NUMBER, longest=NUMBER),
+        waits=_table(_object(counts=_list(COUNT), sum_s=NUMBER)),
         estimates=_table(_object(estimated=NUMBER, actual=NUMBER, ratio=MAYBE_NUMBER)),
         cache={
             "type": ["object", "null"],

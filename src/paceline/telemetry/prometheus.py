@@ -6,11 +6,18 @@ prefix ``paceline_``; beside them are families with a label for each quota, lane
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
+from itertools import accumulate
 from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.utils import floatToGoString
+
+from paceline.core.waits import BOUNDS_S, OTHER
+from paceline.telemetry.merged import added
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
@@ -33,6 +40,21 @@ _POOL: Final = {
 }
 _SECONDS: Final = {"reset_s": "reset_seconds", "cool_down_s": "cool_down_seconds", "eta_s": "queue_eta_seconds"}
 _CACHED: Final = ("read", "written", "lost_waiting", "lost_away", "saved")
+_NONE_YET: Final = dict.fromkeys(
+    (
+        "granted",
+        "settled",
+        "cancelled",
+        "refused_rate",
+        "refused_growth",
+        "refused_capacity",
+        "refused_money",
+        "refused_never_fits",
+    ),
+    0,
+)
+"""Counts that are 0 until something happens: an alert on their growth needs a first value."""
+
 _COUNTED: Final = ("rate_limit_429_count", "rate_limit_wait_seconds")
 """The numbers of ``metrics`` that only grow."""
 
@@ -59,7 +81,9 @@ class _Collector:
             yield gauge
         yield from _quotas(pools)
         yield from _counts(pools)
+        yield from _waits(pools)
         yield from _cache(pools)
+        yield from _stores(pools)
         yield from _flat(pools)
         unpaced = CounterMetricFamily(
             "paceline_unpaced", "Requests to providers that no limiter has paced.", labels=["provider", "host", "kind"]
@@ -67,6 +91,9 @@ class _Collector:
         for row in self._status.get("unpaced", ()):
             unpaced.add_metric([row["provider"], row["host"], row["kind"]], row["count"])
         yield unpaced
+        build = GaugeMetricFamily("paceline_build_info", "1, with the versions.", labels=["version", "python"])
+        build.add_metric([version("paceline"), platform.python_version()], 1)
+        yield build
 
 
 def _quotas(pools: Mapping[str, Any]) -> Iterator[Metric]:
@@ -88,16 +115,41 @@ def _quotas(pools: Mapping[str, Any]) -> Iterator[Metric]:
 def _counts(pools: Mapping[str, Any]) -> Iterator[Metric]:
     events = CounterMetricFamily("paceline_permits", "Permits by what became of them.", labels=["pool", "event"])
     refused = CounterMetricFamily("paceline_refusals", "Refusals of the provider, by kind.", labels=["pool", "kind"])
-    waits = SummaryMetricFamily("paceline_wait_seconds", "Waits of granted requests.", labels=["pool"])
     lanes = GaugeMetricFamily("paceline_lane_waiting", "Requests that wait, by lane.", labels=["pool", "lane"])
     for name, pool in pools.items():
-        for event, count in pool["counts"].items():
+        for event, count in {**_NONE_YET, **pool["counts"]}.items():
             kind = event.removeprefix("refused_")
             (events if kind == event else refused).add_metric([name, kind], count)
-        waits.add_metric([name], pool["counts"].get("granted", 0), pool["metrics"]["rate_limit_wait_seconds"])
         for lane, waiting in _largest(pool["lanes"]):
             lanes.add_metric([name, lane], waiting)
-    yield from (events, refused, waits, lanes)
+    yield from (events, refused, lanes)
+
+
+def _waits(pools: Mapping[str, Any]) -> Iterator[Metric]:
+    """Of each pool over all lanes, and of each lane over all pools: together they are no more series than both apart."""
+    by_pool = HistogramMetricFamily("paceline_wait_seconds", "Waits of granted requests.", labels=["pool"])
+    about = "Waits of granted requests, over all pools."
+    by_lane = HistogramMetricFamily("paceline_lane_wait_seconds", about, labels=["lane"])
+    for name, pool in pools.items():
+        one = added({name: row} for row in pool["waits"].values())
+        by_pool.add_metric([name], *_buckets(one.get(name)))
+    for name, row in _first(added(pool["waits"] for pool in pools.values())).items():
+        by_lane.add_metric([name], *_buckets(row))
+    yield from (by_pool, by_lane)
+
+
+def _first(rows: dict[str, Any]) -> dict[str, Any]:
+    """The lanes that have waited longest; the rest as one."""
+    ordered = sorted(rows, key=lambda lane: -rows[lane]["sum_s"])
+    kept = {lane: rows[lane] for lane in ordered[:LANES_MAX]}
+    return added([kept, *({OTHER: rows[lane]} for lane in ordered[LANES_MAX:])])
+
+
+def _buckets(row: Mapping[str, Any] | None) -> tuple[list[tuple[str, float]], float]:
+    """The counts up to each bound, added up as Prometheus has them, and the sum; ``None``: there are none."""
+    counts = row["counts"] if row else [0] * (len(BOUNDS_S) + 1)
+    names = [*map(floatToGoString, BOUNDS_S), "+Inf"]
+    return list(zip(names, accumulate(counts), strict=True)), row["sum_s"] if row else 0.0
 
 
 def _cache(pools: Mapping[str, Any]) -> Iterator[Metric]:
@@ -112,6 +164,15 @@ def _cache(pools: Mapping[str, Any]) -> Iterator[Metric]:
                 tokens.add_metric([name, kind], cache[f"{kind}_tokens"])
             expected.add_metric([name], cache["expected"])
     yield from (tokens, expected)
+
+
+def _stores(pools: Mapping[str, Any]) -> Iterator[Metric]:
+    about = "Whether the store of the pool answers."
+    up = GaugeMetricFamily("paceline_store_up", about, labels=["pool"])
+    for name, pool in pools.items():
+        if (store := pool.get("store")) is not None:
+            up.add_metric([name], store["state"] == "joined")
+    yield up
 
 
 def _largest(lanes: Mapping[str, int]) -> Iterable[tuple[str, int]]:
