@@ -190,4 +190,4 @@ def test_settings_of_an_example_are_valid(block, tmp_path):
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("examples/**/*.y*ml")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_of_settings_are_yaml(path: Path):
-    assert yaml.safe_load(path.read_text("utf-8"))
+    assert all(yaml.safe_load_all(path.read_text("utf-8")))
