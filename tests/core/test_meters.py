@@ -44,6 +44,18 @@ class TestNew:
         m.charge(T0, 1.0)
         assert m.lack(T0) == pytest.approx(1.0)
 
+    def test_a_burst_below_the_refill_of_a_nanosecond_grants_nothing_at_once(self):
+        assert Bucket(Quota("units", 1e12, 1.0, burst=1e-6), T0, 0.0).reach_ns == 0
+
+    def test_a_gentle_bucket_opens_with_a_thirtieth_of_a_longer_period(self):
+        assert bucket("600 units/5min", gentle=True).opened == 20
+
+    @pytest.mark.parametrize(
+        "text", ["60 units/min exact", "60 units/min sliding", "60 units/min window utc", "60 concurrency"]
+    )
+    def test_only_a_full_bucket_has_a_surplus_by_what_is_unsent(self, text):
+        assert new_meter(quota(text), T0, 0.0).surplus_ns(T0, 5.0) == 0
+
     @pytest.mark.parametrize(("held", "opened"), [(False, 20), (True, math.inf)])
     def test_a_bucket_is_open_unless_it_is_gentle_and_charged_at_admission(self, held, opened):
         assert new_meter(quota("600 units/min"), T0, 0.0, held=held).opened == math.inf
