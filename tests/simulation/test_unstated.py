@@ -32,6 +32,19 @@ FURTHER = [
         told="6000 requests/min,4M tokens/min", settings={"dialect": "openai", "body_numbers": False},
     ),
     World("30 % by chance, 400 requests", SHEDDING, "1m requests/s", 400, settings={"faults": {"429": 0.3}}),
+    *(
+        World(
+            f"told the limit, {told}, {chance:.0%} by chance", SHEDDING, rated(per_s), round(150 * per_s), 20 + round(8 * per_s), 2.0, told,
+            settings=holding(per_s, burst) | {"faults": {"429": chance}},
+        )
+        for told, per_s, burst, chance in (
+            ("1 requests/s", 1, 1.5, 0.1), ("1 requests/s", 1, 1.5, 0.3), ("60 requests/min", 1, 60, 0.1), ("10 requests/s", 10, 10.5, 0.02)
+        )
+    ),
+    World(
+        "told 4 times the limit, 10 % by chance", SHEDDING, rated(0.25), 150, 20, 2.0, "1 requests/s",
+        settings=holding(0.25, 2) | {"faults": {"429": 0.1}},
+    ),
     World(
         "one worker, nothing for 5 minutes", "moving", rated(1), 20, 1, 0.3,
         settings=holding(1, 1) | {"changes": refusing(5, 305)},
@@ -61,6 +74,11 @@ BOUNDS = {
     "states the wait, 60/min, burst 10": (20, 1.1),
     "states a day, 30 in 15 s": (8, 1.8),
     "30 % by chance, 400 requests": (260, 7.0),
+    "told the limit, 1 requests/s, 10% by chance": (35, 2.5),
+    "told the limit, 1 requests/s, 30% by chance": (100, 3.0),
+    "told the limit, 60 requests/min, 10% by chance": (35, 2.7),
+    "told the limit, 10 requests/s, 2% by chance": (60, 2.6),
+    "told 4 times the limit, 10 % by chance": (130, 2.0),
 }
 """The most refusals, and the longest time as a multiple of the ideal."""
 
