@@ -26,6 +26,10 @@ FURTHER = [
         "60/min, burst 10, told 100 times, states the wait", "told", rated(1), 60, 40, 1.0, "6000 requests/min",
         settings=holding(1, 10) | {"retry_after": "true"},
     ),
+    World(
+        "2/s, burst 10, a table states tokens", "told", rated(2), 120, 20, 2.0, "6M tokens/min", "published", (20, 100),
+        settings=holding(2, 10),
+    ),
     World("5 in flight, told a rate", "told", "5 concurrency", 200, 40, 1.0, "6000 requests/min"),
     World(
         "40k tokens/min, told 4M", "told", "6000 requests/min,40k tokens/min", 300, latency_s=1.0, words=(20, 200),
@@ -63,6 +67,7 @@ BOUNDS = {
     "told the limit": (0, 1.06),
     "60/min, burst 10, told 100 times": (60, 1.1),
     "60/min, burst 10, told 100 times, states the wait": (130, 1.1),
+    "2/s, burst 10, a table states tokens": (15, 1.15),
     "5 in flight, told a rate": (60, 1.3),
     "40k tokens/min, told 4M": (40, 1.6),
     "1 in flight": (20, 1.2),
