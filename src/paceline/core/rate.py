@@ -90,8 +90,8 @@ CONFIRM_N, GAP_N, GAP = 3, 8, 4.0
 number. A burst of refusals in which other clients share a quota is over sooner."""
 
 SMALL_SHARE, BARRED_NS = 0.2, 30 * NS
-"""A smaller share is not held above a limit that nothing states: other clients of the same quota cause such a share, too. Where a limit is
-found above it, nothing is taken for chance for so long."""
+"""A smaller share is not held above a limit: other clients of the same quota cause such a share, too. Where a limit is found above it,
+nothing is taken for chance for so long."""
 
 COUNTED_N = 128
 """A share is counted over the last attempts, so many to twice as many."""
@@ -763,7 +763,7 @@ class MeasuredRate:
     def _weigh(self, now_ns: int, note: RateNote, admitted: float, *, only: bool) -> Finding:
         """Measure the rate, and doubt it where that contradicts an earlier measurement."""
         chance, top = self.chance, self.cycle.top
-        if 0 < chance.share < SMALL_SHARE and not chance.told:
+        if 0 < chance.share < SMALL_SHARE:
             chance.bar(now_ns)
         contradicted = not chance.share and chance.contradicts(Mark(note.sent_ns, admitted), note.amount, self.mean)
         finding = self._measure(now_ns, note, admitted)
