@@ -26,12 +26,29 @@ FURTHER = [
         "60/min, burst 10, told 100 times, states the wait", "told", rated(1), 60, 40, 1.0, "6000 requests/min",
         settings=holding(1, 10) | {"retry_after": "true"},
     ),
+    World(
+        "2/s, burst 10, a table states tokens", "told", rated(2), 120, 20, 2.0, "6M tokens/min", "published", (20, 100),
+        settings=holding(2, 10),
+    ),
     World("5 in flight, told a rate", "told", "5 concurrency", 200, 40, 1.0, "6000 requests/min"),
     World(
         "40k tokens/min, told 4M", "told", "6000 requests/min,40k tokens/min", 300, latency_s=1.0, words=(20, 200),
         told="6000 requests/min,4M tokens/min", settings={"dialect": "openai", "body_numbers": False},
     ),
     World("30 % by chance, 400 requests", SHEDDING, "1m requests/s", 400, settings={"faults": {"429": 0.3}}),
+    *(
+        World(
+            f"told the limit, {told}, {chance:.0%} by chance", SHEDDING, rated(per_s), round(150 * per_s), 20 + round(8 * per_s), 2.0, told,
+            settings=holding(per_s, burst) | {"faults": {"429": chance}},
+        )
+        for told, per_s, burst, chance in (
+            ("1 requests/s", 1, 1.5, 0.1), ("1 requests/s", 1, 1.5, 0.3), ("60 requests/min", 1, 60, 0.1), ("10 requests/s", 10, 10.5, 0.02)
+        )
+    ),
+    World(
+        "told 4 times the limit, 10 % by chance", SHEDDING, rated(0.25), 150, 20, 2.0, "1 requests/s",
+        settings=holding(0.25, 2) | {"faults": {"429": 0.1}},
+    ),
     World(
         "one worker, nothing for 5 minutes", "moving", rated(1), 20, 1, 0.3,
         settings=holding(1, 1) | {"changes": refusing(5, 305)},
@@ -50,6 +67,7 @@ BOUNDS = {
     "told the limit": (0, 1.06),
     "60/min, burst 10, told 100 times": (60, 1.1),
     "60/min, burst 10, told 100 times, states the wait": (130, 1.1),
+    "2/s, burst 10, a table states tokens": (15, 1.15),
     "5 in flight, told a rate": (60, 1.3),
     "40k tokens/min, told 4M": (40, 1.6),
     "1 in flight": (20, 1.2),
@@ -61,6 +79,11 @@ BOUNDS = {
     "states the wait, 60/min, burst 10": (20, 1.1),
     "states a day, 30 in 15 s": (8, 1.8),
     "30 % by chance, 400 requests": (260, 7.0),
+    "told the limit, 1 requests/s, 10% by chance": (35, 2.5),
+    "told the limit, 1 requests/s, 30% by chance": (100, 3.0),
+    "told the limit, 60 requests/min, 10% by chance": (35, 2.7),
+    "told the limit, 10 requests/s, 2% by chance": (60, 2.6),
+    "told 4 times the limit, 10 % by chance": (130, 2.0),
 }
 """The most refusals, and the longest time as a multiple of the ideal."""
 

@@ -63,6 +63,7 @@ class World:
         workers: How many are in flight at most, in all processes together.
         latency_s: The mean time of an answer.
         told: The limit that the user has stated; ``None``: the host is unknown.
+        source: The source of that limit.
         words: The bounds of the size of a request.
         processes: How many share the key, and nothing else.
         settings: Further settings of the emulator.
@@ -75,6 +76,7 @@ class World:
     workers: int = 100
     latency_s: float = 3.0
     told: str | None = None
+    source: str = "given"
     words: tuple[int, int] = (1, 1)
     processes: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -259,7 +261,7 @@ class Outcome:
 def started(world: World, seed: int) -> Fleet:
     """The client of a world, before its first request."""
     return Fleet(
-        world.told or UNKNOWN, world.provider, source="given" if world.told else "assumed", jobs=world.requests,
+        world.told or UNKNOWN, world.provider, source=world.source if world.told else "assumed", jobs=world.requests,
         hosts=world.processes, workers=max(world.workers // world.processes, 1), seed=seed, words=world.words, output=0,
         model=MODEL, net_s=NET_S, retry=RetryPolicy(), breaker=BreakerPolicy(),
     )  # fmt: skip

@@ -374,6 +374,7 @@ class Chance:
         row: How many attempts in a row were refused.
         over: The evidence for a larger share: the logarithm of its likelihood ratio.
         barred_ns: Until then nothing is taken for chance.
+        told: The rate that is stated; 0 for none. It counts as proven until a check has upheld a lower one.
     """
 
     __slots__ = (
@@ -387,9 +388,11 @@ class Chance:
         "seen",
         "share",
         "sure",
+        "told",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, told: float = 0.0) -> None:
+        self.told = told
         self.share = self.sure = self.seen = self.lost = self.over = 0.0
         self.mark: Mark | None = None
         self.length, self.last, self.row, self.barred_ns = CHECK_N, 0, 0, 0
@@ -408,6 +411,8 @@ class Chance:
         sure, span_s = self.sure, _seconds(self.mark.at_ns, refusal.at_ns)
         since = refusal.admitted - self.mark.admitted
         if since >= PROOF_N * mean:
+            if self.length == CHECK_N:
+                sure = max(sure, self.told)
             self.sure, self.mark = (since - mean) / span_s, refusal
         return since >= mean and (since + amount) / span_s < sure
 
@@ -509,8 +514,14 @@ class MeasuredRate:
         "until_ns",
     )  # fmt: skip
 
-    def __init__(self, now_ns: int, *, stated: bool = False) -> None:
-        """Begin at ``now_ns``; ``stated``: another limit holds, and this one is off until :meth:`refused` is called."""
+    def __init__(self, now_ns: int, *, stated: bool = False, told: float = 0.0) -> None:
+        """Begin at ``now_ns``.
+
+        Args:
+            now_ns: The present.
+            stated: Whether another limit holds, and this one is off until :meth:`refused` is called.
+            told: The rate of a stated limit that refusals contradict, per second; 0 for none.
+        """
         self.phase = Phase.OFF if stated else Phase.OPENING
         self.rate = inf if stated else START
         self.cycle = Cycle()
@@ -521,7 +532,7 @@ class MeasuredRate:
         self.common = Common(now_ns, 0.0)
         self.probe: RateNote | None = None
         self.refusal_delay, self.stated_waits = RefusalDelay(), StatedWaits()
-        self.chance = Chance()
+        self.chance = Chance(told)
 
     @property
     def admitted_total(self) -> float:
@@ -602,13 +613,17 @@ class MeasuredRate:
         """Go towards the ``mean`` of all processes that measure this rate. A process that has sent nothing begins with it."""
         passed_ns, self.common = now_ns - self.common.at_ns, Common(now_ns, mean)
         if mean and not self.sent_count and self.phase is Phase.OPENING:
-            self.phase = NEXT[self.phase, Event.MEASURED]
-            self._hold(now_ns, mean, lengthen=False)
+            self.expect(now_ns, mean)
         elif mean and self.cycle.top:
             self.cycle.top += (mean - self.cycle.top) * min(passed_ns / LEAN_NS, 1.0)
             if self.phase in (Phase.HOLDING, Phase.TESTING):
                 self.rate = self.cycle.rate
                 self.next_at_ns = min(self.next_at_ns, self.last_ns + round(self.mean / self.rate * NS))
+
+    def expect(self, now_ns: int, rate: float) -> None:
+        """Begin with ``rate`` as the measured one, before the first attempt."""
+        self.phase = NEXT[self.phase, Event.MEASURED]
+        self._hold(now_ns, rate, lengthen=False)
 
     def hold(self) -> None:
         """Stay at the measured rate: in a forecast there is no refusal, which would end a test."""

@@ -11,10 +11,14 @@ from paceline.core.meters import Restarting, Slots, Spread, Window
 from paceline.core.quota import CONCURRENCY, LONG_S, OWN_RULES, REQUESTS, Rule
 from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
 from paceline.core.results import LEARNED, Refusal, RefusalKind, Reservation
+from paceline.core.tracker import QuotaTracker
 
 PLENTY = 0.5
 """A refusal that names no quota is blamed on assumed slots if every other quota has more than this share left."""
 
+
+LOWERED = 2
+"""The rate of a stated limit is measured after so many refusals that have lowered it."""
 
 FULL = 0.9
 """A refusal that states no number and no wait refutes a limit of which more than this share was left."""
@@ -41,11 +45,13 @@ class Refusals:
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """Learn from a refusal for rate or growth; whether it has added a quota, or stated another limit.
 
-        1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.Unstated` alone.
+        1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.Unstated` alone. If that finds that refusals come by
+           chance, what they have taught about the stated limit is forgotten.
         2. A stated limit is taken, or added as a quota.
         3. Where next to nothing of the quota was used, another limit must hold. It is measured from now on.
         4. What has a rule of its own: slots become fewer, a guess falls back, windows and stated restarts are doubted.
-        5. The tracker learns the level, the burst and the rate; it may show that the quota is no bucket.
+        5. The tracker learns the level, the burst and the rate; it may show that the quota is no bucket. Where it would lower the rate
+           again and again, the rate is measured from then on.
         """
         if not refusal.kind.about_rate:
             self._unstated.explained(now_ns, reservation)
@@ -59,7 +65,7 @@ class Refusals:
             used=within(refusal.used, 0.0, LIMIT_MAX) if named else None,
         )
         if self.is_unstated(now_ns, reservation, refusal):
-            return self._unstated.refused(now_ns, reservation, refusal)
+            return self._refused_unstated(now_ns, reservation, refusal)
         self._unstated.explained(now_ns, reservation)
         sent_ns = reservation.granted_ns
         ample, index = self._ample(reservation), self._index(now_ns, reservation, refusal)
@@ -91,7 +97,42 @@ class Refusals:
                 other = refusal.unit is None and index in ample
                 if tracker.refused(now_ns, sent_ns, note, amount, refusal, pause_ns) and not other:
                     self._corrections.spread(now_ns, index, wait_s=refusal.sooner_s or refusal.retry_after_s)
+                changed = self._measure_instead(now_ns, index, tracker, reservation, refusal) or changed
         return changed
+
+    def _refused_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+        """Learn from a refusal about an unstated limit; whether there are more accounts."""
+        changed = self._unstated.refused(now_ns, reservation, refusal)
+        index = self._index(now_ns, reservation, refusal)
+        tracker = None if index is None else self._accounts[index].tracker
+        if index is not None and tracker is not None and self._unstated.finds_chance(self._accounts[index].unit):
+            tracker.forget_ceiling(now_ns)
+            tracker.forget_burst(now_ns)
+        return changed
+
+    def _is_measured(self, index: int) -> bool:
+        """Whether the rate of the quota at ``index`` is measured in place of its ceiling, or refusals come by chance."""
+        tracker = self._accounts[index].tracker
+        lowered = tracker is not None and tracker.lowered >= LOWERED
+        return lowered or self._unstated.finds_chance(self._accounts[index].unit)
+
+    def _measure_instead(
+        self, now_ns: int, index: int, tracker: QuotaTracker, reservation: Reservation, refusal: Refusal
+    ) -> bool:
+        """Measure the rate of a quota in place of its ceiling, if refusals have lowered that more than once; whether it begins now.
+
+        The first lower ceiling should have been that of the provider. Either its rate falls, or it refuses by chance.
+        """
+        unit = self._accounts[index].unit
+        if tracker.lowered < LOWERED or refusal.kind is not RefusalKind.RATE or refusal.limit is not None:
+            return False
+        if tracker.meter.quota.is_long or self._readings.shown(reservation):
+            return False
+        tracker.forget_ceiling(now_ns)
+        self._unstated.begin(now_ns, unit, as_told=True)
+        if refusal.unit is None:
+            self._unstated.begin(now_ns, CONCURRENCY)
+        return True
 
     def is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """Whether a refusal for rate or growth is about a limit that neither the user nor an answer states."""
@@ -100,7 +141,7 @@ class Refusals:
             return False
         index = self._index(now_ns, reservation, refusal)
         if index is not None:
-            return self._unstated.measures(unit) and self._left(now_ns, index) > PLENTY
+            return self._unstated.measures(unit) and (self._is_measured(index) or self._left(now_ns, index) > PLENTY)
         if unit is None or unit == CONCURRENCY:
             return self._unstated.measures(unit)
         return self._corrections.is_new(unit, refusal.period_s)

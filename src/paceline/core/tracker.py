@@ -99,6 +99,7 @@ class QuotaTracker:
         about_ns: Attempts that were sent within this time of each other may reach the server in the other order.
         refused_amount: The sum of the charges of refused attempts.
         refused_ns: When the last refusal came.
+        lowered: How many times refusals have lowered the ceiling, since it was 1.
         limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
         refill: What readings have shown about the refill.
@@ -108,7 +109,7 @@ class QuotaTracker:
 
     __slots__ = (
         "_adapts", "_as_of_ns", "_change", "_kept", "_left_ns", "_lives", "_rate", "_slices", "_tested_ns", "about_ns",
-        "charged", "epoch", "limit_as_of_ns", "meter", "refill", "refused_amount", "refused_ns", "restarts", "shifted_ns",
+        "charged", "epoch", "limit_as_of_ns", "lowered", "meter", "refill", "refused_amount", "refused_ns", "restarts", "shifted_ns",
         "stated_period_s",
     )  # fmt: skip
 
@@ -117,7 +118,7 @@ class QuotaTracker:
         self._adapts = adapts
         self._tested_ns = 0  # since when the headroom is tested; 0: it is not
         self._left_ns = FAR_NS  # the least that the provider had left since then
-        self.limit_as_of_ns = 0
+        self.limit_as_of_ns = self.lowered = 0
         self.shifted_ns = 0
         self.charged = 0.0
         self.about_ns = ABOUT_NS
@@ -460,6 +461,7 @@ class QuotaTracker:
         true = 1 - note.refunded / note.charged if note.charged else 1.0  # the true costs, as a part of the charges
         share = self._rate.share(sent_ns, admitted, true, self.meter.quota.rate)
         if share is not None and share < self.meter.ceiling:
+            self.lowered += 1
             least = CUT_LEAST * self.meter.ceiling
             if share < least and self.meter.bursts and not self.refill.sure:
                 self._rate.forget()
@@ -473,6 +475,18 @@ class QuotaTracker:
         """Raise a learned ceiling by one step, if one is due, for an attempt of ``amount``."""
         if (ceiling := self._rate.climb(now_ns, self.meter, amount)) is not None:
             self._change(now_ns, What.SET_CEILING, ceiling)
+            if ceiling >= 1:
+                self.lowered = 0
+
+    def forget_burst(self, now_ns: int) -> None:
+        """Forget the burst that refusals have shown: they have come by chance."""
+        self._cap_burst(now_ns, math.inf)
+
+    def forget_ceiling(self, now_ns: int) -> None:
+        """Forget the rate that refusals have shown: it is measured, or they have come by chance."""
+        if self.meter.ceiling < 1:
+            self._change(now_ns, What.SET_CEILING, 1.0)
+            self.begin_epoch(now_ns)
 
 
 def _lack_ns(quota: Quota, reading: Reading) -> int:

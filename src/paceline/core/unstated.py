@@ -6,7 +6,7 @@ from paceline.core.account import Account
 from paceline.core.in_flight import blame
 from paceline.core.ledger import Ledger
 from paceline.core.measured import InFlightMeter, RateMeter
-from paceline.core.quota import CONCURRENCY, NS, REQUESTS
+from paceline.core.quota import CONCURRENCY, NS, OWN_RULES, REQUESTS
 from paceline.core.rate import Phase
 from paceline.core.results import Refusal, Reservation, Source, SourceKind
 
@@ -39,10 +39,25 @@ class Unstated:
         """Whether the limit of ``unit`` is measured; ``None``: whether any limit is."""
         return bool(self.meters) if unit is None else any(meter.quota.unit == unit for meter in self.meters)
 
-    def begin(self, now_ns: int, unit: str | None = None, before: tuple[int, float] | None = None) -> None:
+    def finds_chance(self, unit: str) -> bool:
+        """Whether the measured rate of ``unit`` has found that attempts are refused by chance."""
+        return unit in self._rates and self._rates[unit].rate.chance.share > 0
+
+    def begin(
+        self,
+        now_ns: int,
+        unit: str | None = None,
+        before: tuple[int, float] | None = None,
+        *,
+        as_told: bool = False,
+    ) -> None:
         """Measure the rate of ``unit``, or the number in flight, from now on; ``None``: the rate of requests and the number in flight.
 
-        ``before``: what was admitted of the unit until now, and since when.
+        Args:
+            now_ns: The present.
+            unit: The unit.
+            before: What was admitted of the unit until now, and since when.
+            as_told: Whether the measurement begins with the stated rate.
         """
         for each in (REQUESTS, CONCURRENCY) if unit is None else (unit,):
             if each == CONCURRENCY:
@@ -50,10 +65,18 @@ class Unstated:
                     self._in_flight = InFlightMeter(len(self._ledger.accounts))
                     self._add(self._in_flight)
             elif each not in self._rates:
-                meter = self._rates[each] = RateMeter(len(self._ledger.accounts), each, now_ns)
+                told = self._told(each)
+                meter = self._rates[each] = RateMeter(len(self._ledger.accounts), each, now_ns, told)
                 self._add(meter)
+                if as_told and told:
+                    meter.rate.expect(now_ns, told)
                 if before is not None:
                     meter.rate.count_before(*before)
+
+    def _told(self, unit: str) -> float:
+        """The rate of the stated limits of ``unit``, per second; 0 for none, or a day's."""
+        quotas = [m.quota for m in self._ledger.meters if m.quota.unit == unit and m.quota.rule not in OWN_RULES]
+        return min((quota.rate for quota in quotas if quota.rate and not quota.is_long), default=0.0)
 
     def _add(self, meter: RateMeter | InFlightMeter) -> None:
         self.meters.append(meter)

@@ -59,6 +59,15 @@ class Resolved:
             for quota, source in zip(self.quotas, self.sources, strict=True)
         )
 
+    @property
+    def lacks_requests(self) -> bool:
+        """Whether a table states a rate, and none of requests, which the provider may limit, too."""
+        return (
+            any(quota.rate for quota in self.quotas)
+            and not any(quota.unit == REQUESTS for quota in self.quotas)
+            and all(source.kind in (SourceKind.PUBLISHED, SourceKind.ASSUMED) for source in self.sources)
+        )
+
 
 class Limits:
     """The given quotas, and the published ones for models without.

@@ -223,7 +223,7 @@ class Pools:
             capacity = LocalCapacity(ledger, learns=learns, adapts=adapts)
         else:
             capacity = worker.capacity(ledger, queue, now_ns, learns=learns)
-        if measures and capacity.learning is not None:
+        if capacity.learning is not None and (measures or resolved.lacks_requests):
             capacity.learning.unstated.begin(now_ns)
         return Pool(resolved.pool, capacity, queue, waiting_max=settings.waiting_max), worker
 
