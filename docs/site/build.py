@@ -40,6 +40,7 @@ MODULES = (
     "paceline.planner.forecast",
     "paceline.planner.plan",
     "paceline.planner.workload",
+    "paceline.planner.logs",
     "paceline.planner.replay",
     "paceline.planner.simulation",
     "paceline.stores",
