@@ -22,6 +22,7 @@ COMMANDS = {
     "status": "show the pools of a running program, or of a store",
     "top": "the pools of a gateway or a program, live in the terminal",
     "config": "show the settings that hold, and where each comes from",
+    "doctor": "print one page for a bug report, without secrets",
     "limits": "show the published limits, and where they come from",
     "emulate": "serve an API that limits like a provider",
     "demo": "one batch with and without paceline, live",
