@@ -161,7 +161,10 @@ def llms() -> Iterator[str]:
 
 def first_sentence(text: str) -> str:
     """The first sentence of prose of a page, without its links."""
-    prose = next((part for part in FENCE.sub("", text).split("\n\n")[1:] if re.match(r"[\w*`]", part)), "")
+    prose = next(
+        (part for part in FENCE.sub("", text).split("\n\n")[1:] if re.match(r"[\w*`]", part)),
+        "Each with a line on what it has.",
+    )
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(prose.split())).strip("*")
     return re.split(r"(?<=[.:?])\s", plain, maxsplit=1)[0].rstrip(":")
 
