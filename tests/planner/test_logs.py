@@ -52,6 +52,19 @@ class TestForms:
         assert log.requests[4].request == Request("openai/gpt-5", 5, 1, 1)
         assert log.notes[0].startswith("2 rows stand for 5 requests: those of a row are spread evenly over its 1 min")
 
+    def test_a_row_of_billions_is_bounded(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("paceline.planner.logs.CALLS_MAX", 5)
+        row = {
+            "start_time": T_S,
+            "end_time": T_S + 60,
+            "num_model_requests": 10**11,
+            "input_tokens": 10**11,
+            "model": "gpt-5",
+        }
+        log = read(written(tmp_path, json.dumps(row)))
+        assert [one.request.input_tokens for one in log.requests] == [1] * 5
+        assert "stand for 100,000,000,000 requests" in log.notes[0]
+
     @pytest.mark.parametrize(("pack", "name"), [
         (lambda text: gzip.compress(text.encode()), "log.json.gz"),
         (lambda text: text.encode("utf-16"), "log.json"),

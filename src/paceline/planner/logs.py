@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final, TypeGuard
 
 from paceline.core.hints import shown_names
@@ -43,6 +43,7 @@ class LogForm:
         known_by: The fields by which it is recognised: one of each group.
         instead: Why it cannot be replayed, and what can.
         only: Fields that say what a record is, with the values of requests; other records are left out.
+        other: Such fields with the values of what is no request.
         mixed: Whether records without a model are no requests; else they are an error.
         provider: The provider; ``home`` where no field names it.
         start: When the request was sent.
@@ -66,6 +67,7 @@ class LogForm:
     known_by: tuple[Names, ...]
     instead: str = ""
     only: Mapping[str, Names] = field(default_factory=dict)
+    other: Mapping[str, Names] = field(default_factory=dict)
     mixed: bool = False
     home: str = ""
     provider: Names = ()
@@ -122,10 +124,8 @@ FORMS: Final = (
     LogForm(
         name="spans of OpenTelemetry",
         known_by=(("startTimeUnixNano", "context.span_id"),),
-        only={
-            "gen_ai.operation.name": ("chat", "text_completion", "generate_content", "embeddings"),
-            "openinference.span.kind": ("LLM", "EMBEDDING"),
-        },
+        only={"openinference.span.kind": ("LLM", "EMBEDDING")},
+        other={"gen_ai.operation.name": ("create_agent", "execute_tool", "invoke_agent", "invoke_workflow")},
         mixed=True,
         provider=("gen_ai.provider.name", "gen_ai.system", "llm.provider"),
         start=("startTimeUnixNano", "start_time"),
@@ -409,9 +409,7 @@ class _Reading:
         notes = []
         widths = self._widths() if self._sums else []
         for one, width_s in zip(self._sums, widths, strict=True):
-            self._found.extend(one.spread(width_s))
-            if self.is_full:
-                break
+            self._found.extend(islice(one.spread(width_s), CALLS_MAX - len(self._found)))
         if not self._found:
             raise _RecordError(f"it has {self.form.name}, and there are no requests in it")
         served = sum(not (one.refused or one.failed) for one in self._found)
@@ -474,11 +472,13 @@ def _form_of(record: Mapping[str, Any]) -> LogForm:
 
 def _is_other(record: Mapping[str, Any], form: LogForm) -> bool:
     """Whether a record is no request to a provider, by what it says itself."""
-    told = ((str(value), names) for path, names in form.only.items() if (value := _at(record, path)) is not None)
-    if any(value not in names and value.lower() not in names for value, names in told):
-        return True
-    cached = ((str(value), names) for path, names in form.uncached.items() if (value := _at(record, path)) is not None)
-    return any(value.lower() not in names for value, names in cached)
+
+    def says(fields: Mapping[str, Names]) -> Iterator[bool]:
+        """For each field that has a value, whether it is one of those given."""
+        found = ((_at(record, path), names) for path, names in fields.items())
+        return (str(value) in names or str(value).lower() in names for value, names in found if value is not None)
+
+    return not all(says(form.only)) or any(says(form.other)) or not all(says(form.uncached))
 
 
 def _model(record: Mapping[str, Any], form: LogForm) -> str | None:
