@@ -124,6 +124,8 @@ class TestConversion:
         ([{"model": "azure/a", "api_base": "os.environ/BASE"}], {}, "api_base is in the variable BASE: write the address"),
         ([{"model": "azure/a", "api_base": "https://u:hidden@h"}], {}, "api_base: it must be an address"),
         ([{"model": "a", "api_key": "hidden-1"}, {"model": "a", "api_key": "hidden-2"}], {}, "OPENAI_API_KEY_2"),
+        ([{"model": "predibase/a", "rpm": 5}], {"predibase/a": {"rpm": 5}}, "predibase has no usual address"),
+        ([{"model": "predibase/a", "api_base": "https://h/v1"}], {}, "one address"),
         ([{"model": "openai/a", "mock_response": "hidden"}], {}, "mock_response: it has no counterpart"),
     ])  # fmt: skip
     def test_what_is_special(self, entries, limits, said):
@@ -146,6 +148,7 @@ class TestConversion:
         ("a: 1", "x.yaml: it has no model_list"),
         ("model_list: [{model_name: m}]", r"x.yaml: model_list[1]: it has no litellm_params.model"),
         ("model_list: [", "x.yaml"),
+        ("model_list: [{model_name: m, litellm_params: {model: openai/a, rpm: 0.0001}}]", "0.0001: it must be a number from"),
     ])  # fmt: skip
     def test_what_is_no_configuration_of_litellm(self, here, text, said):
         (here / "x.yaml").write_text(text)

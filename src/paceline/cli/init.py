@@ -79,6 +79,7 @@ def _check_free(output: Path) -> None:
 
 
 def _converted(source: Path) -> str:
+    from paceline.config import Config
     from paceline.config.litellm import convert
     from paceline.config.sources import Problems, read_file
     from paceline.config.starter import of_settings
@@ -89,6 +90,7 @@ def _converted(source: Path) -> str:
     problems.check()
     try:
         made = convert(values)
+        Config.load(given=made.settings, environ={})
     except QuotaError as error:
         raise QuotaError(f"{source}: {error}") from None
     tables = {name: len(made.settings.get(name, {})) for name in ("limits", "upstreams", "groups")}

@@ -218,7 +218,7 @@ class _Conversion:
         secret = [
             name for name in ("redis_url", "redis_host", "redis_port") if str(router.get(name, "")).startswith(VARIABLE)
         ]
-        if secret or (isinstance(url, str) and "@" in url):
+        if secret or (isinstance(url, str) and ("@" in url or "?" in url)):
             self._lose(
                 "router_settings",
                 f"{', '.join(secret) or 'redis_url'}: set PACELINE_STORE to the URL of the Redis server",
@@ -350,8 +350,8 @@ def _named(params: Mapping[str, Any]) -> tuple[str, str]:
             "/",
             params["model"].removeprefix(f"{params['custom_llm_provider']}/"),
         )
-    if slash and (is_provider(prefix) or params.get("custom_llm_provider")):
-        return base_of(provider_named(prefix).name), rest
+    if slash:  # a prefix that is not known here is a provider of litellm's with OpenAI's API, or one that paceline does not serve
+        return (base_of(provider_named(prefix).name) if is_provider(prefix) else _slug(prefix)), rest
     return maker(params["model"]) or "openai", params["model"]
 
 
