@@ -6,6 +6,7 @@ get the places that they have in the site, and their links follow. The pages of 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -17,9 +18,11 @@ from inspect import isclass
 from pathlib import Path
 
 import click
+import yaml
 
 import paceline
 from paceline.cli.app import app
+from paceline.config.schema import json_schema
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -40,6 +43,7 @@ MODULES = (
     "paceline.planner.forecast",
     "paceline.planner.plan",
     "paceline.planner.workload",
+    "paceline.planner.logs",
     "paceline.planner.replay",
     "paceline.planner.simulation",
     "paceline.stores",
@@ -136,6 +140,35 @@ def api() -> Iterator[str]:
             )
 
 
+def llms() -> Iterator[str]:
+    """The pages for models that read them, as https://llmstxt.org has it: the order of the site, a line for each page."""
+    navigation = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), Loader=yaml.BaseLoader)  # noqa: S506  (plain texts)
+    sources = {place: name for name, place in PAGES.items()}
+    yield f"# paceline\n\n> {navigation['site_description']}. A Python library, a command and a gateway.\n"
+    yield "The JSON schema of the settings: [paceline.schema.json](paceline.schema.json)"
+    for entry in navigation["nav"]:
+        for section, pages in entry.items() if isinstance(entry, dict) else ():
+            yield f"\n## {section}\n"
+            for page in pages:
+                ((title, place),) = page.items()
+                told = (
+                    first_sentence((ROOT / sources[place]).read_text("utf-8"))
+                    if place in sources
+                    else "Generated from the source."
+                )
+                yield f"- [{title}]({Path(place).with_suffix('.html').as_posix()}): {told}"
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of prose of a page, without its links."""
+    prose = next(
+        (part for part in FENCE.sub("", text).split("\n\n")[1:] if re.match(r"[\w*`]", part)),
+        "Each with a line on what it has.",
+    )
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(prose.split())).strip("*")
+    return re.split(r"(?<=[.:?])\s", plain, maxsplit=1)[0].rstrip(":")
+
+
 def written(parts: Iterable[str]) -> str:
     """The text of a page out of its parts."""
     return "\n".join(parts)
@@ -156,6 +189,8 @@ def main(folder: Path) -> None:
         written(commands(app, click.Context(app, info_name="paceline", **app.context_settings), 1)), "utf-8"
     )
     (folder / "api.md").write_text(written(api()), "utf-8")
+    (folder / "llms.txt").write_text(written(llms()), "utf-8")
+    (folder / "paceline.schema.json").write_text(json.dumps(json_schema(), indent=2), "utf-8")
     shutil.copyfile(ROOT / "docs" / "site" / "extra.css", folder / "extra.css")
 
 

@@ -125,3 +125,11 @@ def test_each_fact_about_a_provider_has_its_source(section, rows):
     ]
     assert len(found) >= rows
     assert [row for row in found if not re.search(r"\]\(https://[^)]+\).*\b202\d(-\d\d)?\b", row)] == []
+
+
+def test_llms_txt_has_each_page_of_the_site_with_a_sentence():
+    text = "\n".join(build.llms())
+    nav = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), Loader=Loader)["nav"]
+    listed = re.findall(r"^- \[[^\]]+\]\(([\w/]+)\.html\): \S.{15,}$", text, re.MULTILINE)
+    assert [f"{page}.md" for page in listed] == [page for page in pages_in(nav) if page != "index.md"]
+    assert "](docs" not in text

@@ -14,7 +14,6 @@ from paceline.cli.app import app
 from paceline.config import Config
 from paceline.core.results import QuotaError
 from paceline.planner.plan import plan
-from paceline.planner.replay import read_log
 from paceline.planner.simulation import Request, Simulation, Stall
 from paceline.planner.workload import Work, of_calls, read_workload, seconds_of
 
@@ -376,42 +375,3 @@ class TestReplay:
         assert made["calls"] == 30
         assert made["seconds"] == pytest.approx(121, abs=5)
         assert made["binds"] == "openai/gpt-5: 10 requests/min"
-
-    def test_csv_spans_and_json(self, tmp_path):
-        file = tmp_path / "log.csv"
-        file.write_text("timestamp,model,prompt_tokens,completion_tokens,max_tokens\n"
-                        "2026-11-01T10:00:30Z,gpt-5,10,5,20\n2026-11-01T10:00:00+00:00,gpt-5,10,5,\n")  # fmt: skip
-        first, second = log = read_log(file)
-        assert second.start_s - first.start_s == 30
-        assert log[1].request == Request("gpt-5", 10, 5, 20)
-        attributes = {"gen_ai.request.model": ("stringValue", "gpt-5"), "gen_ai.system": ("stringValue", "openai"),
-                      "gen_ai.usage.input_tokens": ("intValue", "12"), "gen_ai.usage.output_tokens": ("intValue", 7)}  # fmt: skip
-        span = {"startTimeUnixNano": "1800000000000000000", "endTimeUnixNano": "1800000002000000000",
-                "attributes": [{"key": key, "value": {kind: value}} for key, (kind, value) in attributes.items()]}  # fmt: skip
-        other = {"startTimeUnixNano": "1", "attributes": []}
-        file.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span, other]}]}]}))
-        (one,) = read_log(file)
-        file.write_text(json.dumps(json.loads(file.read_text()), indent=2))
-        assert read_log(file) == [one]
-        assert one.request == Request("openai/gpt-5", 12, 7, 7)
-        assert (one.start_s, one.seconds) == (1_800_000_000, 2)
-
-    @pytest.mark.parametrize(("text", "problem"), [
-        ("", "no column 'start'"),
-        ("start,input_tokens\n", "no column 'model'"),
-        ("start,model\n", "no column 'input_tokens'"),
-        ("start,model,tokens\n", "there are no requests"),
-        ("start,model,tokens\nlater,gpt-5,3\n", ":2: start is 'later'"),
-        ("start,model,tokens\n1,gpt-5,-3\n", ":2: tokens is '-3'"),
-        ('{"start": 1}\n', ":1: model is None"),
-        ('{"start": 1, "model": "m", "tokens": 3}\n{oops\n', ":2: it is not JSON"),
-        ('{"start": 1%s, "model": "m", "tokens": 3}' % ("0" * 400), ":1: start is '1000"),
-        ('{"resourceSpans": null}', ":1: it is no OTLP export of spans: TypeError"),
-        ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"attributes": [{"value": 1}]}]}]}]}', ":1: it is no OTLP export"),
-    ])  # fmt: skip
-    def test_a_wrong_log_names_the_line(self, tmp_path, text, problem):
-        file = tmp_path / "log"
-        file.write_text(text)
-        with pytest.raises(QuotaError) as caught:
-            read_log(file)
-        assert problem in str(caught.value)

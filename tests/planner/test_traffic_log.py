@@ -9,11 +9,12 @@ import threading
 import httpx2
 import openai
 import pytest
+from tests.planner.logs import read
 
 import paceline
 from paceline.config import Config
 from paceline.core.results import QuotaError
-from paceline.planner.replay import read_log, work_of
+from paceline.planner.replay import work_of
 from paceline.testing import Emulator
 
 PROMPT = [{"role": "user", "content": "the secret of the prompt"}]
@@ -135,7 +136,7 @@ class TestHeld:
                 client.chat.completions.create(model="gpt-5", messages=PROMPT)
         (line,) = lines(log)
         assert (line["status"], line["model"], line["pool"]) == (401, "gpt-5", "openai/gpt-5")
-        (one,) = read_log(log)
+        (one,) = read(log).requests
         assert (one.failed, one.refused, one.request.model) == (True, False, "openai/gpt-5")
         with pytest.raises(QuotaError, match="served none"):
             work_of([one])
@@ -149,13 +150,13 @@ class TestHeld:
         limiter = paceline.Limiter({"jobs": "100 requests/s, 1M tokens/min"}, traffic_log=log)
         limiter.acquire("jobs", tokens=7).wait().settle()
         assert len(log.read_text().splitlines()) == 3
-        assert [one.request.input_tokens for one in read_log(log)] == [7]
+        assert [one.request.input_tokens for one in read(log).requests] == [7]
 
     def test_it_can_be_replayed(self, log):
         limiter = paceline.Limiter({"jobs": "100 requests/s, 1M tokens/min"}, traffic_log=log)
         for _ in range(5):
             limiter.acquire("jobs", tokens=100).wait().settle(tokens=80)
-        assert [(one.request.model, one.request.input_tokens) for one in read_log(log)] == [("jobs", 80)] * 5
+        assert [(one.request.model, one.request.input_tokens) for one in read(log).requests] == [("jobs", 80)] * 5
 
     def test_with_shadow_it_is_an_error(self, log):
         with pytest.raises(QuotaError, match="both set"):

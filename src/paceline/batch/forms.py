@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
 from paceline.batch.requests import BadLineError, decode, read_lines
+from paceline.core.hints import shown_names
 from paceline.core.results import QuotaError
 from paceline.providers.registry import generate_path, maker, output_limit, provider_named
 
@@ -40,6 +42,7 @@ ANSWER_TOKENS: Final = 4_096
 
 _GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_CONTENT: Final = re.compile(r"\S")
 _SEPARATORS: Final = {".tsv": "\t", ".tab": "\t"}
 _FIELD: Final = 2**31 - 1
 """The longest field of a table that the module csv takes on every system. Its own limit is shorter than a long prompt."""
@@ -139,12 +142,20 @@ def lines_of(rows: Sequence[Mapping[str, Any]], form: Form, name: str) -> list[d
 
 
 @contextmanager
-def read_rows(path: str) -> Iterator[Iterator[Mapping[str, Any]]]:
-    """The rows of a file in any of these forms."""
-    with Path(path).open("rb") as file, _explained(path), ExitStack() as opened:
+def read_rows(path: str, *, cut: str | None = None) -> Iterator[Iterator[Mapping[str, Any]]]:
+    """The rows of a file in any of these forms.
+
+    Args:
+        path: The file.
+        cut: How those lines of JSON begin that are left out if their end is missing: a full disk has cut them, or a kill.
+
+    Raises:
+        QuotaError: The file cannot be read, or is damaged.
+    """
+    with _explained(path), Path(path).open("rb") as file, ExitStack() as opened:
         head = file.read(4)
         file.seek(0)
-        yield _rows(opened, _unpacked(opened, file, head)[0], path)[1]
+        yield _rows(opened, _unpacked(opened, file, head)[0], path, cut)[1]
 
 
 def _is_of_requests(file: BinaryIO, form: Form) -> bool:
@@ -183,6 +194,8 @@ def _explained(name: str) -> Iterator[None]:
     except (EOFError, OSError, csv.Error, UnicodeError, ValueError) as error:
         reason = "not UTF-8" if isinstance(error, UnicodeError) else str(error) or type(error).__name__
         raise QuotaError(f"{name}: it cannot be read: {reason}") from None
+    except RecursionError:
+        raise QuotaError(f"{name}: it cannot be read: nested too deeply") from None
 
 
 def _unpacked(opened: ExitStack, file: BinaryIO, head: bytes) -> tuple[BinaryIO, str]:
@@ -210,7 +223,9 @@ def _zstd(file: BinaryIO) -> BinaryIO:
     raise QuotaError("it is compressed by zstd, which this Python does not read: pip install backports.zstd")
 
 
-def _rows(opened: ExitStack, file: BinaryIO, name: str) -> tuple[str, Iterator[Mapping[str, Any]]]:
+def _rows(
+    opened: ExitStack, file: BinaryIO, name: str, cut: str | None = None
+) -> tuple[str, Iterator[Mapping[str, Any]]]:
     """What the rows are written in, and the rows."""
     head = file.read(4)
     file.seek(0)
@@ -222,7 +237,7 @@ def _rows(opened: ExitStack, file: BinaryIO, name: str) -> tuple[str, Iterator[M
     if first == "[":
         return "a JSON array", map(_row, _array(text))
     if first == "{":
-        return "JSON lines", (_row(decode(line.encode())) for line in text if line.strip())
+        return "JSON lines", _objects(text, cut)
     end = Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
     if end == ".txt":
         return "lines of text", ({"prompt": line.strip()} for line in text if line.strip())
@@ -230,6 +245,32 @@ def _rows(opened: ExitStack, file: BinaryIO, name: str) -> tuple[str, Iterator[M
     text.seek(0)
     separator = _SEPARATORS.get(end) or max(",\t;", key=header.count)
     return "a table", _table(csv.DictReader(text, delimiter=separator, strict=True))
+
+
+def _objects(text: io.TextIOWrapper, cut: str | None) -> Iterator[Mapping[str, Any]]:
+    """The JSON object of each line; where the first line has none, the objects that follow each other over several lines."""
+    is_first = True
+    for number, line in enumerate(text, 1):
+        if not line.strip():
+            continue
+        try:
+            yield decode(line.encode())
+        except BadLineError as error:
+            if cut is not None and line.startswith(cut):
+                continue
+            if not is_first:
+                raise ValueError(f"line {number} is {error}") from None
+            yield from map(_row, _values(line + text.read()))
+            return
+        is_first = False
+
+
+def _values(text: str) -> Iterator[Any]:
+    """JSON values, one after the other."""
+    decoder, at = json.JSONDecoder(), 0
+    while (found := _CONTENT.search(text, at)) is not None:
+        value, at = decoder.raw_decode(text, found.start())
+        yield value
 
 
 def _first_character(text: io.TextIOWrapper) -> str:
@@ -361,7 +402,6 @@ class _Given(dict[str, Any]):
 
 def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:
     """What was recognised, and a command that would work."""
-    columns = ", ".join(str(column)[:40] for column in list(row)[:12])
     known = form.column or form.template or next((column for column in PROMPTS if column in row), None)
     missing = "the column of the prompts" if not known else ""
     if form.column and form.column not in row:
@@ -371,7 +411,7 @@ def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:
     column = next((column for column in row if column not in IDS), "text")
     model = form.model or "gpt-5"
     example = f"paceline run {name} --model {model}" + (f" --column {column}" if column not in PROMPTS else "")
-    return f"{name}: it is {kind} with the fields {columns}: name {missing}, e.g. {example}"
+    return f"{name}: it is {kind} with the fields {shown_names(row)}: name {missing}, e.g. {example}"
 
 
 def _gemini(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int], name: str) -> _Make:

@@ -47,7 +47,7 @@ def command(
         if not names:
             raise click.UsageError("name a model, e.g. 'paceline check gpt-5'")
         targets = [target(name, config, os.environ) for name in dict.fromkeys(names)]
-        if not yes and not _agreed(targets):
+        if not yes and not agreed(targets):
             click.echo("paceline check: nothing has been sent", err=True)
             sys.exit(USAGE)
         checked = [probe(one, config) for one in targets]
@@ -62,7 +62,7 @@ def command(
     sys.exit(REFUSED if any(one.problem for one in checked) else 0)
 
 
-def _agreed(targets: Sequence[Target]) -> bool:
+def agreed(targets: Sequence[Target]) -> bool:
     """Show what will be sent, and ask."""
     from paceline.check.probe import MAX_OUTPUT_TOKENS, TEXT
 

@@ -21,6 +21,7 @@ The command line overrides PACELINE_... variables, which override the file, whic
 @click.command(epilog=EPILOG)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--show", is_flag=True, help="Print every setting and its source (the default).")
+@click.option("--schema", is_flag=True, help="Print the JSON schema of a file, for editors.")
 @click.option("--provider", help="The provider.")
 @options.TIER
 @options.LIMIT
@@ -28,11 +29,23 @@ The command line overrides PACELINE_... variables, which override the file, whic
 @options.TPM
 @options.USABLE
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def command(*, file: Path | None, show: bool, limits: tuple[str, ...], as_json: bool, **given: Any) -> None:  # noqa: ARG001
+def command(
+    *,
+    file: Path | None,
+    show: bool,  # noqa: ARG001
+    schema: bool,
+    limits: tuple[str, ...],
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Show the settings that hold, and where each value comes from. Passwords are left out."""
     from paceline.config import Config, find_file, parse_limit
+    from paceline.config.schema import json_schema
     from paceline.config.show import rows
 
+    if schema:
+        click.echo(json.dumps(json_schema(), indent=2))
+        return
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
         config = Config.load(find_file(file), given=given)

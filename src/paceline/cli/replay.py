@@ -15,7 +15,8 @@ from paceline.core.results import PacelineError
 
 USAGE = 2
 EPILOG = """LOG is what a limiter, gateway or run with the setting traffic_log or shadow has written, an export of OpenTelemetry
-spans (OTLP JSON), or CSV with the columns start, model, input_tokens and output_tokens. Nothing is sent."""
+(OTLP JSON), Langfuse, LangSmith, Helicone, litellm or OpenAI's usage, or CSV with the columns start, model, input_tokens and
+output_tokens. It can be lines or an array of JSON, CSV, TSV or Parquet, also compressed (gzip, zstd). Nothing is sent."""
 
 
 @click.command(epilog=EPILOG)
@@ -47,16 +48,20 @@ def command(
     **given: Any,
 ) -> None:
     """Replay recorded traffic under given limits: what waits, for how long, and what binds."""
+    from paceline.batch.forms import read_rows
     from paceline.cli import plan
     from paceline.config import Config, parse_limit
     from paceline.emulator.settings import SettingsError
-    from paceline.planner.replay import read_log, work_of
+    from paceline.planner.logs import OWN, read_log
+    from paceline.planner.replay import work_of
     from paceline.planner.workload import CALLS_MAX
 
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
         config = Config.load(file, given=given)
-        log = read_log(source)
+        with read_rows(str(source), cut=OWN) as rows:
+            read = read_log(rows, str(source))
+        log = read.requests
         again = partial(work_of, log, speed=speed)
         plans = dict(plan.plans({"": again}, config, tiers=tiers, limits=given["limits"], start_s=log[0].start_s))
         if picture is not None:
@@ -67,12 +72,12 @@ def command(
     refused, failed = sum(one.refused for one in log), sum(one.failed for one in log)
     took_s = log[-1].start_s - log[0].start_s
     if as_json:
-        recorded = {"requests": len(log), "refused": refused, "failed": failed, "seconds": took_s}
+        recorded = {"form": read.form, "requests": len(log), "refused": refused, "failed": failed, "seconds": took_s}
         variants = [{"variant": name, **plan.record(one)} for name, one in plans.items()]
-        click.echo(json.dumps({"log": recorded, "replays": variants}))
+        click.echo(json.dumps({"log": {**recorded, "notes": read.notes}, "replays": variants}))
         return
-    said = f"{len(log):,} requests in {plan.in_words(took_s)}, of which the provider refused {refused:,} and {failed:,} failed"
+    said = f"{read.form}: {len(log):,} in {plan.in_words(took_s)}, of which the provider refused {refused:,} and {failed:,} failed"
     if len(log) == CALLS_MAX:
         said += f"; no more than {CALLS_MAX:,} are replayed, the first ones of the file"
-    click.echo(said, err=True)
+    click.echo("\n".join([said, *read.notes]), err=True)
     plan.show(plans, tiers=bool(tiers or config.tier))

@@ -40,7 +40,7 @@ _RIGHTS = "it cannot be read: this user needs to read the file, its -wal and its
 EPILOG = "Exit codes: 0 shown, 1 nothing could be read there, 2 a wrong option."
 
 
-class _ReadError(Exception):
+class ReadError(Exception):
     """There is nothing to show; the message says why."""
 
 
@@ -60,8 +60,8 @@ def command(url: str | None, key: str | None, store: str | None, timeout_s: floa
     if url is not None and store is not None:
         raise click.UsageError("give a URL or --store, not both")
     try:
-        status, problems = (_fetch(url, key, timeout_s), []) if url is not None else _read_store(store, timeout_s)
-    except _ReadError as error:
+        status, problems = (_fetch(url, key, timeout_s), []) if url is not None else read_store(store, timeout_s)
+    except ReadError as error:
         click.echo(f"paceline status: {error}", err=True)
         raise SystemExit(UNREACHED) from None
     if as_json:
@@ -112,9 +112,9 @@ def _fetch(url: str, key: str | None, timeout_s: float) -> Mapping[str, Any]:
     try:
         code, body = asyncio.run(_get(where, key, timeout_s))
     except TimeoutError:
-        raise _ReadError(f"{where} did not answer within {timeout_s:g} s") from None
+        raise ReadError(f"{where} did not answer within {timeout_s:g} s") from None
     except httpx2.HTTPError as error:
-        raise _ReadError(
+        raise ReadError(
             f"{where} cannot be read ({reason(error)}): is the program running, and is this its page?"
         ) from None
     try:
@@ -127,11 +127,11 @@ def _fetch(url: str, key: str | None, timeout_s: float) -> Mapping[str, Any]:
             message = message.get("message")
         if code in (401, 403):
             message = f"{message or 'it needs a key'} (give one with --key, or in PACELINE_KEY)"
-        raise _ReadError(f"{where} answers {code}" + (f": {plain(message)}" if message else ": is this a status page?"))
+        raise ReadError(f"{where} answers {code}" + (f": {plain(message)}" if message else ": is this a status page?"))
     if isinstance(page, dict) and isinstance(page.get("quotas"), list):  # the page of a single pool
         page = {"pools": {where.path.partition("/status/")[2]: page}}
     if not isinstance(page, dict) or not isinstance(page.get("pools"), dict):
-        raise _ReadError(f"{where} answers, but not as paceline.status_app does")
+        raise ReadError(f"{where} answers, but not as paceline.status_app does")
     return page
 
 
@@ -148,7 +148,7 @@ async def _get(url: httpx2.URL, key: str | None, timeout_s: float) -> tuple[int,
         return response.status_code, bytes(body)
 
 
-def _read_store(url: str | None, timeout_s: float) -> tuple[dict[str, Any], list[str]]:
+def read_store(url: str | None, timeout_s: float) -> tuple[dict[str, Any], list[str]]:
     """The pools and the runs in the store at ``url``, or in the file that `paceline run` uses; and what cannot be shown."""
     if url == NO_STORE:
         raise click.UsageError(
@@ -177,7 +177,7 @@ def _read_store(url: str | None, timeout_s: float) -> tuple[dict[str, Any], list
                 return status, [*problems, f"not all pools are shown: {store.url} took longer than {timeout_s:g} s"]
             status["pools"][name] = _standing(store.exchange(name, looks))
     except StoreError as error:
-        raise _ReadError(str(error)) from None
+        raise ReadError(str(error)) from None
     finally:
         store.close()
     return status, problems
@@ -212,18 +212,18 @@ def _read(file: Path, timeout_s: float) -> dict[str, Any]:
     name = f"sqlite:{file}"
     with suppress(PermissionError):
         if not file.exists():
-            raise _ReadError(f"{name}: there is no such file")
+            raise ReadError(f"{name}: there is no such file")
         if file.is_dir():
-            raise _ReadError(f"{name}: this is a folder: give the path of a file in it")
+            raise ReadError(f"{name}: this is a folder: give the path of a file in it")
     if not os.access(file, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise _ReadError(f"{name}: {_RIGHTS}")
+        raise ReadError(f"{name}: {_RIGHTS}")
     try:
         with closing(read_only(file, timeout_s)) as database:
             if database.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
-                raise _ReadError(f"{name}: this is another program's database: give another path")
+                raise ReadError(f"{name}: this is another program's database: give another path")
             rows = database.execute("SELECT name, format, state FROM pools ORDER BY name").fetchall()
         if any(form > FORMAT for _, form, _ in rows):
-            raise _ReadError(f"{name}: written by a newer paceline: update this one")
+            raise ReadError(f"{name}: written by a newer paceline: update this one")
         now_ns, message = time.time_ns(), Message("paceline status", 0)  # for a copy that is not written back
         ledgers = {pool: SharedLedger.load(json.loads(state)) for pool, _, state in rows}
         return {"pools": {pool: _standing(ledger.apply(now_ns, message)) for pool, ledger in ledgers.items()}}
@@ -234,9 +234,9 @@ def _read(file: Path, timeout_s: float) -> dict[str, Any]:
             advice = f"it is locked by another process for longer than {timeout_s:g} s"
         elif code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
             advice = _RIGHTS
-        raise _ReadError(f"{name}: {advice} ({error})") from None
+        raise ReadError(f"{name}: {advice} ({error})") from None
     except (LookupError, TypeError, ValueError, AttributeError):
-        raise _ReadError(f"{name}: the quotas in it cannot be read: was it written by paceline?") from None
+        raise ReadError(f"{name}: the quotas in it cannot be read: was it written by paceline?") from None
 
 
 def _standing(reply: Reply) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from reprlib import Repr
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, cast, get_args
 from urllib.parse import urlsplit
 
 from paceline.config.sources import Place, Problems, Source, nested, warn
@@ -73,8 +73,28 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
 
 
-def expected(what: str, accepts: Callable[[Any], bool] = lambda _: True, words: Sequence[str] = ()) -> WrapValidator:
-    """Give one message to all values that pydantic or ``accepts`` rejects, and to booleans in place of numbers."""
+class _Described(WrapValidator):
+    """A validator that says in the JSON schema what it accepts."""
+
+    def __init__(self, func: Any, **schema: Any) -> None:
+        super().__init__(func)
+        object.__setattr__(self, "schema", schema)
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return {**handler(core), **self.schema}  # type: ignore[attr-defined]
+
+
+def expected(
+    what: str, accepts: Callable[[Any], bool] = lambda _: True, words: Sequence[str] = (), **schema: Any
+) -> WrapValidator:
+    """Give one message to all values that pydantic or ``accepts`` rejects, and to booleans in place of numbers.
+
+    Args:
+        what: What is right; the JSON schema has it as the description.
+        accepts: Whether a value of the right type is right.
+        words: The values, for suggestions.
+        **schema: What else the JSON schema has.
+    """
 
     def validate(value: Any, convert: Callable[[Any], Any]) -> Any:
         try:
@@ -86,12 +106,13 @@ def expected(what: str, accepts: Callable[[Any], bool] = lambda _: True, words: 
             raise ValueError(f"{shown(value)}: it must be {what}{suggest(str(value), words)}")
         return result
 
-    return WrapValidator(validate)
+    return _Described(validate, description=what, **schema)
 
 
 def within(least: float, most: float, what: str = "a whole number") -> WrapValidator:
     """Accept numbers from ``least`` to ``most``; ``what`` names their kind or unit."""
-    return expected(f"{what} from {least:,.15g} to {most:,.15g}", lambda number: bool(least <= number <= most))
+    words = f"{what} from {least:,.15g} to {most:,.15g}"
+    return expected(words, lambda number: bool(least <= number <= most), minimum=least, maximum=most)
 
 
 def table(example: str) -> BeforeValidator:
@@ -198,7 +219,9 @@ def _quota(unit: str, period_s: float) -> AfterValidator:
 Name = Annotated[str, BeforeValidator(str)]  # a key of YAML can be a number
 Pattern = Annotated[Name, AfterValidator(lambda name: written(name) and name)]
 Text = Annotated[str, AfterValidator(str.strip), expected("a text", bool)]
-Tier = Annotated[Text, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+Tier = Annotated[
+    Text, BeforeValidator(lambda value: str(value) if type(value) is int else value, json_schema_input_type=str | int)
+]
 Truth = Annotated[bool, expected("true or false")]
 Attempts = Annotated[int, within(1, 1_000)]
 Slots = Annotated[int, within(1, 1_000_000)]
@@ -208,9 +231,6 @@ Hour = Annotated[float, within(0, 3_600, "seconds")]
 Day = Annotated[float, within(0, 86_400, "seconds")]
 Month = Annotated[float, within(0, RUN_S, "seconds")]
 Timeout = Annotated[float, within(0, TIMEOUT_MAX_S, "seconds")]
-Limits = Annotated[
-    dict[Name, Annotated[Any, PlainValidator(_limit)]], table('"gpt-5" = ["500 requests/min", "400k tokens/min"]')
-]
 closed = with_config(ConfigDict(extra="forbid"))
 
 
@@ -227,6 +247,15 @@ class Amounts(TypedDict, total=False):
     otpm: Annotated[Rate, _quota(OUTPUT_TOKENS, 60.0)]
     concurrency: Annotated[Slots, _quota(IN_FLIGHT, 0.0)]
     day_zone: Annotated[Text, AfterValidator(_zone)]
+
+
+Written = str | list[str] | Amounts
+"""How quotas are written in a file."""
+
+Limits = Annotated[
+    dict[Name, Annotated[Any, PlainValidator(_limit, json_schema_input_type=Written | dict[str, Written])]],
+    table('"gpt-5" = ["500 requests/min", "400k tokens/min"]'),
+]
 
 
 class Retry(TypedDict, total=False):
@@ -254,7 +283,7 @@ class Breaker(TypedDict, total=False):
 class Lane(TypedDict, total=False):
     """Fields of :class:`~paceline.LaneSpec`."""
 
-    limits: Annotated[Any, PlainValidator(_quotas)]
+    limits: Annotated[Any, PlainValidator(_quotas, json_schema_input_type=Written)]
     weight: Annotated[float, within(1e-6, 1e6, "a number")]
     priority: Annotated[int, within(-1_000_000, 1_000_000)]
 
@@ -319,7 +348,10 @@ class Settings(TypedDict, total=False):
     max_attempts: Attempts
     timeout_s: Annotated[float, within(0.001, 86_400, "seconds")]
     max_tokens_per_call: Annotated[int, within(1, 1_000_000_000)]
-    usable: Annotated[float, expected("a share above 0 and at most 1", lambda share: bool(0 < share <= 1))]
+    usable: Annotated[
+        float,
+        expected("a share above 0 and at most 1", lambda share: bool(0 < share <= 1), exclusiveMinimum=0, maximum=1),
+    ]
     headroom_s: Hour
     ttl_s: Annotated[float, within(1, TIMEOUT_MAX_S, "seconds")]
     waiting_max: Annotated[int, within(1, 100_000_000)]
@@ -328,7 +360,7 @@ class Settings(TypedDict, total=False):
     prompt_cache: Truth
     min_interval_s: Hour
     learn: Annotated[bool | Literal["up"], expected("true, false or 'up'")]
-    store: Annotated[str, PlainValidator(_store)]
+    store: Annotated[str, PlainValidator(_store, json_schema_input_type=str)]
     on_store_failure: Annotated[
         OnStoreFailure,
         expected("'fail_safe', 'fail_closed' or 'fail_open'", words=get_args(OnStoreFailure)),
@@ -337,17 +369,19 @@ class Settings(TypedDict, total=False):
     shadow: Text
     traffic_log: Text
     joint_limits: Annotated[
-        dict[Pattern, Annotated[Any, PlainValidator(_joint)]], table('"openai/*" = "2500 requests/min"')
+        dict[Pattern, Annotated[Any, PlainValidator(_joint, json_schema_input_type=Written)]],
+        table('"openai/*" = "2500 requests/min"'),
     ]
     concurrency: Annotated[dict[Name, Slots], table("openai = 10")]
     lanes: Annotated[dict[Name, Annotated[Lane, table("weight = 4")]], table("wrap = { weight = 4 }")]
     starts: Annotated[
-        dict[Name, Annotated[Any, PlainValidator(_starts)]], table("gemini = { max_starts = 7, time_window = 60 }")
+        dict[Name, Annotated[Any, PlainValidator(_starts, json_schema_input_type=Starts | Literal[False])]],
+        table("gemini = { max_starts = 7, time_window = 60 }"),
     ]
     priorities: Annotated[dict[Name, Annotated[int, within(-1_000_000, 1_000_000)]], table('"coordinator*" = 10')]
     retry: Annotated[Retry, table("max_attempts = 3")]
-    breaker: Annotated[Any, PlainValidator(_breaker)]
-    budget: Annotated[Any, PlainValidator(_budget)]
+    breaker: Annotated[Any, PlainValidator(_breaker, json_schema_input_type=bool | Breaker)]
+    budget: Annotated[Any, PlainValidator(_budget, json_schema_input_type=str | list[str])]
     prices: Annotated[
         dict[Name, Annotated[Price, table("input = 1.25, output = 10.0")]],
         table('"openai/my-model" = { input = 1.25, output = 10.0 }'),
@@ -387,6 +421,31 @@ _STARTS: Final = TypeAdapter[Any](Starts)
 _AMOUNTS: Final = TypeAdapter[Any](Amounts)
 _MODELS: Final = TypeAdapter[Any](dict[Name, Annotated[Any, PlainValidator(_quotas)]])
 _BREAKER: Final = TypeAdapter[Any](Truth), TypeAdapter[Any](Breaker)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a file, for editors. It has the names, types and bounds of settings; ``paceline config`` checks more."""
+    schema = _SETTINGS.json_schema()
+    for name in OVERRIDES:
+        del schema["properties"][name]
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "description": "Settings of paceline: a file paceline.toml or paceline.yaml.",
+    }
+    return cast("dict[str, Any]", _untitled(schema))
+
+
+def _untitled(value: Any) -> Any:
+    """A schema without the titles that repeat its names, and with plain text for the markup of docstrings."""
+    if isinstance(value, list):
+        return [_untitled(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    plain = {name: _untitled(part) for name, part in value.items() if name != "title" or not isinstance(part, str)}
+    if isinstance(text := plain.get("description"), str):
+        plain["description"] = re.sub(r":\w+:`~?([^`]*)`", r"\1", text)
+    return plain
 
 
 def read(source: Source, problems: Problems, *, overrides: bool = False) -> Said:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 
@@ -33,3 +34,22 @@ def why_missing(error: ImportError, remedy: str) -> str:
     if isinstance(error, ModuleNotFoundError):
         return remedy
     return f"{error.name or 'a package'} is installed and does not load: {error}"
+
+
+NAMES_MAX = 20
+"""The most names in a message."""
+
+_NAME = re.compile(r"[A-Za-z_@$][\w.@$:/-]{0,39}(?: [\w.()/-]{1,20}){0,2}")
+_DIGITS = re.compile(r"\d.*\d.*\d.*\d.*\d")
+
+
+def shown_names(names: Iterable[object]) -> str:
+    """The names of fields or columns for a message.
+
+    A file whose first line is no header has values in place of names, which can be prompts or keys: what does not look like a name
+    is counted alone.
+    """
+    texts = [str(name) for name in names]
+    shown = [text for text in texts if _NAME.fullmatch(text) and not _DIGITS.search(text)][:NAMES_MAX]
+    others = len(texts) - len(shown)
+    return ", ".join(shown + ([f"{others} more" if shown else f"{others}, which look like no names"] if others else []))

@@ -1,0 +1,274 @@
+"""``paceline doctor``: one page for a bug report, without secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from paceline.cli import options
+from paceline.core.results import PacelineError
+
+if TYPE_CHECKING:
+    from paceline.config import Config
+
+WRONG = 1
+EPILOG = """Nothing is sent to a provider, and no value of a key or password is printed. SDKs are those of the Python that runs this: use the program's. Exit codes: 0, and 1 if
+something is wrong."""
+
+LIBRARIES: Final = ("httpx", "httpx2", "aiohttp", "requests", "urllib3", "botocore", "aiobotocore")
+"""The HTTP libraries that are paced."""
+
+SDKS: Final = (
+    "openai", "anthropic", "google-genai", "mistralai", "cohere", "groq", "together", "litellm", "langchain-core", "dspy", "boto3", "ollama",
+    "huggingface-hub", "replicate", "voyageai", "xai-sdk", "cerebras-cloud-sdk", "fireworks-ai", "openai-agents", "pydantic-ai-slim", "crewai",
+    "autogen-core", "llama-index-core", "inspect-ai", "instructor",
+)  # fmt: skip
+"""Packages that send requests to models (2026-11)."""
+
+PAST: Final = {
+    "grpcio": "gRPC", "websockets": "WebSockets", "websocket-client": "WebSockets", "curl-cffi": "curl", "niquests": "its async client",
+    "pycurl": "curl", "pyreqwest": "Rust", "wreq": "Rust", "primp": "Rust", "impit": "Rust",
+}  # fmt: skip
+"""What goes past the libraries that are paced, and by which way; see ``http/bypass.py``."""
+
+OURS: Final = ("pydantic", "pyyaml", "click", "redis", "starlette", "uvicorn", "genai-prices", "opentelemetry-sdk")
+PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+FILES_FEW: Final = 1_024
+"""The limit of open files below which a few hundred requests in flight can fail."""
+
+Row = tuple[str, str]
+
+
+@click.command(epilog=EPILOG)
+@options.CONFIG
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0.1, 60),
+    default=3.0,
+    show_default=True,
+    help="Seconds for the store to answer.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def command(*, file: Path | None, timeout_s: float, as_json: bool) -> None:
+    """Print what a bug report needs: versions, what is paced here, keys by name, limits, store, clock, files, proxies, what is wrong."""
+    page = Page()
+    page.look(file, os.environ, timeout_s)
+    if as_json:
+        sections = {name: [list(row) for row in rows] for name, rows in page.sections.items()}
+        click.echo(json.dumps({**sections, "problems": page.problems}))
+    else:
+        for name, rows in page.sections.items():
+            click.echo(name)
+            click.echo("\n".join(f"  {line}" for line in options.aligned(rows or [("none", "")])) + "\n")
+        click.echo("what is wrong")
+        click.echo("\n".join(f"  * {problem}" for problem in page.problems or ["nothing that can be seen from here"]))
+    sys.exit(WRONG if page.problems else 0)
+
+
+class Page:
+    """What was found, by section, and what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.sections: dict[str, list[Row]] = {}
+        self.problems: list[str] = []
+
+    def look(self, file: Path | None, environ: Mapping[str, str], timeout_s: float) -> None:
+        """Look at everything; a section that cannot be made is a problem."""
+        self.sections["versions"] = list(_versions())
+        self.sections["paced here"] = list(self._paced())
+        config = self._config(file, environ)
+        self.sections["keys (names only)"] = list(self._keys(environ, config))
+        if config is not None:
+            self.sections["settings that are set"] = list(self._settings(config))
+            self.sections["limits"] = list(self._limits(config, environ))
+            self.sections["store"] = list(self._store(config, timeout_s))
+        self.sections["machine"] = list(self._machine())
+        self.sections["proxies"] = list(self._proxies(environ))
+
+    def _paced(self) -> Iterator[Row]:
+        """The SDKs that are installed, and by which library they send; what is not paced."""
+        found = False
+        for name in SDKS:
+            try:
+                package = distribution(name)
+            except PackageNotFoundError:
+                continue
+            needs = {
+                re.split(r"[^\w.-]", text, maxsplit=1)[0].lower()
+                for text in package.requires or ()
+                if "extra ==" not in text
+            }
+            ways = [library for library in LIBRARIES if library in needs]
+            past = [f"{PAST[one]} ({one}), which is not" for one in PAST if one in needs]
+            found = found or bool(ways)
+            yield (
+                f"{name} {package.version}",
+                "; ".join(filter(None, [f"paced, through {', '.join(ways)}" if ways else "", *past]))
+                or ("through another package of this list"),
+            )
+        for name, way in PAST.items():
+            if _version(name):
+                yield (
+                    f"{name} {_version(name)}",
+                    f"not paced: {way}; `status()` and `paceline exec` name each host that is reached so",
+                )
+        if not found and not any(map(_version, LIBRARIES)):
+            self.problems.append(
+                f"no HTTP library that is paced is installed for {sys.executable}: run paceline doctor with the program's Python"
+            )
+
+    def _config(self, file: Path | None, environ: Mapping[str, str]) -> Config | None:
+        from paceline.config import Config, find_file
+
+        try:
+            path = find_file(file, environ)
+            self.sections["configuration"] = [("file", str(path) if path else "none: paceline init writes one")]
+            variables = sorted(name for name in environ if name.startswith("PACELINE_"))
+            self.sections["configuration"].append(("variables", ", ".join(variables) or "none"))
+            return Config.load(path, environ=environ, given={})
+        except PacelineError as error:
+            self.problems += [f"settings: {line}" for line in str(error).splitlines()]
+        return None
+
+    def _keys(self, environ: Mapping[str, str], config: Config | None) -> Iterator[Row]:
+        from paceline.config.servers import root_named
+        from paceline.config.starter import providers_of
+        from paceline.providers.registry import PROVIDERS, provider_named
+
+        found = providers_of(environ)
+        for name, variables in found.items():
+            yield name, ", ".join(variables)
+            value = environ.get(PROVIDERS[name].key_env, "")
+            if value != value.strip("'\" \t\r\n") or not (value.isascii() and value.isprintable()):
+                self.problems.append(
+                    f"{PROVIDERS[name].key_env} has blanks, quotes or other characters that no key has: set it again"
+                )
+            try:
+                root_named(provider_named(name), environ)
+            except PacelineError as error:
+                self.problems.append(str(error))
+        for server, table in config.upstreams.items() if config is not None else ():
+            variable = table.get("key_env", "")
+            if variable and not environ.get(variable, "").strip():
+                self.problems.append(f"upstreams.{server}: its key's variable {variable} is not set")
+            elif variable:
+                yield f"upstreams.{server}", variable
+
+    def _settings(self, config: Config) -> Iterator[Row]:
+        from paceline.config.show import BY_DEFAULT, rows
+
+        for row in rows(config):
+            if row.source != BY_DEFAULT and not row.name.startswith("limits"):
+                yield row.name, f"{row.value} ({row.source})"
+        if config.shadow:
+            self.problems.append("shadow is set: requests are logged, and none is held")
+
+    def _limits(self, config: Config, environ: Mapping[str, str]) -> Iterator[Row]:
+        """The limits that hold, and how they are known."""
+        from paceline.config.show import rows
+        from paceline.config.starter import providers_of
+        from paceline.providers.tables import DEFAULT, known_providers, lookup
+
+        shown = [row for row in rows(config) if row.name.startswith("limits")]
+        for row in shown:
+            yield row.name.removeprefix("limits").lstrip(".: "), f"{', '.join(row.value)} ({row.source})"
+        for name in providers_of(environ):
+            if any(f"{name}/*" in row.name for row in shown):
+                continue
+            if name not in known_providers():
+                yield f"{name}/*", "none is published: the rate is measured"
+                continue
+            published = lookup(name, DEFAULT, config.tier if name == config.home else None)
+            tier = f", {published.tier}" if published.tier else ""
+            yield (
+                f"{name}/*",
+                f"{', '.join(map(str, published.quotas))} (published, {published.confidence}, {published.as_of}{tier})",
+            )
+
+    def _store(self, config: Config, timeout_s: float) -> Iterator[Row]:
+        from paceline.cli.status import ReadError, read_store
+        from paceline.stores import NO_STORE, as_store
+
+        store = as_store(config.store) if config.store and config.store != NO_STORE else None
+        if store is None:
+            yield (
+                "none",
+                "each process has quotas of its own: several of them need store = 'sqlite:PATH' or 'redis://HOST'",
+            )
+            return
+        path = Path(store.url.removeprefix("sqlite:"))
+        if store.url.startswith("sqlite:") and not path.exists():
+            yield store.url, "is made at its first use"
+            if not os.access(path.absolute().parent, os.W_OK):
+                self.problems.append(f"{store.url}: the folder cannot be written, or there is none")
+            return
+        try:
+            status, further = read_store(config.store, timeout_s)
+        except (ReadError, PacelineError, click.UsageError) as error:
+            self.problems.append(f"the store cannot be read: {error}")
+            yield store.url, "cannot be read"
+        else:
+            yield store.url, f"reachable, {len(status['pools']):,} pools"
+            self.problems += further
+
+    def _machine(self) -> Iterator[Row]:
+        now = datetime.now().astimezone()
+        yield "clock", f"{now.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, here {now:%z}"
+        if now.year < 2026:
+            self.problems.append("the clock is years behind: TLS and quotas of a day need the right time")
+        yield "processors", str(os.cpu_count())
+        if sys.platform != "win32":
+            import resource
+
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            yield "open files", f"{_many(soft)}, at most {_many(hard)}; each request in flight needs one or two"
+            if 0 <= soft < FILES_FEW:
+                self.problems.append(f"only {soft:,} files can be open: ulimit -n 65536")
+
+    def _proxies(self, environ: Mapping[str, str]) -> Iterator[Row]:
+        both = {
+            name.upper(): environ[name]
+            for name in sorted(environ, reverse=True)
+            if name.upper() in PROXIES and environ[name].strip()
+        }
+        for name, value in both.items():
+            yield name, value if name == "NO_PROXY" else re.sub(r"[^/@\s]*@", "...@", value)
+        local = [
+            name
+            for name in environ
+            if name.endswith("_BASE_URL") and re.match(r"https?://(127\.|localhost|\[::1\])", environ[name])
+        ]
+        passes = re.search(r"(^|,)\s*(\*|127\.0\.0\.1|localhost)", both.get("NO_PROXY", ""))
+        if local and not passes and both.keys() & {"HTTP_PROXY", "ALL_PROXY"}:
+            self.problems.append(
+                f"{', '.join(sorted(local))} is on this machine, and a proxy is set: add 127.0.0.1,localhost to NO_PROXY"
+            )
+
+
+def _versions() -> Iterator[Row]:
+    yield "paceline", _version("paceline") or "not installed, imported from a folder"
+    yield "python", f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
+    yield "system", platform.platform()
+    yield from ((name, version) for name in (*OURS, *LIBRARIES) if (version := _version(name)))
+
+
+def _version(name: str) -> str:
+    try:
+        return distribution(name).version
+    except PackageNotFoundError:
+        return ""
+
+
+def _many(files: int) -> str:
+    return f"{files:,}" if 0 <= files < 2**40 else "no limit"

@@ -1,0 +1,135 @@
+"""``paceline init``: a configuration to begin with."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.core.results import PacelineError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+USAGE = 2
+EPILOG = """Nothing is sent without --check, and a file that exists is not overwritten. Exit codes: 0, and 2 if nothing was written."""
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    default=Path("paceline.toml"),
+    show_default=True,
+    help="'-' prints it.",
+)
+@click.option(
+    "--from",
+    "source",
+    metavar="LITELLM.YAML",
+    type=click.Path(path_type=Path),
+    help="Convert the config.yaml of a litellm proxy, and say what has no counterpart.",
+)
+@click.option(
+    "--check",
+    "models",
+    multiple=True,
+    metavar="MODEL",
+    help="Ask the provider for its limits, as `paceline check` does; repeatable.",
+)
+@click.option("--yes", is_flag=True, help="With --check: send without asking.")
+def command(*, output: Path, source: Path | None, models: tuple[str, ...], yes: bool) -> None:
+    """Write a commented configuration for the keys in the environment, or of a litellm proxy's. Keys are named, never written."""
+    from paceline.config.starter import of_environment, providers_of
+
+    if source is not None and models:
+        raise click.UsageError(
+            "--check is for a new configuration: convert first, then run paceline check --config FILE"
+        )
+    try:
+        _check_free(output)
+        if source is not None:
+            text = _converted(source)
+        else:
+            text = of_environment(os.environ, _limits(models, yes=yes))
+            found = providers_of(os.environ)
+            said = ", ".join(f"{name} ({', '.join(variables)})" for name, variables in found.items())
+            click.echo(f"found: {said or 'no key of a provider in the environment'}", err=True)
+        _write(text, output)
+    except PacelineError as error:
+        click.echo(f"paceline init: {error}", err=True)
+        sys.exit(USAGE)
+
+
+def _check_free(output: Path) -> None:
+    """Refuse to overwrite a file, or to hide one that is read in its place."""
+    from paceline.config.sources import FILES
+    from paceline.core.results import QuotaError
+
+    if str(output) == "-":
+        return
+    others = [output.parent / name for name in FILES] if output.name in FILES else []
+    for file in (output, *others):
+        if file.exists():
+            raise QuotaError(f"{file} exists, and is left as it is: name another file with --output, or '-' to print")
+
+
+def _converted(source: Path) -> str:
+    from paceline.config import Config
+    from paceline.config.litellm import convert
+    from paceline.config.sources import Problems, read_file
+    from paceline.config.starter import of_settings
+    from paceline.core.results import QuotaError
+
+    problems = Problems()
+    values = read_file(source, problems).values
+    problems.check()
+    try:
+        made = convert(values)
+        Config.load(given=made.settings, environ={})
+    except QuotaError as error:
+        raise QuotaError(f"{source}: {error}") from None
+    tables = {name: len(made.settings.get(name, {})) for name in ("limits", "upstreams", "groups")}
+    counts = ", ".join(f"{count} {name if count != 1 else name[:-1]}" for name, count in tables.items())
+    click.echo(f"{source}: {made.deployments} deployments became {counts}", err=True)
+    for one in made.lost:
+        click.echo(f"  lost: {one}", err=True)
+    return of_settings(made.settings, source.name, made.lost)
+
+
+def _limits(models: Sequence[str], *, yes: bool) -> dict[str, list[str]]:
+    """The limits that the providers state, after a question; without models nothing is sent."""
+    from paceline.check.probe import probe, target
+    from paceline.cli.check import agreed
+    from paceline.config import Config
+    from paceline.core.results import QuotaError
+
+    if not models:
+        return {}
+    config = Config.load(given={})
+    targets = [target(name, config, os.environ) for name in dict.fromkeys(models)]
+    if not yes and not agreed(targets):
+        raise QuotaError("nothing has been sent or written")
+    checked = [probe(one, config) for one in targets]
+    for one in checked:
+        if one.problem:
+            click.echo(f"{one.model}: {one.problem}", err=True)
+    return {one.model: [str(finding.use) for finding in one.findings] for one in checked if one.findings}
+
+
+def _write(text: str, output: Path) -> None:
+    from paceline.core.results import QuotaError
+
+    if str(output) == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        with output.open("x", encoding="utf-8") as file:  # another process may have made it meanwhile
+            file.write(text)
+    except OSError as error:
+        raise QuotaError(f"{output} cannot be written: {error.strerror}") from None
+    click.echo(f"written: {output}; `paceline config {output}` shows what holds", err=True)

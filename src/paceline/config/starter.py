@@ -1,0 +1,128 @@
+"""A configuration to begin with, as TOML: of the environment, or of settings that another program's file has become."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from paceline.config.servers import VARIABLES
+from paceline.providers.registry import PROVIDERS
+from paceline.providers.tables import DEFAULT, known_providers, lookup, tiers
+
+EDITORS: Final = "# In editors: `paceline config --schema > paceline.schema.json`, and the line `#:schema ./paceline.schema.json` above this one."
+
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def providers_of(environ: Mapping[str, str]) -> dict[str, list[str]]:
+    """The providers whose key or address is in the environment, each with the names of these variables."""
+    found: dict[str, list[str]] = {}
+    for name, entry in PROVIDERS.items():
+        variables = [
+            variable for variable in (entry.key_env, VARIABLES.get(name, "")) if environ.get(variable, "").strip()
+        ]
+        if variables:
+            found[name] = variables
+    return found
+
+
+def of_environment(environ: Mapping[str, str], limits: Mapping[str, Sequence[str]]) -> str:
+    """A commented configuration for the providers of the environment; no value of it is in the text.
+
+    Args:
+        environ: The variables.
+        limits: Limits that are known, by ``provider/model``.
+    """
+    found = providers_of(environ)
+    lines = [
+        EDITORS,
+        "# All settings: docs/config.md. `paceline config` prints those that hold, and where each comes from.",
+        "",
+    ]
+    if found:
+        lines += [f"# found: {name} ({', '.join(variables)})" for name, variables in found.items()]
+    else:
+        lines.append("# No key of a provider is in the environment: set one, e.g. OPENAI_API_KEY.")
+    if len(found) == 1:
+        (name,) = found
+        own = name if name in known_providers() else ""
+        lines += ["", f'provider = "{name}"', *_tier(own)]
+    else:
+        lines += [
+            "",
+            '# provider = "openai"   # of models whose name does not tell it',
+            "# tier = 2              # only with provider",
+        ]
+    lines += [
+        '# store = "sqlite:quotas.db"   # for several processes on this machine; redis://HOST for several machines',
+        "# usable = 0.85                # the share of every limit that is used",
+        "",
+        "[limits]   # in place of the published ones, which answers correct; `paceline check MODEL` measures yours",
+    ]
+    lines += [f"{_key(model)} = {_value(list(quotas))}" for model, quotas in limits.items()]
+    lines += [
+        f'# "{name}/*" = {_value(_published(name))}'
+        for name in found
+        if not any(one.startswith(f"{name}/") for one in limits)
+    ]
+    lines += [
+        "",
+        "[concurrency]   # requests in flight at a provider; without an entry there is no bound",
+        *(f"# {name} = 50" for name in found),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _tier(provider: str) -> list[str]:
+    """The line of the tier, with those that there are."""
+    known = tiers(provider) if provider else ()
+    return (
+        [f'# tier = "{known[-1]}"   # one of {", ".join(known)}; without it the lowest of those who pay']
+        if len(known) > 1
+        else []
+    )
+
+
+def _published(provider: str) -> list[str]:
+    """The published limits of a model without an entry."""
+    row = lookup(provider, DEFAULT, None) if provider in known_providers() else None
+    return [str(quota) for quota in row.quotas] if row is not None else ["60 requests/min"]
+
+
+def of_settings(settings: Mapping[str, Any], source: str, lost: Iterable[str]) -> str:
+    """Settings as TOML, with what was lost as comments.
+
+    Args:
+        settings: Tables and values.
+        source: The file that they come from.
+        lost: What has no counterpart.
+    """
+    lines = [EDITORS, f"# Converted by `paceline init --from {source}`.", ""]
+    plain = {name: value for name, value in settings.items() if not isinstance(value, Mapping)}
+    lines += [f"{_key(name)} = {_value(value)}" for name, value in plain.items()]
+    for name, table in settings.items():
+        if isinstance(table, Mapping):
+            lines += ["", f"[{_key(name)}]", *(f"{_key(entry)} = {_value(value)}" for entry, value in table.items())]
+    lost = list(lost)
+    lines += ["", "# What has no counterpart:", *(f"# * {one}" for one in lost)] if lost else []
+    return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else json.dumps(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(_pairs(value)) + " }" if value else "{}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, float) and value.is_integer():
+        return f"{int(value):_}"
+    return json.dumps(value)
+
+
+def _pairs(table: Mapping[str, Any]) -> Iterator[str]:
+    return (f"{_key(name)} = {_value(value)}" for name, value in table.items())

@@ -1,0 +1,665 @@
+"""Logs of requests: for each form of log, a table says which of its fields have what a replay needs.
+
+A field is named as the export names it; ``usage.input`` is the field ``input`` in the object ``usage`` (also where that is JSON in a
+text, as in a CSV), and ``usage.*input`` the sum of the numbers in it whose names contain ``input``. No message quotes a value: it can be
+a prompt or a key.
+
+The forms are those of 2026-11: the conventions of OpenTelemetry for generative AI, Langfuse's observations (API, export of the UI and
+blob storage), LangSmith's run data format, Helicone's ``/v1/request/query-clickhouse`` and its export tool, litellm's
+``LiteLLM_SpendLogs`` and ``StandardLoggingPayload``, OpenAI's ``/v1/organization/usage`` and the export of its usage page.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import islice, pairwise
+from typing import Any, Final, TypeGuard
+
+from paceline.core.hints import shown_names
+from paceline.core.results import QuotaError
+from paceline.planner.simulation import Request
+from paceline.planner.workload import CALLS_MAX
+from paceline.providers.registry import has_slashes, is_provider
+
+Names = tuple[str, ...]
+
+OWN: Final = '{"start": '
+"""How a line of the traffic log begins; a full disk can cut it, or a kill."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogForm:
+    """Which fields of a form of log have what a replay needs; of several names the first that has a value holds.
+
+    Attributes:
+        name: What the form is called.
+        known_by: The fields by which it is recognised: one of each group.
+        instead: Why it cannot be replayed, and what can.
+        only: Fields that say what a record is, with the values of requests; other records are left out.
+        other: Such fields with the values of what is no request.
+        mixed: Whether records without a model are no requests; else they are an error.
+        provider: The provider; ``home`` where no field names it.
+        start: When the request was sent.
+        end: When it ended, or the end of the time for which a record of several requests stands.
+        seconds: How long its answer took.
+        milliseconds: The same in ms.
+        model: The model.
+        inputs: Input tokens.
+        outputs: Output tokens.
+        totals: Both together.
+        most: The most output that the request allowed.
+        lane: The lane.
+        number: How many requests the record stands for.
+        status: The HTTP status.
+        failed: Fields that say that it failed, with the values that do; without values, any does.
+        texts: What the error was, in words.
+        uncached: Fields that say whether the answer came from a cache of the program's own, with the values for "no".
+    """
+
+    name: str
+    known_by: tuple[Names, ...]
+    instead: str = ""
+    only: Mapping[str, Names] = field(default_factory=dict)
+    other: Mapping[str, Names] = field(default_factory=dict)
+    mixed: bool = False
+    home: str = ""
+    provider: Names = ()
+    start: Names = ()
+    end: Names = ()
+    seconds: Names = ()
+    milliseconds: Names = ()
+    model: Names = ()
+    inputs: Names = ()
+    outputs: Names = ()
+    totals: Names = ()
+    most: Names = ()
+    lane: Names = ()
+    number: Names = ()
+    status: Names = ()
+    failed: Mapping[str, Names] = field(default_factory=dict)
+    texts: Names = ()
+    uncached: Mapping[str, Names] = field(default_factory=dict)
+
+
+def _in(places: Names, names: Names) -> Names:
+    """Fields of objects: each name in each place."""
+    return tuple(f"{place}.{name}" for place in places for name in names)
+
+
+_MOST: Final = ("max_output_tokens", "max_completion_tokens", "max_tokens", "maxOutputTokens", "maxTokens")
+
+PLAIN: Final = LogForm(
+    name="requests",
+    known_by=(
+        ("start", "started_at", "start_time", "timestamp", "time"),
+        ("model", "pool", "gen_ai.request.model"),
+        ("input_tokens", "prompt_tokens", "tokens", "total_tokens", "gen_ai.usage.input_tokens"),
+    ),
+    start=("start", "started_at", "start_time", "timestamp", "time"),
+    end=("end", "ended_at", "end_time"),
+    seconds=("seconds", "duration_s", "latency_s"),
+    milliseconds=("duration_ms", "latency_ms"),
+    provider=("provider", "gen_ai.provider.name", "gen_ai.system"),
+    model=("model", "pool", "gen_ai.request.model"),
+    inputs=("input_tokens", "prompt_tokens", "gen_ai.usage.input_tokens"),
+    outputs=("output_tokens", "completion_tokens", "gen_ai.usage.output_tokens"),
+    totals=("tokens", "total_tokens"),
+    most=(*_MOST, "gen_ai.request.max_tokens"),
+    lane=("lane",),
+    number=("requests",),
+    status=("status", "status_code"),
+    failed={"status": ("error", "failed", "failure"), "error": ()},
+    texts=("error",),
+)
+"""The traffic log of paceline, and what programs write for a replay."""
+
+FORMS: Final = (
+    LogForm(
+        name="spans of OpenTelemetry",
+        known_by=(("startTimeUnixNano", "context.span_id"),),
+        only={"openinference.span.kind": ("LLM", "EMBEDDING")},
+        other={"gen_ai.operation.name": ("create_agent", "execute_tool", "invoke_agent", "invoke_workflow")},
+        mixed=True,
+        provider=("gen_ai.provider.name", "gen_ai.system", "llm.provider"),
+        start=("startTimeUnixNano", "start_time"),
+        end=("endTimeUnixNano", "end_time"),
+        model=("gen_ai.request.model", "gen_ai.response.model", "llm.model_name", "embedding.model_name"),
+        inputs=("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"),
+        outputs=("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"),
+        totals=("llm.usage.total_tokens", "llm.token_count.total"),
+        most=("gen_ai.request.max_tokens",),
+        status=("http.response.status_code", "http.status_code"),
+        failed={"status.code": ("2", "STATUS_CODE_ERROR"), "status.status_code": ("ERROR",), "error.type": ()},
+        texts=("error.type", "exception.type", "exception.message", "status.message", "status.description"),
+    ),
+    LogForm(
+        name="runs of LangSmith",
+        known_by=(("run_type",), ("start_time",)),
+        only={"run_type": ("llm", "embedding")},
+        mixed=True,
+        provider=_in(("extra.metadata", "metadata"), ("ls_provider",)),
+        start=("start_time",),
+        end=("end_time",),
+        model=(
+            *_in(("extra.metadata", "metadata"), ("ls_model_name",)),
+            *_in(("extra.invocation_params",), ("model", "model_name")),
+        ),
+        inputs=("prompt_tokens", *_in(("outputs.usage_metadata", "extra.metadata.usage_metadata"), ("input_tokens",)),
+                "outputs.llm_output.token_usage.prompt_tokens"),
+        outputs=("completion_tokens", *_in(("outputs.usage_metadata", "extra.metadata.usage_metadata"), ("output_tokens",)),
+                 "outputs.llm_output.token_usage.completion_tokens"),
+        totals=("total_tokens",),
+        most=("extra.metadata.ls_max_tokens", *_in(("extra.invocation_params",), _MOST)),
+        failed={"status": ("error",), "error": ()},
+        texts=("error",),
+    ),
+    LogForm(
+        name="observations of Langfuse",
+        known_by=(("startTime", "start_time"), ("traceId", "trace_id"), ("type",)),
+        only={"type": ("GENERATION", "EMBEDDING")},
+        mixed=True,
+        start=("startTime", "start_time"),
+        end=("endTime", "end_time"),
+        model=("model", "providedModelName", "provided_model_name"),
+        inputs=("usageDetails.*input", "usage_details.*input", "usage.input", "promptTokens", "inputTokens", "inputUsage"),
+        outputs=("usageDetails.*output", "usage_details.*output", "usage.output", "completionTokens", "outputTokens", "outputUsage"),
+        totals=("usageDetails.total", "usage_details.total", "usage.total", "totalTokens", "totalUsage"),
+        most=_in(("modelParameters", "model_parameters"), _MOST),
+        failed={"level": ("ERROR",)},
+        texts=("statusMessage", "status_message"),
+    ),
+    LogForm(
+        name="requests of Helicone",
+        known_by=(("request_created_at",),),
+        mixed=True,
+        provider=("provider",),
+        start=("request_created_at",),
+        milliseconds=("delay_ms",),
+        model=("model_override", "request_model", "model", "response_model"),
+        inputs=("prompt_tokens",),
+        outputs=("completion_tokens",),
+        totals=("total_tokens",),
+        most=_in(("request_body",), _MOST),
+        status=("response_status",),
+        uncached={"cache_reference_id": ("00000000-0000-0000-0000-000000000000",)},
+    ),
+    LogForm(
+        name="logs of litellm",
+        known_by=(("startTime",), ("call_type", "custom_llm_provider")),
+        mixed=True,
+        provider=("custom_llm_provider",),
+        start=("startTime",),
+        end=("endTime",),
+        model=("model", "model_group"),
+        inputs=("prompt_tokens",),
+        outputs=("completion_tokens",),
+        totals=("total_tokens",),
+        most=_in(("model_parameters",), _MOST),
+        status=_in(("error_information", "metadata.error_information"), ("error_code",)),
+        failed={"status": ("failure",), "metadata.status": ("failure",)},
+        texts=("error_str", *_in(("error_information", "metadata.error_information"), ("error_class", "error_message"))),
+        uncached={"cache_hit": ("false", "none")},
+    ),
+    LogForm(
+        name="usage of OpenAI",
+        known_by=(("num_model_requests", "n_requests"),),
+        only={"batch": ("false",)},
+        home="openai",
+        start=("start_time", "start_time_iso", "timestamp", "aggregation_timestamp"),
+        end=("end_time", "end_time_iso"),
+        model=("model", "snapshot_id"),
+        inputs=("input_tokens", "n_context_tokens_total"),
+        outputs=("output_tokens", "n_generated_tokens_total"),
+        number=("num_model_requests", "n_requests"),
+    ),
+    LogForm(
+        name="costs of OpenAI",
+        known_by=(("amount", "amount_value"), ("line_item",)),
+        instead="costs name no requests: export the usage (/v1/organization/usage/completions, or the usage page), grouped by model",
+    ),
+    LogForm(
+        name="a usage report of Anthropic",
+        known_by=(("uncached_input_tokens",),),
+        instead="it says no number of requests: write CSV with start, end, model, requests, input_tokens and output_tokens",
+    ),
+    LogForm(
+        name="traces of Langfuse",
+        known_by=(("timestamp",), ("sessionId", "session_id"), ("userId", "user_id")),
+        instead="a trace stands for several requests: export the observations",
+    ),
+    PLAIN,
+)  # fmt: skip
+"""The forms, in the order in which they are tried."""
+
+LISTS: Final = ("data", "results", "observations", "runs", "logs")
+"""Fields whose value is the list of the records, in answers of APIs."""
+
+BUCKET: Final = ("start_time", "end_time", "starting_at", "ending_at")
+"""Fields that the records of such a list have from the object around it."""
+
+REFUSED: Final = (429, 503, 529)
+"""The statuses with which providers refuse a request that they would serve later."""
+
+_REFUSAL: Final = re.compile(
+    r"\b(429|503|529)\b|rate.?limit|too.?many.?requests|resource.?exhausted|throttl|overloaded|service.?unavailable",
+    re.IGNORECASE,
+)
+"""The words for such a refusal in errors of SDKs."""
+
+SYSTEMS: Final = {
+    "gcp.gemini": "gemini", "gcp.gen_ai": "gemini", "gcp.vertex_ai": "vertex", "azure.ai.openai": "azure", "az.ai.openai": "azure",
+    "azure.ai.inference": "azure", "aws.bedrock": "bedrock", "mistral_ai": "mistral", "x_ai": "xai", "x": "xai",
+    "google_genai": "gemini", "google_vertexai": "vertex",
+}  # fmt: skip
+"""The names of providers in such logs that are others here."""
+
+_SCALES: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (0.0, 1.0))
+"""From which number on a time is one of nanoseconds, of microseconds, of milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """One request of a log.
+
+    Attributes:
+        start_s: When it was sent, in seconds since the Unix epoch.
+        request: The request.
+        seconds: How long its answer took, if the log says so.
+        refused: Whether the provider refused it.
+        failed: Whether it has failed for another reason.
+    """
+
+    start_s: float
+    request: Request
+    seconds: float | None = None
+    refused: bool = False
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What a log has.
+
+    Attributes:
+        form: What it was recognised as.
+        requests: The requests, in the order of their starts; at most ``CALLS_MAX``.
+        notes: What it does not tell, and what was left out.
+    """
+
+    form: str
+    requests: list[Logged]
+    notes: list[str]
+
+
+def read_log(rows: Iterable[Mapping[str, Any]], name: str) -> Log:
+    """Read a log.
+
+    Args:
+        rows: Its rows, lines or objects.
+        name: The file, for messages.
+
+    Raises:
+        QuotaError: The form is not known, or a row is no request; the message names the row, and no value.
+    """
+    reading = _Reading()
+    for number, row in enumerate(rows, 1):
+        try:
+            for record in _records(row):
+                reading.take(record)
+        except _RecordError as error:
+            raise QuotaError(f"{name}: row {number}: {error}" if reading.form else f"{name}: {error}") from None
+        if reading.is_full:
+            break
+    if reading.form is None:
+        raise QuotaError(f"{name}: there are no requests in it")
+    try:
+        return reading.log()
+    except _RecordError as error:
+        raise QuotaError(f"{name}: {error}") from None
+
+
+class _RecordError(Exception):
+    """A record that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """A record that stands for several requests: the mean of their sizes has no rounding error in the sum."""
+
+    start_s: float
+    end_s: float | None
+    model: str
+    tokens: tuple[float, float]
+    most: int
+    number: int
+
+    def spread(self, width_s: float) -> Iterator[Logged]:
+        """The requests, evenly over the time of the record."""
+        for one in range(self.number):
+            sizes = [round(total * (one + 1) / self.number) - round(total * one / self.number) for total in self.tokens]
+            request = Request(self.model, sizes[0], sizes[1], max(self.most, sizes[1]))
+            yield Logged(self.start_s + width_s * (one + 0.5) / self.number, request)
+
+
+class _Reading:
+    """A log that is being read."""
+
+    def __init__(self) -> None:
+        self.form: LogForm | None = None
+        self._found: list[Logged] = []
+        self._sums: list[_Sum] = []
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._found) >= CALLS_MAX or len(self._sums) >= CALLS_MAX
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """Read one record; the first decides on the form."""
+        if self.form is None:
+            self.form = _form_of(record)
+        form = self.form
+        if _is_other(record, form):
+            self._counts["other"] += 1
+            return
+        model = _model(record, form)
+        if model is None:
+            self._counts["other"] += 1
+            return
+        refused, failed, told = _outcome(record, form)
+        output, given = _number(record, form.outputs), _number(record, form.inputs)
+        total = _number(record, form.totals)
+        asked = given if given is not None else max((total or 0.0) - (output or 0.0), 0.0)
+        start_s, end_s = _start(record, form), _time(record, form.end)
+        seconds = _number(record, form.seconds)
+        if seconds is None and (milliseconds := _number(record, form.milliseconds)) is not None:
+            seconds = milliseconds / 1_000
+        number = _number(record, form.number)
+        most = round(max(_number(record, form.most, strict=False) or 0.0, output or 0.0))
+        if number is not None:
+            self._sums.append(
+                _Sum(start_s, end_s, model, (asked, output or 0.0), most if number == 1 else 0, round(number))
+            )
+            return
+        if seconds is None and end_s is not None and end_s >= start_s:
+            seconds = end_s - start_s
+        if not (refused or failed):
+            if given is None and total is None:
+                if form is PLAIN:
+                    raise _RecordError("input_tokens is missing")
+                self._counts["tokens"] += 1
+            elif output is None:
+                self._counts["output"] += 1
+            self._counts["seconds"] += seconds is None
+        self._counts["told"] += told
+        lane = _first(record, form.lane)
+        request = Request(model, round(asked), round(output or 0.0), most, lane=lane if isinstance(lane, str) else None)
+        self._found.append(Logged(start_s, request, seconds, refused=refused, failed=failed))
+
+    def log(self) -> Log:
+        """All that was read."""
+        assert self.form is not None
+        notes = []
+        widths = self._widths() if self._sums else []
+        for one, width_s in zip(self._sums, widths, strict=True):
+            self._found.extend(islice(one.spread(width_s), CALLS_MAX - len(self._found)))
+        if not self._found:
+            raise _RecordError(f"it has {self.form.name}, and there are no requests in it")
+        served = sum(not (one.refused or one.failed) for one in self._found)
+        if self._sums:
+            requests = sum(one.number for one in self._sums)
+            notes.append(
+                f"{len(self._sums):,} rows stand for {requests:,} requests: those of a row are spread evenly over its "
+                f"{_shortly(max(widths))}, each with the mean of the tokens; what was denser within that time is not seen, and "
+                "the log names neither refusals nor durations: the simulated provider answers at once"
+            )
+        elif not (self._counts["told"] or self.form.mixed):
+            notes.append("the log does not say which requests were refused")
+        if other := self._counts["other"]:
+            notes.append(
+                f"left out: {other:,}, which are no requests to a model, requests of batches, or answers of a cache"
+            )
+        for what, words in (
+            ("tokens", "say no tokens: they count as requests alone"),
+            ("output", "say no output tokens: their output counts as 0"),
+            ("seconds", "say no duration: " + (
+                "the simulated provider answers at once" if self._counts["seconds"] == served else "the median of the others is taken"
+            )),
+        ):  # fmt: skip
+            if (count := self._counts[what]) and not self._sums:
+                notes.append(f"{count:,} of the {served:,} requests that were served {words}")
+        del self._found[CALLS_MAX:]
+        return Log(self.form.name, sorted(self._found, key=lambda one: one.start_s), notes)
+
+    def _widths(self) -> list[float]:
+        """The seconds for which each row of several requests stands: to its end, or to the next row where it has none."""
+        starts = sorted({one.start_s for one in self._sums})
+        step_s = min((after - before for before, after in pairwise(starts)), default=None)
+        widths = []
+        for one in self._sums:
+            width_s = one.end_s - one.start_s if one.end_s is not None else step_s
+            if width_s is None or width_s <= 0:
+                raise _RecordError(
+                    "its rows stand for many requests and have no end after their start: add the column end"
+                )
+            widths.append(width_s)
+        return widths
+
+
+def _form_of(record: Mapping[str, Any]) -> LogForm:
+    for form in FORMS:
+        if all(any(_has(record, name) for name in names) for names in form.known_by):
+            if form.instead:
+                raise _RecordError(f"it has {form.name}, which cannot be replayed: {form.instead}")
+            return form
+    parts = {"a start": PLAIN.known_by[0], "a model": PLAIN.known_by[1], "tokens": PLAIN.known_by[2]}
+    found = {part: next((name for name in names if name in record), None) for part, names in parts.items()}
+    has = ", ".join(f"{part} ({name})" for part, name in found.items() if name) or "nothing"
+    lacks = ", ".join(f"{part} ({parts[part][0]})" for part, name in found.items() if not name)
+    raise _RecordError(
+        f"its first record has the fields {shown_names(record)}: no form of log that is known. Of what a replay needs it has {has}, and "
+        f"lacks {lacks}. Write JSON lines or CSV with start, model, input_tokens and output_tokens, or use one of the exports that "
+        "docs/plan.md names"
+    )
+
+
+def _is_other(record: Mapping[str, Any], form: LogForm) -> bool:
+    """Whether a record is no request to a provider, by what it says itself."""
+
+    def says(fields: Mapping[str, Names]) -> Iterator[bool]:
+        """For each field that has a value, whether it is one of those given."""
+        found = ((_at(record, path), names) for path, names in fields.items())
+        return (str(value) in names or str(value).lower() in names for value, names in found if value is not None)
+
+    return not all(says(form.only)) or any(says(form.other)) or not all(says(form.uncached))
+
+
+def _model(record: Mapping[str, Any], form: LogForm) -> str | None:
+    """The model with its provider; ``None``: the record is no request."""
+    model = _first(record, form.model)
+    if not isinstance(model, str):
+        if form.mixed:
+            return None
+        raise _RecordError(f"{form.model[0]} is {_kind(model)}: it must be the name of a model")
+    pool, _, model_of_pool = str(record.get("pool") or "").partition("/")
+    provider = _first(record, form.provider) or (model_of_pool and pool) or form.home
+    if not isinstance(provider, str) or not provider:
+        return model
+    provider = SYSTEMS.get(provider.lower(), provider.lower() if is_provider(provider.lower()) else provider)
+    if model.startswith(f"{provider}/") or ("/" in model and not has_slashes(provider)):
+        return model
+    return f"{provider}/{model}"
+
+
+def _outcome(record: Mapping[str, Any], form: LogForm) -> tuple[bool, bool, bool]:
+    """Whether a request was refused, whether it failed for another reason, and whether the record tells."""
+    for path in form.status:
+        try:
+            status = float(_at(record, path))
+        except (TypeError, ValueError):
+            continue
+        if status >= 400 or not form.failed or form is PLAIN:  # a span of HTTP can have failed with a 200
+            refused = status in REFUSED
+            return refused, not refused and not 200 <= status < 300, True
+    signs = [(value, bad) for path, bad in form.failed.items() if (value := _at(record, path)) is not None]
+    if not any(not bad or str(value) in bad for value, bad in signs):
+        return False, False, bool(signs)
+    words = " ".join(str(value) for path in form.texts if (value := _at(record, path)) is not None)
+    refused = _REFUSAL.search(words) is not None
+    return refused, not refused, True
+
+
+def _records(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The records in an object: itself, or those of the list that it has."""
+    if "resourceSpans" in value:
+        try:
+            yield from [
+                _span(span, _attributes)
+                for resource in value["resourceSpans"]
+                for scope in resource.get("scopeSpans", ())
+                for span in scope.get("spans", ())
+            ]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _RecordError(f"it is no OTLP export of spans: {type(error).__name__}") from None
+        return
+    if "resourceMetrics" in value or "resourceLogs" in value:
+        return
+    if isinstance(value.get("attributes"), Mapping) and isinstance(value.get("context"), Mapping):
+        yield _span(value, dict)
+        return
+    inner = next((value[name] for name in LISTS if _is_list(value.get(name))), None)
+    if inner is None:
+        yield value
+        inner, outer = value.get("child_runs"), {}
+    else:
+        outer = {name: value[name] for name in BUCKET if name in value}
+    for one in inner if _is_list(inner) else ():
+        yield from _records({**outer, **one})
+
+
+def _is_list(value: Any) -> TypeGuard[list[Mapping[str, Any]]]:
+    return isinstance(value, list) and all(isinstance(one, Mapping) for one in value)
+
+
+def _span(span: Mapping[str, Any], plain: Any) -> dict[str, Any]:
+    """A span with its attributes, and those of its exceptions, as fields."""
+    values: dict[str, Any] = {}
+    for event in span.get("events") or ():
+        values |= plain(event.get("attributes") or ())
+    return {**values, **plain(span.get("attributes") or ()), **{k: v for k, v in span.items() if k not in _SPANNED}}
+
+
+_SPANNED: Final = ("attributes", "events", "links", "resource")
+
+
+def _attributes(attributes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The attributes of OTLP JSON as plain values."""
+    return {one["key"]: next(iter(one.get("value", {}).values()), None) for one in attributes}
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> Any:
+    """The object in a text, as a cell of a CSV has it; ``None`` where there is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _has(record: Mapping[str, Any], path: str) -> bool:
+    return path in record or ("." in path and _at(record, path) is not None)
+
+
+def _at(record: Mapping[str, Any], path: str) -> Any:
+    """The value of a field; ``None`` where there is none, or an empty text."""
+    value = record.get(path)
+    if value is None:
+        name, dot, rest = path.partition(".")
+        inner = record.get(name) if dot else None
+        if isinstance(inner, str) and inner[:1] == "{":
+            inner = _parsed(inner)
+        if isinstance(inner, Mapping):
+            return _sum(inner, rest[1:]) if rest.startswith("*") else _at(inner, rest)
+    return None if value == "" or value != value else value  # noqa: PLR0124  (pandas has NaN for what is missing)
+
+
+def _sum(values: Mapping[str, Any], part: str) -> float | None:
+    """The sum of the numbers whose names have this part."""
+    numbers = [value for name, value in values.items() if part in name and isinstance(value, int | float)]
+    return sum(numbers) if numbers else None
+
+
+def _first(record: Mapping[str, Any], names: Names) -> Any:
+    return next((value for name in names if (value := _at(record, name)) is not None), None)
+
+
+def _number(record: Mapping[str, Any], names: Names, *, strict: bool = True) -> float | None:
+    """The number in a field; a setting of the program may have another value, and is not ``strict``."""
+    for name in names:
+        value = _at(record, name)
+        if value is None:
+            continue
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if 0 <= number < 1e12:
+            return number
+        if strict:
+            raise _RecordError(f"{name} is {_kind(value)}: it must be a number of 0 or more")
+    return None
+
+
+def _start(record: Mapping[str, Any], form: LogForm) -> float:
+    start_s = _time(record, form.start)
+    if start_s is None:
+        raise _RecordError(f"{form.start[0]} is missing")
+    return start_s
+
+
+def _time(record: Mapping[str, Any], names: Names) -> float | None:
+    """Seconds since the epoch, of a number or of a time in ISO 8601; without a zone it is UTC."""
+    name = next((name for name in names if _at(record, name) is not None), None)
+    if name is None:
+        return None
+    value = _at(record, name)
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        try:
+            moment = datetime.fromisoformat(str(value).removesuffix(" UTC"))
+        except ValueError:
+            raise _RecordError(
+                f"{name} is {_kind(value)}: it must be a time like 2026-11-24T12:00:00Z, or seconds since 1970"
+            ) from None
+        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    if not 0 <= number < 1e19:
+        raise _RecordError(f"{name} is {_kind(value)}: it must be a number of seconds since 1970")
+    return number / next(scale for least, scale in _SCALES if number >= least)
+
+
+def _kind(value: Any) -> str:
+    """What a value is, in words that do not show it."""
+    if value is None:
+        return "missing"
+    if isinstance(value, bool | Mapping | list):
+        return f"a {type(value).__name__}"
+    try:
+        return f"{float(value):.6g}"
+    except (TypeError, ValueError, OverflowError):
+        return f"a text of {len(str(value))} characters"
+
+
+def _shortly(seconds: float) -> str:
+    """The length of a row's time in words."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:g} {unit}"
+    return f"{seconds:g} s"

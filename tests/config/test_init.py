@@ -1,0 +1,202 @@
+"""`paceline init`: what it writes can be read, has no key in it, and replaces nothing."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from paceline.cli.app import app
+from paceline.config import Config
+from paceline.config.litellm import convert
+from paceline.config.servers import group, server
+from paceline.config.starter import of_environment, of_settings
+from paceline.testing import Emulator
+
+TEN = """
+model_list:
+  - model_name: gpt-4o
+    litellm_params: {model: azure/gpt-4o-eu, api_base: "https://eu.openai.azure.com/", api_key: os.environ/AZURE_EU_KEY, api_version: "2024-10-21", rpm: 900, tpm: 450000, weight: 2}
+  - model_name: gpt-4o
+    litellm_params: {model: azure/gpt-4o-us, api_base: "https://us.openai.azure.com/", api_key: os.environ/AZURE_US_KEY, rpm: 600, tpm: 300000, weight: 1}
+  - model_name: gpt-4o
+    litellm_params: {model: openai/gpt-4o, api_key: os.environ/OPENAI_API_KEY, rpm: 500}
+  - model_name: smart
+    litellm_params: {model: openai/gpt-5, api_key: os.environ/OPENAI_API_KEY, rpm: 500, tpm: 500000, timeout: 300}
+  - model_name: claude
+    litellm_params: {model: anthropic/claude-sonnet-4-5, api_key: sk-ant-written-in-the-file, rpm: 50, max_parallel_requests: 8}
+  - model_name: gemini-flash
+    litellm_params: {model: gemini/gemini-2.5-flash, api_key: os.environ/GEMINI_API_KEY, tpm: 1000000}
+  - model_name: llama
+    litellm_params: {model: groq/llama-3.3-70b-versatile, api_key: os.environ/GROQ_API_KEY}
+    tpm: 12000
+    rpm: 30
+  - model_name: nova
+    litellm_params: {model: bedrock/amazon.nova-pro-v1:0, aws_region_name: us-east-1, rpm: 100}
+  - model_name: local
+    litellm_params: {model: hosted_vllm/qwen3, api_base: "http://127.0.0.1:8000/v1", max_parallel_requests: 32}
+  - model_name: embed
+    litellm_params: {model: text-embedding-3-small, api_key: os.environ/OPENAI_KEY_2, rpm: 3000, tpm: 1000000}
+    model_info: {mode: embedding}
+router_settings:
+  {routing_strategy: usage-based-routing-v2, num_retries: 3, allowed_fails: 2, cooldown_time: 30, redis_host: redis.local,
+   redis_password: os.environ/REDIS_PASSWORD, model_group_alias: {gpt-4: gpt-4o}}
+litellm_settings: {drop_params: true, request_timeout: 600, fallbacks: [{gpt-4o: [claude]}], max_budget: 100, budget_duration: 30d}
+general_settings: {master_key: sk-1234, database_url: "postgresql://user:hidden@host/db", global_max_parallel_requests: 200}
+environment_variables: {LANGFUSE_SECRET_KEY: sk-lf-hidden}
+"""
+LOST = (
+    "model_list[1] (gpt-4o): api_version: the path",
+    "model_list[4] (smart): timeout: a client states",
+    "model_list[5] (claude): api_key: a key is written in the file: put it into the variable ANTHROPIC_API_KEY",
+    "model_list[8] (nova): requests are signed",
+    "model_list[10] (embed): model_info: ",
+    "router_settings: routing_strategy: ",
+    "router_settings: allowed_fails, cooldown_time: ",
+    "router_settings: redis_password: ",
+    "litellm_settings: drop_params: ",
+    "litellm_settings: fallbacks: ",
+    "general_settings: master_key: clients have keys of their own",
+    "general_settings: database_url: ",
+    "environment_variables: set them in the environment",
+    "openai, openai_key_2: they share the limits of their provider",
+    "translation: litellm takes requests in OpenAI's form for each model; here those for anthropic, gemini have",
+    "one address for all models: ",
+)
+ENVIRON = dict.fromkeys(("AZURE_EU_KEY", "AZURE_US_KEY", "OPENAI_KEY_2"), "a-key")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("OPENAI_API_KEY", "GROQ_API_KEY", "ANTHROPIC_API_KEY", "HF_TOKEN", "GITHUB_TOKEN", "PACELINE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def init(*words, stdin=None):
+    return CliRunner().invoke(app, ["init", *map(str, words)], input=stdin)
+
+
+class TestConversion:
+    def test_ten_models(self, here):
+        (here / "litellm.yaml").write_text(TEN)
+        done = init("--from", "litellm.yaml")
+        assert done.exit_code == 0, done.output
+        assert "10 deployments became 10 limits, 8 upstreams, 1 group" in done.stderr
+        for text in (done.stderr, Path("paceline.toml").read_text()):
+            assert [start for start in LOST if start not in text] == []
+            assert not any(secret in text for secret in ("written-in-the-file", "sk-1234", "hidden"))
+        config = Config.load(Path("paceline.toml"), environ={})
+        limits = {name: [str(quota) for quota in quotas] for name, quotas in config.limits.items()}
+        assert limits["azure@azure_eu/gpt-4o-eu"] == ["900 requests/min", "450k tokens/min"]
+        assert limits["anthropic/claude-sonnet-4-5"] == ["50 requests/min", "8 concurrency"]
+        assert limits["groq/llama-3.3-70b-versatile"] == ["30 requests/min", "12k tokens/min"]
+        assert limits["vllm/qwen3"] == ["32 concurrency"]
+        assert [str(quota) for quota in config.joint_limits["*"]] == ["200 concurrency"]
+        assert (config.max_attempts, config.timeout_s, [str(quota) for quota in config.budget]) == (
+            4,
+            600,
+            ["100 usd/2592000s"],
+        )
+        assert config.store is None  # its password is in no file
+
+    def test_each_request_is_charged_to_the_pool_with_its_limits(self):
+        made = convert(yaml.safe_load(TEN)).settings
+        config = Config.load(given=made, environ={})
+        pools = set()
+        for name in config.upstreams:
+            one = server(config, name, ENVIRON)
+            for asked in config.upstreams[name].get("models", {}):
+                pools.add(f"{one.provider.name}/{one.renamed({'model': asked})['model']}")
+        assert pools == set(made["limits"]) - {"bedrock/amazon.nova-pro-v1:0"}
+        gpt = group(config, "gpt_4o", ENVIRON)
+        assert list(gpt.members) == ["azure_eu", "azure_us", "openai"]
+        assert [one.root for one in gpt.servers] == [
+            "https://eu.openai.azure.com/openai", "https://us.openai.azure.com/openai", "https://api.openai.com"
+        ]  # fmt: skip
+        assert {one.renamed({"model": "gpt-4"})["model"] for one in gpt.servers} == {"gpt-4o-eu", "gpt-4o-us", "gpt-4o"}
+
+    @pytest.mark.parametrize(("entries", "limits", "said"), [
+        ([{"model": "openai/a", "rpm": 10}, {"model": "openai/a", "rpm": 5}], {"openai/a": {"rpm": 15}}, "their limits are added"),
+        ([{"model": "openai/a", "rpm": "many"}], {}, "rpm is no number above 0"),
+        ([{"model": "azure/a", "api_base": "os.environ/BASE"}], {}, "api_base is in the variable BASE: write the address"),
+        ([{"model": "azure/a", "api_base": "https://u:hidden@h"}], {}, "api_base: it must be an address"),
+        ([{"model": "a", "api_key": "hidden-1"}, {"model": "a", "api_key": "hidden-2"}], {}, "OPENAI_API_KEY_2"),
+        ([{"model": "predibase/a", "rpm": 5}], {"predibase/a": {"rpm": 5}}, "predibase has no usual address"),
+        ([{"model": "predibase/a", "api_base": "https://h/v1"}], {}, "one address"),
+        ([{"model": "openai/a", "mock_response": "hidden"}], {}, "mock_response: it has no counterpart"),
+    ])  # fmt: skip
+    def test_what_is_special(self, entries, limits, said):
+        made = convert({"model_list": [{"model_name": "m", "litellm_params": one} for one in entries]})
+        assert made.settings.get("limits", {}) == limits
+        assert said in "\n".join(made.lost)
+        text = of_settings(made.settings, "x.yaml", made.lost)
+        assert "hidden" not in text
+        Config.load(given=tomllib.loads(text), environ={})
+
+    def test_orders_are_a_group_in_order(self):
+        both = [
+            {"model": "openai/a", "order": 2},
+            {"model": "openai/a", "api_base": "https://near.example/v1", "order": 1},
+        ]
+        made = convert({"model_list": [{"model_name": "m", "litellm_params": one} for one in both]})
+        assert made.settings["groups"] == {"m": {"members": ["openai_near", "openai"], "in_order": True}}
+
+    @pytest.mark.parametrize(("text", "said"), [
+        ("a: 1", "x.yaml: it has no model_list"),
+        ("model_list: [{model_name: m}]", r"x.yaml: model_list[1]: it has no litellm_params.model"),
+        ("model_list: [", "x.yaml"),
+        ("model_list: [{model_name: m, litellm_params: {model: openai/a, rpm: 0.0001}}]", "0.0001: it must be a number from"),
+    ])  # fmt: skip
+    def test_what_is_no_configuration_of_litellm(self, here, text, said):
+        (here / "x.yaml").write_text(text)
+        done = init("--from", "x.yaml")
+        assert (done.exit_code, Path("paceline.toml").exists()) == (2, False)
+        assert said in done.stderr
+
+
+class TestOfTheEnvironment:
+    @pytest.mark.parametrize(
+        "names", [(), ("OPENAI_API_KEY",), ("OPENAI_API_KEY", "GROQ_API_KEY", "VLLM_API_KEY"), ("CO_API_URL",)]
+    )
+    def test_it_can_be_read_as_it_is_and_with_every_comment_lifted(self, names):
+        text = of_environment(dict.fromkeys(names, "a-hidden-key"), {"openai/gpt-5": ["500 requests/min"]})
+        assert "hidden" not in text
+        assert all(name in text for name in names)
+        assert Config.load(given=tomllib.loads(text), environ={}).limits
+        lifted = "\n".join(
+            line.removeprefix("# ") if " = " in line and "`" not in line else line for line in text.splitlines()
+        )
+        settings = tomllib.loads(lifted)
+        assert Config.load(given=settings, environ={}).store == "sqlite:quotas.db"
+
+    def test_nothing_is_overwritten_or_hidden(self, here):
+        for name in ("paceline.toml", "paceline.yaml"):
+            (here / name).write_text("tier: 2")
+            done = init()
+            assert done.exit_code == 2
+            assert f"{name} exists" in done.stderr
+            assert (here / name).read_text() == "tier: 2"
+            (here / name).unlink()
+
+    def test_it_names_what_it_found_and_writes(self, here, monkeypatch):
+        monkeypatch.setenv("OPENAI_API_KEY", "a-hidden-key")
+        done = init()
+        assert done.exit_code == 0
+        assert "openai (OPENAI_API_KEY)" in done.stderr
+        assert "hidden" not in done.output + Path("paceline.toml").read_text()
+
+    def test_it_asks_before_it_sends(self, here, monkeypatch):
+        with Emulator(limits={"gpt-5": "500 requests/min,400k tokens/min"}) as emulator:
+            monkeypatch.setenv("OPENAI_API_KEY", "a-hidden-key")
+            monkeypatch.setenv("OPENAI_BASE_URL", f"{emulator.base_url}/v1")
+            refused = init("--check", "gpt-5", stdin="n\n")
+            assert (refused.exit_code, emulator.tally()["admitted"], Path("paceline.toml").exists()) == (2, 0, False)
+            assert "nothing has been sent" in refused.stderr
+            assert init("--check", "gpt-5", stdin="y\n").exit_code == 0
+            assert emulator.tally()["admitted"] == 1
+        assert tomllib.loads(Path("paceline.toml").read_text())["limits"] == {
+            "openai/gpt-5": ["500 requests/min", "400k tokens/min"]
+        }

@@ -1,0 +1,170 @@
+"""Logs in the forms of other programs, what they do not tell, and messages that show no value of them."""
+
+import gzip
+import json
+
+import pytest
+from click.testing import CliRunner
+from tests.planner import logs
+from tests.planner.logs import END, LATER, SECRET, T_S, T, lines, read
+
+from paceline.cli.app import app
+from paceline.core.results import QuotaError
+from paceline.planner.logs import FORMS
+from paceline.planner.simulation import Request
+
+
+def written(tmp_path, content, name="log.json"):
+    file = tmp_path / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return file
+
+
+def suffix(form):
+    return "log.csv" if "CSV" in form else "log.json"
+
+
+class TestForms:
+    @pytest.mark.parametrize("form", logs.ONE_EACH)
+    def test_one_served_one_refused_one_failed(self, tmp_path, form):
+        log = read(written(tmp_path, logs.ONE_EACH[form], suffix(form)))
+        served, *others = log.requests
+        assert (served.request.model, served.request.input_tokens, served.request.output_tokens) == (
+            "openai/gpt-5",
+            12,
+            7,
+        )
+        assert (served.start_s, served.seconds) == (T_S, 2)
+        assert (served.refused, served.failed) == (False, False)
+        assert sorted((one.start_s - T_S, one.refused, one.failed) for one in others) == [
+            (30, False, True),
+            (30, True, False),
+        ]
+
+    @pytest.mark.parametrize("form", logs.USAGE)
+    def test_rows_of_many_requests(self, tmp_path, form):
+        log = read(written(tmp_path, logs.USAGE[form], suffix(form)))
+        assert [one.start_s - T_S for one in log.requests] == [7.5, 22.5, 37.5, 52.5, 90]  # evenly, and no batch
+        assert {one.request.model for one in log.requests} == {"openai/gpt-5"}
+        assert [
+            sum(getattr(one.request, name) for one in log.requests[:4]) for name in ("input_tokens", "output_tokens")
+        ] == [10, 6]
+        assert log.requests[4].request == Request("openai/gpt-5", 5, 1, 1)
+        assert log.notes[0].startswith("2 rows stand for 5 requests: those of a row are spread evenly over its 1 min")
+
+    def test_a_row_of_billions_is_bounded(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("paceline.planner.logs.CALLS_MAX", 5)
+        row = {
+            "start_time": T_S,
+            "end_time": T_S + 60,
+            "num_model_requests": 10**11,
+            "input_tokens": 10**11,
+            "model": "gpt-5",
+        }
+        log = read(written(tmp_path, json.dumps(row)))
+        assert [one.request.input_tokens for one in log.requests] == [1] * 5
+        assert "stand for 100,000,000,000 requests" in log.notes[0]
+
+    @pytest.mark.parametrize(("pack", "name"), [
+        (lambda text: gzip.compress(text.encode()), "log.json.gz"),
+        (lambda text: text.encode("utf-16"), "log.json"),
+        (lambda text: b"\xef\xbb\xbf" + text.encode(), "log.json"),
+    ])  # fmt: skip
+    def test_packed(self, tmp_path, pack, name):
+        text = logs.ONE_EACH["a JSON array"]
+        assert read(written(tmp_path, pack(text), name)) == read(written(tmp_path, text, "plain.json"))
+
+    def test_the_table_has_each_form_once(self):
+        assert len({form.name for form in FORMS}) == len(FORMS)
+        assert all(form.instead or (form.start and form.model and form.inputs) for form in FORMS)
+
+    def test_columns_of_the_documentation(self, tmp_path):
+        log = read(written(tmp_path, "timestamp,model,prompt_tokens,completion_tokens,max_tokens\n"
+                           "2026-11-01T10:00:30Z,gpt-5,10,5,20\n2026-11-01T10:00:00+00:00,gpt-5,10,5,\n", "log.csv"))  # fmt: skip
+        assert [one.start_s - T_S for one in log.requests] == [0, 30]
+        assert log.requests[1].request == Request("gpt-5", 10, 5, 20)
+
+    @pytest.mark.parametrize(("model", "provider", "pool"), [
+        ("gpt-5", "OPENAI", "openai/gpt-5"),
+        ("gemini-2.5-flash", "google_ai_studio", "google_ai_studio/gemini-2.5-flash"),
+        ("gemini-2.5-flash", "gcp.gemini", "gemini/gemini-2.5-flash"),
+        ("openai/gpt-5", "openrouter", "openrouter/openai/gpt-5"),
+        ("openrouter/openai/gpt-5", "openrouter", "openrouter/openai/gpt-5"),
+    ])  # fmt: skip
+    def test_models_have_their_provider(self, tmp_path, model, provider, pool):
+        row = {"start": 1, "model": model, "provider": provider, "tokens": 3}
+        assert read(written(tmp_path, json.dumps(row))).requests[0].request.model == pool
+
+
+class TestNotes:
+    def test_what_a_log_does_not_tell(self, tmp_path):
+        rows = lines(
+            {"start": 1, "model": "m", "input_tokens": 3, "seconds": 1},
+            {"start": 2, "model": "m", "input_tokens": 3, "output_tokens": 1},
+        )
+        assert read(written(tmp_path, rows)).notes == [
+            "the log does not say which requests were refused",
+            "1 of the 2 requests that were served say no output tokens: their output counts as 0",
+            "1 of the 2 requests that were served say no duration: the median of the others is taken",
+        ]
+
+    def test_spans_without_usage_count_as_requests(self, tmp_path):
+        log = read(written(tmp_path, json.dumps(logs.otlp(logs.span(T_S, 2, **logs.NAMED)))))
+        assert log.requests[0].request == Request("openai/gpt-5", max_output_tokens=0)
+        assert log.notes == ["1 of the 1 requests that were served say no tokens: they count as requests alone"]
+
+    def test_the_command_says_them(self, tmp_path):
+        file = written(tmp_path, logs.USAGE["OpenAI's usage, CSV"], "log.csv")
+        done = CliRunner().invoke(app, ["replay", str(file), "--limit", "gpt-5=500 requests/min"])
+        assert done.exit_code == 0, done.output
+        assert "usage of OpenAI: 5 in 82 s" in done.stderr
+        assert "2 rows stand for 5 requests" in done.stderr
+        done = CliRunner().invoke(app, ["replay", str(file), "--limit", "gpt-5=500 requests/min", "--json"])
+        said = json.loads(done.stdout)["log"]
+        assert (said["form"], said["requests"], len(said["notes"])) == ("usage of OpenAI", 5, 2)
+
+
+WRONG = {
+    "": "there are no requests",
+    "start,model,tokens\n": "there are no requests",
+    "start,input_tokens\n1,2\n": "first record has the fields start, input_tokens: no form of log that is known. "
+    "Of what a replay needs it has a start (start), tokens (input_tokens), and lacks a model (model). Write JSON lines or CSV",
+    f"{SECRET}\n{SECRET}\n": "the fields 1, which look like no names",
+    f"a,b,c\n{SECRET},1,2\n": "the fields a, b, c: ",
+    f"sk-ant-abcd-1234567890,{SECRET} that is very long,1\n1,2,3\n": "the fields 3, which look like no names",
+    json.dumps([{"messages": SECRET, "model": "m"}]): "the fields messages, model: ",
+    json.dumps({SECRET: 1, "deep": {"start": 1}}): "the fields deep, 1 more: ",
+    f"start,model,tokens\n{SECRET},gpt-5,3\n": f"row 1: start is a text of {len(SECRET)} characters: it must be a time like",
+    "start,model,tokens\n1,gpt-5,-3\n": "row 1: tokens is -3: it must be a number",
+    f"start,model,tokens\n1,gpt-5,3\n1,gpt-5,{SECRET}\n": "row 2: tokens is a text of",
+    lines({"start": 1, "model": {"prompt": SECRET}, "tokens": 3}): "model is a dict: it must be the name of a model",
+    lines({"start": 1, "model": "m", "tokens": 3}) + "{oops " + SECRET: "line 2 is not JSON: ",
+    '{"start": 1%s, "model": "m", "tokens": 3}' % ("0" * 400): "start is a text of 401 characters",
+    '{"a":' * 100_000: "nested too deeply",
+    "[" * 100_000: "nested too deeply",
+    "{" + SECRET: "it cannot be read: Expecting property name",
+    '[{"a": ' + json.dumps(SECRET): "it cannot be read: ",
+    '{"resourceSpans": null}': "no OTLP export of spans: TypeError",
+    json.dumps(logs.otlp({"attributes": [{"key": "gen_ai.request.model", "value": {"stringValue": "m"}}], "startTimeUnixNano": SECRET})):
+        "startTimeUnixNano is a text of",
+    json.dumps(logs.otlp(logs.span(1, 1, http__method="GET"))): "it has spans of OpenTelemetry, and there are no requests in it",
+    json.dumps([{"id": 1, "timestamp": T, "sessionId": None, "userId": SECRET}]): "traces of Langfuse, which cannot be replayed: ",
+    json.dumps({"data": [{"start_time": 1, "results": [{"amount": {"value": 1}, "line_item": None}]}]}): "costs of OpenAI, which cannot",
+    json.dumps({"data": [{"starting_at": T, "results": [{"uncached_input_tokens": 1, "model": "m"}]}]}): "no number of requests",
+    json.dumps({"start_time": T_S, "end_time": T_S, "num_model_requests": 2, "model": "gpt-5"}): "have no end after their start",
+    json.dumps({"start_time": T_S, "num_model_requests": 2, "model": None}): "model is missing",
+    json.dumps([{"startTime": T, "endTime": END, "call_type": "x", "model": "m", "prompt_tokens": [SECRET]}]): "prompt_tokens is a list",
+    lines({"run_type": "llm", "start_time": LATER, "extra": SECRET}): "it has runs of LangSmith, and there are no requests in it",
+}  # fmt: skip
+"""Logs that cannot be read, and what is said of them."""
+
+
+@pytest.mark.parametrize("text", WRONG, ids=range(len(WRONG)))
+def test_a_wrong_log_says_what_would_be_right_and_shows_no_value(tmp_path, text):
+    file = written(tmp_path, text, "log.csv")
+    with pytest.raises(QuotaError) as caught:
+        read(file)
+    assert WRONG[text] in str(caught.value)
+    assert str(file) in str(caught.value)
+    assert "secret" not in str(caught.value).replace(str(file), "")
+    assert "abcd" not in str(caught.value)
