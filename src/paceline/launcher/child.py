@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from paceline.http import unpaced
+from paceline.http import exchange, unpaced
 from paceline.http.bypass import ImportWatch
 from paceline.http.instrument import instrument
 from paceline.limiter.limiter import Limiter
@@ -27,6 +27,9 @@ POOLS_FEW = 20
 
 VARIABLE = "PACELINE_EXEC"
 """The environment variable with the path of the settings; records are written beside them."""
+
+GATEWAY = "PACELINE_GATEWAY"
+"""The environment variable with the address of the gateway of a command, if it has one."""
 
 
 def start() -> None:
@@ -41,6 +44,8 @@ def start() -> None:
             file=sys.stderr,
         )
         return
+    if gateway := os.environ.get(GATEWAY):
+        exchange.paced_beyond.add(gateway.rpartition("/")[2])
     record = Record(path.parent)
     limiter = Limiter(**arguments, events=record.count)
     instrument(limiter, provider=provider)
@@ -79,7 +84,7 @@ class Tally:
 
     def count(self, event: Event) -> None:
         """Count an event of a permit."""
-        zero = dict.fromkeys(("requests", "refused", "waited_s", "longest_s"), 0)
+        zero: dict[str, float] = dict.fromkeys(("requests", "refused", "waited_s", "longest_s"), 0)
         counts = self.pools.setdefault(event.pool, zero)
         if event.kind == "acquired":
             counts["requests"] += 1
