@@ -60,7 +60,7 @@ def command(
 ) -> None:
     """Run COMMAND with its requests paced: those of all its Python processes, and through a gateway those of other programs."""
     from paceline.config import Config, parse_limit
-    from paceline.launcher.command import StartError, run
+    from paceline.launcher.command import FORCE, StartError, run
     from paceline.launcher.kind import is_python
     from paceline.pacing.lack import raise_files
     from paceline.stores import NO_STORE
@@ -83,7 +83,7 @@ def command(
             with suppress(OSError):  # standard error was closed: the exit code is the program's all the same
                 click.echo(f"paceline exec: {line}", err=True)
 
-    started: Gateway | None = None
+    started, hint = None, FORCE
     if gateway if gateway is not None else not is_python(words):
         try:
             started = _gateway(config)
@@ -91,10 +91,10 @@ def command(
             if gateway or strict:
                 click.echo(f"paceline exec: {error}", err=True)
                 sys.exit(USAGE)
-            say(f"there is no gateway for programs that are not Python: {error}")
+            hint = f"there is no gateway for programs that are not Python: {error}"
     raise_files()  # for the command, which inherits it: more of its requests can be in flight than without a limiter
     try:
-        code = run(words, arguments, config.provider, say, strict=strict, gateway=started)
+        code = run(words, arguments, config.provider, say, strict=strict, gateway=started, hint=hint)
     except StartError as error:
         click.echo(f"paceline exec: {error}", err=True)
         code = error.code
@@ -119,8 +119,8 @@ def _gateway(config: Config) -> Gateway:
 
     way = find_way(config, os.environ)
     if not way.paths:
-        known = ", ".join(PROVIDERS[name].key_env for name in NAMES)
-        raise QuotaError(f"no key is set of a provider whose address programs find in a variable: set one of {known}")
+        known = ", ".join(PROVIDERS[name].key_env for name in list(NAMES)[:3])
+        raise QuotaError(f"no key is set of a provider whose address programs find in a variable ({known}, ...)")
 
     @contextmanager
     def start(home: Path, store: str, events: Callable[[Event], None]) -> Iterator[Mapping[str, str]]:

@@ -35,27 +35,31 @@ class Names:
     """The variables in which programs find a provider.
 
     Attributes:
-        addresses: Its address; of several that are set the first one holds.
+        addresses: Its address, and what follows the server's own in it; of several that are set the first one holds.
         keys: Its keys; of several that are set the first one is sent to the provider.
-        path: What an address ends with.
     """
 
-    addresses: tuple[str, ...]
+    addresses: Mapping[str, str]
     keys: tuple[str, ...]
-    path: str = ""
 
 
 NAMES: Final = {
     "openai": Names(
-        ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_BASE_URL"), ("OPENAI_API_KEY", "CODEX_API_KEY"), "/v1"
+        dict.fromkeys(("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_BASE_URL"), "/v1"),
+        ("OPENAI_API_KEY", "CODEX_API_KEY"),
     ),
-    "anthropic": Names(("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY")),
-    "gemini": Names(("GOOGLE_GEMINI_BASE_URL", "GOOGLE_API_BASE_URL"), ("GOOGLE_API_KEY", "GEMINI_API_KEY")),
-    "azure": Names(("AZURE_OPENAI_ENDPOINT",), ("AZURE_OPENAI_API_KEY",)),
-    "groq": Names(("GROQ_BASE_URL",), ("GROQ_API_KEY",)),
-    "together": Names(("TOGETHER_BASE_URL",), ("TOGETHER_API_KEY",), "/v1"),
-    "cerebras": Names(("CEREBRAS_BASE_URL",), ("CEREBRAS_API_KEY",)),
-    "cohere": Names(("CO_API_URL",), ("CO_API_KEY",)),
+    "anthropic": Names(
+        dict.fromkeys(("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), ""), ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY")
+    ),
+    "gemini": Names(
+        {"GOOGLE_GEMINI_BASE_URL": "", "GOOGLE_API_BASE_URL": "", "GEMINI_API_BASE": "/v1beta"},
+        ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+    ),
+    "azure": Names({"AZURE_OPENAI_ENDPOINT": ""}, ("AZURE_OPENAI_API_KEY",)),
+    "groq": Names({"GROQ_BASE_URL": ""}, ("GROQ_API_KEY",)),
+    "together": Names({"TOGETHER_BASE_URL": "/v1"}, ("TOGETHER_API_KEY",)),
+    "cerebras": Names({"CEREBRAS_BASE_URL": ""}, ("CEREBRAS_API_KEY",)),
+    "cohere": Names({"CO_API_URL": ""}, ("CO_API_KEY",)),
 }
 """By provider (sources of the SDKs, Claude Code 2.1, Codex 0.171, litellm 1.81 and promptfoo 0.121, 2026-11)."""
 
@@ -116,13 +120,13 @@ def find_way(config: Config, environ: Mapping[str, str]) -> Way:
         base = base_of(native.members[0].provider.name)
         named.setdefault(base if base in NAMES else "openai", native.name)
     for name, names in NAMES.items():
-        path = names.path
+        paths = names.addresses
         if name not in named:
             found = _server_of(name, names, config.provider, way.real)
             if found is None:
                 continue
-            tables[name], path = found
-        way.paths |= dict.fromkeys(names.addresses, f"/{named.get(name, name)}{path}")
+            tables[name], paths = found
+        way.paths |= {address: f"/{named.get(name, name)}{path}" for address, path in paths.items()}
         way.keys += {one for one in names.keys if environ.get(one)} or [PROVIDERS[name].key_env]
     for name, entry in PROVIDERS.items():
         if (
@@ -143,8 +147,8 @@ def _with(config: Config, tables: Mapping[str, Any]) -> Config:
 
 def _server_of(
     name: str, names: Names, provider: str | None, real: dict[str, str]
-) -> tuple[dict[str, str], str] | None:
-    """The server that an environment names under ``names``, and the path of its address; ``None`` for none.
+) -> tuple[dict[str, str], Mapping[str, str]] | None:
+    """The server that an environment names under ``names``, and what follows it in each address; ``None`` for none.
 
     A server on this machine needs no key: ``real`` gets one for it.
     """
@@ -152,7 +156,7 @@ def _server_of(
     address = next((one for one in names.addresses if real.get(one, "").strip()), "")
     if not address:
         usual = "*" not in PROVIDERS[name].hosts[0]
-        return ({"key_env": variable}, names.path) if variable and usual else None
+        return ({"key_env": variable}, names.addresses) if variable and usual else None
     try:
         parse_base_url(real[address])
     except ValueError as error:
@@ -166,7 +170,12 @@ def _server_of(
         real[variable] = "none"
     at_host = provider_for_host(host)
     kind = base_of(at_host.name) if at_host is not None else provider if provider and name == "openai" else name
-    return {"base_url": f"{url.scheme}://{url.netloc}", "provider": kind, "key_env": variable}, url.path.rstrip("/")
+    path, usual_path = url.path.rstrip("/"), names.addresses[address]
+    paths = {
+        other: path if end == usual_path else path.removesuffix(usual_path) + end
+        for other, end in names.addresses.items()
+    }
+    return {"base_url": f"{url.scheme}://{url.netloc}", "provider": kind, "key_env": variable}, paths
 
 
 @contextmanager

@@ -26,6 +26,9 @@ OF_TERMINALS: Final = ("SIGINT", "SIGQUIT", "SIGBREAK")
 
 KINDS_SHOWN: Final = 10
 
+NOTHING: Final = "no request was paced: none came to the gateway (does the program read OPENAI_BASE_URL, or what is usual for its provider?)"
+FORCE: Final = "`paceline exec --gateway` leads a program to a gateway by its environment (OPENAI_BASE_URL, ...), and needs nothing in it"
+
 Gateway = Callable[[Path, str, Callable[[Event], None]], AbstractContextManager[Mapping[str, str]]]
 """Runs a gateway for the command; takes a folder for its files, the store, and what is called with events, and yields the
 variables that lead the command to it."""
@@ -47,6 +50,7 @@ def run(
     *,
     strict: bool = False,
     gateway: Gateway | None = None,
+    hint: str = FORCE,
 ) -> int:
     """Run ``command`` with its Python processes paced, and what it sends to a gateway, and print a summary.
 
@@ -57,6 +61,7 @@ def run(
         say: Takes a line for the user.
         strict: Whether it is an error that a process was not paced, or with a gateway that nothing was.
         gateway: Runs a gateway for programs that are not Python; ``None`` for none.
+        hint: What to do if nothing was paced, or why there is no gateway.
 
     Returns:
         The exit code: that of the command, or 128 and the number of the signal that ended it. It is ``NOT_PACED`` if
@@ -84,7 +89,7 @@ def run(
         failed, records = read_failed(home), read_records(home)
     if gateway is not None:
         records.append(tally.record())
-    for line in summary(records, failed, gateway=gateway is not None):
+    for line in summary(records, failed, gateway=gateway is not None, hint=hint):
         say(line)
     lacking = failed or (gateway is not None and not any(record["pools"] for record in records))
     return NOT_PACED if strict and lacking and code == 0 else code
@@ -131,23 +136,22 @@ def _in_foreground() -> bool:
         return False
 
 
-NOTHING: Final = "no request was paced: none came to the gateway (does the program read OPENAI_BASE_URL, or what is usual for its provider?)"
-FORCE: Final = "`paceline exec --gateway` leads a program to a gateway by its environment (OPENAI_BASE_URL, ...), and needs nothing in it"
-
-
-def summary(records: Sequence[Mapping[str, Any]], failed: Sequence[str] = (), *, gateway: bool = False) -> list[str]:
+def summary(
+    records: Sequence[Mapping[str, Any]], failed: Sequence[str] = (), *, gateway: bool = False, hint: str = FORCE
+) -> list[str]:
     """The lines that say what was paced, and what was not.
 
     Args:
         records: What each process and the gateway have sent.
         failed: Why a process was not paced, for each.
         gateway: Whether there was a gateway.
+        hint: What to do if nothing was paced.
     """
     if failed:
         line = f"{len(failed):,} process{'es' * (len(failed) > 1)} not paced, the first one: {failed[0]}"
-        return [line, *(summary(records, gateway=gateway) if records else [FORCE])]
+        return [line, *(summary(records, gateway=gateway) if records else [hint])]
     if not records:
-        return ["no Python process of the command imported an HTTP library that is paced: nothing was paced", FORCE]
+        return ["no Python process of the command imported an HTTP library that is paced: nothing was paced", hint]
     pools: dict[str, dict[str, float]] = {}
     kinds: dict[tuple[str, ...], int] = {}
     for record in records:
