@@ -29,9 +29,6 @@ def test_a_provider_with_a_key_is_behind_the_gateway_and_its_key_stays_there():
         "OPENAI_BASE_URL": "http://127.0.0.1:7/openai/v1",
         "OPENAI_API_BASE": "http://127.0.0.1:7/openai/v1",
         "OPENAI_API_BASE_URL": "http://127.0.0.1:7/openai/v1",
-        "API_TIMEOUT_MS": "86400000",
-        "CLAUDE_STREAM_IDLE_TIMEOUT_MS": "86400000",
-        "CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS": "86400000",
     }
 
 
@@ -128,8 +125,10 @@ def test_a_proxy_is_not_asked_for_the_gateway():
     assert "NO_PROXY" not in way({"OPENAI_API_KEY": "k"}).environ("http://g", "pk")
 
 
-def test_a_timeout_of_the_user_stays():
-    assert "API_TIMEOUT_MS" not in way({"OPENAI_API_KEY": "k", "API_TIMEOUT_MS": "5"}).environ("http://g", "pk")
+def test_claude_code_waits_a_day_unless_the_user_says_otherwise():
+    changed = way({"ANTHROPIC_API_KEY": "k", "API_TIMEOUT_MS": "5"}).environ("http://g", "pk")
+    assert "API_TIMEOUT_MS" not in changed
+    assert changed["CLAUDE_STREAM_IDLE_TIMEOUT_MS"] == changed["CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS"] == "86400000"
 
 
 @pytest.mark.parametrize(
@@ -140,6 +139,13 @@ def test_a_key_of_anthropic_is_sent_in_the_header_of_its_variable(variable, head
     found = way({"ANTHROPIC_BASE_URL": "https://api.deepseek.com/anthropic", variable: "t"})
     upstream = Upstreams(found.servers, found.real)["anthropic"]
     assert upstream.credentials("/anthropic/v1/messages") == [header]
+
+
+def test_claude_code_gets_the_key_for_which_it_asks_nothing():
+    found = find_way(Config.load(environ={}), {"ANTHROPIC_API_KEY": "sk-ant"}, "claude")
+    changed = found.environ("http://g", "pk")
+    assert (changed["ANTHROPIC_AUTH_TOKEN"], changed["ANTHROPIC_API_KEY"]) == ("pk", "")
+    assert servers(found) == {"anthropic": ("https://api.anthropic.com", "sk-ant")}
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/messages"])

@@ -86,7 +86,7 @@ def command(
     started, hint = None, FORCE
     if gateway if gateway is not None else not is_python(words):
         try:
-            started = _gateway(config)
+            started = _gateway(config, Path(words[0]).stem.lower())
         except PacelineError as error:
             if gateway or strict:
                 click.echo(f"paceline exec: {error}", err=True)
@@ -104,8 +104,8 @@ def command(
     sys.exit(code)
 
 
-def _gateway(config: Config) -> Gateway:
-    """What runs a gateway for the command.
+def _gateway(config: Config, program: str) -> Gateway:
+    """What runs a gateway for the command, which is called ``program``.
 
     Raises:
         PacelineError: A package is missing, a setting is invalid, or there is no server for the gateway.
@@ -117,7 +117,7 @@ def _gateway(config: Config) -> Gateway:
         raise PacelineError(why_missing(error, f"{error.name} is missing: pip install 'paceline[gateway]'")) from None
     from paceline.providers.registry import PROVIDERS
 
-    way = find_way(config, os.environ)
+    way = find_way(config, os.environ, program)
     if not way.paths:
         known = ", ".join(PROVIDERS[name].key_env for name in list(NAMES)[:3])
         raise QuotaError(f"no key is set of a provider whose address programs find in a variable ({known}, ...)")

@@ -26,6 +26,9 @@ HOST: Final = "127.0.0.1"
 KEEPALIVE_S: Final = 15.0
 """How often a stream that waits is kept alive. Node's HTTP client gives up after 300 s without a byte."""
 
+STOP_S: Final = 10.0
+"""The longest time that the end of a gateway may take whose program has ended."""
+
 ADDRESS, KEY = "PACELINE_GATEWAY", "PACELINE_KEY"
 """The variables with the gateway's own address and key, for programs that have other names for them."""
 
@@ -80,18 +83,21 @@ class Way:
         real: The environment of the gateway, with the keys of the servers.
         paths: By variable, what follows the gateway's address.
         keys: The variables that get the gateway's key.
+        emptied: Those that the program is to find empty.
     """
 
     servers: Config
     real: dict[str, str]
     paths: dict[str, str] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
+    emptied: tuple[str, ...] = ()
 
     def environ(self, address: str, key: str) -> dict[str, str]:
         """The variables of the program that are not as they were."""
         changed = {ADDRESS: address, KEY: key} | {name: address + path for name, path in self.paths.items()}
-        changed |= dict.fromkeys(self.keys, key)
-        changed |= {name: value for name, value in PATIENCE.items() if name not in self.real}
+        changed |= dict.fromkeys(self.keys, key) | dict.fromkeys(self.emptied, "")
+        if "ANTHROPIC_BASE_URL" in self.paths:
+            changed |= {name: value for name, value in PATIENCE.items() if name not in self.real}
         names = {name.lower() for name, value in self.real.items() if value}
         if names & {"http_proxy", "https_proxy", "all_proxy"}:  # which knows no address of this machine
             for name in ("NO_PROXY", "no_proxy"):
@@ -99,8 +105,13 @@ class Way:
         return changed
 
 
-def find_way(config: Config, environ: Mapping[str, str]) -> Way:
+def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> Way:
     """The servers of the settings, and those that a program finds by its environment.
+
+    Args:
+        config: The settings.
+        environ: The environment.
+        program: The name of the program.
 
     Raises:
         QuotaError: A setting or an address is invalid.
@@ -137,6 +148,11 @@ def find_way(config: Config, environ: Mapping[str, str]) -> Way:
         ):
             tables[name] = {}  # for programs that find it by ADDRESS
     way.servers = _with(config, tables)
+    if (
+        program == "claude" and "ANTHROPIC_API_KEY" in way.keys
+    ):  # it asks whether to use one that it has not seen, each time
+        way.keys[way.keys.index("ANTHROPIC_API_KEY")] = "ANTHROPIC_AUTH_TOKEN"
+        way.emptied = ("ANTHROPIC_API_KEY",)
     return way
 
 
@@ -188,13 +204,15 @@ def private_gateway(settings: Settings, way: Way, events: Callable[[Event], None
         events: Called with each event of a permit.
 
     Raises:
-        PacelineError: A setting is invalid.
-        OSError: There is no port, or the file of keys cannot be written.
+        PacelineError: A setting is invalid, or there is no port.
     """
     key = Keys(settings.keys).add("exec", may_read=True)
     settings = replace(settings, servers=way.servers, keepalive_s=KEEPALIVE_S, stop_s=1)  # its program has ended
     settings.check(way.real)
-    listener = listen(HOST, 0)  # connections queue from here on
+    try:
+        listener = listen(HOST, 0)  # connections queue from here on
+    except OSError as error:
+        raise QuotaError(f"the gateway cannot listen on {HOST}: {error.strerror or error}") from None
     running = uvicorn.Server(server_config(settings, partial(settings.gateway, way.real, events)))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True, name="paceline-gateway")
     thread.start()
@@ -204,7 +222,3 @@ def private_gateway(settings: Settings, way: Way, events: Callable[[Event], None
         running.should_exit = True
         thread.join(STOP_S)
         listener.close()
-
-
-STOP_S: Final = 10.0
-"""The longest time that the end of a gateway may take whose program has ended."""
