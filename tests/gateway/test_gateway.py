@@ -241,10 +241,12 @@ class TestQueue:
         assert client.get(running.url + "/api/v1/queue/third").status_code == 404
         running.gateway.drain()
 
-    def test_a_stream_is_kept_alive_while_it_waits(self, serve, emulator, client, kept):
-        running = serve(emulator.base_url, limits={"gpt-5": "200 requests/min burst 1"})
+    @pytest.mark.parametrize("setting", [None, 0.005])
+    def test_a_stream_is_kept_alive_while_it_waits(self, serve, emulator, client, kept, setting):
+        limits = {"gpt-5": "200 requests/min burst 1"}
+        running = serve(emulator.base_url, limits=limits, keepalive_s=setting)
         client.post(running.url + CHAT, json=chat())
-        answer = client.post(running.url + CHAT, json=chat(stream=True), headers=kept)
+        answer = client.post(running.url + CHAT, json=chat(stream=True), headers=None if setting else kept)
         comments = [line for line in answer.text.splitlines() if line.startswith(":")]
         assert answer.status_code == 200
         assert set(comments) == {": waiting"}

@@ -1,8 +1,10 @@
 """`paceline exec`: real programs in processes of their own, against the emulator."""
 
+import json
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -33,6 +35,18 @@ for _ in range(12):
 print("done")
 print("warned", file=sys.stderr)
 sys.exit(3)
+"""
+PLAIN = """
+import json, os, sys, urllib.request
+
+def ask():
+    body = json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}).encode()
+    headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    return urllib.request.urlopen(urllib.request.Request(url, body, headers)).status
+
+answers = [ask() for _ in range(int(sys.argv[1]))]
+print(json.dumps([answers, os.environ["OPENAI_API_KEY"], os.environ["PACELINE_GATEWAY"]]))
 """
 LONG = pytest.mark.long("starts several processes")
 METHODS = [one for one in ("fork", "spawn") if one in multiprocessing.get_all_start_methods()]
@@ -128,6 +142,62 @@ def test_processes_share_the_quotas(world, tmp_path, method):
     assert (world.tally()["admitted"], world.tally()["refused_total"]) == (requests, 0)
 
 
+def real(world):
+    """The environment of a user of OpenAI, whose real key the server asks for."""
+    return {"OPENAI_API_KEY": "sk-real", "OPENAI_BASE_URL": world.base_url + "/v1"}
+
+
+def test_a_program_that_is_no_python_of_ours_is_paced_by_a_gateway_that_ends_with_it(world, tmp_path):
+    world.reset(valid_key="sk-real")
+    program = tmp_path / "program.py"
+    program.write_text(PLAIN)
+    options = ("--gateway", "--strict", "--limit", f"gpt-5={LIMIT}")
+    out, err = run("--", "python", "-S", "-E", program, "7", environ=real(world), options=options)
+    answers, key, address = json.loads(out)
+    assert answers == [200] * 7
+    assert key.startswith("pk-")
+    assert err.startswith("paceline exec: openai/gpt-5: 7 requests, 0 refused; waits ")
+    assert (world.tally()["admitted"], world.tally()["refused_total"]) == (7, 0)
+    with (
+        pytest.raises(ConnectionRefusedError),
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))),
+    ):
+        pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no shell sh")
+@LONG
+def test_what_a_shell_starts_is_paced_once_through_the_gateway_or_in_its_process(world, tmp_path):
+    plain, direct, led = tmp_path / "plain.py", script(tmp_path, "ask(3)"), tmp_path / "led.py"
+    plain.write_text(PLAIN)
+    led.write_text(SDK.replace('base_url=os.environ["URL"] + "/v1", ', "").replace('api_key="k", ', ""))
+    line = f"{sys.executable} -E {plain} 2 && {sys.executable} {direct} && {sys.executable} {led}"
+    _, err = run("sh", "-c", line, url=world.base_url, environ=real(world), code=3)
+    assert "openai/gpt-5: 17 requests, 0 refused" in err
+    assert (world.tally()["admitted"], world.tally()["refused_total"]) == (17, 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no command true")
+@LONG
+def test_a_program_that_sends_nothing_to_its_gateway():
+    key = {"OPENAI_API_KEY": "k"}
+    _, err = run("true", environ=key)
+    assert err.startswith("paceline exec: no request was paced: none came to the gateway")
+    run("true", environ=key, options=("--strict",), code=125)
+    _, err = run("--no-gateway", "true", environ=key)
+    assert "`paceline exec --gateway`" in err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no command true")
+@LONG
+def test_without_a_key_there_is_no_gateway():
+    _, err = run("true")
+    assert "paceline exec: there is no gateway for programs that are not Python: no key is set" in err
+    for options in (("--gateway",), ("--strict",)):
+        _, err = run("true", options=options, code=2)
+        assert err.startswith("paceline exec: no key is set")
+
+
 @LONG
 def test_pytest_and_modules_are_paced(world, tmp_path):
     script(tmp_path, "def test_one(): ask(3)", "test_one.py")
@@ -182,6 +252,7 @@ def test_a_process_that_sends_nothing_does_not_import_paceline(tmp_path):
     assert out.startswith("[] ")
     assert "launcher" not in out
     assert "no Python process of the command imported an HTTP library" in err
+    assert "paceline exec: `paceline exec --gateway` leads" in err
 
 
 def test_the_user_s_own_sitecustomize_is_run(tmp_path):
@@ -201,6 +272,10 @@ def test_an_interpreter_without_paceline_says_so(tmp_path):
     assert out == "went on\n"
     assert "is not paced: No module named 'paceline'; install paceline there" in err
     assert f"1 process not paced, the first one: {bare}: No module named 'paceline'\n" in err
+    environ, options = {"OPENAI_API_KEY": "k"}, ("--gateway",)
+    out, err = run("env", f"PYTHONPATH={SITE}", bare, "-c", lines, cwd=tmp_path, environ=environ, options=options)
+    assert out == "went on\n"
+    assert err.startswith("paceline exec: no request was paced: none came to the gateway")
 
 
 def test_a_paced_process_needs_the_standard_library_alone(tmp_path):
@@ -221,7 +296,8 @@ def test_a_paced_process_needs_the_standard_library_alone(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a process cannot send another one a signal")
-def test_signals_reach_the_program():
+@pytest.mark.parametrize("options", [(), pytest.param(("--gateway",), marks=LONG)])
+def test_signals_reach_the_program(options):
     numbers = [int(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     lines = f"""
 import os, signal, sys
@@ -231,7 +307,8 @@ os.write(1, b"ready\\n")
 sys.stdin.read()
 sys.exit(7)
 """
-    process = start("python", "-c", lines, stdin=subprocess.PIPE)
+    environ = {"OPENAI_API_KEY": "k"}
+    process = start("python", "-c", lines, stdin=subprocess.PIPE, environ=environ, options=options)
     assert process.stdout.readline() == "ready\n"
     for number in numbers:
         process.send_signal(number)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from paceline.cli import options
-from paceline.core.results import PacelineError
+from paceline.core.hints import why_missing
+from paceline.core.results import PacelineError, QuotaError
+
+if TYPE_CHECKING:
+    from paceline.config import Config
+    from paceline.launcher.command import Gateway
+    from paceline.pacing.events import Event
 
 USAGE = 2
+LINES_MAX = 1_000
+"""Of the log, that are kept while the program runs; more are shown at once."""
 EPILOG = """The exit code is that of the command; 2 if a setting is invalid, 126 or 127 if the command cannot be started, 125 with --strict."""
 
 
@@ -29,14 +41,27 @@ EPILOG = """The exit code is that of the command; 2 if a setting is invalid, 126
 @options.USABLE
 @options.STORE
 @options.ON_STORE_FAILURE
-@click.option("--strict", is_flag=True, help="Exit code 125 in place of 0 if a process could not be paced.")
+@click.option(
+    "--gateway/--no-gateway",
+    default=None,
+    help="A gateway for the program: by default for a command that is not Python.",
+)
+@click.option("--strict", is_flag=True, help="Exit code 125 in place of 0 if a process, or a program, was not paced.")
 @click.option("--quiet", is_flag=True, help="No summary on standard error.")
 def command(
-    *, words: tuple[str, ...], limits: tuple[str, ...], file: Path | None, strict: bool, quiet: bool, **given: Any
+    *,
+    words: tuple[str, ...],
+    limits: tuple[str, ...],
+    file: Path | None,
+    gateway: bool | None,
+    strict: bool,
+    quiet: bool,
+    **given: Any,
 ) -> None:
-    """Run COMMAND with the requests of all its Python processes paced, by quotas that they share."""
+    """Run COMMAND with its requests paced: those of all its Python processes, and through a gateway those of other programs."""
     from paceline.config import Config, parse_limit
-    from paceline.launcher.command import StartError, run
+    from paceline.launcher.command import FORCE, StartError, run
+    from paceline.launcher.kind import is_python
     from paceline.pacing.lack import raise_files
     from paceline.stores import NO_STORE
 
@@ -58,10 +83,62 @@ def command(
             with suppress(OSError):  # standard error was closed: the exit code is the program's all the same
                 click.echo(f"paceline exec: {line}", err=True)
 
+    started, hint = None, FORCE
+    if gateway if gateway is not None else not is_python(words):
+        try:
+            started = _gateway(config, Path(words[0]).stem.lower())
+        except PacelineError as error:
+            if gateway or strict:
+                click.echo(f"paceline exec: {error}", err=True)
+                sys.exit(USAGE)
+            hint = f"there is no gateway for programs that are not Python: {error}"
     raise_files()  # for the command, which inherits it: more of its requests can be in flight than without a limiter
     try:
-        code = run(words, arguments, config.provider, say, strict=strict)
+        code = run(words, arguments, config.provider, say, strict=strict, gateway=started, hint=hint)
     except StartError as error:
         click.echo(f"paceline exec: {error}", err=True)
         code = error.code
+    except PacelineError as error:
+        click.echo(f"paceline exec: {error}", err=True)
+        code = USAGE
     sys.exit(code)
+
+
+def _gateway(config: Config, program: str) -> Gateway:
+    """What runs a gateway for the command, which is called ``program``.
+
+    Raises:
+        PacelineError: A package is missing, a setting is invalid, or there is no server for the gateway.
+    """
+    try:
+        from paceline.gateway.private import HOST, NAMES, find_way, private_gateway
+        from paceline.gateway.server import Settings
+    except ImportError as error:
+        raise PacelineError(why_missing(error, f"{error.name} is missing: pip install 'paceline[gateway]'")) from None
+    from paceline.providers.registry import PROVIDERS
+
+    way = find_way(config, os.environ, program)
+    if not way.paths:
+        known = ", ".join(PROVIDERS[name].key_env for name in list(NAMES)[:3])
+        raise QuotaError(f"no key is set of a provider whose address programs find in a variable ({known}, ...)")
+
+    @contextmanager
+    def start(home: Path, store: str, events: Callable[[Event], None]) -> Iterator[Mapping[str, str]]:
+        settings = Settings(config=config, keys=home / "keys", host=HOST, store=store)
+        with _log_at_the_end(), private_gateway(settings, way, events) as environ:
+            yield environ
+
+    return start
+
+
+@contextmanager
+def _log_at_the_end() -> Iterator[None]:
+    """Keep warnings until the program has left the terminal, which it may fill."""
+    shown = logging.StreamHandler()
+    shown.setFormatter(logging.Formatter("paceline exec: %(message)s"))
+    kept = MemoryHandler(LINES_MAX, flushLevel=logging.CRITICAL + 1, target=shown)
+    logging.basicConfig(handlers=[kept], level=logging.WARNING)
+    try:
+        yield
+    finally:
+        kept.close()

@@ -116,6 +116,7 @@ class Gateway:
         open_to_all: Whether clients need no key as long as there are none: only on loopback.
         hosts: The names of this server in the header ``host``, while clients need no key; a browser that was led here
             by another name sends that name.
+        keepalive_s: How often a stream that waits is kept alive, where its client does not say; ``None``: not at all.
 
     Attributes:
         draining: Whether the gateway ends: what waits is turned away.
@@ -131,6 +132,7 @@ class Gateway:
         folder: Path | None = None,
         open_to_all: bool,
         hosts: Iterable[str] = (),
+        keepalive_s: float | None = None,
     ) -> None:
         self.limiter, self.upstreams = limiter, upstreams
         self.draining = False
@@ -141,6 +143,7 @@ class Gateway:
         self._page = status_app(limiter if folder is None else self._siblings)  # answers the gateway's own paths
         self._needs_key = not open_to_all or len(keys) > 0
         self._hosts = frozenset(hosts)
+        self._keepalive_s = keepalive_s
         self._limited: dict[str, ClientKey] = {}  # the keys whose limits the limiter has
         self._held = 0  # bytes of bodies
         self._waiting: dict[str, Exchange] = {}  # by the id of the request
@@ -357,7 +360,7 @@ class Gateway:
     ) -> Relayed:
         """The request as it is sent; ``renamed``: its body is not encoded as that of the client."""
         sent = forwarded(scope["headers"], _DROPPED | {b"content-encoding"} if renamed else _DROPPED)
-        kept = any(name == _KEEPALIVE for name, _ in scope["headers"])
+        kept = self._keepalive_s is not None or any(name == _KEEPALIVE for name, _ in scope["headers"])
         if kept:  # the head may be sent before that of the answer
             sent.append((b"accept-encoding", b"identity"))
         sent += [(name, readable(value)) for name, value in scope["headers"] if name == b"accept-encoding" and not kept]
@@ -451,7 +454,7 @@ class Gateway:
         called = options.get(_ID)
         if called is not None:
             self._waiting[called[:NAME_MAX]] = exchange
-        every_s = _number(options, _KEEPALIVE, *NOTES_S)
+        every_s = _number(options, _KEEPALIVE, *NOTES_S) or self._keepalive_s
         try:
             if every_s is not None and exchange.metered.call.stream:
                 reply = await _kept_alive(exchange, every_s, send, connection)

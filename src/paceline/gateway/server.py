@@ -30,6 +30,7 @@ from paceline.gateway.client import HttpClient
 from paceline.gateway.keys import Keys
 from paceline.gateway.upstreams import Upstreams
 from paceline.limiter.limiter import Limiter
+from paceline.pacing.events import Event
 from paceline.pacing.lack import raise_files
 from paceline.providers.registry import is_loopback
 
@@ -76,8 +77,10 @@ class Settings:
 
     Attributes:
         host: The address at which it listens.
+        servers: The settings of the servers, where they are not those of ``config``.
         folder: Where several processes have their files, by which they find each other.
         stop_s: How long requests in flight may go on after a signal.
+        keepalive_s: How often a stream that waits is kept alive, where its client does not say; ``None``: not at all.
     """
 
     config: Config
@@ -87,22 +90,27 @@ class Settings:
     certificate: Path | None = None
     private_key: Path | None = None
     store: str | None = None
+    servers: Config | None = None
     folder: Path | None = None
     stop_s: float = 30.0
+    keepalive_s: float | None = None
     otel: bool = False
 
-    def gateway(self, environ: Mapping[str, str] = os.environ) -> Gateway:
-        """A gateway with these settings."""
+    def gateway(
+        self, environ: Mapping[str, str] = os.environ, events: Callable[[Event], None] | None = None
+    ) -> Gateway:
+        """A gateway with these settings; ``events``: called with each event of a permit, without ``otel``."""
         arguments = self.config.arguments(patient=False) | {"store": self.store}
-        limiter = self._limiter(arguments)
+        limiter = self._limiter(arguments, events)
         return Gateway(
             limiter,
-            Upstreams(self.config, environ),
+            self._upstreams(environ),
             partial(HttpClient, self.config.timeout_s, ssl.create_default_context()),
             keys=Keys(self.keys),
             folder=self.folder,
             open_to_all=is_loopback(self.host),
             hosts=names_of(self.host),
+            keepalive_s=self.keepalive_s,
         )
 
     def process(self) -> Gateway:
@@ -112,9 +120,12 @@ class Settings:
         gc.set_threshold(*GC_THRESHOLD)
         return gateway
 
-    def _limiter(self, arguments: Mapping[str, Any]) -> Limiter:
+    def _upstreams(self, environ: Mapping[str, str]) -> Upstreams:
+        return Upstreams(self.config if self.servers is None else self.servers, environ)
+
+    def _limiter(self, arguments: Mapping[str, Any], events: Callable[[Event], None] | None = None) -> Limiter:
         if not self.otel:
-            return Limiter(**arguments)
+            return Limiter(**arguments, events=events)
         try:
             from paceline.telemetry import otel
         except ImportError as error:
@@ -136,7 +147,7 @@ class Settings:
                 " with `paceline keys add NAME`, or use --host 127.0.0.1"
             )
         self._limiter(self.config.arguments(patient=False) | {"store": self.store}).close()
-        return Upstreams(self.config, environ)
+        return self._upstreams(environ)
 
 
 class _Protocol(HttpToolsProtocol):

@@ -16,13 +16,20 @@ from paceline.config.servers import ServerGroup, group, server
 from paceline.core.hints import did_you_mean
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
-from paceline.providers.registry import ALIASES, CREDENTIALS, PROVIDERS, credentials, provider_named
+from paceline.providers.registry import ALIASES, CREDENTIALS, PROVIDERS, base_of, credentials, provider_named
 
 KEY_HEADERS: Final = (b"authorization", *(name.encode() for name in CREDENTIALS.values()))
 """The headers in which a client sends its key."""
 
 _TRICKS: Final = re.compile(r"[\\;]|%2[ef]|%5c", re.IGNORECASE)
 """What is no part of a path of any provider."""
+
+_HEADERS: Final = {"ANTHROPIC_AUTH_TOKEN": ("authorization", "Bearer "), "ANTHROPIC_API_KEY": ("x-api-key", "")}
+"""The header of a key, and what precedes it there, by its variable: servers of others with Anthropic's API ask for either
+(anthropic for Python 2.11, whose ``auth_token`` and ``api_key`` they are)."""
+
+_UNVERSIONED: Final = ("messages", "models")
+"""The first parts of Anthropic's paths behind ``/v1``, which Vercel's SDK expects in ``ANTHROPIC_BASE_URL`` (@ai-sdk/anthropic 3.0)."""
 
 _KEY_PARAMETER: Final = "key"
 """Gemini's clients may send the key in the query."""
@@ -38,6 +45,7 @@ class Upstream:
         provider: The provider whose API it has.
         root: Its scheme, host and port, and the path above all of its paths, without a slash at the end.
         key: The key that the gateway sends; empty: that of the client is passed on.
+        key_env: The variable of the key.
         proxy: The URL of the proxy on the way, from the usual variables (``HTTPS_PROXY``, ``NO_PROXY``).
         models: Its names of models, by those that requests to its group have.
     """
@@ -48,6 +56,7 @@ class Upstream:
     key: str = field(default="", repr=False)
     proxy: str | None = field(default=None, repr=False)
     models: Mapping[str, str] = field(default_factory=dict)
+    key_env: str = ""
     host: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -55,7 +64,10 @@ class Upstream:
 
     def credentials(self, path: str) -> list[tuple[str, str]]:
         """The header that has the key; none without a key."""
-        return [credentials(self.provider, path, self.key)] if self.key else []
+        if not self.key:
+            return []
+        header = _HEADERS.get(self.key_env)
+        return [credentials(self.provider, path, self.key) if header is None else (header[0], header[1] + self.key)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +121,8 @@ class Upstreams(Mapping[str, Upstream]):
         name, slash, rest = path[1:].partition("/")
         place = self._places.get(name) or self._places.get(ALIASES.get(name.replace("-", "_"), ""))
         if place is not None:
+            if rest.partition("/")[0] in _UNVERSIONED and base_of(place.members[0].provider.name) == "anthropic":
+                rest = f"v1/{rest}"
             return place, slash + rest
         return None if self.native is None else (self.native, path)
 
@@ -128,7 +142,7 @@ def _configured(config: Config, environ: Mapping[str, str]) -> Iterable[Upstream
                 names.setdefault(name)
     for name in names:
         one = server(config, name, environ)
-        yield Upstream(one.name, one.provider, one.root, one.key, _proxy(one.root), one.models)
+        yield Upstream(one.name, one.provider, one.root, one.key, _proxy(one.root), one.models, one.key_env)
 
 
 def _proxy(root: str) -> str | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from paceline.core.progress import Row
 from paceline.core.quota import CONCURRENCY, NS, Cost
@@ -125,6 +125,8 @@ async def exchange(
         reader = poll_of(pacer, http.target()[1]) if pacer.jobs and http.method == "GET" else None
         return await (http.send() if reader is None else _watched(http, reader))
     target = http.target()
+    if paced_beyond and http.address in paced_beyond:
+        return await http.send()
     if sending.get() == target:  # paced by a layer above: attach() and instrument(), or one HTTP library over another
         return await http.send()
     try:
@@ -146,6 +148,9 @@ async def _watched(http: Binding, reader: UsageReader) -> Any:
         http.tap(response, headers, Tap(reader, lambda _usage, _refusal: None))
     return response
 
+
+paced_beyond: Final[set[str]] = set()
+"""The addresses of gateways with the same quotas, which pace what they get."""
 
 sending: ContextVar[tuple[str, str] | None] = ContextVar("paceline_sending", default=None)
 """The target of the attempt that is being sent."""

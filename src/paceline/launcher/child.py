@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from paceline.http import unpaced
+from paceline.http import exchange, unpaced
 from paceline.http.bypass import ImportWatch
 from paceline.http.instrument import instrument
 from paceline.limiter.limiter import Limiter
@@ -27,6 +27,9 @@ POOLS_FEW = 20
 
 VARIABLE = "PACELINE_EXEC"
 """The environment variable with the path of the settings; records are written beside them."""
+
+GATEWAY = "PACELINE_GATEWAY"
+"""The environment variable with the address of the gateway of a command, if it has one."""
 
 
 def start() -> None:
@@ -41,6 +44,8 @@ def start() -> None:
             file=sys.stderr,
         )
         return
+    if gateway := os.environ.get(GATEWAY):
+        exchange.paced_beyond.add(gateway.rpartition("/")[2])
     record = Record(path.parent)
     limiter = Limiter(**arguments, events=record.count)
     instrument(limiter, provider=provider)
@@ -67,7 +72,35 @@ PROGRAMS: dict[str, Callable[[Limiter, ModuleType], None]] = {
 """Modules of programs that need more than :func:`~paceline.instrument`."""
 
 
-class Record:
+class Tally:
+    """What went through one limiter, by pool.
+
+    Attributes:
+        pools: The counts of each pool: ``requests``, ``refused``, and the waits, ``waited_s`` and ``longest_s``.
+    """
+
+    def __init__(self) -> None:
+        self.pools: dict[str, dict[str, float]] = {}
+
+    def count(self, event: Event) -> None:
+        """Count an event of a permit."""
+        zero: dict[str, float] = dict.fromkeys(("requests", "refused", "waited_s", "longest_s"), 0)
+        counts = self.pools.setdefault(event.pool, zero)
+        if event.kind == "acquired":
+            counts["requests"] += 1
+            counts["waited_s"] += event.waited_s
+            counts["longest_s"] = max(counts["longest_s"], event.waited_s)
+        elif event.kind == "cancelled":
+            counts["requests"] -= 1
+        elif event.kind == "refused":
+            counts["refused"] += 1
+
+    def record(self) -> dict[str, Any]:
+        """The counts, and what was announced in this process because it is not paced."""
+        return {"pools": self.pools, "unpaced": [[*kind, number] for kind, number in unpaced.kinds.items()]}
+
+
+class Record(Tally):
     """What one process has sent, in a file that is always up to date: a process can end in many ways.
 
     Args:
@@ -75,6 +108,7 @@ class Record:
     """
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._folder, self._lock = folder, threading.RLock()  # reentrant: a finalizer may end a permit in here
         self._begin()
         self._write()
@@ -86,7 +120,7 @@ class Record:
         """Begin the record of this process, or of a forked one, whose file is made with its first request."""
         self._lock = threading.RLock()
         self._file: int | None = None
-        self._pools: dict[str, dict[str, float]] = {}
+        self.pools = {}
         self._written_s, self._size = 0.0, 0
         unpaced.kinds.clear()
         if "multiprocessing.util" in sys.modules:  # its children end without the functions of atexit
@@ -102,25 +136,14 @@ class Record:
     def count(self, event: Event) -> None:
         """Count an event of a permit."""
         with self._lock:
-            counts = self._pools.setdefault(
-                event.pool, dict.fromkeys(("requests", "refused", "waited_s", "longest_s"), 0)
-            )
-            if event.kind == "acquired":
-                counts["requests"] += 1
-                counts["waited_s"] += event.waited_s
-                counts["longest_s"] = max(counts["longest_s"], event.waited_s)
-            elif event.kind == "cancelled":
-                counts["requests"] -= 1
-            elif event.kind == "refused":
-                counts["refused"] += 1
-            if len(self._pools) <= POOLS_FEW or time.monotonic() - self._written_s > 1:
+            super().count(event)
+            if len(self.pools) <= POOLS_FEW or time.monotonic() - self._written_s > 1:
                 self._write()
 
     def _write(self) -> None:
-        kinds = [[*kind, number] for kind, number in unpaced.kinds.items()]
         with self._lock:
-            if self._file is not None or self._pools or kinds or not self._written_s:
-                record = {"pools": self._pools, "unpaced": kinds}
+            record = self.record()
+            if self._file is not None or any(record.values()) or not self._written_s:
                 text = json.dumps(record).encode().ljust(self._size)
                 self._size, self._written_s = len(text), time.monotonic()
                 try:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from paceline.http.unpaced import with_host
-from paceline.launcher.child import VARIABLE, read_failed, read_records
+from paceline.launcher.child import VARIABLE, Tally, read_failed, read_records
+from paceline.pacing.events import Event
 
 SITE: Final = Path(__file__).parent / "site"
 NOT_FOUND, NOT_EXECUTABLE, NOT_PACED = 127, 126, 125
@@ -22,6 +25,13 @@ OF_TERMINALS: Final = ("SIGINT", "SIGQUIT", "SIGBREAK")
 """A terminal sends them to each process in its foreground."""
 
 KINDS_SHOWN: Final = 10
+
+NOTHING: Final = "no request was paced: none came to the gateway (does the program read OPENAI_BASE_URL, or what is usual for its provider?)"
+FORCE: Final = "`paceline exec --gateway` leads a program to a gateway by its environment (OPENAI_BASE_URL, ...), and needs nothing in it"
+
+Gateway = Callable[[Path, str, Callable[[Event], None]], AbstractContextManager[Mapping[str, str]]]
+"""Runs a gateway for the command; takes a folder for its files, the store, and what is called with events, and yields the
+variables that lead the command to it."""
 
 
 class StartError(Exception):
@@ -39,40 +49,50 @@ def run(
     say: Callable[[str], None],
     *,
     strict: bool = False,
+    gateway: Gateway | None = None,
+    hint: str = FORCE,
 ) -> int:
-    """Run ``command`` with its Python processes paced, and print a summary.
+    """Run ``command`` with its Python processes paced, and what it sends to a gateway, and print a summary.
 
     Args:
         command: The program and its arguments.
         arguments: The arguments of the limiter of each process; without a store, the processes share a temporary one.
         provider: The provider of hosts that do not show it.
         say: Takes a line for the user.
-        strict: Whether it is an error that a process was not paced.
+        strict: Whether it is an error that a process was not paced, or with a gateway that nothing was.
+        gateway: Runs a gateway for programs that are not Python; ``None`` for none.
+        hint: What to do if nothing was paced, or why there is no gateway.
 
     Returns:
         The exit code: that of the command, or 128 and the number of the signal that ended it. It is ``NOT_PACED`` if
-        ``strict``, the code would be 0, and a process that imports an HTTP library was not paced.
+        ``strict``, the code would be 0, and a process that imports an HTTP library was not paced, or with a gateway nothing.
 
     Raises:
         StartError: The command cannot be started.
+        PacelineError: A setting of the gateway is invalid.
     """
     with TemporaryDirectory(prefix="paceline-exec-", ignore_cleanup_errors=True) as name:
-        home = Path(name)
+        home, tally = Path(name), Tally()
         store = arguments["store"] or f"sqlite:{home / 'quotas.db'}"
         settings = home / "settings"
         settings.touch(0o600)
         settings.write_bytes(pickle.dumps(({**arguments, "store": store}, provider)))
         path = os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH"))))
+        environ = {**os.environ, "PYTHONPATH": path, VARIABLE: str(settings)}
         try:
-            code = _run(command, {**os.environ, "PYTHONPATH": path, VARIABLE: str(settings)})
+            with nullcontext({}) if gateway is None else gateway(home, store, tally.count) as more:
+                code = _run(command, {**environ, **more})
         except FileNotFoundError:
             raise StartError(f"no such command: {command[0]}", NOT_FOUND) from None
         except OSError as error:
             raise StartError(f"{command[0]} cannot be started: {error.strerror}", NOT_EXECUTABLE) from None
-        failed = read_failed(home)
-        for line in summary(read_records(home), failed):
-            say(line)
-    return NOT_PACED if strict and failed and code == 0 else code
+        failed, records = read_failed(home), read_records(home)
+    if gateway is not None:
+        records.append(tally.record())
+    for line in summary(records, failed, gateway=gateway is not None, hint=hint):
+        say(line)
+    lacking = failed or (gateway is not None and not any(record["pools"] for record in records))
+    return NOT_PACED if strict and lacking and code == 0 else code
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -94,7 +114,8 @@ def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
         if before[number] is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, forward)
     try:
-        children.append(subprocess.Popen([*command], env=dict(environ)))  # noqa: S603
+        program = (shutil.which(command[0]) if sys.platform == "win32" else None) or command[0]  # npm's end with .cmd
+        children.append(subprocess.Popen([program, *command[1:]], env=dict(environ)))  # noqa: S603
         for number in early:
             children[0].send_signal(number)
         code = children[0].wait()
@@ -115,13 +136,22 @@ def _in_foreground() -> bool:
         return False
 
 
-def summary(records: Sequence[Mapping[str, Any]], failed: Sequence[str] = ()) -> list[str]:
-    """The lines that say what was paced, and what was not; ``failed``: why a process was not paced."""
+def summary(
+    records: Sequence[Mapping[str, Any]], failed: Sequence[str] = (), *, gateway: bool = False, hint: str = FORCE
+) -> list[str]:
+    """The lines that say what was paced, and what was not.
+
+    Args:
+        records: What each process and the gateway have sent.
+        failed: Why a process was not paced, for each.
+        gateway: Whether there was a gateway.
+        hint: What to do if nothing was paced.
+    """
     if failed:
         line = f"{len(failed):,} process{'es' * (len(failed) > 1)} not paced, the first one: {failed[0]}"
-        return [line, *(summary(records) if records else ())]
+        return [line, *(summary(records, gateway=gateway) if records else [hint])]
     if not records:
-        return ["no Python process of the command imported an HTTP library that is paced: nothing was paced"]
+        return ["no Python process of the command imported an HTTP library that is paced: nothing was paced", hint]
     pools: dict[str, dict[str, float]] = {}
     kinds: dict[tuple[str, ...], int] = {}
     for record in records:
@@ -133,7 +163,7 @@ def summary(records: Sequence[Mapping[str, Any]], failed: Sequence[str] = ()) ->
             kinds[tuple(kind)] = kinds.get(tuple(kind), 0) + number
     lines = [_line(name, counts) for name, counts in sorted(pools.items())]
     if not lines:
-        lines.append("no request was paced")
+        lines.append(NOTHING if gateway else "no request was paced")
     for (provider, host, kind), number in sorted(kinds.items())[:KINDS_SHOWN]:
         what = f"{number:,} x {with_host(kind, host)} ({provider})" if provider else f"what {kind} sent"
         lines.append(f"not paced: {what}")

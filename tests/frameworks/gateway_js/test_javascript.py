@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,8 @@ def node():
         if done.returncode:
             pytest.fail(f"npm cannot install the packages: {done.stderr}", pytrace=False)
         stamp.write_text(key)
-    shutil.copy(HERE / "checks.mjs", HOME)
+    for name in ("checks.mjs", "own.mjs"):
+        shutil.copy(HERE / name, HOME)
 
     def run(root, *names, headers=None, retries=2, text=WHOLE):
         own = {"ROOT": root, "TEXT": text, "TOOL": TOOL["name"], "ARGUMENTS": "".join(TOOL["arguments"])}
@@ -97,6 +99,32 @@ def test_500_at_once(node, tmp_path):
         tally = world.tally()
     assert (found["crowd"]["error"], found["crowd"]["failed"]) == (None, 0)
     assert (tally["admitted"], tally["refused_total"]) == (500, 0)
+
+
+def test_a_program_under_exec_finds_its_gateway(node):
+    """40 at once, where 10 of each model are allowed in any second, and the real key is asked for."""
+    limits = ["10 requests/s"]
+    with Emulator({"gpt-5": limits, "claude-haiku-4-5": limits}, process=True, valid_key="sk-real") as world:
+        mine = {f"{name}_BASE_URL": world.base_url + path for name, path in (("OPENAI", "/v1"), ("ANTHROPIC", ""))}
+        mine |= dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY"), "sk-real")
+        command = [
+            str(Path(sys.executable).with_name("paceline")),
+            "exec",
+            "--strict",
+            "--limit",
+            "*=10 requests/s",
+            "--",
+        ]
+        done = subprocess.run(
+            [*command, HOME / "node_modules/node/bin/node", "own.mjs"], cwd=HOME, check=False, capture_output=True, text=True,
+            timeout=CHECKS_S, env=os.environ | mine,
+        )  # fmt: skip
+        tally = world.tally()
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["answered"], tally["admitted"], tally["refused_total"]) == (40, 40, 0)
+    assert found["key"].startswith("pk-")
+    assert "paceline exec: openai/gpt-5: 20 requests, 0 refused" in done.stderr
 
 
 NARROW = {f"{name}/*": ["50 requests/min burst 1"] for name in ("openai", "anthropic")}

@@ -1,0 +1,224 @@
+"""A gateway for one program: on loopback, with a key of its own, and the variables that lead the program to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from paceline.config import Config, parse_base_url
+from paceline.config.servers import server
+from paceline.core.results import QuotaError
+from paceline.gateway.keys import Keys
+from paceline.gateway.server import Settings, listen, server_config
+from paceline.gateway.upstreams import Upstreams
+from paceline.pacing.events import Event
+from paceline.providers.registry import PROVIDERS, base_of, is_loopback, provider_for_host
+
+HOST: Final = "127.0.0.1"
+
+KEEPALIVE_S: Final = 15.0
+"""How often a stream that waits is kept alive. Node's HTTP client gives up after 300 s without a byte."""
+
+STOP_S: Final = 10.0
+"""The longest time that the end of a gateway may take whose program has ended."""
+
+ADDRESS, KEY = "PACELINE_GATEWAY", "PACELINE_KEY"
+"""The variables with the gateway's own address and key, for programs that have other names for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The variables in which programs find a provider.
+
+    Attributes:
+        addresses: Its address, and what follows the server's own in it; of several that are set the first one holds.
+        keys: Its keys; of several that are set the first one is sent to the provider.
+    """
+
+    addresses: Mapping[str, str]
+    keys: tuple[str, ...]
+
+
+NAMES: Final = {
+    "openai": Names(
+        dict.fromkeys(("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_BASE_URL"), "/v1"),
+        ("OPENAI_API_KEY", "CODEX_API_KEY"),
+    ),
+    "anthropic": Names(
+        dict.fromkeys(("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), ""), ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY")
+    ),
+    "gemini": Names(
+        {"GOOGLE_GEMINI_BASE_URL": "", "GOOGLE_API_BASE_URL": "", "GEMINI_API_BASE": "/v1beta"},
+        ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+    ),
+    "azure": Names({"AZURE_OPENAI_ENDPOINT": ""}, ("AZURE_OPENAI_API_KEY",)),
+    "groq": Names({"GROQ_BASE_URL": ""}, ("GROQ_API_KEY",)),
+    "together": Names({"TOGETHER_BASE_URL": "/v1"}, ("TOGETHER_API_KEY",)),
+    "cerebras": Names({"CEREBRAS_BASE_URL": ""}, ("CEREBRAS_API_KEY",)),
+    "cohere": Names({"CO_API_URL": ""}, ("CO_API_KEY",)),
+}
+"""By provider (sources of the SDKs, Claude Code 2.1, Codex 0.171, litellm 1.81 and promptfoo 0.121, 2026-11)."""
+
+
+PATIENCE: Final = dict.fromkeys(
+    ("API_TIMEOUT_MS", "CLAUDE_STREAM_IDLE_TIMEOUT_MS", "CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS"), "86400000"
+)
+"""Claude Code gives up a request that waits for some minutes, also while its stream is kept alive, unless these say otherwise
+(2.1.197: it was tried with a wait of 420 s)."""
+
+
+@dataclass(slots=True)
+class Way:
+    """How the requests of a program get to its gateway, and from there to the servers.
+
+    Attributes:
+        servers: The settings with all servers.
+        real: The environment of the gateway, with the keys of the servers.
+        paths: By variable, what follows the gateway's address.
+        keys: The variables that get the gateway's key.
+        emptied: Those that the program is to find empty.
+    """
+
+    servers: Config
+    real: dict[str, str]
+    paths: dict[str, str] = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)
+    emptied: tuple[str, ...] = ()
+
+    def environ(self, address: str, key: str) -> dict[str, str]:
+        """The variables of the program that are not as they were."""
+        changed = {ADDRESS: address, KEY: key} | {name: address + path for name, path in self.paths.items()}
+        changed |= dict.fromkeys(self.keys, key) | dict.fromkeys(self.emptied, "")
+        if "ANTHROPIC_BASE_URL" in self.paths:
+            changed |= {name: value for name, value in PATIENCE.items() if name not in self.real}
+        names = {name.lower() for name, value in self.real.items() if value}
+        if names & {"http_proxy", "https_proxy", "all_proxy"}:  # which knows no address of this machine
+            for name in ("NO_PROXY", "no_proxy"):
+                changed[name] = ",".join(filter(None, (self.real.get(name), HOST)))
+        return changed
+
+
+def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> Way:
+    """The servers of the settings, and those that a program finds by its environment.
+
+    Args:
+        config: The settings.
+        environ: The environment.
+        program: The name of the program.
+
+    Raises:
+        QuotaError: A setting or an address is invalid.
+    """
+    tables: dict[str, dict[str, Any]] = {name: {} for name in config.upstreams}
+    if config.base_url and config.provider and not tables:
+        tables[base_of(config.provider)] = {"base_url": config.base_url}
+    way = Way(_with(config, tables), dict(environ))
+    for name in tables:
+        one = server(way.servers, name, environ)
+        if not one.key and is_loopback(urlsplit(one.root).hostname or ""):
+            way.real[one.key_env] = "none"
+        elif "key_env" in config.upstreams.get(name, {}):
+            way.keys.append(one.key_env)  # which the program does not need
+    named = {name: name for name in tables if name in NAMES}
+    if tables and (native := Upstreams(way.servers, way.real).native) is not None:
+        base = base_of(native.members[0].provider.name)
+        named.setdefault(base if base in NAMES else "openai", native.name)
+    for name, names in NAMES.items():
+        paths = names.addresses
+        if name not in named:
+            found = _server_of(name, names, config.provider, way.real)
+            if found is None:
+                continue
+            tables[name], paths = found
+        way.paths |= {address: f"/{named.get(name, name)}{path}" for address, path in paths.items()}
+        way.keys += {one for one in names.keys if environ.get(one)} or [PROVIDERS[name].key_env]
+    for name, entry in PROVIDERS.items():
+        if (
+            name not in tables
+            and name not in NAMES
+            and environ.get(entry.key_env)
+            and "*" not in (*entry.hosts, "*")[0]
+        ):
+            tables[name] = {}  # for programs that find it by ADDRESS
+    way.servers = _with(config, tables)
+    if (
+        program == "claude" and "ANTHROPIC_API_KEY" in way.keys
+    ):  # it asks whether to use one that it has not seen, each time
+        way.keys[way.keys.index("ANTHROPIC_API_KEY")] = "ANTHROPIC_AUTH_TOKEN"
+        way.emptied = ("ANTHROPIC_API_KEY",)
+    return way
+
+
+def _with(config: Config, tables: Mapping[str, Any]) -> Config:
+    """Settings with the servers in ``tables``, and no other one."""
+    return replace(config.having({"upstreams": tables}, "the environment"), provider=None) if tables else config
+
+
+def _server_of(
+    name: str, names: Names, provider: str | None, real: dict[str, str]
+) -> tuple[dict[str, str], Mapping[str, str]] | None:
+    """The server that an environment names under ``names``, and what follows it in each address; ``None`` for none.
+
+    A server on this machine needs no key: ``real`` gets one for it.
+    """
+    variable = next((one for one in names.keys if real.get(one, "").strip()), "")
+    address = next((one for one in names.addresses if real.get(one, "").strip()), "")
+    if not address:
+        usual = "*" not in PROVIDERS[name].hosts[0]
+        return ({"key_env": variable}, names.addresses) if variable and usual else None
+    try:
+        parse_base_url(real[address])
+    except ValueError as error:
+        raise QuotaError(f"invalid {address}: {error}") from None
+    url = urlsplit(real[address].strip())
+    host = url.hostname or ""
+    if not variable:
+        if not is_loopback(host):
+            return None
+        variable = PROVIDERS[name].key_env
+        real[variable] = "none"
+    at_host = provider_for_host(host)
+    kind = base_of(at_host.name) if at_host is not None else provider if provider and name == "openai" else name
+    path, usual_path = url.path.rstrip("/"), names.addresses[address]
+    paths = {
+        other: path if end == usual_path else path.removesuffix(usual_path) + end
+        for other, end in names.addresses.items()
+    }
+    return {"base_url": f"{url.scheme}://{url.netloc}", "provider": kind, "key_env": variable}, paths
+
+
+@contextmanager
+def private_gateway(settings: Settings, way: Way, events: Callable[[Event], None]) -> Iterator[dict[str, str]]:
+    """Run a gateway in a thread of this process; yields the variables for the program.
+
+    Args:
+        settings: Its settings; the file of keys is made.
+        way: What :func:`find_way` found.
+        events: Called with each event of a permit.
+
+    Raises:
+        PacelineError: A setting is invalid, or there is no port.
+    """
+    key = Keys(settings.keys).add("exec", may_read=True)
+    settings = replace(settings, servers=way.servers, keepalive_s=KEEPALIVE_S, stop_s=1)  # its program has ended
+    settings.check(way.real)
+    try:
+        listener = listen(HOST, 0)  # connections queue from here on
+    except OSError as error:
+        raise QuotaError(f"the gateway cannot listen on {HOST}: {error.strerror or error}") from None
+    running = uvicorn.Server(server_config(settings, partial(settings.gateway, way.real, events)))
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True, name="paceline-gateway")
+    thread.start()
+    try:
+        yield way.environ(f"http://{HOST}:{listener.getsockname()[1]}", key)
+    finally:
+        running.should_exit = True
+        thread.join(STOP_S)
+        listener.close()
