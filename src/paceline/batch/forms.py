@@ -15,13 +15,14 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain
 from math import isnan
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
+from paceline.batch.files import add, files_in
 from paceline.batch.requests import BadLineError, decode, read_lines
 from paceline.core.results import QuotaError
 from paceline.providers.registry import generate_path, maker, output_limit, provider_named
@@ -57,6 +58,8 @@ class Form:
         max_tokens: The maximum output of an answer.
         provider: The provider whose API is used; by the model if none is given.
         schema: The JSON schema of the answers.
+        files: The columns with the paths of images and PDF files.
+        folder: Where relative paths may begin, too.
     """
 
     model: str | None = None
@@ -66,6 +69,8 @@ class Form:
     max_tokens: int | None = None
     provider: str | None = None
     schema: Mapping[str, Any] | None = None
+    files: tuple[str, ...] = ()
+    folder: str = ""
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
@@ -75,7 +80,7 @@ class Form:
     @property
     def is_plain(self) -> bool:
         """Whether it says nothing about rows."""
-        return not (self.model or self.column or self.template or self.key or self.max_tokens)
+        return not (self.model or self.column or self.template or self.key or self.max_tokens or self.files)
 
 
 class UnknownFormError(QuotaError):
@@ -99,7 +104,7 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> tuple[BinaryIO, str]:
     if not head.startswith((_GZIP, _ZSTD, _PARQUET, *_UTF16)) and _is_of_requests(file, form):
         if not form.is_plain:
             raise QuotaError(
-                f"{name}: its lines are whole requests: leave out --model, --column, --template, --key and --max-tokens"
+                f"{name}: its lines are whole requests: leave out --model, --column, --template, --key, --max-tokens and --files"
             )
         return file, ""
     with ExitStack() as made:
@@ -118,7 +123,7 @@ def _write(spool: BinaryIO, opened: ExitStack, file: BinaryIO, head: bytes, name
     first = next(rows, None)
     if first is None:
         raise UnknownFormError(f"{name}: there is nothing in it")
-    make, shown = _made(first, form, name, kind)
+    make, shown = _made(first, replace(form, folder=str(Path(name).parent)), name, kind)
     spool.writelines(json.dumps(line).encode("ascii") + b"\n" for line in _lines(make, chain([first], rows), name))
     return packed + kind, shown
 
@@ -128,7 +133,8 @@ def _lines(make: _Make, rows: Iterable[Mapping[str, Any]], name: str) -> Iterato
         try:
             yield make(number, row)
         except KeyError as error:
-            raise QuotaError(f"{name}: row {number} has no {error.args[0]!r}") from None
+            columns = ", ".join(str(column)[:40] for column in list(row)[:12])
+            raise QuotaError(f"{name}: row {number} has no {error.args[0]!r}: its fields are {columns}") from None
         except TypeError as error:
             raise QuotaError(f"{name}: row {number}: {error}") from None
 
@@ -292,10 +298,10 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
     if "custom_id" in row and _is_whole(row) and not is_told:
         return lambda _, row: dict(row), "whole requests"
     if isinstance(row.get("request"), Mapping) and not is_told:
-        return _gemini(form, identity, name), f"requests of Gemini's Batch API, {by}"
+        return _with_files(_gemini(form, identity, name), form), f"requests of Gemini's Batch API, {by}"
     field = None if is_told else next((field for field in BODIES if field in row), None)
     if field is not None and (field == "contents" or "model" in row):
-        return _bodies(form, identity, field), f"bodies of requests, {by}"
+        return _with_files(_bodies(form, identity, field), form), f"bodies of requests, {by}"
     prompt, shown = _prompt(row, form)
     model = form.model or ("{model}" if "model" in row else None)
     if prompt is None or model is None:
@@ -313,7 +319,23 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
             raise TypeError(f"its prompt is a {kind}: it must be a text, or a list of messages")
         return _asked(identity(number, row), form.model or row["model"], messages, form)
 
-    return line, f"{shown} is the prompt of {form.model or 'its model'}, each {by}"
+    return _with_files(line, form), f"{shown} is the prompt of {form.model or 'its model'}, each {by}"
+
+
+def _with_files(make: _Make, form: Form) -> _Make:
+    """Add the files of a row to its request."""
+    if not form.files:
+        return make
+
+    def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+        made = make(number, row)
+        api = "/v1/messages" if "params" in made else made["url"]
+        apis = {"/messages": "anthropic", ":generateContent": "gemini"}
+        home = next((name for end, name in apis.items() if api.endswith(end)), "")
+        add(made, files_in(row, form.files, home or _home(made["body"]["model"], form), Path(form.folder)))
+        return made
+
+    return line
 
 
 def _prompt(row: Mapping[str, Any], form: Form) -> tuple[Callable[[Mapping[str, Any]], Any] | None, str]:
@@ -387,7 +409,7 @@ def _gemini(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int],
 
 def _bodies(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int], field: str) -> _Make:
     def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        body = {name: value for name, value in row.items() if name not in (*IDS, "metadata")}
+        body = {name: value for name, value in row.items() if name not in (*IDS, "metadata", *form.files)}
         model = str(form.model or body["model"])
         if field == "contents":
             body.pop("model", None)

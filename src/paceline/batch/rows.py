@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -22,6 +22,7 @@ def run(
     *,
     model: str | None = None,
     prompt: str | Callable[[Mapping[str, Any]], Any] | None = None,
+    files: str | Sequence[str] = (),
     key: str | None = None,
     journal: str | os.PathLike[str] | None = None,
     into: str = "answer",
@@ -38,7 +39,8 @@ def run(
         rows: A frame of pandas or polars, a table of pyarrow, an iterable of mappings, or the path of a file that ``paceline run`` reads.
         model: The model of rows that have no column ``model``.
         prompt: The column of the prompts (texts or lists of messages), a template with columns in braces, or a function of a row
-            that returns either; the column ``prompt`` or ``messages`` by default.
+            that returns either; the column ``prompt`` or ``messages`` by default. With ``files`` it may be a text for all rows.
+        files: The column, or the columns, with images and PDF files: paths, URLs, contents, or lists of them. They stand before the prompt.
         key: The column with the identity of a row; as for ``paceline run --key``.
         journal: A file of answers, as ``paceline run`` writes it. The same call after a crash goes on there. Without it, what was
             answered until a crash is lost.
@@ -60,14 +62,24 @@ def run(
         ImportError: The extra ``cli`` is missing.
     """
     try:
+        from paceline.batch.address import provider_of
         from paceline.batch.job import Job
         from paceline.batch.progress import logged, view
         from paceline.batch.runner import INTERRUPTED, interrupts
         from paceline.config import Config
     except ModuleNotFoundError as error:
         raise ImportError(f"paceline.run needs the package {error.name}: pip install 'paceline[cli]'") from error
+    config = Config.load(given=settings, where="arguments")
     found, table = _rows(rows)
-    form = Form(model, key=key, max_tokens=max_tokens, schema=_schema_of(schema))
+    form = Form(
+        model,
+        key=key,
+        max_tokens=max_tokens,
+        provider=provider_of(config),
+        schema=_schema_of(schema),
+        files=(files,) if isinstance(files, str) else tuple(files),
+        folder=os.path.dirname(rows) if isinstance(rows, str | os.PathLike) else "",  # noqa: PTH120
+    )
     # Rows that have their answers already, as a cell of a notebook that runs again gives them, are the same rows.
     named = f"{{{prompt}}}" if isinstance(prompt, str) else ""
     new = {name for name in (into, "error") if f"{{{name}" not in named and name != key}
@@ -76,8 +88,8 @@ def run(
         prompts = [{"prompt": prompt(row)} for row in found]
         asked, form = [row | one for row, one in zip(asked, prompts, strict=True)], replace(form, column="prompt")
     elif prompt is not None:
-        form = replace(form, template=prompt) if "{" in prompt else replace(form, column=prompt)
-    config = Config.load(given=settings, where="arguments")
+        is_text = "{" in prompt or (form.files and found and prompt not in found[0])
+        form = replace(form, template=prompt) if is_text else replace(form, column=prompt)
     lines = lines_of(asked, form, "rows")
     if not lines:
         return table(found, {into: [], "error": []})

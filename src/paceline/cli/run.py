@@ -41,6 +41,9 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
 @click.option("--column", help="The column of the prompts; 'prompt' or 'messages' by default.")
 @click.option("--template", metavar="TEXT", help="The prompt, with columns in braces: 'Translate: {text}'.")
 @click.option("--key", help="The column with the identity of a row; 'custom_id', 'id' or 'key' by default.")
+@click.option(
+    "--files", metavar="NAME", multiple=True, help="A column with the paths of images or PDF files. Can be repeated."
+)
 @click.option("--max-tokens", type=click.IntRange(1), help="The most tokens of an answer.")
 @click.option("--max-attempts", type=int, help="HTTP attempts for one request; 6 by default.")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds for one HTTP answer; 600 by default.")
@@ -99,6 +102,7 @@ def command(
     column: str | None,
     template: str | None,
     key: str | None,
+    files: tuple[str, ...],
     max_tokens: int | None,
     restart: bool,
     repair: bool,
@@ -140,7 +144,7 @@ def command(
             deadline_s=deadline,
             batch_lines=batch_lines,
             batch_queue=batch_queue,
-            form=Form(model, column, template, key, max_tokens),
+            form=Form(model, column, template, key, max_tokens, files=files),
         )
         raise_files()
         gc.freeze()  # what is imported stays; most of the rest is freed by its last reference
