@@ -12,7 +12,7 @@ from batch_helpers import FAST
 import paceline
 from odd_server import JSON, OddServer
 from paceline.batch.forms import Form, lines_of
-from paceline.batch.rows import text_of
+from paceline.batch.tables import text_of
 
 ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
 

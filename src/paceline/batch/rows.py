@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from paceline.batch.forms import Form, lines_of, read_rows
+from paceline.batch.tables import answers_in
 from paceline.core.results import QuotaError
 from paceline.pacing.owners import in_a_loop, in_a_thread
 
@@ -102,7 +103,7 @@ def run(
             job = partial(Job(str(source), str(output), config).run, shown)
             # The loop of a notebook runs here. An interrupt stops the job as Ctrl-C stops the command.
             code, _ = in_a_thread(job, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else job()
-        answers = _answers(output)
+        answers = answers_in(output)
     if code == INTERRUPTED:
         raise KeyboardInterrupt
     unsent = None, "it was not sent: the run has ended before"
@@ -177,33 +178,3 @@ def _appended(table: Any) -> _Table:
         return made
 
     return appended
-
-
-def _answers(path: Path) -> dict[str, tuple[str | None, str | None]]:
-    """The text or the error of each request by its id; the last record of an id holds."""
-    found: dict[str, tuple[str | None, str | None]] = {}
-    if not path.exists():
-        return found
-    with path.open("rb") as records:
-        for record in map(json.loads, records):
-            error = record["error"]
-            text = None if error else text_of(record["response"]["body"])
-            found[str(record["custom_id"])] = text, error and f"{error['code']}: {error['message']}"
-    return found
-
-
-def text_of(body: Mapping[str, Any]) -> str:
-    """The text of an answer of OpenAI's chat or Responses API, Anthropic or Gemini; of others, its JSON."""
-    parts: list[Any]
-    match body:
-        case {"choices": [{"message": {"content": str(text)}}, *_]}:
-            return text
-        case {"content": list(parts)}:
-            pass
-        case {"candidates": [{"content": {"parts": list(parts)}}, *_]}:
-            pass
-        case {"output": list(items)}:
-            parts = [part for item in items for part in item.get("content") or ()]
-        case _:
-            return json.dumps(body)
-    return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
