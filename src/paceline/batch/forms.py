@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
-from itertools import chain
-from math import isnan
+from itertools import chain, tee
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
 from paceline.batch.files import add, files_in
-from paceline.batch.requests import BadLineError, decode, read_lines
+from paceline.batch.requests import BadLineError, Shard, decode, read_lines
+from paceline.batch.tables import is_missing
 from paceline.core.results import QuotaError
 from paceline.providers.registry import generate_path, maker, output_limit, provider_named
 
@@ -101,7 +101,7 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> tuple[BinaryIO, str]:
     """
     head = file.read(4)
     file.seek(0)
-    if not head.startswith((_GZIP, _ZSTD, _PARQUET, *_UTF16)) and _is_of_requests(file, form):
+    if _is_lines(file, head, form):
         if not form.is_plain:
             raise QuotaError(
                 f"{name}: its lines are whole requests: leave out --model, --column, --template, --key, --max-tokens and --files"
@@ -128,6 +128,34 @@ def _write(spool: BinaryIO, opened: ExitStack, file: BinaryIO, head: bytes, name
     return packed + kind, shown
 
 
+@contextmanager
+def identified(
+    file: BinaryIO, name: str, form: Form, shard: Shard
+) -> Iterator[Iterator[tuple[str | int | None, Mapping[str, Any]]]]:
+    """The rows of an input that :func:`as_lines` has read, each with the id of its request; of a request, the id alone."""
+    file.seek(0)
+    head = file.read(4)
+    file.seek(0)
+    if _is_lines(file, head, form):
+        yield (_id_alone(raw) for _, raw in read_lines(file, shard))
+        return
+    with ExitStack() as opened:
+        kind, rows = _rows(opened, _unpacked(opened, file, head)[0], name)
+        first = next(rows, {})
+        make, _ = _made(first, replace(form, files=()), name, kind)  # no file is looked at again
+        rows, copies = tee(chain([first], rows))
+        lines = enumerate(zip(_lines(make, rows, name), copies, strict=True), 1)
+        yield ((line["custom_id"], row) for number, (line, row) in lines if shard.has(number))
+
+
+def _id_alone(raw: bytes | None) -> tuple[str | int | None, Mapping[str, Any]]:
+    try:
+        custom_id = decode(raw or b"").get("custom_id")
+    except BadLineError:
+        custom_id = None
+    return custom_id, {"custom_id": custom_id}
+
+
 def _lines(make: _Make, rows: Iterable[Mapping[str, Any]], name: str) -> Iterator[dict[str, Any]]:
     for number, row in enumerate(rows, 1):
         try:
@@ -151,6 +179,11 @@ def read_rows(path: str) -> Iterator[Iterator[Mapping[str, Any]]]:
         head = file.read(4)
         file.seek(0)
         yield _rows(opened, _unpacked(opened, file, head)[0], path)[1]
+
+
+def _is_lines(file: BinaryIO, head: bytes, form: Form) -> bool:
+    """Whether the input is lines of requests, which are read as they are."""
+    return not head.startswith((_GZIP, _ZSTD, _PARQUET, *_UTF16)) and _is_of_requests(file, form)
 
 
 def _is_of_requests(file: BinaryIO, form: Form) -> bool:
@@ -223,7 +256,8 @@ def _rows(opened: ExitStack, file: BinaryIO, name: str) -> tuple[str, Iterator[M
     if head.startswith(_PARQUET):
         return "Parquet", _parquet(file)
     encoding = "utf-16" if head.startswith(_UTF16) else "utf-8-sig"
-    text = opened.enter_context(io.TextIOWrapper(file, encoding, newline=""))
+    text = io.TextIOWrapper(file, encoding, newline="")
+    opened.callback(text.detach)  # the file is read again for a table of answers
     first = _first_character(text)
     if first == "[":
         return "a JSON array", map(_row, _array(text))
@@ -375,8 +409,7 @@ class _Given(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
-        is_missing = value is None or type(value).__name__ in ("NAType", "NaTType")  # of pandas
-        if is_missing or (isinstance(value, float) and isnan(value)):
+        if is_missing(value):
             raise TypeError(f"{name!r}, which the template names, has no value ({value})")
         return value
 

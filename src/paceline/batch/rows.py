@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from paceline.batch.forms import Form, lines_of, read_rows
-from paceline.batch.tables import answers_in
+from paceline.batch.tables import Answers, Table
 from paceline.core.results import QuotaError
 from paceline.pacing.owners import in_a_loop, in_a_thread
 
@@ -26,6 +27,7 @@ def run(
     files: str | Sequence[str] = (),
     key: str | None = None,
     journal: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
     into: str = "answer",
     max_tokens: int | None = None,
     schema: Any = None,
@@ -45,6 +47,8 @@ def run(
         key: The column with the identity of a row; as for ``paceline run --key``.
         journal: A file of answers, as ``paceline run`` writes it. The same call after a crash goes on there. Without it, what was
             answered until a crash is lost.
+        output: A CSV, TSV or Parquet file for the rows with their answers, written at the end. Without ``journal``, that is the
+            file with ``.results.jsonl`` after its name.
         into: The new column with the texts of the answers. ``error`` is the other one.
         max_tokens: The most tokens of an answer.
         schema: A model of pydantic, or a JSON schema: each answer is asked for in this form, and is a dict. One of another form is an
@@ -58,7 +62,8 @@ def run(
         error is ``None`` elsewhere.
 
     Raises:
-        PacelineError: Nothing could be sent: a setting, a row or a key is missing or invalid.
+        PacelineError: Nothing could be sent: a setting, a row or a key is missing or invalid. Or ``output`` cannot be written at
+            the end; the journal has the answers.
         KeyboardInterrupt: It was interrupted; the journal has what was answered.
         ImportError: The extra ``cli`` is missing.
     """
@@ -91,24 +96,46 @@ def run(
     elif prompt is not None:
         is_text = "{" in prompt or (form.files and found and prompt not in found[0])
         form = replace(form, template=prompt) if is_text else replace(form, column=prompt)
+    kept, written = _places(journal, output, into)
     lines = lines_of(asked, form, "rows")
     if not lines:
         return table(found, {into: [], "error": []})
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "rows.jsonl"
         source.write_text("".join(json.dumps(line) + "\n" for line in lines), "ascii")
-        output = Path(journal) if journal is not None else Path(folder) / "answers.jsonl"
+        kept = kept or str(Path(folder) / "answers.jsonl")
         shown = view(quiet=not progress)
         with logged(shown):
-            job = partial(Job(str(source), str(output), config).run, shown)
+            job = partial(Job(str(source), kept, config).run, shown)
             # The loop of a notebook runs here. An interrupt stops the job as Ctrl-C stops the command.
             code, _ = in_a_thread(job, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else job()
-        answers = answers_in(output)
-    if code == INTERRUPTED:
-        raise KeyboardInterrupt
-    unsent = None, "it was not sent: the run has ended before"
-    columns = [_read(schema, *answers.get(str(line["custom_id"]), unsent)) for line in lines]
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        with Answers(kept) as answers:
+            columns = [_read(schema, *answers.of(line["custom_id"])) for line in lines]
+    if written is not None:
+        bare = [{name: value for name, value in row.items() if name not in (into, "error")} for row in found]
+        pairs = [(line["custom_id"], row) for line, row in zip(lines, bare, strict=True)]
+        written.write(lambda: nullcontext(iter(pairs)), partial(_read, schema))
     return table(found, {into: [text for text, _ in columns], "error": [error for _, error in columns]})
+
+
+def _places(
+    journal: str | os.PathLike[str] | None, output: str | os.PathLike[str] | None, into: str
+) -> tuple[str | None, Table | None]:
+    """The path of the journal, and the table that is written at the end.
+
+    Raises:
+        PacelineError: A file of something else is in the way, or it is no table.
+    """
+    kept = None if journal is None else os.fspath(journal)
+    if output is None:
+        return kept, None
+    table = Table.at(os.fspath(output), into, kept)
+    if table is None:
+        raise QuotaError(f"output is {os.fspath(output)!r}: its name must end with .csv, .tsv or .parquet")
+    table.require_own()
+    return table.journal, table
 
 
 def _schema_of(schema: Any) -> Mapping[str, Any] | None:
