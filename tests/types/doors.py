@@ -53,6 +53,12 @@ async def over_items() -> None:
         assert_type(await asyncio.create_task(paceline.map(ask, ["a"])), Results[int])
 
 
+async def over_rows() -> None:
+    paceline.run([{"text": "a"}], model="gpt-5", prompt="text", files=["photo"], output="answers.csv")
+    await paceline.arun([{"text": "a"}], model="gpt-5", prompt="text")
+    await paceline.arun([{"text": "a"}], model=5)  # type: ignore[arg-type]
+
+
 def from_a_script() -> None:
     async def ask(text: str) -> int:
         return len(text)

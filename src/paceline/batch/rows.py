@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from paceline.batch.forms import Form, lines_of, read_rows
 from paceline.batch.tables import Answers, Table
 from paceline.core.results import QuotaError
-from paceline.pacing.owners import in_a_loop, in_a_thread
+from paceline.pacing.owners import LOOK_S, in_a_loop, in_a_thread
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def run(
@@ -118,6 +124,49 @@ def run(
         pairs = [(line["custom_id"], row) for line, row in zip(lines, bare, strict=True)]
         written.write(lambda: nullcontext(iter(pairs)), partial(_read, schema))
     return table(found, {into: [text for text, _ in columns], "error": [error for _, error in columns]})
+
+
+def _awaited(function: Callable[_P, _R]) -> Callable[_P, Coroutine[Any, Any, _R]]:
+    """The function in a thread, for a program with an event loop."""
+
+    @wraps(function)
+    async def awaited(*args: _P.args, **options: _P.kwargs) -> _R:
+        inside: list[int] = []
+        returned: list[_R] = []
+
+        def work() -> None:
+            inside.append(threading.get_ident())
+            with suppress(KeyboardInterrupt):  # no future may hold it
+                returned.append(function(*args, **options))
+
+        ran = asyncio.get_running_loop().run_in_executor(None, copy_context().run, work)
+        cancelled = pending = False
+        while not ran.done():
+            try:
+                await asyncio.wait([ran], timeout=LOOK_S if pending else None)
+            except asyncio.CancelledError:
+                cancelled = pending = True
+            if pending:
+                from paceline.batch.runner import interrupts
+
+                if (stop := interrupts.get(inside[0]) if inside else None) is not None:
+                    stop()
+                    pending = False
+        if cancelled:
+            ran.exception()
+            raise asyncio.CancelledError
+        ran.result()
+        return returned[0]
+
+    awaited.__name__ = awaited.__qualname__ = "arun"
+    awaited.__doc__ = """The same as :func:`run`, to await where an event loop runs, which goes on meanwhile.
+
+    A cancellation stops the run as an interrupt does: requests in flight may finish, and the journal has what was answered.
+    """
+    return awaited
+
+
+arun = _awaited(run)
 
 
 def _places(
