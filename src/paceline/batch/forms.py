@@ -11,13 +11,14 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
-from itertools import chain, tee
+from itertools import chain, islice, tee
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
@@ -30,8 +31,11 @@ from paceline.providers.registry import generate_path, maker, output_limit, prov
 PROMPTS: Final = ("prompt", "messages")
 """The columns that are taken for the prompt if none is named."""
 
-IDS: Final = ("custom_id", "id", "key")
+IDS: Final = ("custom_id", "id", "key", "recordId")
 """The columns that are taken for the identity of a row if none is named."""
+
+ENVELOPES: Final = ("body", "modelInput")
+"""The field with the body of a request: of Mistral's and Together's batches, which name no URL, and of Bedrock's (2026-11)."""
 
 BODIES: Final = {"messages": "/v1/chat/completions", "contents": "", "input": "/v1/responses"}
 """The field by which the body of a request is recognised, and its path."""
@@ -39,9 +43,10 @@ BODIES: Final = {"messages": "/v1/chat/completions", "contents": "", "input": "/
 ANSWER_TOKENS: Final = 4_096
 """The maximum output of a request to Anthropic, which requires one, if none is given."""
 
-_GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+_GZIP, _ZSTD, _PARQUET, _ARROW, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"ARRO", b"PK\x03\x04"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SEPARATORS: Final = {".tsv": "\t", ".tab": "\t"}
+_decoder, _SOLID = json.JSONDecoder(), re.compile(r"\S")
 _FIELD: Final = 2**31 - 1
 """The longest field of a table that the module csv takes on every system. Its own limit is shorter than a long prompt."""
 
@@ -196,15 +201,23 @@ def _is_of_requests(file: BinaryIO, form: Form) -> bool:
         value = decode(line)
     except BadLineError:
         first = line.lstrip()[:1]
-        return first == b"{" and not line.rstrip().endswith(b"{")  # a line of JSON with a mistake in it
+        return first == b"{" and not line.rstrip().endswith((b"{", b"["))  # a line of JSON with a mistake in it
     finally:
         file.seek(0)
+    if value and _envelope(value) is not None:
+        return False
     if value and not form.is_plain:
         return _is_whole(value)
     return not value or (
         ("body" in value or "params" in value or "url" in value or "custom_id" in value)
         and not ("request" in value or "prompt" in value or "messages" in value)
     )
+
+
+def _envelope(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The body of a request that has no URL."""
+    bodies = (row.get(field) for field in ENVELOPES)
+    return next((body for body in bodies if isinstance(body, Mapping)), None) if "url" not in row else None
 
 
 def _is_whole(row: Mapping[str, Any]) -> bool:
@@ -220,7 +233,9 @@ def _explained(name: str) -> Iterator[None]:
     except QuotaError:
         raise
     except (EOFError, OSError, csv.Error, UnicodeError, ValueError) as error:
-        reason = "not UTF-8" if isinstance(error, UnicodeError) else str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
+        if isinstance(error, UnicodeError):
+            reason = f"not UTF-8: convert it, e.g. iconv -f WINDOWS-1252 -t UTF-8 {name}"
         raise QuotaError(f"{name}: it cannot be read: {reason}") from None
 
 
@@ -255,6 +270,12 @@ def _rows(opened: ExitStack, file: BinaryIO, name: str) -> tuple[str, Iterator[M
     file.seek(0)
     if head.startswith(_PARQUET):
         return "Parquet", _parquet(file)
+    if head.startswith(_ARROW):
+        return "Arrow", _arrow(file)
+    if head.startswith(_ZIP):
+        raise QuotaError(
+            f"{name}: it is an Excel or a zip file, which is not read: save it as CSV, or extract it first"
+        )
     encoding = "utf-16" if head.startswith(_UTF16) else "utf-8-sig"
     text = io.TextIOWrapper(file, encoding, newline="")
     opened.callback(text.detach)  # the file is read again for a table of answers
@@ -262,12 +283,12 @@ def _rows(opened: ExitStack, file: BinaryIO, name: str) -> tuple[str, Iterator[M
     if first == "[":
         return "a JSON array", map(_row, _array(text))
     if first == "{":
-        return "JSON lines", (_row(decode(line.encode())) for line in text if line.strip())
+        return _objects(text)
     end = Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
-    if end == ".txt":
-        return "lines of text", ({"prompt": line.strip()} for line in text if line.strip())
     header = text.readline()
     text.seek(0)
+    if end == ".txt" and "\t" not in header:  # with tabs it is what Excel calls Unicode text
+        return "lines of text", ({"prompt": line.strip()} for line in text if line.strip())
     separator = _SEPARATORS.get(end) or max(",\t;", key=header.count)
     return "a table", _table(csv.DictReader(text, delimiter=separator, strict=True))
 
@@ -278,6 +299,41 @@ def _first_character(text: io.TextIOWrapper) -> str:
         pass
     text.seek(0)
     return character
+
+
+def _objects(text: io.TextIOWrapper) -> tuple[str, Iterator[Mapping[str, Any]]]:
+    """Objects, one in a line or over several; or one with a list of them, as ``{"requests": [...]}`` of Anthropic's batches."""
+    begin = list(islice((line for line in text if line.strip()), 2))
+    text.seek(0)
+    try:
+        are_lines = not _is_holder(_decoder.decode(begin[0])) or len(begin) == 2
+    except ValueError:
+        are_lines = False
+    if are_lines:
+        return "JSON lines", (_row(decode(line.encode())) for line in text if line.strip())
+    values = _in_turn(text.read())
+    if len(values) == 1 and _is_holder(values[0]):
+        return "a JSON array", map(_row, next(one for one in values[0].values() if isinstance(one, list)))
+    return "JSON objects", map(_row, values)
+
+
+def _is_holder(value: Any) -> bool:
+    """Whether an object is no row, but has a list of rows."""
+    if not isinstance(value, dict) or any(
+        field in value for field in (*BODIES, *PROMPTS, *ENVELOPES, *IDS, "model", "request")
+    ):
+        return False
+    lists = [one for one in value.values() if isinstance(one, list)]
+    return len(lists) == 1 and bool(lists[0]) and all(isinstance(one, dict) for one in lists[0])
+
+
+def _in_turn(text: str) -> list[Any]:
+    """Values of JSON one after the other, over any number of lines."""
+    values, at = [], 0
+    while (found := _SOLID.search(text, at)) is not None:
+        value, at = _decoder.raw_decode(text, found.start())
+        values.append(value)
+    return values
 
 
 def _array(text: io.TextIOWrapper) -> list[Any]:
@@ -302,6 +358,16 @@ def _table(reader: csv.DictReader[str]) -> Iterator[Mapping[str, Any]]:
         if None in row or None in row.values():
             raise csv.Error(f"line {reader.line_num} has not as many fields as the header")
         yield row
+
+
+def _arrow(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
+    try:
+        ipc = import_module("pyarrow.ipc")
+    except ImportError:
+        raise QuotaError("it is an Arrow file: pip install pyarrow") from None
+    reader = ipc.open_file(file)
+    for number in range(reader.num_record_batches):
+        yield from reader.get_batch(number).to_pylist()
 
 
 def _parquet(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
@@ -329,8 +395,13 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
         return f"row-{number}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
     is_told = form.column is not None or form.template is not None
-    if "custom_id" in row and _is_whole(row) and not is_told:
-        return lambda _, row: dict(row), "whole requests"
+    if _envelope(row) is not None and not is_told:
+        return _with_files(_enveloped(form, identity, name), form), f"bodies of requests, {by}"
+    if "custom_id" in row and not is_told:
+        if _is_whole(row):
+            return lambda _, row: dict(row), "whole requests"
+        if "url" in row and str(row.get("body")).startswith("{"):  # a table with the body as JSON
+            return lambda _, row: {**row, "body": decode(row["body"].encode())}, "whole requests"
     if isinstance(row.get("request"), Mapping) and not is_told:
         return _with_files(_gemini(form, identity, name), form), f"requests of Gemini's Batch API, {by}"
     field = None if is_told else next((field for field in BODIES if field in row), None)
@@ -351,6 +422,11 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
         if wrong:
             kind = ("" if wrong[0] is messages else "list of ") + type(wrong[0]).__name__
             raise TypeError(f"its prompt is a {kind}: it must be a text, or a list of messages")
+        strange = next((one for one in messages if "role" not in one), None)
+        if strange is not None:
+            raise TypeError(
+                f"a message of its prompt has the fields {', '.join(map(str, strange))}: it must have role and content"
+            )
         return _asked(identity(number, row), form.model or row["model"], messages, form)
 
     return _with_files(line, form), f"{shown} is the prompt of {form.model or 'its model'}, each {by}"
@@ -436,6 +512,19 @@ def _gemini(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int],
         if not model:
             raise UnknownFormError(f"{name}: its requests name no model: give one, e.g. --model gemini-2.5-flash")
         return _generate(identity(number, row), model, body)
+
+    return line
+
+
+def _enveloped(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int], name: str) -> _Make:
+    def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+        body = {field: value for field, value in (_envelope(row) or {}).items() if field != "anthropic_version"}
+        field = next((field for field in BODIES if field in body), None)
+        if field is None:
+            raise TypeError(f"its body has none of the fields {', '.join(BODIES)}, so that its URL is not known")
+        if not (form.model or body.get("model")):
+            raise UnknownFormError(f"{name}: its requests name no model: give one, e.g. --model gpt-5")
+        return _bodies(form, lambda *_: identity(number, row), field)(number, body)
 
     return line
 
