@@ -93,8 +93,8 @@ class Live(View):
             self._display.stop()
 
 
-class InNotebook(Plain):
-    """A bar with a line below it in the output of a notebook's cell; lines that stay are standard error there.
+class InNotebook(View):
+    """A bar with a line below it in the output of a notebook's cell; lines that stay are standard output: notebooks show errors in red.
 
     Args:
         display: IPython's function of this name.
@@ -104,6 +104,10 @@ class InNotebook(Plain):
 
     def __init__(self, display: Callable[..., Any]) -> None:
         self._display, self._shown = display, cast("Any", None)
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        print(text, flush=True)  # noqa: T201
 
     def show(self, text: str, share: float) -> None:
         """Update the bar."""
