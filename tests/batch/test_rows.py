@@ -54,6 +54,13 @@ def test_a_file(ask, tmp_path):
     assert [row["id"] for row in ask(path) if row["answer"]] == ["1", "2"]
 
 
+def test_no_line_names_what_is_gone_after_the_run(ask, tmp_path, capsys):
+    ask(ROWS, prompt="text", progress=True)
+    assert "answers are in" not in capsys.readouterr().err
+    ask(ROWS, prompt="text", progress=True, journal=tmp_path / "answers.jsonl")
+    assert f"answers are in {tmp_path / 'answers.jsonl'}" in capsys.readouterr().err
+
+
 def test_nothing(ask):
     assert ask([]) == []
 

@@ -92,6 +92,7 @@ class Job:
         batch_lines: The most requests of a batch; by the size of the input when ``None``.
         form: How the rows of an input that has no requests become requests.
         into: The column of the answers, where the output is a table.
+        keeps: Whether the output is there after the run.
         batch_queue: The provider's limit of enqueued input tokens for each model; learned from refusals when ``None``.
     """
 
@@ -110,6 +111,7 @@ class Job:
     batch_queue: float | None = None
     form: Form = field(default_factory=Form)
     into: str = "answer"
+    keeps: bool = True
 
     def run(self, view: View) -> tuple[int, dict[str, Any]]:
         """Run the job.
@@ -187,6 +189,7 @@ class Job:
                 store=store.url if store else None,
                 doubtful=recovered.doubtful,
                 bill=Bill(self.config.prices),
+                keeps=self.keeps,
             )
             if whole:
                 source = _checked(file, index, provider, plan.last_line, checker, self.shard)
@@ -581,7 +584,7 @@ def _end(
     if batches is not None:
         report["batches"] = batches
     lines = [*in_words(report, tally.left, tally.about), *cost.in_words(report, tally.ok), *runner.reach.at_end()]
-    again = "the same command again sends the rest" if results.resumable else "nothing can be resumed"
+    again = "the same command again sends the rest" if results.resumable and tally.keeps else "nothing can be resumed"
     return _told(lines, stop, again, tally, view), report
 
 

@@ -109,15 +109,15 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "rows.jsonl"
         source.write_text("".join(json.dumps(line) + "\n" for line in lines), "ascii")
-        kept = kept or str(Path(folder) / "answers.jsonl")
+        path = kept or str(Path(folder) / "answers.jsonl")
         shown = view(quiet=not progress)
         with logged(shown):
-            job = partial(Job(str(source), kept, config).run, shown)
+            job = partial(Job(str(source), path, config, keeps=kept is not None).run, shown)
             # The loop of a notebook runs here. An interrupt stops the job as Ctrl-C stops the command.
             code, _ = in_a_thread(job, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else job()
         if code == INTERRUPTED:
             raise KeyboardInterrupt
-        with Answers(kept) as answers:
+        with Answers(path) as answers:
             columns = [_read(schema, *answers.of(line["custom_id"])) for line in lines]
     if written is not None:
         bare = [{name: value for name, value in row.items() if name not in (into, "error")} for row in found]
