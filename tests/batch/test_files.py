@@ -97,7 +97,8 @@ def test_the_last_message_of_the_user_gets_them(folder):
 
 def test_contents_of_a_table(folder):
     """Data sets have the content in their Parquet files."""
-    for cell in (CONTENT["a.png"], {"bytes": CONTENT["a.png"], "path": None}, {"bytes": None, "path": "a.png"}):
+    url = f"data:image/png;base64,{ENCODED['a.png']}"
+    for cell in (CONTENT["a.png"], url, {"bytes": CONTENT["a.png"], "path": None}, {"bytes": None, "path": "a.png"}):
         assert ENCODED["a.png"] in json.dumps(body({"prompt": "What?", "photo": cell}))
 
 
@@ -120,6 +121,11 @@ def test_urls():
         ("f.heic", "claude-sonnet-4-5", "'photo': 'f.heic' is image/heic: anthropic takes PNG"),
         ("c.gif", "gemini-2.5-flash", "'photo': 'c.gif' is image/gif: gemini takes PNG, JPEG, WEBP, HEIC, HEIF, PDF"),
         (b"text", "gpt-5", "'photo': its content is no image"),
+        ("x" * 5_000, "gpt-5", "there is no file "),
+        ("~nobody-of-this-name/a.png", "gpt-5", "there is no file "),
+        ("a\0.png", "gpt-5", "there is no file "),
+        ("data:image/png,a", "gpt-5", "is a data URL without base64"),
+        ("data:image/png;base64,?", "gpt-5", "is a data URL without base64"),
         (None, "gpt-5", "'photo' is None: it must be the path of an image or a PDF file"),
         ("", "gpt-5", "'photo' is '': it must be the path"),
         ({"a": 1}, "gpt-5", "'photo' is a dict: it must be the path"),

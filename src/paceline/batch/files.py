@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +65,7 @@ def files_in(row: Mapping[str, Any], columns: Sequence[str], provider: str, fold
     """The files that a row names.
 
     Args:
-        row: The row. A cell is a path, a URL, the content, or a list of them; or what Parquet files of datasets have,
+        row: The row. A cell is a path, an URL (``data:``, too), the content, or a list of them; or what Parquet files of datasets have,
             ``{"bytes": ..., "path": ...}``.
         columns: Its columns with files.
         provider: The provider that gets them.
@@ -94,9 +94,11 @@ def files_in(row: Mapping[str, Any], columns: Sequence[str], provider: str, fold
 def _file(cell: Any, column: str, provider: str, folder: Path) -> File:
     if isinstance(cell, Mapping) and {"bytes", "path"} & cell.keys():
         cell = cell.get("bytes") or cell.get("path")
+    if isinstance(cell, str) and cell.startswith("data:"):
+        cell = _decoded(cell, column)
     if isinstance(cell, bytes):
-        data = b64encode(cell).decode("ascii")
-        return File("file", _type(cell[:_HEAD], column, "its content", provider), data, size=len(data))
+        data, kind = b64encode(cell).decode("ascii"), _type(cell[:_HEAD], column, "its content", provider)
+        return File(f"file.{kind.rpartition('/')[2]}", kind, data, size=len(data))
     if not isinstance(cell, str | Path) or not str(cell).strip():
         shown = repr(cell) if cell is None or isinstance(cell, str | float) else f"a {type(cell).__name__}"
         raise TypeError(f"{column!r} is {shown}: it must be the path of an image or a PDF file, or a list of paths")
@@ -108,11 +110,15 @@ def _file(cell: Any, column: str, provider: str, folder: Path) -> File:
             )
         name = text.partition("?")[0].rpartition("/")[2]
         return File(name, PDF if name.lower().endswith(".pdf") else "image/*", url=text)
-    given = Path(text).expanduser()
-    path = next((one for one in (given, folder / given) if one.is_file()), None)
+    try:
+        given = Path(text).expanduser()
+        path = next((one for one in (given, folder / given) if one.is_file()), None)
+        is_folder = path is None and given.is_dir()
+    except (OSError, ValueError, RuntimeError):  # it is too long, has a NUL, or no such user has a home
+        given, path, is_folder = Path(text[:200]), None, False
     if path is None:
         places = [str(one) for one in dict.fromkeys((Path.cwd() / given, folder.absolute() / given))]
-        why = "it is a folder" if given.is_dir() else f"there is no file {' or '.join(places)}"
+        why = "it is a folder" if is_folder else f"there is no file {' or '.join(places)}"
         raise TypeError(f"{column!r} names {text[:200]!r}: {why}")
     try:
         with path.open("rb") as file:
@@ -121,6 +127,17 @@ def _file(cell: Any, column: str, provider: str, folder: Path) -> File:
         raise TypeError(f"{column!r} names {text[:200]!r}, which cannot be read: {error.strerror}") from None
     data = f"{_MARK}{str(path.absolute()).encode('utf-8', 'surrogateescape').hex()};"
     return File(path.name, _type(head, column, repr(text[:200]), provider), data, size=(size + 2) // 3 * 4)
+
+
+def _decoded(url: str, column: str) -> bytes:
+    """The content in a ``data:`` URL."""
+    head, _, data = url.partition(",")
+    try:
+        if head.endswith(";base64"):
+            return b64decode(data, validate=True)
+    except ValueError:
+        pass
+    raise TypeError(f"{column!r} is a data URL without base64: it must begin like 'data:image/png;base64,'")
 
 
 def _type(head: bytes, column: str, shown: str, provider: str) -> str:
