@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from paceline.batch.rows import run
+    from paceline.batch.rows import arun, run
     from paceline.core.queue import LaneSpec
     from paceline.core.quota import Quota, Rule
     from paceline.core.results import (
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from paceline.telemetry.status_app import status_app
 
 _HOMES = {
-    "paceline.batch.rows": ("run",),
+    "paceline.batch.rows": ("arun", "run"),
     "paceline.pacing.breaker": ("BreakerPolicy",),
     "paceline.pacing.buffer": ("Buffer",),
     "paceline.core.queue": ("LaneSpec",),
@@ -76,7 +76,7 @@ __all__ = [
     "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "BudgetError", "Buffer", "Event", "GaveUpError", "Group", "HeaderLimits", "LaneSpec",
     "Later", "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError",
     "QueueFullError", "Quota", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule",
-    "StoreError", "TooLargeError", "Waiting", "eta", "instrument", "lane", "limits_in", "map", "map_sync", "refusal_of", "run", "status_app",
+    "StoreError", "TooLargeError", "Waiting", "arun", "eta", "instrument", "lane", "limits_in", "map", "map_sync", "refusal_of", "run", "status_app",
 ]  # fmt: skip
 
 

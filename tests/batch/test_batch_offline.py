@@ -185,6 +185,22 @@ def test_both_formats_have_the_output_of_every_run(run):
     assert one.batches()["created"] == 5
 
 
+def test_a_batch_has_the_files_of_its_rows(run, tmp_path, monkeypatch):
+    one, uploaded, upload = run(count=1), [], OpenAIEndpoints._upload
+
+    async def seen(self, chunk, run, content):
+        uploaded.extend(content)
+        return await upload(self, chunk, run, content)
+
+    monkeypatch.setattr(OpenAIEndpoints, "_upload", seen)
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n..")
+    write_lines(tmp_path / "rows.jsonl", [{"id": "1", "prompt": "What?", "photo": "a.png"}])
+    words = [tmp_path / "rows.jsonl", "--mode", "batch", "--model", "gpt-5", "--files", "photo"]
+    call(*words, base_url=one.emulator.base_url, environ=KEYS)
+    (line,) = uploaded
+    assert b"data:image/png;base64,iVBORw0KGgouLg==" in line
+
+
 def test_groq_has_openais_batches_below_its_own_path(run):
     lines = [chat(f"r{n}") | {"url": "/openai/v1/chat/completions"} for n in range(5)]
     one = run(lines)

@@ -11,6 +11,7 @@ from batch_helpers import call, chat, message, read_answers, write_lines
 
 from paceline.batch.address import joined
 from paceline.batch.forms import Form, UnknownFormError, as_lines
+from paceline.batch.requests import request_of
 from paceline.core.results import QuotaError
 
 TEXTS = ["Why is the sky blue?", 'Grüße, "Welt"\nund mehr', "三"]
@@ -140,6 +141,57 @@ def test_bodies_of_requests():
     assert (response["url"], response["custom_id"]) == ("/v1/responses", 7)
 
 
+MESSAGES = [{"role": "user", "content": "Why?"}]
+ASKED = {"model": "gpt-5", "messages": MESSAGES}
+CONTENTS = [{"role": "user", "parts": [{"text": "Why?"}]}]
+ENDS = {"chat": "/v1/chat/completions", "claude": "/v1/messages", "gemini": ":generateContent"}
+PARAMS = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": MESSAGES}
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "form", "end"),
+    [
+        (rows({"custom_id": "a", "body": ASKED}), "p.jsonl", {}, "chat"),
+        (rows({"custom_id": "a", "body": {"messages": MESSAGES}}), "p.jsonl", {"model": "gpt-5"}, "chat"),
+        (rows({"recordId": "a", "modelInput": {"anthropic_version": "b", "max_tokens": 9, "messages": MESSAGES}}), "p.jsonl", {"model": "claude-sonnet-4-5"}, "claude"),
+        (rows({"request": {"contents": CONTENTS}}), "p.jsonl", {"model": "gemini-2.5-flash"}, "gemini"),
+        (rows({"prompt": "Why?"}), "p.jsonl", {"model": "gemini-2.5-flash"}, "gemini"),
+        (json.dumps({"requests": [{"custom_id": "a", "params": PARAMS}]}), "p.json", {}, "claude"),
+        (json.dumps({"requests": [{"custom_id": "a", "params": PARAMS}]}, indent=1), "p.json", {}, "claude"),
+        (json.dumps({"version": 1, "data": [{"text": "Why?"}]}), "p.json", {"model": "gpt-5", "column": "text"}, "chat"),
+        (json.dumps({"text": "Why?"}, indent=1) * 2, "p.json", {"model": "gpt-5", "column": "text"}, "chat"),
+        ('custom_id,method,url,body\na,POST,/v1/chat/completions,"' + json.dumps(ASKED).replace('"', '""') + '"\n', "p.csv", {}, "chat"),
+        ("id\ttext\r\na\tWhy?\r\n".encode("utf-16"), "p.txt", {"model": "gpt-5", "column": "text"}, "chat"),
+        (",text\n0,Why?\n", "p.csv", {"model": "gpt-5", "column": "text"}, "chat"),
+        (rows({"question": "Why?", "answer": "b"}), "p.jsonl", {"model": "gpt-5", "column": "question"}, "chat"),
+        (rows({"input": MESSAGES, "ideal": "b"}), "p.jsonl", {"model": "gpt-5", "column": "input"}, "chat"),
+        (json.dumps([{"instruction": "Why", "input": "?", "output": "b"}]), "p.json", {"model": "gpt-5", "template": "{instruction}{input}"}, "chat"),
+    ],
+    ids=[
+        "together", "mistral", "bedrock", "vertex", "gemini", "anthropic", "anthropic indented", "held", "over lines", "bigquery", "excel", "pandas", "question",
+        "evals", "alpaca",
+    ],
+)  # fmt: skip
+def test_forms_of_public_files(content, name, form, end):
+    """Each line is a request that can be sent."""
+    found, _ = lines(content, name, **form)
+    for line in found:
+        request = request_of(1, line)
+        assert request.path.endswith(ENDS[end])
+        assert "Why?" in json.dumps(request.body)
+        assert "anthropic_version" not in request.body
+
+
+def test_an_arrow_file():
+    pa = pytest.importorskip("pyarrow")
+    content, rows = io.BytesIO(), pa.table({"id": ["a"], "text": ["Why?"]})
+    with pa.ipc.new_file(content, rows.schema) as file:
+        file.write_table(rows)
+    (line,), recognised = lines(content.getvalue(), "p.feather", model="gpt-5", column="text")
+    assert line["custom_id"] == "a"
+    assert "Arrow, 'text' is the prompt" in recognised
+
+
 def test_the_batches_of_gemini():
     row = {"key": "k", "request": {"model": "models/gemini-2.5-flash", "contents": [{"parts": [{"text": "a"}]}]}}
     (line,), _ = lines(rows(row))
@@ -183,7 +235,25 @@ def test_a_form_that_is_not_known_is_one_error_with_a_command(content, name, for
         (rows({"prompt": ["a"]}), "p.jsonl", {}, "row 1: its prompt is a list of str: it must be a text, or a list of"),
         ("[1]", "p.json", {}, "a row is a int: it must be an object, or a text"),
         (gzip.compress(b"id,text\n" * 99)[:30], "p.csv.gz", {}, "p.csv.gz: it cannot be read: "),
-        (b"id,text\n\xff\xfe\xfd,a\n", "p.csv", {"column": "text"}, "it cannot be read: not UTF-8"),
+        (
+            b"id,text\n\xff\xfe\xfd,a\n",
+            "p.csv",
+            {"column": "text"},
+            "not UTF-8: convert it, e.g. iconv -f WINDOWS-1252 -t UTF-8 p.csv",
+        ),
+        (b"PK\x03\x04....", "p.xlsx", {}, "p.xlsx: it is an Excel or a zip file, which is not read: save it as CSV"),
+        (
+            rows({"prompt": [{"from": "human", "value": "a"}]}),
+            "p.jsonl",
+            {},
+            "has the fields from, value: it must have role",
+        ),
+        (
+            rows({"custom_id": "a", "body": {"x": 1}}),
+            "p.jsonl",
+            {},
+            "its body has none of the fields messages, contents, input",
+        ),
         (rows(chat("a")), "p.jsonl", {}, "its lines are whole requests: leave out --model"),
     ],
     ids=[
@@ -199,6 +269,9 @@ def test_a_form_that_is_not_known_is_one_error_with_a_command(content, name, for
         "item",
         "gzip",
         "utf-8",
+        "excel",
+        "sharegpt",
+        "body",
         "requests",
     ],
 )
@@ -209,10 +282,12 @@ def test_damage_is_named_with_its_place(content, name, form, message):
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    for module in ("pyarrow.parquet", "compression.zstd", "backports.zstd"):
+    for module in ("pyarrow.parquet", "pyarrow.ipc", "compression.zstd", "backports.zstd"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(QuotaError, match="it is a Parquet file: pip install pyarrow"):
         lines(b"PAR1...", "p.parquet", model="m", column="text")
+    with pytest.raises(QuotaError, match="it is an Arrow file: pip install pyarrow"):
+        lines(b"ARROW1...", "p.feather", model="m", column="text")
     with pytest.raises(QuotaError, match="compressed by zstd"):
         lines(b"\x28\xb5\x2f\xfd...", "p.csv.zst", model="m", column="text")
 

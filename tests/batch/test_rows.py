@@ -1,9 +1,11 @@
 """`paceline.run`: rows from Python, by the engine of the command."""
 
 import _thread
+import asyncio
 import json
 import sys
 import threading
+import types
 
 import pydantic
 import pytest
@@ -12,7 +14,7 @@ from batch_helpers import FAST
 import paceline
 from odd_server import JSON, OddServer
 from paceline.batch.forms import Form, lines_of
-from paceline.batch.rows import text_of
+from paceline.batch.tables import text_of
 
 ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
 
@@ -52,6 +54,13 @@ def test_a_file(ask, tmp_path):
     assert [row["id"] for row in ask(path) if row["answer"]] == ["1", "2"]
 
 
+def test_no_line_names_what_is_gone_after_the_run(ask, tmp_path, capsys):
+    ask(ROWS, prompt="text", progress=True)
+    assert "answers are in" not in capsys.readouterr().err
+    ask(ROWS, prompt="text", progress=True, journal=tmp_path / "answers.jsonl")
+    assert f"answers are in {tmp_path / 'answers.jsonl'}" in capsys.readouterr().err
+
+
 def test_nothing(ask):
     assert ask([]) == []
 
@@ -88,6 +97,79 @@ def test_an_error_is_that_of_its_row(ask, emulator):
 
 async def test_inside_of_a_loop(ask):
     assert all(row["answer"] for row in ask(ROWS, prompt="text"))
+
+
+class TestAwaited:
+    """`paceline.arun`."""
+
+    async def test_the_loop_goes_on_meanwhile(self, ask, monkeypatch):
+        ticks = []
+
+        async def tick():
+            while True:
+                ticks.append(0)
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        monkeypatch.setattr(paceline, "run", paceline.arun)
+        answered = await ask(ROWS, prompt="text")
+        ticking.cancel()
+        assert all(row["answer"] for row in answered)
+        assert len(ticks) > 10
+
+    async def test_errors_are_raised(self, ask, monkeypatch):
+        monkeypatch.setattr(paceline, "run", paceline.arun)
+        with pytest.raises(paceline.QuotaError, match="rows is a dict"):
+            await ask({})
+
+    async def test_a_cancellation_stops_it(self, ask, emulator, tmp_path, monkeypatch):
+        monkeypatch.setattr(paceline, "run", paceline.arun)
+        emulator.reset(latency_s=0.2, limits={"*": FAST})
+        journal = tmp_path / "answers.jsonl"
+        task = asyncio.create_task(ask([{"prompt": f"{n}?"} for n in range(50)], journal=journal, workers=2))
+        while await asyncio.to_thread(sent, emulator) < 4:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        answered = journal.read_text().splitlines()
+        assert len(answered) == sent(emulator) < 50
+
+    async def test_it_may_be_cancelled_before_it_sends(self, ask, emulator, monkeypatch):
+        monkeypatch.setattr(paceline, "run", paceline.arun)
+        emulator.reset(latency_s=0.1, limits={"*": FAST})
+        task = asyncio.create_task(ask([{"prompt": f"{n}?"} for n in range(50)], workers=1))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert sent(emulator) < 50
+
+
+def test_in_a_notebook(ask, monkeypatch):
+    """One output, which changes; its last state is empty."""
+    shown = []
+
+    class Handle:
+        def update(self, data, *, raw):
+            assert raw
+            shown.append(data)
+
+    def display(data, *, raw, display_id):
+        assert raw
+        assert display_id
+        shown.append(data)
+        return Handle()
+
+    shell = types.SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+    monkeypatch.setattr("paceline.batch.progress.InNotebook.every_s", 0.001)
+    ask([{"prompt": f"{n}?"} for n in range(100)], progress=True, workers=2)
+    assert len(shown) > 1
+    assert "/100  " in shown[0]["text/plain"]
+    assert shown[0]["text/html"].startswith('<progress value="0.')
+    assert shown[-1] == {"text/plain": "", "text/html": ""}
 
 
 def test_an_interrupt_inside_of_a_loop(ask, emulator, tmp_path, monkeypatch):

@@ -52,6 +52,25 @@ async def test_results_as_they_come():
     assert [done.value async for done in quiet(wait, range(3))] == [2, 1, 0]
 
 
+def test_it_is_a_coroutine_for_a_loop():
+    assert asyncio.run(quiet(double, range(3))) == [0, 2, 4]
+
+
+async def test_it_is_a_coroutine_for_a_task():
+    started = asyncio.Event()
+
+    async def stay(_):
+        started.set()
+        await asyncio.Event().wait()
+
+    assert await asyncio.create_task(quiet(double, [1])) == [2]
+    task = asyncio.create_task(quiet(stay, [1]))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 @pytest.mark.filterwarnings(UNPACED)
 async def test_items_may_be_asynchronous_and_endless():
     async def numbers():

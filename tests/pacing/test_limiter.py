@@ -335,6 +335,17 @@ class TestLanes:
             assert limiter.acquire("jobs").waiter.lane.name == "outer"
         assert limiter.acquire("jobs").waiter.lane == paceline.LaneSpec()
 
+    def test_a_lane_may_be_given_whole(self):
+        limiter, spec = jobs(ManualClock(), {"jobs": "60 requests/min"}), paceline.LaneSpec("wrap", 4, 2)
+        with paceline.lane(spec):
+            assert limiter.acquire("jobs").waiter.lane == spec
+        with paceline.lane(spec, priority=0):
+            assert limiter.acquire("jobs").waiter.lane == paceline.LaneSpec("wrap", 4, 0)
+
+    def test_what_is_no_lane(self):
+        with pytest.raises(paceline.QuotaError, match="the name of a lane is a int: give a text"), paceline.lane(5):
+            pass
+
 
 class TestStatus:
     def test_all_pools_as_json(self):

@@ -3,6 +3,7 @@
 An ignored error must be one: mypy reports an ignore that nothing needs.
 """
 
+import asyncio
 from typing import assert_type
 
 import openai
@@ -48,6 +49,21 @@ async def over_items() -> None:
     assert_type(await paceline.map(len, ["a"]), Results[int])
     assert_type(paceline.map_sync(len, ["a"]), Results[int])
     paceline.map(ask, [5])  # type: ignore[arg-type]
+    with paceline.lane(paceline.LaneSpec("wrap")):
+        assert_type(await asyncio.create_task(paceline.map(ask, ["a"])), Results[int])
+
+
+async def over_rows() -> None:
+    paceline.run([{"text": "a"}], model="gpt-5", prompt="text", files=["photo"], output="answers.csv")
+    await paceline.arun([{"text": "a"}], model="gpt-5", prompt="text")
+    await paceline.arun([{"text": "a"}], model=5)  # type: ignore[arg-type]
+
+
+def from_a_script() -> None:
+    async def ask(text: str) -> int:
+        return len(text)
+
+    assert_type(asyncio.run(paceline.map(ask, ["a"])), Results[int])
 
 
 def the_status(limiter: paceline.Limiter) -> None:

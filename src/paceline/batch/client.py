@@ -16,6 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from paceline.batch.address import Address, proxy_for
+from paceline.batch.files import GoneError
 from paceline.batch.leads import Leads
 from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import PART_MIN, Secrets
@@ -67,7 +68,7 @@ UNANSWERED: Final = (
     OSError,
     ValueError,
 )
-"""What an attempt without an answer raises: of the client and of the system, and for a URL that is none."""
+"""What an attempt without an answer raises: of the client and of the system, for a URL that is none, and for a file that is gone."""
 
 _OWN_ANSWER = "x-paceline"  # the header of a 429 or 503 that paceline itself makes
 _DIGIT = re.compile("[0-9]")
@@ -284,6 +285,8 @@ class Client:
             code = "connection_error"
             if isinstance(error, AnswerTooLargeError):
                 code, words = "answer_too_large", str(error)
+            elif isinstance(error, GoneError):
+                code, words = "file_gone", str(error)
             elif isinstance(error, NO_CONNECTION):
                 words = self.reach.lose(exchange.http.address, error)
             else:

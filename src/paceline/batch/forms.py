@@ -16,14 +16,15 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
-from itertools import chain
-from math import isnan
+from itertools import chain, islice, tee
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
-from paceline.batch.requests import BadLineError, decode, read_lines
+from paceline.batch.files import add, files_in
+from paceline.batch.requests import BadLineError, Shard, decode, read_lines
+from paceline.batch.tables import is_missing
 from paceline.core.hints import shown_names
 from paceline.core.results import QuotaError
 from paceline.providers.registry import generate_path, maker, output_limit, provider_named
@@ -31,8 +32,11 @@ from paceline.providers.registry import generate_path, maker, output_limit, prov
 PROMPTS: Final = ("prompt", "messages")
 """The columns that are taken for the prompt if none is named."""
 
-IDS: Final = ("custom_id", "id", "key")
+IDS: Final = ("custom_id", "id", "key", "recordId")
 """The columns that are taken for the identity of a row if none is named."""
+
+ENVELOPES: Final = ("body", "modelInput")
+"""The field with the body of a request: of Mistral's and Together's batches, which name no URL, and of Bedrock's (2026-11)."""
 
 BODIES: Final = {"messages": "/v1/chat/completions", "contents": "", "input": "/v1/responses"}
 """The field by which the body of a request is recognised, and its path."""
@@ -40,10 +44,10 @@ BODIES: Final = {"messages": "/v1/chat/completions", "contents": "", "input": "/
 ANSWER_TOKENS: Final = 4_096
 """The maximum output of a request to Anthropic, which requires one, if none is given."""
 
-_GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+_GZIP, _ZSTD, _PARQUET, _ARROW, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"ARRO", b"PK\x03\x04"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_CONTENT: Final = re.compile(r"\S")
 _SEPARATORS: Final = {".tsv": "\t", ".tab": "\t"}
+_decoder, _SOLID = json.JSONDecoder(), re.compile(r"\S")
 _FIELD: Final = 2**31 - 1
 """The longest field of a table that the module csv takes on every system. Its own limit is shorter than a long prompt."""
 
@@ -60,6 +64,8 @@ class Form:
         max_tokens: The maximum output of an answer.
         provider: The provider whose API is used; by the model if none is given.
         schema: The JSON schema of the answers.
+        files: The columns with the paths of images and PDF files.
+        folder: Where relative paths may begin, too.
     """
 
     model: str | None = None
@@ -69,6 +75,8 @@ class Form:
     max_tokens: int | None = None
     provider: str | None = None
     schema: Mapping[str, Any] | None = None
+    files: tuple[str, ...] = ()
+    folder: str = ""
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
@@ -78,7 +86,7 @@ class Form:
     @property
     def is_plain(self) -> bool:
         """Whether it says nothing about rows."""
-        return not (self.model or self.column or self.template or self.key or self.max_tokens)
+        return not (self.model or self.column or self.template or self.key or self.max_tokens or self.files)
 
 
 class UnknownFormError(QuotaError):
@@ -99,10 +107,10 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> tuple[BinaryIO, str]:
     """
     head = file.read(4)
     file.seek(0)
-    if not head.startswith((_GZIP, _ZSTD, _PARQUET, *_UTF16)) and _is_of_requests(file, form):
+    if _is_lines(file, head, form):
         if not form.is_plain:
             raise QuotaError(
-                f"{name}: its lines are whole requests: leave out --model, --column, --template, --key and --max-tokens"
+                f"{name}: its lines are whole requests: leave out --model, --column, --template, --key, --max-tokens and --files"
             )
         return file, ""
     with ExitStack() as made:
@@ -121,9 +129,37 @@ def _write(spool: BinaryIO, opened: ExitStack, file: BinaryIO, head: bytes, name
     first = next(rows, None)
     if first is None:
         raise UnknownFormError(f"{name}: there is nothing in it")
-    make, shown = _made(first, form, name, kind)
+    make, shown = _made(first, replace(form, folder=str(Path(name).parent)), name, kind)
     spool.writelines(json.dumps(line).encode("ascii") + b"\n" for line in _lines(make, chain([first], rows), name))
     return packed + kind, shown
+
+
+@contextmanager
+def identified(
+    file: BinaryIO, name: str, form: Form, shard: Shard
+) -> Iterator[Iterator[tuple[str | int | None, Mapping[str, Any]]]]:
+    """The rows of an input that :func:`as_lines` has read, each with the id of its request; of a request, the id alone."""
+    file.seek(0)
+    head = file.read(4)
+    file.seek(0)
+    if _is_lines(file, head, form):
+        yield (_id_alone(raw) for _, raw in read_lines(file, shard))
+        return
+    with ExitStack() as opened:
+        kind, rows = _rows(opened, _unpacked(opened, file, head)[0], name)
+        first = next(rows, {})
+        make, _ = _made(first, replace(form, files=()), name, kind)  # no file is looked at again
+        rows, copies = tee(chain([first], rows))
+        lines = enumerate(zip(_lines(make, rows, name), copies, strict=True), 1)
+        yield ((line["custom_id"], row) for number, (line, row) in lines if shard.has(number))
+
+
+def _id_alone(raw: bytes | None) -> tuple[str | int | None, Mapping[str, Any]]:
+    try:
+        custom_id = decode(raw or b"").get("custom_id")
+    except BadLineError:
+        custom_id = None
+    return custom_id, {"custom_id": custom_id}
 
 
 def _lines(make: _Make, rows: Iterable[Mapping[str, Any]], name: str) -> Iterator[dict[str, Any]]:
@@ -131,7 +167,9 @@ def _lines(make: _Make, rows: Iterable[Mapping[str, Any]], name: str) -> Iterato
         try:
             yield make(number, row)
         except KeyError as error:
-            raise QuotaError(f"{name}: row {number} has no {error.args[0]!r}") from None
+            raise QuotaError(
+                f"{name}: row {number} has no {error.args[0]!r}: its fields are {shown_names(row)}"
+            ) from None
         except TypeError as error:
             raise QuotaError(f"{name}: row {number}: {error}") from None
 
@@ -158,6 +196,11 @@ def read_rows(path: str, *, cut: str | None = None) -> Iterator[Iterator[Mapping
         yield _rows(opened, _unpacked(opened, file, head)[0], path, cut)[1]
 
 
+def _is_lines(file: BinaryIO, head: bytes, form: Form) -> bool:
+    """Whether the input is lines of requests, which are read as they are."""
+    return not head.startswith((_GZIP, _ZSTD, _PARQUET, *_UTF16)) and _is_of_requests(file, form)
+
+
 def _is_of_requests(file: BinaryIO, form: Form) -> bool:
     """Whether the first line is a request, or looks like one: then its faults are reported as faults of a request.
 
@@ -168,15 +211,23 @@ def _is_of_requests(file: BinaryIO, form: Form) -> bool:
         value = decode(line)
     except BadLineError:
         first = line.lstrip()[:1]
-        return first == b"{" and not line.rstrip().endswith(b"{")  # a line of JSON with a mistake in it
+        return first == b"{" and not line.rstrip().endswith((b"{", b"["))  # a line of JSON with a mistake in it
     finally:
         file.seek(0)
+    if value and _envelope(value) is not None:
+        return False
     if value and not form.is_plain:
         return _is_whole(value)
     return not value or (
         ("body" in value or "params" in value or "url" in value or "custom_id" in value)
         and not ("request" in value or "prompt" in value or "messages" in value)
     )
+
+
+def _envelope(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The body of a request that has no URL."""
+    bodies = (row.get(field) for field in ENVELOPES)
+    return next((body for body in bodies if isinstance(body, Mapping)), None) if "url" not in row else None
 
 
 def _is_whole(row: Mapping[str, Any]) -> bool:
@@ -192,7 +243,9 @@ def _explained(name: str) -> Iterator[None]:
     except QuotaError:
         raise
     except (EOFError, OSError, csv.Error, UnicodeError, ValueError) as error:
-        reason = "not UTF-8" if isinstance(error, UnicodeError) else str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
+        if isinstance(error, UnicodeError):
+            reason = f"not UTF-8: convert it, e.g. iconv -f WINDOWS-1252 -t UTF-8 {name}"
         raise QuotaError(f"{name}: it cannot be read: {reason}") from None
     except RecursionError:
         raise QuotaError(f"{name}: it cannot be read: nested too deeply") from None
@@ -231,46 +284,27 @@ def _rows(
     file.seek(0)
     if head.startswith(_PARQUET):
         return "Parquet", _parquet(file)
+    if head.startswith(_ARROW):
+        return "Arrow", _arrow(file)
+    if head.startswith(_ZIP):
+        raise QuotaError(
+            f"{name}: it is an Excel or a zip file, which is not read: save it as CSV, or extract it first"
+        )
     encoding = "utf-16" if head.startswith(_UTF16) else "utf-8-sig"
-    text = opened.enter_context(io.TextIOWrapper(file, encoding, newline=""))
+    text = io.TextIOWrapper(file, encoding, newline="")
+    opened.callback(text.detach)  # the file is read again for a table of answers
     first = _first_character(text)
     if first == "[":
         return "a JSON array", map(_row, _array(text))
     if first == "{":
-        return "JSON lines", _objects(text, cut)
+        return _objects(text, cut)
     end = Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
-    if end == ".txt":
-        return "lines of text", ({"prompt": line.strip()} for line in text if line.strip())
     header = text.readline()
     text.seek(0)
+    if end == ".txt" and "\t" not in header:  # with tabs it is what Excel calls Unicode text
+        return "lines of text", ({"prompt": line.strip()} for line in text if line.strip())
     separator = _SEPARATORS.get(end) or max(",\t;", key=header.count)
     return "a table", _table(csv.DictReader(text, delimiter=separator, strict=True))
-
-
-def _objects(text: io.TextIOWrapper, cut: str | None) -> Iterator[Mapping[str, Any]]:
-    """The JSON object of each line; where the first line has none, the objects that follow each other over several lines."""
-    is_first = True
-    for number, line in enumerate(text, 1):
-        if not line.strip():
-            continue
-        try:
-            yield decode(line.encode())
-        except BadLineError as error:
-            if cut is not None and line.startswith(cut):
-                continue
-            if not is_first:
-                raise ValueError(f"line {number} is {error}") from None
-            yield from map(_row, _values(line + text.read()))
-            return
-        is_first = False
-
-
-def _values(text: str) -> Iterator[Any]:
-    """JSON values, one after the other."""
-    decoder, at = json.JSONDecoder(), 0
-    while (found := _CONTENT.search(text, at)) is not None:
-        value, at = decoder.raw_decode(text, found.start())
-        yield value
 
 
 def _first_character(text: io.TextIOWrapper) -> str:
@@ -279,6 +313,57 @@ def _first_character(text: io.TextIOWrapper) -> str:
         pass
     text.seek(0)
     return character
+
+
+def _objects(text: io.TextIOWrapper, cut: str | None) -> tuple[str, Iterator[Mapping[str, Any]]]:
+    """Objects, one in a line or over several; or one with a list of them, as ``{"requests": [...]}`` of Anthropic's batches.
+
+    A log, for which ``cut`` is given, has an object of its own form that holds lists.
+    """
+    begin = list(islice((line for line in text if line.strip()), 2))
+    text.seek(0)
+    try:
+        are_lines = cut is not None or len(begin) == 2 or not _is_holder(_decoder.decode(begin[0]))
+        if cut is None or not begin[0].startswith(cut):
+            _decoder.decode(begin[0])
+    except ValueError:
+        are_lines = False
+    if are_lines:
+        return "JSON lines", _one_a_line(text, cut)
+    values = _in_turn(text.read())
+    if cut is None and len(values) == 1 and _is_holder(values[0]):
+        return "a JSON array", map(_row, next(one for one in values[0].values() if isinstance(one, list)))
+    return "JSON objects", map(_row, values)
+
+
+def _one_a_line(text: io.TextIOWrapper, cut: str | None) -> Iterator[Mapping[str, Any]]:
+    """The JSON object of each line, without those that begin with ``cut`` and do not end."""
+    for number, line in enumerate(text, 1):
+        if line.strip():
+            try:
+                yield _row(decode(line.encode()))
+            except BadLineError as error:
+                if cut is None or not line.startswith(cut):
+                    raise ValueError(f"line {number} is {error}") from None
+
+
+def _is_holder(value: Any) -> bool:
+    """Whether an object is no row, but has a list of rows."""
+    if not isinstance(value, dict) or any(
+        field in value for field in (*BODIES, *PROMPTS, *ENVELOPES, *IDS, "model", "request")
+    ):
+        return False
+    lists = [one for one in value.values() if isinstance(one, list)]
+    return len(lists) == 1 and bool(lists[0]) and all(isinstance(one, dict) for one in lists[0])
+
+
+def _in_turn(text: str) -> list[Any]:
+    """Values of JSON one after the other, over any number of lines."""
+    values, at = [], 0
+    while (found := _SOLID.search(text, at)) is not None:
+        value, at = _decoder.raw_decode(text, found.start())
+        values.append(value)
+    return values
 
 
 def _array(text: io.TextIOWrapper) -> list[Any]:
@@ -303,6 +388,16 @@ def _table(reader: csv.DictReader[str]) -> Iterator[Mapping[str, Any]]:
         if None in row or None in row.values():
             raise csv.Error(f"line {reader.line_num} has not as many fields as the header")
         yield row
+
+
+def _arrow(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
+    try:
+        ipc = import_module("pyarrow.ipc")
+    except ImportError:
+        raise QuotaError("it is an Arrow file: pip install pyarrow") from None
+    reader = ipc.open_file(file)
+    for number in range(reader.num_record_batches):
+        yield from reader.get_batch(number).to_pylist()
 
 
 def _parquet(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
@@ -330,13 +425,18 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
         return f"row-{number}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
     is_told = form.column is not None or form.template is not None
-    if "custom_id" in row and _is_whole(row) and not is_told:
-        return lambda _, row: dict(row), "whole requests"
+    if _envelope(row) is not None and not is_told:
+        return _with_files(_enveloped(form, identity, name), form), f"bodies of requests, {by}"
+    if "custom_id" in row and not is_told:
+        if _is_whole(row):
+            return lambda _, row: dict(row), "whole requests"
+        if "url" in row and str(row.get("body")).startswith("{"):  # a table with the body as JSON
+            return lambda _, row: {**row, "body": decode(row["body"].encode())}, "whole requests"
     if isinstance(row.get("request"), Mapping) and not is_told:
-        return _gemini(form, identity, name), f"requests of Gemini's Batch API, {by}"
+        return _with_files(_gemini(form, identity, name), form), f"requests of Gemini's Batch API, {by}"
     field = None if is_told else next((field for field in BODIES if field in row), None)
     if field is not None and (field == "contents" or "model" in row):
-        return _bodies(form, identity, field), f"bodies of requests, {by}"
+        return _with_files(_bodies(form, identity, field), form), f"bodies of requests, {by}"
     prompt, shown = _prompt(row, form)
     model = form.model or ("{model}" if "model" in row else None)
     if prompt is None or model is None:
@@ -352,9 +452,30 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
         if wrong:
             kind = ("" if wrong[0] is messages else "list of ") + type(wrong[0]).__name__
             raise TypeError(f"its prompt is a {kind}: it must be a text, or a list of messages")
+        strange = next((one for one in messages if "role" not in one), None)
+        if strange is not None:
+            raise TypeError(
+                f"a message of its prompt has the fields {', '.join(map(str, strange))}: it must have role and content"
+            )
         return _asked(identity(number, row), form.model or row["model"], messages, form)
 
-    return line, f"{shown} is the prompt of {form.model or 'its model'}, each {by}"
+    return _with_files(line, form), f"{shown} is the prompt of {form.model or 'its model'}, each {by}"
+
+
+def _with_files(make: _Make, form: Form) -> _Make:
+    """Add the files of a row to its request."""
+    if not form.files:
+        return make
+
+    def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+        made = make(number, row)
+        api = "/v1/messages" if "params" in made else made["url"]
+        apis = {"/messages": "anthropic", ":generateContent": "gemini"}
+        home = next((name for end, name in apis.items() if api.endswith(end)), "")
+        add(made, files_in(row, form.files, home or _home(made["body"]["model"], form), Path(form.folder)))
+        return made
+
+    return line
 
 
 def _prompt(row: Mapping[str, Any], form: Form) -> tuple[Callable[[Mapping[str, Any]], Any] | None, str]:
@@ -394,8 +515,7 @@ class _Given(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
-        is_missing = value is None or type(value).__name__ in ("NAType", "NaTType")  # of pandas
-        if is_missing or (isinstance(value, float) and isnan(value)):
+        if is_missing(value):
             raise TypeError(f"{name!r}, which the template names, has no value ({value})")
         return value
 
@@ -425,9 +545,22 @@ def _gemini(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int],
     return line
 
 
+def _enveloped(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int], name: str) -> _Make:
+    def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+        body = {field: value for field, value in (_envelope(row) or {}).items() if field != "anthropic_version"}
+        field = next((field for field in BODIES if field in body), None)
+        if field is None:
+            raise TypeError(f"its body has none of the fields {', '.join(BODIES)}, so that its URL is not known")
+        if not (form.model or body.get("model")):
+            raise UnknownFormError(f"{name}: its requests name no model: give one, e.g. --model gpt-5")
+        return _bodies(form, lambda *_: identity(number, row), field)(number, body)
+
+    return line
+
+
 def _bodies(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int], field: str) -> _Make:
     def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        body = {name: value for name, value in row.items() if name not in (*IDS, "metadata")}
+        body = {name: value for name, value in row.items() if name not in (*IDS, "metadata", *form.files)}
         model = str(form.model or body["model"])
         if field == "contents":
             body.pop("model", None)

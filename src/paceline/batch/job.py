@@ -35,7 +35,7 @@ from paceline.batch.check import SHOWN, Checker, Plan, check
 from paceline.batch.cost import Bill
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import has_batches, is_apart
-from paceline.batch.forms import Form, as_lines
+from paceline.batch.forms import Form, as_lines, identified
 from paceline.batch.index import Index, explained
 from paceline.batch.journal import Journal
 from paceline.batch.notes import Reporter
@@ -45,6 +45,7 @@ from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, read_li
 from paceline.batch.results import STDOUT, OutputError, Recovered, Results, read_answer
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
 from paceline.batch.summary import Tally, in_time, in_words
+from paceline.batch.tables import Rows, Table
 from paceline.batch.transport import require_certificates
 from paceline.config import Config
 from paceline.config.servers import Server, ServerGroup
@@ -90,6 +91,8 @@ class Job:
         deadline_s: For ``auto``: the seconds from the start to the deadline; a run that was stopped keeps its first start.
         batch_lines: The most requests of a batch; by the size of the input when ``None``.
         form: How the rows of an input that has no requests become requests.
+        into: The column of the answers, where the output is a table.
+        keeps: Whether the output is there after the run.
         batch_queue: The provider's limit of enqueued input tokens for each model; learned from refusals when ``None``.
     """
 
@@ -107,6 +110,8 @@ class Job:
     batch_lines: int | None = None
     batch_queue: float | None = None
     form: Form = field(default_factory=Form)
+    into: str = "answer"
+    keeps: bool = True
 
     def run(self, view: View) -> tuple[int, dict[str, Any]]:
         """Run the job.
@@ -118,14 +123,37 @@ class Job:
             PacelineError: The run could not start: nothing has been sent.
         """
         require_certificates()
-        output = self._output()
+        table = Table.at(self.output, self.into)
+        output = table.journal if table is not None else self._output()
         with _open_input(self.source) as file:
             self._require_other_file(file, output)
-            lines, recognised = as_lines(file, self.source, replace(self.form, provider=provider_of(self.config)))
+            if table is not None:
+                self._require_other_file(file, table.path)
+                table.require_own()
+            form = replace(self.form, provider=provider_of(self.config))
+            lines, recognised = as_lines(file, self.source, form)
             if recognised:
                 view.say(recognised)
-            with lines, Results(output) as results, explained():
-                return self._run(lines, results, view)
+            with lines:
+                rows = partial(identified, file, self.source, form, self.shard)
+                if table is not None:
+                    table.require_column(rows)
+                with Results(output) as results, explained():
+                    lines.seek(0)
+                    code, report = self._run(lines, results, view)
+                    if table is not None and code != INTERRUPTED:
+                        code = self._write(table, rows, view) or code
+                    return code, report
+
+    @staticmethod
+    def _write(table: Table, rows: Rows, view: View) -> int:
+        """Write the table of answers; return the exit code if that has failed."""
+        try:
+            view.say(f"{table.write(rows):,} rows with their answers are in {table.path}")
+        except OutputError as error:
+            print(f"paceline run: {error}", file=sys.stderr)  # noqa: T201
+            return FAILED
+        return DONE
 
     def _run(self, file: BinaryIO, results: Results, view: View) -> tuple[int, dict[str, Any]]:
         members = group.servers if (group := self._group()) is not None else ()
@@ -161,6 +189,7 @@ class Job:
                 store=store.url if store else None,
                 doubtful=recovered.doubtful,
                 bill=Bill(self.config.prices),
+                keeps=self.keeps,
             )
             if whole:
                 source = _checked(file, index, provider, plan.last_line, checker, self.shard)
@@ -555,7 +584,7 @@ def _end(
     if batches is not None:
         report["batches"] = batches
     lines = [*in_words(report, tally.left, tally.about), *cost.in_words(report, tally.ok), *runner.reach.at_end()]
-    again = "the same command again sends the rest" if results.resumable else "nothing can be resumed"
+    again = "the same command again sends the rest" if results.resumable and tally.keeps else "nothing can be resumed"
     return _told(lines, stop, again, tally, view), report
 
 

@@ -17,12 +17,13 @@ from paceline.batch.batches import Batches
 from paceline.batch.chunks import Item, Kind, Load, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import endpoints
+from paceline.batch.files import GoneError, filled
 from paceline.batch.flight import Answers, Flight
 from paceline.batch.index import Index
 from paceline.batch.journal import Journal
 from paceline.batch.progress import View
 from paceline.batch.redact import Secrets
-from paceline.batch.requests import Request
+from paceline.batch.requests import BadLineError, Request
 from paceline.batch.results import OutputError, Results
 from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed
 from paceline.batch.summary import Tally
@@ -220,7 +221,10 @@ class Offline:
             if self.batches.holds(request.line):
                 continue
             kind = Kind(request.provider.name, request.path, request.model)
-            content = self._ends[kind.provider].encode(request)
+            try:
+                content = filled(self._ends[kind.provider].encode(request))
+            except GoneError as error:
+                raise BadLineError(f"line {request.line}: {error}") from None
             yield Item(kind, request.line, request.custom_id, content, metered.tokens()[0])
 
     async def _room(self, load: Load) -> bool:

@@ -1,4 +1,4 @@
-"""The progress of a run: a bar on a terminal, a line every ten seconds elsewhere; speed, binding limit and time left."""
+"""The progress of a run: a bar on a terminal and in a notebook, a line every ten seconds elsewhere; speed, binding limit and time left."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from html import escape
+from importlib import import_module
 from typing import Any, cast
 
 from rich.console import Console, Group
@@ -91,9 +93,48 @@ class Live(View):
             self._display.stop()
 
 
+class InNotebook(View):
+    """A bar with a line below it in the output of a notebook's cell; lines that stay are standard output: notebooks show errors in red.
+
+    Args:
+        display: IPython's function of this name.
+    """
+
+    every_s = 0.5
+
+    def __init__(self, display: Callable[..., Any]) -> None:
+        self._display, self._shown = display, cast("Any", None)
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        print(text, flush=True)  # noqa: T201
+
+    def show(self, text: str, share: float) -> None:
+        """Update the bar."""
+        line = f"{share:.1%}  {text}"
+        bar = f'<progress value="{share:.4f}" max="1" style="width: 30em"></progress><pre>{escape(line)}</pre>'
+        self._put({"text/plain": line, "text/html": bar})
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._shown is not None:
+            self._put({"text/plain": "", "text/html": ""})
+
+    def _put(self, shown: dict[str, str]) -> None:
+        if self._shown is None:
+            self._shown = self._display(shown, raw=True, display_id=True)
+        else:
+            self._shown.update(shown, raw=True)
+
+
 def view(*, quiet: bool) -> View:
-    """The view for standard error."""
-    return View() if quiet else Live() if sys.stderr.isatty() else Plain()
+    """The view for standard error, or for the cell of a notebook."""
+    if quiet:
+        return View()
+    ipython = sys.modules.get("IPython")
+    if hasattr(ipython and ipython.get_ipython(), "kernel"):
+        return InNotebook(import_module("IPython.display").display)
+    return Live() if sys.stderr.isatty() else Plain()
 
 
 @contextmanager

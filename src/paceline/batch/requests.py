@@ -161,7 +161,8 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None)
         if not isinstance(path, str) or not path.startswith("/"):
             shown = keyless(path) if isinstance(path, str) else path
             raise BadLineError(f"url is {_quote(shown)}: it must be a path like '/v1/chat/completions'")
-    format_of = "anthropic" if path.rstrip("/").endswith("/messages") else "openai"
+    formats = {"/messages": "anthropic", ":generateContent": "gemini"}
+    format_of = next((name for end, name in formats.items() if path.rstrip("/").endswith(end)), "openai")
     custom_id = value.get("custom_id")
     number = isinstance(custom_id, int) and not isinstance(custom_id, bool)
     if number:

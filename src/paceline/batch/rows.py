@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from paceline.batch.forms import Form, lines_of, read_rows
+from paceline.batch.tables import Answers, Table
 from paceline.core.results import QuotaError
-from paceline.pacing.owners import in_a_loop, in_a_thread
+from paceline.pacing.owners import LOOK_S, in_a_loop, in_a_thread
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def run(
@@ -22,8 +30,10 @@ def run(
     *,
     model: str | None = None,
     prompt: str | Callable[[Mapping[str, Any]], Any] | None = None,
+    files: str | Sequence[str] = (),
     key: str | None = None,
     journal: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
     into: str = "answer",
     max_tokens: int | None = None,
     schema: Any = None,
@@ -38,10 +48,13 @@ def run(
         rows: A frame of pandas or polars, a table of pyarrow, an iterable of mappings, or the path of a file that ``paceline run`` reads.
         model: The model of rows that have no column ``model``.
         prompt: The column of the prompts (texts or lists of messages), a template with columns in braces, or a function of a row
-            that returns either; the column ``prompt`` or ``messages`` by default.
+            that returns either; the column ``prompt`` or ``messages`` by default. With ``files`` it may be a text for all rows.
+        files: The column, or the columns, with images and PDF files: paths, URLs, contents, or lists of them. They stand before the prompt.
         key: The column with the identity of a row; as for ``paceline run --key``.
         journal: A file of answers, as ``paceline run`` writes it. The same call after a crash goes on there. Without it, what was
             answered until a crash is lost.
+        output: A CSV, TSV or Parquet file for the rows with their answers, written at the end. Without ``journal``, that is the
+            file with ``.results.jsonl`` after its name.
         into: The new column with the texts of the answers. ``error`` is the other one.
         max_tokens: The most tokens of an answer.
         schema: A model of pydantic, or a JSON schema: each answer is asked for in this form, and is a dict. One of another form is an
@@ -55,19 +68,30 @@ def run(
         error is ``None`` elsewhere.
 
     Raises:
-        PacelineError: Nothing could be sent: a setting, a row or a key is missing or invalid.
+        PacelineError: Nothing could be sent: a setting, a row or a key is missing or invalid. Or ``output`` cannot be written at
+            the end; the journal has the answers.
         KeyboardInterrupt: It was interrupted; the journal has what was answered.
         ImportError: The extra ``cli`` is missing.
     """
     try:
+        from paceline.batch.address import provider_of
         from paceline.batch.job import Job
         from paceline.batch.progress import logged, view
         from paceline.batch.runner import INTERRUPTED, interrupts
         from paceline.config import Config
     except ModuleNotFoundError as error:
         raise ImportError(f"paceline.run needs the package {error.name}: pip install 'paceline[cli]'") from error
+    config = Config.load(given=settings, where="arguments")
     found, table = _rows(rows)
-    form = Form(model, key=key, max_tokens=max_tokens, schema=_schema_of(schema))
+    form = Form(
+        model,
+        key=key,
+        max_tokens=max_tokens,
+        provider=provider_of(config),
+        schema=_schema_of(schema),
+        files=(files,) if isinstance(files, str) else tuple(files),
+        folder=os.path.dirname(rows) if isinstance(rows, str | os.PathLike) else "",  # noqa: PTH120
+    )
     # Rows that have their answers already, as a cell of a notebook that runs again gives them, are the same rows.
     named = f"{{{prompt}}}" if isinstance(prompt, str) else ""
     new = {name for name in (into, "error") if f"{{{name}" not in named and name != key}
@@ -76,26 +100,91 @@ def run(
         prompts = [{"prompt": prompt(row)} for row in found]
         asked, form = [row | one for row, one in zip(asked, prompts, strict=True)], replace(form, column="prompt")
     elif prompt is not None:
-        form = replace(form, template=prompt) if "{" in prompt else replace(form, column=prompt)
-    config = Config.load(given=settings, where="arguments")
+        is_text = "{" in prompt or (form.files and found and prompt not in found[0])
+        form = replace(form, template=prompt) if is_text else replace(form, column=prompt)
+    kept, written = _places(journal, output, into)
     lines = lines_of(asked, form, "rows")
     if not lines:
         return table(found, {into: [], "error": []})
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "rows.jsonl"
         source.write_text("".join(json.dumps(line) + "\n" for line in lines), "ascii")
-        output = Path(journal) if journal is not None else Path(folder) / "answers.jsonl"
+        path = kept or str(Path(folder) / "answers.jsonl")
         shown = view(quiet=not progress)
         with logged(shown):
-            job = partial(Job(str(source), str(output), config).run, shown)
+            job = partial(Job(str(source), path, config, keeps=kept is not None).run, shown)
             # The loop of a notebook runs here. An interrupt stops the job as Ctrl-C stops the command.
             code, _ = in_a_thread(job, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else job()
-        answers = _answers(output)
-    if code == INTERRUPTED:
-        raise KeyboardInterrupt
-    unsent = None, "it was not sent: the run has ended before"
-    columns = [_read(schema, *answers.get(str(line["custom_id"]), unsent)) for line in lines]
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        with Answers(path) as answers:
+            columns = [_read(schema, *answers.of(line["custom_id"])) for line in lines]
+    if written is not None:
+        bare = [{name: value for name, value in row.items() if name not in (into, "error")} for row in found]
+        pairs = [(line["custom_id"], row) for line, row in zip(lines, bare, strict=True)]
+        written.write(lambda: nullcontext(iter(pairs)), partial(_read, schema))
     return table(found, {into: [text for text, _ in columns], "error": [error for _, error in columns]})
+
+
+def _awaited(function: Callable[_P, _R]) -> Callable[_P, Coroutine[Any, Any, _R]]:
+    """The function in a thread, for a program with an event loop."""
+
+    @wraps(function)
+    async def awaited(*args: _P.args, **options: _P.kwargs) -> _R:
+        inside: list[int] = []
+        returned: list[_R] = []
+
+        def work() -> None:
+            inside.append(threading.get_ident())
+            with suppress(KeyboardInterrupt):  # no future may hold it
+                returned.append(function(*args, **options))
+
+        ran = asyncio.get_running_loop().run_in_executor(None, copy_context().run, work)
+        cancelled = pending = False
+        while not ran.done():
+            try:
+                await asyncio.wait([ran], timeout=LOOK_S if pending else None)
+            except asyncio.CancelledError:
+                cancelled = pending = True
+            if pending:
+                from paceline.batch.runner import interrupts
+
+                if (stop := interrupts.get(inside[0]) if inside else None) is not None:
+                    stop()
+                    pending = False
+        if cancelled:
+            ran.exception()
+            raise asyncio.CancelledError
+        ran.result()
+        return returned[0]
+
+    awaited.__name__ = awaited.__qualname__ = "arun"
+    awaited.__doc__ = """The same as :func:`run`, to await where an event loop runs, which goes on meanwhile.
+
+    A cancellation stops the run as an interrupt does: requests in flight may finish, and the journal has what was answered.
+    """
+    return awaited
+
+
+arun = _awaited(run)
+
+
+def _places(
+    journal: str | os.PathLike[str] | None, output: str | os.PathLike[str] | None, into: str
+) -> tuple[str | None, Table | None]:
+    """The path of the journal, and the table that is written at the end.
+
+    Raises:
+        PacelineError: A file of something else is in the way, or it is no table.
+    """
+    kept = None if journal is None else os.fspath(journal)
+    if output is None:
+        return kept, None
+    table = Table.at(os.fspath(output), into, kept)
+    if table is None:
+        raise QuotaError(f"output is {os.fspath(output)!r}: its name must end with .csv, .tsv or .parquet")
+    table.require_own()
+    return table.journal, table
 
 
 def _schema_of(schema: Any) -> Mapping[str, Any] | None:
@@ -165,33 +254,3 @@ def _appended(table: Any) -> _Table:
         return made
 
     return appended
-
-
-def _answers(path: Path) -> dict[str, tuple[str | None, str | None]]:
-    """The text or the error of each request by its id; the last record of an id holds."""
-    found: dict[str, tuple[str | None, str | None]] = {}
-    if not path.exists():
-        return found
-    with path.open("rb") as records:
-        for record in map(json.loads, records):
-            error = record["error"]
-            text = None if error else text_of(record["response"]["body"])
-            found[str(record["custom_id"])] = text, error and f"{error['code']}: {error['message']}"
-    return found
-
-
-def text_of(body: Mapping[str, Any]) -> str:
-    """The text of an answer of OpenAI's chat or Responses API, Anthropic or Gemini; of others, its JSON."""
-    parts: list[Any]
-    match body:
-        case {"choices": [{"message": {"content": str(text)}}, *_]}:
-            return text
-        case {"content": list(parts)}:
-            pass
-        case {"candidates": [{"content": {"parts": list(parts)}}, *_]}:
-            pass
-        case {"output": list(items)}:
-            parts = [part for item in items for part in item.get("content") or ()]
-        case _:
-            return json.dumps(body)
-    return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))

@@ -60,6 +60,7 @@ class Tally:
         store: Where the quotas are kept; ``None``: in this process.
         doubtful: Answers of earlier runs that have status 200 and are no results.
         bill: Counts what answers cost.
+        keeps: Whether the output is there after the run: no line names one that is not, or tells how to go on.
     """
 
     requests: int = 0
@@ -75,6 +76,7 @@ class Tally:
     doubtful: int = 0
     about: str = ""
     bill: Bill = field(default_factory=lambda: Bill({}))
+    keeps: bool = True
     started_s: float = field(default_factory=time.monotonic)
     started_cpu_s: float = field(default_factory=time.process_time)
 
@@ -96,6 +98,8 @@ class Tally:
 
     def remedies(self) -> Iterator[str]:
         """What sends the requests without an answer again."""
+        if not self.keeps:
+            return
         unread = self.errors[UNREAD]
         if self.failed > unread:
             yield "the same command again sends the failed requests once more"
@@ -137,7 +141,7 @@ class Tally:
             **self.bill.report(),
             "pools": pools,
             "store": self.store,
-            "output": output,
+            "output": output if self.keeps else None,
             "interrupted": interrupted,
         }
 
@@ -196,10 +200,11 @@ def in_words(report: dict[str, Any], left: int, about: str = "") -> list[str]:
     parts += [f"{about}{left:,} not sent"] if left else []
     waits = f"wait in the queue p50 {report['wait_p50_s']:.2f} s, p99 {report['wait_p99_s']:.2f} s"
     cpu = f"; {report['cpu_us_per_request']:,} us of CPU for each" if report["ok"] + report["failed"] else ""
+    where = f"; answers are in {report['output']}" if report["output"] else ""
     return [
         f"{about}{report['requests']:,} requests: {', '.join(parts)}, in {in_time(report['seconds'])}{speed}",
         f"{report['attempts']:,} attempts, {report['refused']:,} of them refused with a 429; {waits}{cpu}",
-        f"{report['input_tokens']:,} tokens in, {report['output_tokens']:,} out; answers are in {report['output']}",
+        f"{report['input_tokens']:,} tokens in, {report['output_tokens']:,} out{where}",
     ]
 
 

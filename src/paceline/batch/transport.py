@@ -17,6 +17,7 @@ from aiohttp.http_exceptions import ContentEncodingError
 from yarl import URL
 
 from paceline.batch.address import joined
+from paceline.batch.files import filled, refers
 from paceline.batch.reach import Reach, origin, system_words
 from paceline.batch.redact import Secrets
 from paceline.batch.results import read_body
@@ -166,9 +167,12 @@ class Sender:
             NotDecodedError: The answer is not what its content encoding says.
             DistrustedError: The certificate is not trusted, and another attempt would not change that.
             PausedError: Nothing may be sent now.
+            GoneError: A file of the request cannot be read any more.
         """
         if self._paused():
             raise PausedError
+        if refers(content):
+            content = await asyncio.to_thread(filled, content)
         assert self.post is not None
         task = asyncio.current_task()
         assert task is not None

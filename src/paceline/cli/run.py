@@ -25,7 +25,10 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
 @click.command(epilog=EPILOG)
 @click.argument("source", metavar="INPUT")
 @click.option(
-    "-o", "--output", help="The file of answers; INPUT with .results.jsonl by default, - for standard output."
+    "-o",
+    "--output",
+    help="The file of answers; INPUT with .results.jsonl by default, - for standard output. With the end .csv, .tsv or .parquet"
+    " the rows with their answers, at the end of the run.",
 )
 @options.BASE_URL
 @click.option("--provider", help="The provider; by address or format when not given.")
@@ -41,6 +44,10 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
 @click.option("--column", help="The column of the prompts; 'prompt' or 'messages' by default.")
 @click.option("--template", metavar="TEXT", help="The prompt, with columns in braces: 'Translate: {text}'.")
 @click.option("--key", help="The column with the identity of a row; 'custom_id', 'id' or 'key' by default.")
+@click.option(
+    "--files", metavar="NAME", multiple=True, help="A column with the paths of images or PDF files. Can be repeated."
+)
+@click.option("--into", default="answer", help="The column of the answers in a table; 'answer' by default.")
 @click.option("--max-tokens", type=click.IntRange(1), help="The most tokens of an answer.")
 @click.option("--max-attempts", type=int, help="HTTP attempts for one request; 6 by default.")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds for one HTTP answer; 600 by default.")
@@ -99,6 +106,8 @@ def command(
     column: str | None,
     template: str | None,
     key: str | None,
+    files: tuple[str, ...],
+    into: str,
     max_tokens: int | None,
     restart: bool,
     repair: bool,
@@ -140,7 +149,8 @@ def command(
             deadline_s=deadline,
             batch_lines=batch_lines,
             batch_queue=batch_queue,
-            form=Form(model, column, template, key, max_tokens),
+            form=Form(model, column, template, key, max_tokens, files=files),
+            into=into,
         )
         raise_files()
         gc.freeze()  # what is imported stays; most of the rest is freed by its last reference

@@ -14,6 +14,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Coroutine,
     Generator,
     Iterable,
     Mapping,
@@ -73,8 +74,11 @@ class Results(list[R | None]):
         self.errors: dict[int, Exception] = {done.index: done.error for done in ordered if done.error is not None}
 
 
-class Map(Generic[T, R]):
-    """The calls of :func:`map`: ``await`` gives all results in order, ``async for`` each one as it comes."""
+class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
+    """The calls of :func:`map`: ``await`` gives all results in order, ``async for`` each one as it comes.
+
+    It is a coroutine for all results, so that ``asyncio.run`` and ``asyncio.create_task`` take it.
+    """
 
     def __init__(
         self,
@@ -106,9 +110,29 @@ class Map(Generic[T, R]):
         self._most = concurrency or (MOST_THREADS if self._in_threads else MOST)
         self._progress = progress
         self._begun = False
+        self._awaited: Coroutine[Any, Any, Results[R]] | None = None
 
     def __await__(self) -> Generator[Any, None, Results[R]]:
         return self._collected().__await__()
+
+    def send(self, value: Any) -> Any:
+        """See :class:`collections.abc.Coroutine`."""
+        return self._coroutine().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """See :class:`collections.abc.Coroutine`."""
+        return self._coroutine().throw(*error)
+
+    def close(self) -> None:
+        """See :class:`collections.abc.Coroutine`."""
+        if self._awaited is not None:
+            self._awaited.close()
+
+    def _coroutine(self) -> Coroutine[Any, Any, Results[R]]:
+        """All results, for an event loop that runs this object itself."""
+        if self._awaited is None:
+            self._awaited = self._collected()
+        return self._awaited
 
     async def _collected(self) -> Results[R]:
         async with aclosing(self._each()) as dones:
@@ -327,8 +351,8 @@ def map(  # noqa: A001
         progress: Whether to show a bar, if tqdm is installed; otherwise a line every ten seconds, on standard error.
 
     Returns:
-        An object to await for :class:`Results`, or to iterate over with ``async for`` for a :class:`Done` of each item. Its end
-        of the iteration warns of exceptions.
+        A coroutine for :class:`Results`, to await or to give to ``asyncio.run``; or to iterate over with ``async for`` for a
+        :class:`Done` of each item. The end of the iteration warns of exceptions.
 
     Raises:
         TypeError: ``items`` is a table, a mapping or a text, or ``function`` is none.

@@ -43,18 +43,25 @@ current_lane: ContextVar[LaneName] = ContextVar("paceline_lane", default=DEFAULT
 
 
 @contextmanager
-def lane(name: str, *, weight: float | None = None, priority: int | None = None) -> Iterator[None]:
+def lane(name: str | LaneSpec, *, weight: float | None = None, priority: int | None = None) -> Iterator[None]:
     """Acquire everything inside the block through the lane ``name``, also inside SDKs.
 
     Args:
-        name: The lane.
+        name: The lane. A :class:`LaneSpec` brings its weight and its priority; its limits hold where ``Limiter(lanes=...)`` has it.
         weight: Its share among busy lanes of the same priority; by default as in ``Limiter(lanes=...)``, or 1.
         priority: A higher one always goes first; the latest value holds for the whole lane. By default as in
             ``Limiter(lanes=...)``, or 0.
 
     Raises:
-        QuotaError: The name is empty, the weight is not above 0, or the priority is not a whole number.
+        QuotaError: The name is no text or empty, the weight is not above 0, or the priority is not a whole number.
     """
+    if isinstance(name, LaneSpec):
+        weight, priority = name.weight if weight is None else weight, name.priority if priority is None else priority
+        name = name.name
+    if not isinstance(name, str):
+        raise QuotaError(
+            f"the name of a lane is a {type(name).__name__}: give a text, e.g. lane('wrap'), or a LaneSpec"
+        )
     _ = Lanes()[name, weight, priority]  # invalid values raise here
     token = current_lane.set((name, weight, priority))
     try:

@@ -1,0 +1,231 @@
+"""The rows of an input with their answers, as a CSV or Parquet file.
+
+It is made at the end of a run, whole, from the JSON lines that the run has written. Those are its journal: the same command goes on from them.
+"""
+# ruff: noqa: PTH110, PTH112, PTH123  (paths are strings, as in results.py)
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import islice
+from math import isnan
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Self
+
+from paceline.batch.results import OutputError
+from paceline.core.results import QuotaError
+from paceline.pacing.durable import replacing
+
+ENDS: Final = (".csv", ".tsv", ".parquet")
+"""The ends of the names of tables."""
+
+CHUNK: Final = 10_000
+"""Rows that are made columns at a time: Python's objects take several times the memory of a column."""
+
+UNSENT: Final = None, "it was not sent: the run has ended before"
+
+Rows = Callable[[], AbstractContextManager[Iterator[tuple[str | int | None, Mapping[str, Any]]]]]
+"""Opens the rows, each with the id of its request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A file of rows and answers.
+
+    Attributes:
+        path: Its path.
+        into: Its column with the texts of the answers.
+        journal: The answers as they come.
+    """
+
+    path: str
+    into: str
+    journal: str
+
+    @classmethod
+    def at(cls, path: str | None, into: str, journal: str | None = None) -> Table | None:
+        """The table with this path; ``None`` if its name is none of a table.
+
+        Raises:
+            QuotaError: The package is missing that writes it.
+        """
+        if path is None or not path.lower().endswith(ENDS):
+            return None
+        if path.lower().endswith(".parquet"):
+            try:
+                import_module("pyarrow.parquet")
+            except ImportError:
+                raise QuotaError(f"{path}: a Parquet file needs pyarrow: pip install pyarrow") from None
+        return cls(path, into, journal or f"{path}.results.jsonl")
+
+    def require_own(self) -> None:
+        """Refuse to replace a file of something else.
+
+        Raises:
+            OutputError: There is a file, and no journal that it may be from; or a folder.
+        """
+        if os.path.isdir(self.path):
+            raise OutputError(f"{self.path}: it is a folder; name a file with -o")
+        if os.path.exists(self.path) and not os.path.exists(self.journal):
+            raise OutputError(
+                f"{self.path}: this file is of no run that can go on (there is no {self.journal}): move it away, or choose "
+                "another output with -o"
+            )
+
+    def require_column(self, rows: Rows) -> None:
+        """Refuse to replace a column of the input.
+
+        Raises:
+            QuotaError: The rows have the column of the answers.
+        """
+        with rows() as found:
+            first = next(found, (None, {}))[1]
+        if self.into in first:
+            raise QuotaError(
+                f"the rows have a column {self.into!r} already: name the one of the answers, e.g. --into reply"
+            )
+
+    def write(self, rows: Rows, read: Callable[[str | None, str | None], tuple[Any, str | None]] | None = None) -> int:
+        """Write all rows, in place of an earlier file; return how many.
+
+        Args:
+            rows: The rows.
+            read: Makes the answer and the error of a row of the text and the error in the journal.
+
+        Raises:
+            OutputError: It cannot be written; an earlier file is unchanged.
+        """
+
+        def whole(given: Iterator[tuple[str | int | None, Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:
+            for custom_id, row in given:
+                found = answers.of(custom_id)
+                text, error = found if read is None else read(*found)
+                yield {**row, self.into: text, "error" if "error" not in row else f"{self.into}_error": error}
+
+        try:
+            like = self.journal if os.path.exists(self.journal) else ""
+            with Answers(self.journal) as answers, replacing(self.path, like=like) as file:
+                if self.path.lower().endswith(".parquet"):
+                    with rows() as given:
+                        return _parquet(file, whole(given))
+                with rows() as given:
+                    names = list(dict.fromkeys(name for row in whole(given) for name in row))
+                with rows() as given:
+                    return _csv(file, names, whole(given), "\t" if self.path.lower().endswith(".tsv") else ",")
+        except (OSError, EOFError, ValueError, TypeError, NotImplementedError, csv.Error, QuotaError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise OutputError(
+                f"{self.path} cannot be written: {reason}; the answers are in {self.journal}, and the same command writes it"
+            ) from None
+
+
+def _csv(file: BinaryIO, names: list[str], rows: Iterator[dict[str, Any]], separator: str) -> int:
+    count, text = 0, io.TextIOWrapper(file, "utf-8", "replace", newline="")
+    writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow([_cell(row.get(name)) for name in names])
+        count += 1
+    text.detach()
+    return count
+
+
+def _cell(value: Any) -> Any:
+    """A value in a CSV file: lists and objects as JSON, nothing for a missing value."""
+    if is_missing(value):
+        return ""
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else value
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value of a table is none: ``None``, nan, or those of pandas."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and isnan(value))
+
+
+def _parquet(file: BinaryIO, rows: Iterator[dict[str, Any]]) -> int:
+    arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    tables = []
+    while chunk := list(islice(rows, CHUNK)):
+        names = dict.fromkeys(name for row in chunk for name in row)
+        tables.append(arrow.table({name: _column(arrow, [row.get(name) for row in chunk]) for name in names}))
+    for name in dict.fromkeys(name for table in tables for name in table.column_names):
+        kinds = [arrow.schema([table.schema.field(name)]) for table in tables if name in table.column_names]
+        try:
+            arrow.unify_schemas(kinds, promote_options="permissive")
+        except (arrow.ArrowInvalid, arrow.ArrowTypeError):
+            tables = [_as_text(arrow, table, name) for table in tables]
+    whole = arrow.concat_tables(tables, promote_options="permissive")
+    parquet.write_table(whole, file)
+    return int(whole.num_rows)
+
+
+def _column(arrow: Any, values: list[Any]) -> Any:
+    """A column; of values of several kinds, their JSON."""
+    try:
+        return arrow.array(values, from_pandas=True)
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError):
+        return arrow.array([None if is_missing(value) else _text(value) for value in values], arrow.string())
+
+
+def _as_text(arrow: Any, table: Any, name: str) -> Any:
+    """The table with the JSON of a column."""
+    if name not in table.column_names:
+        return table
+    texts = [None if value is None else _text(value) for value in table[name].to_pylist()]
+    return table.set_column(table.column_names.index(name), name, arrow.array(texts, arrow.string()))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+class Answers:
+    """The answers in the output of a run, by the id of the request; the last record of an id holds. A context manager."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = open(path, "rb") if os.path.exists(path) else io.BytesIO()  # noqa: SIM115
+        self._at: dict[str, int] = {}  # memory has the places alone
+        at = 0
+        for raw in self._file:
+            self._at[str(json.loads(raw)["custom_id"])] = at
+            at += len(raw)
+
+    def of(self, custom_id: str | int | None) -> tuple[str | None, str | None]:
+        """The text of an answer, or the error."""
+        at = self._at.get(str(custom_id))
+        if at is None:
+            return UNSENT
+        self._file.seek(at)
+        record = json.loads(self._file.readline())
+        error = record["error"]
+        return None if error else text_of(record["response"]["body"]), error and f"{error['code']}: {error['message']}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._file.close()
+
+
+def text_of(body: Mapping[str, Any]) -> str:
+    """The text of an answer of OpenAI's chat or Responses API, Anthropic or Gemini; of others, its JSON."""
+    parts: list[Any]
+    match body:
+        case {"choices": [{"message": {"content": str(text)}}, *_]}:
+            return text
+        case {"content": list(parts)}:
+            pass
+        case {"candidates": [{"content": {"parts": list(parts)}}, *_]}:
+            pass
+        case {"output": list(items)}:
+            parts = [part for item in items for part in item.get("content") or ()]
+        case _:
+            return json.dumps(body)
+    return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))

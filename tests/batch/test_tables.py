@@ -1,0 +1,180 @@
+"""Rows with their answers as a CSV or Parquet file."""
+
+import csv
+import gzip
+import json
+import math
+
+import pytest
+from batch_helpers import FAST, call, chat, read_answers
+
+import paceline
+from paceline.batch import tables
+from paceline.batch.results import OutputError
+from paceline.batch.tables import Table
+from paceline.core.results import QuotaError
+
+TEXT = 'id,text\n1,"Why, and\nhow?"\n2,Grüße\n3,三\n'
+WORDS = ("--model", "gpt-5", "--column", "text")
+
+
+def read(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+
+
+@pytest.fixture
+def run(tmp_path, emulator, monkeypatch):
+    """Runs the command over a file with this content; returns what it has said."""
+
+    def run(content, *words, name="in.csv", output="out.csv", code=0):
+        source = tmp_path / name
+        source.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return call(source, "-o", tmp_path / output, *words, base_url=emulator.base_url, code=code)[1]
+
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    return run
+
+
+@pytest.mark.parametrize("output", ["out.csv", "out.tsv", "OUT.CSV"])
+def test_rows_in_their_order_with_their_answers(run, tmp_path, output):
+    said = run(TEXT, *WORDS, output=output)
+    rows = read(tmp_path / output)
+    assert [row["text"] for row in rows] == ["Why, and\nhow?", "Grüße", "三"]
+    assert all(row["answer"] and row["error"] == "" for row in rows)
+    assert f"3 rows with their answers are in {tmp_path / output}" in said
+
+
+def test_the_same_command_goes_on(run, tmp_path, emulator):
+    run(TEXT, *WORDS)
+    first, sent = read(tmp_path / "out.csv"), emulator.tally()["admitted"]
+    (tmp_path / "out.csv").unlink()
+    run(TEXT + "4,more\n", *WORDS)
+    assert read(tmp_path / "out.csv")[:3] == first
+    assert len(read(tmp_path / "out.csv")) == 4
+    assert emulator.tally()["admitted"] == sent + 1
+    assert len(read_answers(tmp_path / "out.csv.results.jsonl")) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (gzip.compress(TEXT.encode()), "in.csv.gz"),
+        (TEXT.encode("utf-16"), "in.csv"),
+        (json.dumps([{"id": 1, "text": "a"}, {"id": 2, "text": "b", "more": [1, {"a": "ü"}]}, {"id": 3, "text": "c"}]), "in.json"),
+    ],
+    ids=["gzip", "utf-16", "array"],
+)  # fmt: skip
+def test_inputs_in_any_form(run, tmp_path, content, name):
+    run(content, *WORDS, name=name)
+    rows = read(tmp_path / "out.csv")
+    assert [row["id"] for row in rows] == ["1", "2", "3"]
+    assert all(row["answer"] for row in rows)
+    assert name != "in.json" or [row["more"] for row in rows] == ["", '[1, {"a": "ü"}]', ""]
+
+
+def test_whole_requests_have_their_ids(run, tmp_path):
+    run("".join(json.dumps(chat(f"r{n}")) + "\n" for n in range(3)))
+    rows = read(tmp_path / "out.csv")
+    assert [row["custom_id"] for row in rows] == ["r0", "r1", "r2"]
+    assert all(row["answer"] for row in rows)
+
+
+def test_a_shard_has_its_rows(run, tmp_path):
+    run(TEXT, *WORDS, "--shard", "2/2")
+    assert [row["id"] for row in read(tmp_path / "out.csv")] == ["2"]
+
+
+def test_errors_are_in_the_table(run, tmp_path, emulator):
+    emulator.reset(latency_s=0.0, money_after=1, limits={"*": FAST})
+    run(TEXT, *WORDS, "--workers", 1, code=1)
+    errors = [row["error"] for row in read(tmp_path / "out.csv")]
+    assert errors[0] == ""
+    assert errors[2] == "it was not sent: the run has ended before"
+
+
+def test_a_table_of_something_else_stays(run, tmp_path):
+    (tmp_path / "out.csv").write_text("mine\n")
+    assert "this file is of no run that can go on" in run(TEXT, *WORDS, code=2)
+    assert "this is the input" in run(TEXT, *WORDS, output="in.csv", code=2)
+    (tmp_path / "folder.csv").mkdir()
+    assert "it is a folder" in run(TEXT, *WORDS, output="folder.csv", code=2)
+    assert (tmp_path / "out.csv").read_text() == "mine\n"
+
+
+def test_a_column_of_the_input_stays(run, tmp_path, emulator):
+    before, content = emulator.tally()["admitted"], "id,text,answer,error\n1,a,gold,b\n"
+    assert "have a column 'answer' already" in run(content, *WORDS, code=2)
+    assert emulator.tally()["admitted"] == before
+    run(content, *WORDS, "--into", "reply")
+    (row,) = read(tmp_path / "out.csv")
+    assert (row["answer"], row["error"], row["reply_error"]) == ("gold", "b", "")
+    assert row["reply"]
+
+
+def test_a_table_that_cannot_be_written_loses_no_answer(run, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tables, "_csv", fail)
+    said = run(TEXT, *WORDS, code=1)
+    assert "out.csv cannot be written: No space left on device; the answers are in " in said
+    assert not (tmp_path / "out.csv").exists()
+    assert len(read_answers(tmp_path / "out.csv.results.jsonl")) == 3
+
+
+class TestParquet:
+    @pytest.fixture
+    def parquet(self):
+        return pytest.importorskip("pyarrow.parquet")
+
+    def test_rows_keep_their_types(self, parquet, run, tmp_path, monkeypatch):
+        monkeypatch.setattr(tables, "CHUNK", 2)
+        rows = [{"id": n, "text": "a", "some": [n], "mixed": n if n < 2 else "b", "late": None} for n in range(5)]
+        rows[4]["late"] = 1.5
+        rows[3]["mixed"] = [1]
+        run("".join(json.dumps(row) + "\n" for row in rows), *WORDS, name="in.jsonl", output="out.parquet")
+        found = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+        assert [row["id"] for row in found] == [0, 1, 2, 3, 4]
+        assert [row["some"] for row in found] == [[0], [1], [2], [3], [4]]
+        assert [row["mixed"] for row in found] == ["0", "1", "b", "[1]", "b"]
+        assert [row["late"] for row in found] == [None] * 4 + [1.5]
+        assert all(row["answer"] and row["error"] is None for row in found)
+
+    def test_a_missing_package_is_named_first(self, monkeypatch):
+        monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+        with pytest.raises(QuotaError, match="a Parquet file needs pyarrow: pip install pyarrow"):
+            Table.at("out.parquet", "answer")
+
+
+class TestFromPython:
+    @pytest.fixture
+    def ask(self, emulator, monkeypatch):
+        monkeypatch.setenv("OPENAI_API_KEY", "key")
+
+        def ask(rows, **options):
+            settings = {"base_url": emulator.base_url, "limits": {"*": FAST}, "model": "gpt-5", "progress": False}
+            return paceline.run(rows, **settings | options)
+
+        return ask
+
+    def test_a_table_and_its_journal(self, ask, tmp_path, emulator):
+        rows = [{"prompt": "a", "number": math.nan}, {"prompt": "b", "number": 2}]
+        first = ask(rows, output=tmp_path / "out.csv")
+        found, sent = read(tmp_path / "out.csv"), emulator.tally()["admitted"]
+        assert [row["answer"] for row in found] == [row["answer"] for row in first]
+        assert [row["number"] for row in found] == ["", "2"]
+        again = ask(first, output=tmp_path / "out.csv")
+        assert (read(tmp_path / "out.csv"), emulator.tally()["admitted"]) == (found, sent)
+        assert len(again) == 2
+
+    def test_a_journal_of_its_own(self, ask, tmp_path):
+        ask([{"prompt": "a"}], output=tmp_path / "out.tsv", journal=tmp_path / "answers.jsonl")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl", "out.tsv"]
+
+    def test_what_is_no_table(self, ask, tmp_path):
+        with pytest.raises(QuotaError, match=r"its name must end with .csv, .tsv or .parquet"):
+            ask([{"prompt": "a"}], output=tmp_path / "out.xlsx")
+        (tmp_path / "out.csv").write_text("mine")
+        with pytest.raises(OutputError, match="this file is of no run"):
+            ask([{"prompt": "a"}], output=tmp_path / "out.csv")
