@@ -39,7 +39,7 @@ RULES: dict[str, set[str]] = {
     "testing": {"core", "pacing", "shared", "stores", "emulator"},
     "integrations": LOCAL | {"stores", "config", "limiter", "batch"},
     "launcher": LOCAL | {"limiter", "integrations"},
-    "batch": LOCAL | {"shared", "stores", "config", "limiter", "planner"},
+    "batch": LOCAL | {"shared", "stores", "config", "limiter", "planner", "data"},
     "check": LOCAL | {"config", "limiter"},
     "data": {"core", "pacing", "stores"},
     "gateway": LOCAL | {"config", "limiter", "telemetry"},
