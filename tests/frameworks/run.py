@@ -37,7 +37,7 @@ SOAK = {
     "beam": "400 MB",
     "browser": "needs Debian's Chromium",
     "crewai": "1 GB",
-    "engines": "1.1 GB with Spark, which needs java 17; five minutes of real time",
+    "engines": "0.9 GB with Spark, which needs java 17; five minutes of real time",
     "gateway_js": "needs node and npm",
     "gateway_litellm": "250 MB; litellm is tested without the gateway, too",
     "massgen": "1.4 GB, minutes to install and to test",

@@ -66,7 +66,7 @@ def open_place(name: str, store_url: str | None, keep_s: float | None = None) ->
     Args:
         name: A name, for a journal where the quotas are: in that Redis, or in a file beside that file. Or ``sqlite:PATH``.
         store_url: The store of the shared quotas.
-        keep_s: How long an entry is kept; by default seven days in a Redis, and for ever in a file.
+        keep_s: For how many seconds an entry is kept. By default a Redis keeps it for seven days, and a file has no bound.
 
     Raises:
         QuotaError: The name cannot be one.
