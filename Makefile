@@ -8,10 +8,11 @@ READY   := $(VENV)/.ready
 PIP     := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INSTALL := $(BIN)/python $(PIP)
 DOCS    := .venv-docs
+PACKAGE := .venv-package
 # Bytecode is written once, and not compiled again by each process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test test-all coverage mutants frameworks frameworks-soak windows lint docs bench bench-peers bench-speeds soak seeds clean
+.PHONY: demo serve test test-all coverage mutants frameworks frameworks-soak windows lint docs package bench bench-peers bench-speeds soak seeds clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -64,6 +65,17 @@ docs: $(DOCS)/.ready  ## the documentation as a site, in site/; a warning is an 
 	$(DOCS)/bin/zensical build --strict --clean --config-file mkdocs.yml
 	$(DOCS)/bin/python docs/site/build.py --check site
 
+package:  ## what is published, in dist/, checked; RELEASE=v0.1.0 also that it can be published as that. And its dependencies as an SBOM
+	$(PYTHON) -m venv --clear $(PACKAGE)
+	$(PACKAGE)/bin/python $(PIP) "pip>=25.1" && $(PACKAGE)/bin/python $(PIP) --group package
+	rm -rf dist && $(PACKAGE)/bin/python -m build --outdir dist
+	$(PACKAGE)/bin/twine check --strict dist/* && $(PACKAGE)/bin/check-wheel-contents dist && $(PACKAGE)/bin/pyroma --min 10 dist/*.tar.gz
+	$(PYTHON) -m venv --clear $(PACKAGE)-installed
+	$(PACKAGE)-installed/bin/python $(PIP) "$$(echo dist/*.whl)[all]"
+	mkdir -p build && $(PACKAGE)/bin/cyclonedx-py environment --output-file build/sbom.json $(PACKAGE)-installed/bin/python
+	test -z "$(RELEASE)" || test -e "dist/paceline-$(RELEASE:v%=%).tar.gz"  # the tag is the version
+	test -z "$(RELEASE)" || ! grep -n example.org pyproject.toml SECURITY.md  # RELEASING.md, step 1
+
 bench: bench-peers bench-speeds  ## both; two hours and three quarters
 
 bench-peers: $(READY)  ## paceline beside its peers on the same workloads: docs/benchmarks_peers.md; two hours and a quarter
@@ -80,4 +92,4 @@ seeds: $(READY)  ## random worlds: 10,000 seeds; COUNT=500 START=10000 for other
 	$(BIN)/python -m tests.simulation.seeds --start $(or $(START),0) --count $(or $(COUNT),10000) --jobs $(WORKERS)
 
 clean:
-	rm -rf $(VENV) $(DOCS) .venv-frameworks mutants build dist site .cache .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(DOCS) $(PACKAGE) $(PACKAGE)-installed .venv-frameworks mutants build dist site .cache .mypy_cache .ruff_cache .pytest_cache

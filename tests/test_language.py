@@ -12,7 +12,10 @@ WORDS = re.compile(
 SUFFIXES = {".py", ".lua", ".toml", ".md"}
 FILES = [
     *(path for folder in ("src", "docs") for path in sorted((ROOT / folder).rglob("*")) if path.suffix in SUFFIXES),
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "pyproject.toml")),
+    *(
+        ROOT / name
+        for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md", "pyproject.toml")
+    ),
 ]
 
 

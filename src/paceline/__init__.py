@@ -1,9 +1,11 @@
-"""Keep LLM traffic exactly at the speed that the provider allows: hundreds of workers, no 429s, and no starvation."""
+"""Many requests to an LLM API, at exactly the speed that the provider allows: no avoidable 429s, no starvation."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from paceline.batch.rows import run

@@ -19,7 +19,7 @@ import figures
 
 from paceline.cli.app import COMMANDS
 
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+LINKED = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "RELEASING.md", "SECURITY.md"))]
 LINK = re.compile(r"(?<!`)\]\(((?!https?:)[^)\s]+)\)")
 
 

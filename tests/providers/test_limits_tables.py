@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -193,6 +194,18 @@ def test_the_command_shows_a_provider_and_a_model():
     record = json.loads(result.stdout)
     assert record["quotas"] == ["5k requests/min", "450k tokens/min"]
     assert (record["pool"], record["tier"], record["as_of"]) == ("openai/gpt-4o", "tier_2", "2026-09-20")
+
+
+@pytest.mark.parametrize("provider", known_providers())
+def test_a_terminal_of_80_columns_shows_each_row_whole(provider, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # for rich, a terminal
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = re.sub(r"\x1b\[[\d;]*m", "", run(provider).stdout)
+    table, _, notes = shown.partition("\n\n")
+    assert max(map(len, table.splitlines())) <= 80
+    assert "\u2026" not in table
+    assert set(re.findall(r"\[\d+\]", table)) == set(re.findall(r"^\[\d+\]", notes, re.MULTILINE))
+    assert table.startswith(provider)
 
 
 def test_the_command_suggests():

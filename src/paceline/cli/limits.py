@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,8 @@ def command(provider: str | None, model: str | None, tier: str | None, *, as_jso
     Without PROVIDER: every provider that has a table. With PROVIDER: every model of its table. With MODEL: the limits
     of that model. PROVIDER can be PROVIDER/MODEL, or a model alone: then every provider is shown that lists it.
     """
+    from rich.console import Console
+
     from paceline.providers.registry import maker
     from paceline.providers.tables import tiers
 
@@ -43,19 +46,38 @@ def command(provider: str | None, model: str | None, tier: str | None, *, as_jso
         for name, published in rows:
             click.echo(json.dumps(_record(name, published, today)))
         return
-    header = ("model", "tier", "limits", "pool", "confidence", "as of", "source")
-    cells = [
-        (name, row.tier, ", ".join(map(str, row.quotas)), row.pool, row.confidence, _as_of(row, today), row.source)
-        for name, row in rows
-    ]
-    if print_table(header, cells):
-        click.echo("Answers correct these limits while a program runs.")
+    if Console().is_terminal:
+        _show(rows, today)
+    else:
+        cells = [
+            (name, row.tier, ", ".join(map(str, row.quotas)), row.pool, row.confidence, _as_of(row, today), row.source)
+            for name, row in rows
+        ]
+        print_table(("model", "tier", "limits", "pool", "confidence", "as of", "source"), cells)
     assumed = [name for name, row in rows if _kind(row) is SourceKind.ASSUMED]
     if assumed:
         lowest = tier is None and any(len(tiers(name.partition("/")[0])) > 1 for name in assumed)
         which = assumed[0] if len(assumed) == 1 else "MODEL"
         why = "no --tier was named, so the lowest is assumed; " if lowest else ""
         click.echo(f"{why}`paceline check {which}` asks the provider for the limits of your key", err=True)
+
+
+def _show(rows: Sequence[tuple[str, Published]], today: date) -> None:
+    """A table that fits a terminal of 80 columns: what all rows share stands above it once, where they come from below it."""
+    origins = [f"{row.confidence}, {_as_of(row, today)}: {row.source}" for _, row in rows]
+    notes = {origin: number for number, origin in enumerate(dict.fromkeys(origins), 1)}
+    providers, tiers = {name.partition("/")[0] for name, _ in rows}, {row.tier for _, row in rows}
+    cells = []
+    for (name, row), origin in zip(rows, origins, strict=True):
+        model = name.partition("/")[2]
+        shown = f"{name if len(providers) > 1 else model}{'' if row.pool == model else f' (of {row.pool})'}"
+        tier = [row.tier] if len(tiers) > 1 else []
+        cells.append((shown, *tier, ", ".join(map(str, row.quotas)), f"[{notes[origin]}]"))
+    if len(providers) == 1:
+        click.echo(", ".join([*providers, *(tiers if len(tiers) == 1 else [])]))
+    print_table(("model", *(["tier"] if len(tiers) > 1 else []), "limits", "from"), cells)
+    click.echo("\n" + "\n".join(f"[{number}] {origin}" for origin, number in notes.items()))
+    click.echo("Answers correct these limits while a program runs.")
 
 
 def _asked(provider: str | None, model: str | None) -> list[tuple[str, str | None]]:

@@ -149,7 +149,7 @@ def paced_requests(
 
     Raises:
         QuotaError: An argument is invalid.
-        StoreError: The URL of the store is invalid, has a password, or does not fit the journal.
+        StoreError: The URL of the store is invalid, or has a password.
         ImportError: Ray is not installed.
     """
     data = package("ray.data", REQUIREMENT)
