@@ -124,6 +124,7 @@ def test_a_partition_that_fails_leaves_no_claim(tmp_path):
     db.close()
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_a_child_that_is_forked_has_a_limiter_and_a_journal_of_its_own():
     if "fork" not in multiprocessing.get_all_start_methods():
         pytest.skip("this system has no fork")
