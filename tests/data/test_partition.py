@@ -141,6 +141,14 @@ def test_a_child_that_is_forked_has_a_limiter_and_a_journal_of_its_own():
         assert [row["answer"] for row in json.load(pipe)] == [0, 1, -2, -3]
 
 
+def test_inside_of_an_async_function_of_a_partition_it_would_wait_for_itself():
+    async def call(row):
+        return done([row], len)
+
+    with pytest.warns(paceline.PacelineWarning):
+        assert "would wait for itself" in done(ROWS[:1], call)[0]["error"]
+
+
 def test_old_journals_are_closed():
     for number in range(2 * partitions.KEPT):
         done(ROWS[:1], lambda row: row["id"], f"job-{number}")

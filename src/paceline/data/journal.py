@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from math import inf
 from typing import Any, Protocol, TypeVar
 
@@ -204,7 +205,8 @@ class SharedJournal:
         """See :meth:`Journal.give_up`. It waits for nothing: if it fails, the claim runs out by itself."""
         token = self._let_go(key)
         if token is not None:
-            self._threads.submit(self._place.release, key, token)
+            with suppress(RuntimeError):  # the journal is closed
+                self._threads.submit(self._place.release, key, token)
 
     def close(self) -> None:
         """Close the place; claims that are left run out."""

@@ -179,6 +179,10 @@ class _Process:
         """The results of one partition."""
         from paceline.config import ENV_PREFIX, load_arguments  # which needs an extra
 
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "partition() in an async function of a partition would wait for itself: await paceline.map()"
+            )
         arguments = load_arguments(**{"on_store_failure": "fail_closed", **settings})
         store = _checked(
             arguments["store"],
