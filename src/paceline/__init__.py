@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         TooLargeError,
     )
     from paceline.data.mapping import map, map_sync  # noqa: A004
+    from paceline.data.partition import partition
     from paceline.http.instrument import instrument
     from paceline.limiter.limiter import Limiter
     from paceline.pacing.breaker import BreakerPolicy
@@ -57,6 +58,7 @@ _HOMES = {
     ),
     "paceline.core.quota": ("Quota", "Rule"),
     "paceline.data.mapping": ("map", "map_sync"),
+    "paceline.data.partition": ("partition",),
     "paceline.pacing.retry": ("RetryPolicy",),
     "paceline.pacing.events": ("Event",),
     "paceline.pacing.group": ("Group",),
@@ -76,7 +78,8 @@ __all__ = [
     "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "BudgetError", "Buffer", "Event", "GaveUpError", "Group", "HeaderLimits", "LaneSpec",
     "Later", "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError",
     "QueueFullError", "Quota", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule",
-    "StoreError", "TooLargeError", "Waiting", "arun", "eta", "instrument", "lane", "limits_in", "map", "map_sync", "refusal_of", "run", "status_app",
+    "StoreError", "TooLargeError", "Waiting", "arun", "eta", "instrument", "lane", "limits_in", "map", "map_sync", "partition", "refusal_of", "run",
+    "status_app",
 ]  # fmt: skip
 
 

@@ -84,6 +84,7 @@ line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body
 Path("requests.jsonl").write_text(json.dumps(line))
 subprocess.run(["paceline", "run", "requests.jsonl", "--base-url", os.environ["OPENAI_BASE_URL"]], check=True, capture_output=True)
 """,
+    "docs/engines.md": "import os\nos.environ['PACELINE_STORE'] = f'sqlite:{os.getcwd()}/quotas.db'",
     "docs/stores.md": "quotas = {'jobs': '60 requests/min'}",
     "docs/testing.md": "def my_program(client): client.responses.create(model='gpt-5', input=prompt)",
     "docs/integrations.md": "import anthropic\nother = limiter",
@@ -94,6 +95,13 @@ subprocess.run(["paceline", "run", "requests.jsonl", "--base-url", os.environ["O
 PARSED = {
     ("docs/integrations_frameworks.md", ""): "each framework runs in an environment of its own: tests/frameworks",
     ("docs/ray.md", ""): "tests/frameworks/ray",
+    **dict.fromkeys(
+        [
+            ("docs/engines.md", part)
+            for part in ("mapInPandas", "map_partitions", "map_batches", "pool.map", "app.task", "@task", "SLURM")
+        ],
+        "tests/frameworks/engines and tests/frameworks/ray",
+    ),
     ("docs/stores.md", "redis.Redis(...)"): "needs a Redis: tests/stores",
     ("docs/stores.md", "StoreConformance"): "a test class: tests/stores/test_conformance.py runs that suite",
     ("docs/status.md", "Limiter(...,"): "`...` stands for limits",

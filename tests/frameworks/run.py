@@ -37,10 +37,11 @@ SOAK = {
     "beam": "400 MB",
     "browser": "needs Debian's Chromium",
     "crewai": "1 GB",
+    "engines": "0.9 GB with Spark, which needs java 17; five minutes of real time",
     "gateway_js": "needs node and npm",
     "gateway_litellm": "250 MB; litellm is tested without the gateway, too",
     "massgen": "1.4 GB, minutes to install and to test",
-    "ray": "500 MB, two minutes of real time",
+    "ray": "500 MB, four minutes of real time",
 }
 """Environments that run only when they are named or with ``--soak``, and why. CI runs all others."""
 

@@ -10,8 +10,8 @@ import pytest
 
 from paceline.batch.requests import request_of
 from paceline.config import Config
-from paceline.core.results import PacelineError, QuotaError, StoreError
-from paceline.integrations import ray
+from paceline.core.results import PacelineError, PacelineWarning, QuotaError, StoreError
+from paceline.data import journal
 from paceline.integrations.ray import Actor, Answer, actors_for, key_of, paced_requests, read_line
 
 BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "hello"}]}
@@ -135,9 +135,8 @@ def test_wrong_arguments_are_errors_at_once(monkeypatch, given, words):
 
 
 async def answered(actor, *requests):
-    actor._client.open()
     try:
-        return [await actor._answer(request, {}) for request in requests]
+        return await actor._answers(requests)
     finally:
         await actor._client.close()
 
@@ -149,9 +148,9 @@ async def test_an_answer_is_in_the_journal_before_it_is_passed_on(made, paceline
     [answer] = await answered(actor, request)
     assert (answer.status_code, answer.error_code) == (200, None)
     assert json.loads(answer.response)["choices"]
+    wrong = Answer(error_code="bad_line")
     again = made(base_url=world.base_url, provider="openai")
-    entries = again._journal.look_up([key_of(request)])
-    assert await again._answer(request, entries) == answer
+    assert await answered(again, request, wrong, request) == [answer, wrong, answer]
     assert world.tally()["admitted"] == 1
 
 
@@ -175,18 +174,20 @@ async def test_after_a_refused_key_nothing_more_is_sent(made):
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         actor = made(base_url=f"http://127.0.0.1:{server.server_port}", provider="openai")
         requests = [actor._request(row(custom_id=name)) for name in "ab"]
-        first, second = await answered(actor, *requests)
+        with pytest.warns(PacelineWarning, match="2 calls have raised"):
+            first, second = await answered(actor, *requests)
         server.shutdown()
     assert (first.status_code, first.error_code, second.error_code) == (401, "key_refused", "key_refused")
     assert "sk-a-key" not in str(first)
     assert len(asked) == 1
-    assert actor._journal.look_up([key_of(one) for one in requests]) == {}
+    assert [await actor._journal.begin(key_of(one)) for one in requests] == [None, None]
 
 
-async def test_a_journal_that_is_lost_costs_no_answer(made, monkeypatch, paceline_emulator):
-    monkeypatch.setattr(ray, "JOURNAL_WAIT_S", 0.0)
+async def test_without_its_journal_nothing_is_sent(made, monkeypatch, paceline_emulator):
+    monkeypatch.setattr(journal, "START_S", 0.0)
     world = paceline_emulator(limits={"gpt-5": "500 requests/min"})
     actor = made(base_url=world.base_url, provider="openai")
-    actor._journal.close()
-    [answer] = await answered(actor, actor._request(row()))
-    assert (answer.status_code, answer.error_code) == (200, None)
+    actor._journal._place.close()
+    with pytest.raises(StoreError, match="closed database"):
+        await answered(actor, actor._request(row()))
+    assert world.tally()["admitted"] == 0

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import replace
@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from paceline.batch.forms import Form, lines_of, read_rows
 from paceline.batch.tables import Answers, Table
 from paceline.core.results import QuotaError
+from paceline.data.frames import Made, dicts, rows_of
 from paceline.pacing.owners import LOOK_S, in_a_loop, in_a_thread
 
 _P = ParamSpec("_P")
@@ -82,7 +83,7 @@ def run(
     except ModuleNotFoundError as error:
         raise ImportError(f"paceline.run needs the package {error.name}: pip install 'paceline[cli]'") from error
     config = Config.load(given=settings, where="arguments")
-    found, table = _rows(rows)
+    found, table = _read_rows(rows)
     form = Form(
         model,
         key=key,
@@ -215,42 +216,9 @@ def _read(schema: Any, text: str | None, error: str | None) -> tuple[Any, str | 
     return None, f"invalid_answer: the answer does not match the schema (at {wrong.json_path}: {wrong.validator})"
 
 
-_Table = Callable[[list[dict[str, Any]], dict[str, list[Any]]], Any]
-"""Makes what is returned of the rows and the new columns."""
-
-
-def _rows(rows: Any) -> tuple[list[dict[str, Any]], _Table]:
+def _read_rows(rows: Any) -> tuple[list[dict[str, Any]], Made]:
     """The rows, and what makes a table of their kind."""
-    if isinstance(rows, str | os.PathLike):
-        with read_rows(os.fspath(rows)) as read:
-            return [dict(row) for row in read], _dicts
-    if hasattr(rows, "iterrows"):  # pandas
-        return rows.to_dict("records"), lambda _, columns: rows.assign(**columns)
-    if hasattr(rows, "iter_rows"):  # polars
-        return list(rows.iter_rows(named=True)), lambda _, columns: rows.with_columns(
-            *(type(rows)({name: values})[name] for name, values in columns.items())
-        )
-    if hasattr(rows, "to_pylist"):  # pyarrow
-        return rows.to_pylist(), _appended(rows)
-    if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
-        raise QuotaError(f"rows is a {type(rows).__name__}: give a table, a list of dicts, or the path of a file")
-    found = list(rows)
-    wrong = next((number for number, row in enumerate(found) if not isinstance(row, Mapping)), None)
-    if wrong is not None:
-        kind = type(found[wrong]).__name__
-        raise QuotaError(f"row {wrong} is a {kind}: give dicts, e.g. [{{'prompt': text}} for text in texts]")
-    return [dict(row) for row in found], _dicts
-
-
-def _dicts(rows: list[dict[str, Any]], columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    return [{**row, **{name: values[number] for name, values in columns.items()}} for number, row in enumerate(rows)]
-
-
-def _appended(table: Any) -> _Table:
-    def appended(_: list[dict[str, Any]], columns: dict[str, list[Any]]) -> Any:
-        made = table
-        for name, values in columns.items():
-            made = made.append_column(name, [values])
-        return made
-
-    return appended
+    if not isinstance(rows, str | os.PathLike):
+        return rows_of(rows)
+    with read_rows(os.fspath(rows)) as read:
+        return [dict(row) for row in read], dicts

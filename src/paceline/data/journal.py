@@ -2,20 +2,68 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+import logging
 import os
+import threading
+import zlib
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from math import inf
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from paceline.core.results import QuotaError, StoreError
+from paceline.data.places import CLAIM_S, Claim, Place
 from paceline.pacing.durable import lock, open_binary
 from paceline.stores.entries import EntryFile
 
 TIMEOUT_S = 5.0
 """How long a call waits for other users of the file."""
+
+THREADS = 8
+"""How many calls a shared journal is asked at a time: each waits for a round trip, or for the other processes of a file."""
+
+AGAIN_S = 0.5
+"""How often a value is looked for that another process pays for."""
+
+START_S, WAIT_S = 30.0, 300.0
+"""How long an item waits for a shared journal that cannot be used: before it has answered once, when its address may be wrong, and later."""
+
+T = TypeVar("T")
+
+log = logging.getLogger("paceline")
+
+
+class Journal(Protocol):
+    """The values by key, as a map uses them.
+
+    Attributes:
+        has_kept: Whether it has kept a value: those of this function are of a kind that it can keep.
+    """
+
+    has_kept: bool
+
+    async def begin(self, key: str) -> tuple[Any] | None:
+        """The value of an item; ``None`` if its function is to be called now.
+
+        Raises:
+            StoreError: The journal cannot be read, or the value in it is damaged.
+        """
+
+    async def keep(self, key: str, value: object, index: int) -> None:
+        """Keep the value of the item at ``index``.
+
+        Raises:
+            QuotaError: The value does not come back as it is.
+            StoreError: The journal cannot be written to.
+        """
+
+    def give_up(self, key: str) -> None:
+        """The end of an item that was begun; if nothing was kept for it, another process may begin it."""
 
 
 class Keys:
@@ -63,7 +111,7 @@ class Keys:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-class Journal:
+class OwnJournal:
     """The values by key, in a SQLite file. One program at a time uses it.
 
     Args:
@@ -74,7 +122,7 @@ class Journal:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = os.fspath(path)
+        self._path, self.has_kept = os.fspath(path), False
         self._entries = EntryFile(self._path, inf, TIMEOUT_S)
         try:
             self._lock = open_binary(f"{self._path}-lock", os.O_RDWR | os.O_CREAT)
@@ -89,12 +137,8 @@ class Journal:
         except OSError:  # no locks on this file system
             pass
 
-    def find(self, key: str) -> tuple[Any] | None:
-        """The value of an item, or ``None``.
-
-        Raises:
-            StoreError: The file cannot be read, or the value in it is damaged.
-        """
+    async def begin(self, key: str) -> tuple[Any] | None:
+        """See :meth:`Journal.begin`."""
         entry = self._entries.look_up([key]).get(key)
         try:
             return None if entry is None else (json.loads(entry),)
@@ -103,29 +147,141 @@ class Journal:
                 f"the journal {self._path} is damaged: the value of {key[:60]!r} is no JSON; delete its row, or name another file"
             ) from error
 
-    def keep(self, key: str, value: object, index: int) -> None:
-        """Keep the value of the item at ``index``.
+    async def keep(self, key: str, value: object, index: int) -> None:
+        """See :meth:`Journal.keep`."""
+        self._entries.write(key, _encoded(value, index))
+        self.has_kept = True
 
-        Raises:
-            QuotaError: The value does not come back as it is.
-            StoreError: The file cannot be written to.
-        """
-        try:
-            text = json.dumps(value, allow_nan=False)
-            comes_back = json.loads(text) == value
-        except (TypeError, ValueError):
-            comes_back = False
-        if not comes_back:
-            raise QuotaError(
-                f"the function returned a {type(value).__name__} for item {index}, which a journal cannot keep as it is: "
-                "return a text, a number, or a dict or list of them (of an SDK's answer: answer.model_dump(mode='json'))"
-            )
-        self._entries.write(key, text.encode())
+    def give_up(self, key: str) -> None:
+        """See :meth:`Journal.give_up`."""
 
     def close(self) -> None:
         """Close the file, for another program to use."""
         self._entries.close()
         os.close(self._lock)
+
+
+class SharedJournal:
+    """The values by key, in a place that several processes use at once.
+
+    A process claims a key before it calls the function. So the function is called once for it, also where two processes work at the
+    same items. The claims of a process that was killed run out after :data:`~paceline.data.places.CLAIM_S`; its calls in flight are
+    made again.
+
+    Args:
+        place: The place. It is closed with the journal.
+        name: Its name, for errors.
+    """
+
+    def __init__(self, place: Place, name: str) -> None:
+        self._place, self._name, self.has_kept = place, name, False
+        self._who, self._claims = os.urandom(8).hex(), dict[str, str]()  # by key the token of a claim
+        self._lock, self._begun, self._wait_s = threading.Lock(), 0, START_S
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="paceline-journal")
+        self._closed, self._renewing = threading.Event(), False
+
+    async def begin(self, key: str) -> tuple[Any] | None:
+        """See :meth:`Journal.begin`. It waits while another process, or another map of this one, pays for the value."""
+        with self._lock:
+            self._begun += 1
+            token = f"{self._who}-{self._begun}"
+        while True:
+            found = await self._claimed(key, token)
+            if found.entry is not None:
+                return (self._decoded(key, found.entry),)
+            if found.ours:
+                self._hold(key, token)
+                return None
+            await asyncio.sleep(AGAIN_S)
+
+    async def keep(self, key: str, value: object, index: int) -> None:
+        """See :meth:`Journal.keep`."""
+        entry = zlib.compress(_encoded(value, index), 1)
+        await self._in_a_thread(lambda: self._place.write(key, entry))
+        self.has_kept = True
+        self._let_go(key)
+
+    def give_up(self, key: str) -> None:
+        """See :meth:`Journal.give_up`. It waits for nothing: if it fails, the claim runs out by itself."""
+        token = self._let_go(key)
+        if token is not None:
+            with suppress(RuntimeError):  # the journal is closed
+                self._threads.submit(self._place.release, key, token)
+
+    def close(self) -> None:
+        """Close the place; claims that are left run out."""
+        self._closed.set()
+        self._threads.shutdown(cancel_futures=True)
+        self._place.close()
+
+    async def _claimed(self, key: str, token: str) -> Claim:
+        """Try to claim a key, again and again while the place cannot be used: nothing is paid for meanwhile."""
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        while True:
+            try:
+                found = await self._in_a_thread(lambda: self._place.claim(key, token))
+            except StoreError as error:
+                if loop.time() - begun_s >= self._wait_s:
+                    raise
+                log.warning("the journal %s cannot be used, trying again: %s", self._name, error)
+                await asyncio.sleep(4 * AGAIN_S)
+            else:
+                self._wait_s = WAIT_S
+                return found
+
+    async def _in_a_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    def _hold(self, key: str, token: str) -> None:
+        with self._lock:
+            self._claims[key] = token
+            if self._renewing:
+                return
+            self._renewing = True
+        # A thread: a function that keeps the event loop busy loses no claim.
+        threading.Thread(target=self._renew, name="paceline-claims", daemon=True).start()
+
+    def _let_go(self, key: str) -> str | None:
+        with self._lock:
+            return self._claims.pop(key, None)
+
+    def _renew(self) -> None:
+        while not self._closed.wait(CLAIM_S / 3):
+            with self._lock:
+                claims = list(self._claims.items())
+            try:
+                if claims:
+                    self._place.renew(claims)
+            except StoreError as error:
+                log.warning("the claims in the journal %s are not renewed: %s", self._name, error)
+
+    def _decoded(self, key: str, entry: bytes) -> Any:
+        try:
+            return json.loads(zlib.decompress(entry))
+        except (ValueError, TypeError, zlib.error) as error:
+            raise StoreError(
+                f"the journal {self._name}: the value of {key[:60]!r} is damaged, or was written by another program; give another name"
+            ) from error
+
+
+def _encoded(value: object, index: int) -> bytes:
+    """A value as JSON.
+
+    Raises:
+        QuotaError: It does not come back as it is.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False)
+        comes_back = json.loads(text) == value
+    except (TypeError, ValueError):
+        comes_back = False
+    if not comes_back:
+        raise QuotaError(
+            f"the function returned a {type(value).__name__} for item {index}, which a journal cannot keep as it is: "
+            "return a text, a number, or a dict or list of them (of an SDK's answer: answer.model_dump(mode='json'))"
+        )
+    return text.encode()
 
 
 def _plain(value: Any) -> object:

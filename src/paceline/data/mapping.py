@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 from paceline.core.results import PacelineWarning, QuotaError, StoreError
 from paceline.data.crowd import AHEAD, CallEndedError, Crowd, Place
-from paceline.data.journal import Journal, Keys
+from paceline.data.journal import Journal, Keys, OwnJournal
 from paceline.data.progress import bar
 from paceline.pacing.owners import in_a_loop, in_a_thread, is_async
 from paceline.pacing.permit import around_waits
@@ -84,7 +84,7 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
         self,
         function: Callable[[T], Any],
         items: Iterable[T] | AsyncIterable[T],
-        journal: str | os.PathLike[str] | None,
+        journal: str | os.PathLike[str] | Journal | None,
         key: Callable[[T], object] | str | None,
         concurrency: int | None,
         progress: bool,
@@ -100,7 +100,7 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
             raise TypeError(f"items is a {type(items).__name__}, which cannot be iterated over")
         if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
             raise QuotaError(f"concurrency is {concurrency!r}: it must be an integer, 1 or more, or None")
-        if journal is not None and not os.fspath(journal):
+        if isinstance(journal, str | os.PathLike) and not os.fspath(journal):
             raise QuotaError("journal is an empty text: name a file, or leave journal out")
         if key is not None and journal is None:
             raise QuotaError("key names the items in a journal: give journal='FILE.db', too, or leave key out")
@@ -148,7 +148,9 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
         self._begun = True
         errors: dict[int, Exception] = {}
         with ExitStack() as stack:
-            journal = None if self._journal is None else stack.enter_context(closing(Journal(self._journal)))
+            journal = self._journal
+            if isinstance(journal, str | os.PathLike):
+                journal = stack.enter_context(closing(OwnJournal(journal)))
             shown = stack.enter_context(
                 bar(len(self._items) if isinstance(self._items, Sized) else None, self._progress)
             )
@@ -183,6 +185,7 @@ class _Calls(Generic[T, R]):
     ) -> None:
         self._crowd, self._function, self._in_threads = crowd, function, in_threads
         self._journal, self._keys = journal, keys
+        self._first_is_out, self._first_has_ended = False, asyncio.Event()
         self._ended: asyncio.Queue[Done[T, R] | None] = asyncio.Queue()
 
     async def each(self, items: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[Done[T, R], None]:
@@ -203,40 +206,48 @@ class _Calls(Generic[T, R]):
 
     async def _feed(self, items: Iterable[T] | AsyncIterable[T]) -> None:
         """Start the calls, in the order of the items."""
-        # The first call goes alone: a value that the journal cannot keep is found before many calls are paid for.
-        alone = self._journal is not None
         async with asyncio.TaskGroup() as calls, aclosing(_numbered(items)) as numbered:
             async for index, item in numbered:
                 key = "" if self._journal is None else self._keys.of(index, item)
                 await self._crowd.room()
                 place = self._crowd.join()
-                if self._journal is not None and (found := self._journal.find(key)) is not None:
-                    self._end(place, Done(index, item, found[0], None))
-                    continue
-                call = calls.create_task(self._call(index, item, key, place))
-                if alone:
-                    await asyncio.wait([call])
-                    alone = False
+                calls.create_task(self._result(index, item, key, place))
 
-    async def _call(self, index: int, item: T, key: str, place: Place) -> None:
-        """Call the function for one item."""
+    async def _result(self, index: int, item: T, key: str, place: Place) -> None:
+        """The value of one item, from the journal or from the function."""
+        if self._journal is None:
+            self._end(place, await self._call(index, item, place))
+            return
+        if (found := await self._journal.begin(key)) is not None:
+            self._end(place, Done(index, item, found[0], None))
+            return
+        try:
+            # The first call goes alone: a value that the journal cannot keep is found before many calls are paid for.
+            if self._first_is_out and not self._journal.has_kept:
+                await self._first_has_ended.wait()
+            self._first_is_out = True
+            done = await self._call(index, item, place)
+            if done.error is None:
+                await self._keep(key, done.value, index)
+            self._first_has_ended.set()
+            self._end(place, done)
+        finally:
+            self._journal.give_up(key)
+
+    async def _call(self, index: int, item: T, place: Place) -> Done[T, R]:
+        """What comes of a call of the function."""
         try:
             with self._crowd.inside(place):
                 result = await self._in_a_thread(item) if self._in_threads else self._function(item)
                 value = cast("R", await result if inspect.isawaitable(result) else result)
-            if self._journal is not None:
-                await self._keep(key, value, index)
         except asyncio.CancelledError as error:
             if cast("asyncio.Task[None]", asyncio.current_task()).cancelling():
                 raise
             cancelled = RuntimeError("the call was cancelled").with_traceback(error.__traceback__)
-            self._end(place, Done(index, item, None, cancelled))
-        except _NotKeptError as error:
-            raise error.reason from None
+            return Done(index, item, None, cancelled)
         except Exception as error:  # noqa: BLE001  (it is the caller's to judge)
-            self._end(place, Done(index, item, None, error))
-        else:
-            self._end(place, Done(index, item, value, None))
+            return Done(index, item, None, error)
+        return Done(index, item, value, None)
 
     def _end(self, place: Place, done: Done[T, R]) -> None:
         """Hand a result to the one who iterates."""
@@ -269,31 +280,19 @@ class _Calls(Generic[T, R]):
         threading.Thread(target=call, name="paceline-map", daemon=True).start()
         return await future
 
-    async def _keep(self, key: str, value: R, index: int) -> None:
+    async def _keep(self, key: str, value: R | None, index: int) -> None:
         """Write a value to the journal, again and again while that fails."""
         assert self._journal is not None
         loop = asyncio.get_running_loop()
         until_s = loop.time() + JOURNAL_WAIT_S
         while True:
             try:
-                self._journal.keep(key, value, index)
+                return await self._journal.keep(key, value, index)
             except StoreError as error:
                 if loop.time() >= until_s:
-                    raise _NotKeptError(error) from None
+                    raise
                 log.warning("a value is not in the journal, trying again: %s", error)
                 await asyncio.sleep(JOURNAL_AGAIN_S)
-            except QuotaError as error:
-                raise _NotKeptError(error) from None
-            else:
-                return
-
-
-class _NotKeptError(Exception):
-    """The journal cannot keep a value, for ``reason``: the map ends."""
-
-    def __init__(self, reason: Exception) -> None:
-        super().__init__(str(reason))
-        self.reason = reason
 
 
 @overload

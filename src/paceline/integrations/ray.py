@@ -17,25 +17,24 @@ import json
 import logging
 import math
 import os
-import time
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from paceline.batch.address import ROOTS, account_of, address_of, provider_of
 from paceline.batch.check import Checker
 from paceline.batch.client import Client
 from paceline.batch.index import Index
-from paceline.batch.requests import ID_MAX, MESSAGES, BadLineError, Request, decode, request_of
+from paceline.batch.requests import MESSAGES, BadLineError, Request, decode, request_of
 from paceline.batch.results import encode_json
 from paceline.config import Config
 from paceline.core.quota import REQUESTS
 from paceline.core.results import QuotaError, StoreError
+from paceline.data.journal import SharedJournal
+from paceline.data.mapping import Map
+from paceline.data.places import check_name, open_place
 from paceline.integrations import package
-from paceline.integrations.ray_journal import Journal, open_journal
 from paceline.limiter.limiter import Limiter
 from paceline.providers.registry import provider_named
 from paceline.stores import NO_STORE, Prefixed, open_store
@@ -59,25 +58,11 @@ LATENCY_S: Final = 10.0
 
 KEEP_S: Final = 7 * 86_400.0
 
-JOURNAL_WAIT_S: Final = 300.0
-"""How long a row waits for a journal that cannot be used."""
-
-JOURNAL_AGAIN_S: Final = 2.0
-
-START_S: Final = 30.0
-"""How long an actor that starts waits for the journal."""
-
-JOURNAL_THREADS: Final = 8
-
 CLOSE_S: Final = 2.0
 """How long an actor that ends waits for its connections."""
 
-ENTRY_MAX: Final = 8 * 2**20
-"""Bytes of a compressed answer in the journal; a larger one is paid for again if its actor is killed."""
-
 _KEY_REFUSED: Final = 401
 _LINE = "arguments of paced_requests"
-_T = TypeVar("_T")
 
 
 class Answer(NamedTuple):
@@ -88,6 +73,14 @@ class Answer(NamedTuple):
     response: str | None = None
     error_code: str | None = None
     error_message: str | None = None
+
+
+class FailedError(Exception):
+    """A request has no answer that the journal keeps; ``answer`` says why."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.error_message)
+        self.answer = answer
 
 
 def read_line(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +133,7 @@ def paced_requests(
     Args:
         ds: The dataset, a ``ray.data.Dataset``.
         limits: The quotas by model, as for :class:`paceline.Limiter`: of all actors together.
-        journal: A name for the job: answers are kept under it in the Redis of the store, and a request that has one there is not
+        journal: A name for the job: answers are kept under it where the store is, and a request that has one there is not
             sent again. Or ``sqlite:PATH``, a file for the actors of one machine.
         store: Where the actors share the quotas: a URL without a password, because arguments of actors are kept by Ray.
         id_column: The column with the ids, which should be unique.
@@ -156,7 +149,7 @@ def paced_requests(
 
     Raises:
         QuotaError: An argument is invalid.
-        StoreError: The URL of the store is invalid, has a password, or does not fit the journal.
+        StoreError: The URL of the store is invalid, or has a password.
         ImportError: Ray is not installed.
     """
     data = package("ray.data", REQUIREMENT)
@@ -170,8 +163,7 @@ def paced_requests(
         raise QuotaError(f"rows_per_block is {rows_per_block!r}: it must be from 1 to {ROWS_MAX:,}")
     if not 0 < latency_s < math.inf:
         raise QuotaError(f"latency_s is {latency_s!r}: it must be above 0")
-    if not journal or len(journal) > ID_MAX:
-        raise QuotaError(f"journal is {journal[:60]!r}: give a name of 1 to {ID_MAX} characters, or 'sqlite:PATH'")
+    check_name(journal)
     if store is not None:
         _check_store(store)
     size = actors or _bounded(actors_for(config, latency_s), num_cpus)
@@ -255,7 +247,7 @@ class Actor:
     Args:
         settings: As for :meth:`paceline.config.Config.load`.
         store: The store's URL; ``None`` for ``PACELINE_STORE``.
-        journal: See :func:`open_journal`.
+        journal: See :func:`~paceline.data.places.open_place`.
         keep_s: How long the journal keeps an answer.
         id_column: The column with the ids.
         in_flight: How many rows wait for a permit or for an answer at most.
@@ -298,10 +290,7 @@ class Actor:
             )
             self._checker = Checker(self._limiter, opened.enter_context(closing(Index())))
             self._client = Client(self._limiter, self._addresses, config.timeout_s, log.warning)
-            self._journal = opened.enter_context(closing(_opened(journal, url, keep_s)))
-            self._threads = opened.enter_context(
-                ThreadPoolExecutor(JOURNAL_THREADS, thread_name_prefix="paceline-journal")
-            )
+            self._journal = opened.enter_context(closing(SharedJournal(open_place(journal, url, keep_s), journal)))
             self._opened = opened.pop_all()
 
     def _providers(self) -> Iterator[str]:
@@ -325,18 +314,31 @@ class Actor:
 
     async def __call__(self, table: Any) -> Any:
         """The block ``table`` with the answers to its rows, in the same order."""
+        _check_columns(set(table.column_names))
+        return with_answers(table, await self._answers(self._requests(table)))
+
+    async def _answers(self, requests: Sequence[Request | Answer]) -> list[Answer]:
+        """The answer to each row: from the journal, or from the provider, and then in the journal.
+
+        Raises:
+            StoreError: The journal cannot be used.
+        """
         if self._loop is None:
             self._loop = asyncio.get_running_loop()  # Ray has one for all blocks of an actor
             self._client.open()
-        _check_columns(set(table.column_names))
-        requests = self._requests(table)
         asked = {key_of(one): one for one in requests if isinstance(one, Request)}
-        try:
-            entries = await self._in_journal(lambda: self._journal.look_up(list(asked))) if asked else {}
-        except StoreError as error:  # nothing is sent, because it may have been paid for
-            refused = Answer(error_code="journal_lost", error_message=str(error))
-            return with_answers(table, [one if isinstance(one, Answer) else refused for one in requests])
-        return with_answers(table, await asyncio.gather(*(self._answer(one, entries) for one in requests)))
+        answers: dict[str, Answer] = {}
+        calls = Map[Request, list[Any]](self._answer, asked.values(), self._journal, key_of, None, progress=False)
+        async for done in calls:
+            if done.error is None:
+                answer = Answer(*(done.value or ()))
+            elif isinstance(done.error, FailedError):
+                answer = done.error.answer
+            else:  # one row must not end the job
+                log.error("a request failed in an unexpected way", exc_info=done.error)
+                answer = Answer(error_code="paceline_failed", error_message=type(done.error).__name__)
+            answers[key_of(done.item)] = answer
+        return [one if isinstance(one, Answer) else answers[key_of(one)] for one in requests]
 
     def _requests(self, table: Any) -> list[Request | Answer]:
         """The request in each row, or the answer that says why there is none."""
@@ -361,22 +363,17 @@ class Actor:
             return Answer(error_code="bad_line", error_message=str(error))
         return request
 
-    async def _answer(self, request: Request | Answer, entries: Mapping[str, bytes]) -> Answer:
-        """The answer to one row: from the journal, or from the provider, and then in the journal."""
-        if isinstance(request, Answer):
-            return request
-        key = key_of(request)
-        if (entry := entries.get(key)) is not None:
-            return Answer(*json.loads(zlib.decompress(entry)))
+    async def _answer(self, request: Request) -> list[Any]:
+        """The first three of :data:`ANSWER`, for the journal.
+
+        Raises:
+            FailedError: There is no answer that would be kept.
+        """
         async with self._rows:
-            try:
-                answer = await self._ask(request)
-            except Exception as error:  # one row must not end the job
-                log.exception("a request failed in an unexpected way")
-                return Answer(error_code="paceline_failed", error_message=type(error).__name__)
-            if answer.error_code is None:
-                await self._keep(key, answer)
-        return answer
+            answer = await self._ask(request)
+        if answer.error_code is not None:
+            raise FailedError(answer)
+        return list(answer[:3])
 
     async def _ask(self, request: Request) -> Answer:
         kind = request.provider.name, request.model
@@ -395,33 +392,6 @@ class Actor:
         status = outcome.answer.status if outcome.answer is not None else None
         return Answer(status, response.get("request_id"), body, failure.get("code"), failure.get("message"))
 
-    async def _keep(self, key: str, answer: Answer) -> None:
-        entry = zlib.compress(json.dumps(answer[:3]).encode(), 1)
-        if len(entry) > ENTRY_MAX:
-            log.warning("an answer of %d bytes is too large for the journal", len(entry))
-            return
-        try:
-            await self._in_journal(lambda: self._journal.write(key, entry))
-        except StoreError as error:  # the answer is paid for, and its row has it
-            log.warning("an answer is not in the journal: %s", error)
-
-    async def _in_journal(self, call: Callable[[], _T]) -> _T:
-        """Make a call in a thread, again and again while the journal cannot be used.
-
-        Raises:
-            StoreError: It could not be used for ``JOURNAL_WAIT_S``.
-        """
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + JOURNAL_WAIT_S
-        while True:
-            try:
-                return await loop.run_in_executor(self._threads, call)
-            except StoreError as error:
-                if loop.time() >= until_s:
-                    raise
-                log.warning("the journal cannot be used, trying again: %s", error)
-            await asyncio.sleep(JOURNAL_AGAIN_S)
-
     def close(self) -> None:
         """Close the connections, and report to the store what is still to be reported."""
         if self._loop is not None and self._loop.is_running():
@@ -434,27 +404,6 @@ class Actor:
         """Ray drops the object when the actor ends in good order."""
         if hasattr(self, "_opened"):  # made to the end
             self.close()
-
-
-def _opened(name: str, url: str, keep_s: float) -> Journal:
-    """The journal, when it has answered once: a wrong address is an error at the start, and not in every row.
-
-    Raises:
-        StoreError: It did not answer for ``START_S``.
-    """
-    until_s = time.monotonic() + START_S
-    while True:
-        try:
-            with ExitStack() as opened:
-                journal = opened.enter_context(closing(open_journal(name, url, keep_s)))
-                journal.look_up(["-"])
-                opened.pop_all()
-                return journal
-        except StoreError as error:
-            if time.monotonic() >= until_s:
-                raise
-            log.warning("the journal cannot be used, trying again: %s", error)
-        time.sleep(JOURNAL_AGAIN_S)
 
 
 def key_of(request: Request) -> str:

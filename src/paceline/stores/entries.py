@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
@@ -14,8 +15,8 @@ from paceline.stores.base import StoreError
 OURS = 0x7061636C
 """The `application_id` of such a file: `pacl`. SQLite keeps it for programs to recognise their files."""
 
-FORMAT = 1
-"""The `user_version` of such a file. Files of the first version have neither number."""
+KINDS = {1: "entries of one program", 2: "a journal that processes share"}
+"""What a file is, by its `user_version`. Files of the first version have neither number, and are of the first kind."""
 
 READ_ALL = "SELECT key, entry, at FROM entries"
 """Each with the time of its writing, in seconds since 1970."""
@@ -29,14 +30,20 @@ class EntryFile:
         keep_s: How long an entry is kept; older ones are deleted at the opening.
         timeout_s: How long a call may wait for other processes.
 
+    Attributes:
+        kind: Which of :data:`KINDS` it is.
+
     Raises:
-        StoreError: The file cannot be used, is another program's, or has a newer format; the calls raise it, too.
+        StoreError: The file cannot be used, is another program's, of another kind, or has a newer format; the calls raise it, too.
     """
+
+    kind = 1
 
     def __init__(self, path: str, keep_s: float, timeout_s: float) -> None:
         self._lock, self._path = threading.Lock(), path
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # the files beside it get its mode
             with ExitStack() as opened:
                 self._db = opened.enter_context(
                     closing(sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False))
@@ -62,13 +69,18 @@ class EntryFile:
         tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if application != OURS and tables - {"entries"}:
             raise StoreError(f"sqlite:{self._path}: the file belongs to another program: name a file of its own")
-        if version > FORMAT:
+        if version > max(KINDS):
             raise StoreError(
                 f"sqlite:{self._path}: a newer paceline has written it, in format {version}: update paceline"
             )
+        is_kind = version or (1 if tables else self.kind)
+        if is_kind != self.kind:
+            raise StoreError(
+                f"sqlite:{self._path}: the file has {KINDS[is_kind]}, and not {KINDS[self.kind]}: name a file of its own"
+            )
         if not version:
             self._db.execute(f"PRAGMA application_id = {OURS}")
-            self._db.execute(f"PRAGMA user_version = {FORMAT}")
+            self._db.execute(f"PRAGMA user_version = {self.kind}")
 
     def look_up(self, keys: Sequence[str]) -> dict[str, bytes]:
         """The entries that there are."""

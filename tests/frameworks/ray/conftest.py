@@ -25,7 +25,7 @@ def redis_server():
         yield server
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module")
 def cluster(redis_server):
     os.environ |= {"PACELINE_STORE": redis_server.url, "OPENAI_API_KEY": KEY, "ANTHROPIC_API_KEY": KEY}
     folder = tempfile.mkdtemp(prefix="ray-")  # short: there are sockets in it

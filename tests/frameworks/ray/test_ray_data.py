@@ -10,10 +10,13 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import ray
 
 from conftest import KEY
 from paceline.integrations.ray import paced_requests, read_line
+
+pytestmark = pytest.mark.usefixtures("cluster")
 
 RATE = 30
 LIMITS = [f"{RATE} requests/s", "60M tokens/min"]

@@ -1,0 +1,277 @@
+"""`paceline.partition`: rows and columns, a journal that several processes use, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+from test_map import ANSWER
+
+import paceline
+from odd_server import JSON, OddServer
+from paceline.data import journal as journals
+from paceline.data import partition as partitions
+from paceline.data import places
+from paceline.data.journal import SharedJournal
+from paceline.data.places import open_place
+from paceline.http import instrument
+
+LIMITS = {"jobs": "100k requests/min"}
+ROWS = [{"id": number, "text": f"row {number}"} for number in range(20)]
+
+
+@pytest.fixture(autouse=True)
+def process(tmp_path, monkeypatch):
+    """A process of an engine: its store is in its environment."""
+    monkeypatch.setenv("PACELINE_STORE", f"sqlite:{tmp_path / 'quotas.db'}")
+    yield
+    for one in partitions._current:
+        one.close()
+    partitions._current.clear()
+    partitions._Paced.instrumented = None
+    instrument._active.undo()
+
+
+def done(rows, function, journal="job", **options):
+    return paceline.partition(rows, function, journal=journal, **{"limits": LIMITS, "key": "id", **options})
+
+
+def test_rows_get_two_columns_in_their_order():
+    async def length(row):
+        await asyncio.sleep(0.001 * (3 - row["id"] % 3))
+        return len(row["text"])
+
+    assert done(ROWS, length) == [{**row, "answer": len(row["text"]), "error": None} for row in ROWS]
+    assert done(iter(ROWS), length, "job-2", key=None, into="length")[0]["length"] == 5
+    assert done([], length) == []
+
+
+def test_what_is_in_the_journal_is_not_called_again():
+    called = []
+
+    def call(row):
+        called.append(row["id"])
+        if row["id"] == 3 and len(called) <= 20:
+            raise ConnectionError("no way")
+        return {"of": row["text"]}
+
+    with pytest.warns(paceline.PacelineWarning, match="map of call: 1 calls have raised"):
+        first = done(ROWS, call)
+    assert (first[3]["answer"], first[3]["error"]) == (None, "ConnectionError: no way")
+    second = done(ROWS[::-1], call)[::-1]  # another partition with the same rows
+    assert second[3]["answer"] == {"of": "row 3"}
+    assert sorted(called) == sorted([*range(20), 3])
+
+
+def test_two_workers_at_the_same_rows_pay_once():
+    called, both = [], threading.Barrier(2)
+
+    async def call(row):
+        called.append(row["id"])
+        await asyncio.sleep(0.01)
+        return row["id"]
+
+    def work(rows):
+        both.wait()
+        return done(rows, call)
+
+    with ThreadPoolExecutor(2) as workers:
+        results = list(workers.map(work, [ROWS, ROWS]))
+    assert results[0] == results[1]
+    assert sorted(called) == list(range(20))
+
+
+def test_a_client_is_made_once_for_all_partitions():
+    """Its event loop is there for all of them; a client that is bound to one would fail in another."""
+    made = []
+
+    def client():
+        made.append(openai.AsyncOpenAI(api_key="k", base_url=f"{server.base_url}/v1", max_retries=0))
+        return made[-1]
+
+    async def ask(row, client):
+        answer = await client.chat.completions.create(
+            model="gpt-5", messages=[{"role": "user", "content": row["text"]}]
+        )
+        return answer.choices[0].message.content
+
+    with OddServer(lambda *_: (200, JSON, ANSWER)) as server:
+        options = {"client": client, "limits": {"openai/gpt-5": "100k requests/min"}, "provider": "openai"}
+        answers = done(ROWS[:4], ask, **options) + done(ROWS[4:8], ask, **options)
+        asyncio.run_coroutine_threadsafe(made[0].close(), partitions._current[-1]._loop).result()
+    assert [row["answer"] for row in answers] == ["Hello."] * 8
+    assert len(server.asked) == 8
+    assert len(made) == 1
+
+
+def test_a_partition_that_fails_leaves_no_claim(tmp_path):
+    with pytest.raises(paceline.QuotaError, match="a journal cannot keep as it is"):
+        done(ROWS, lambda _: object())
+    with sqlite3.connect(tmp_path / "quotas.db.job.journal") as db:
+        while db.execute("SELECT count(*) FROM claims").fetchone() != (0,):
+            time.sleep(0.001)  # they are given up in a thread
+    db.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_child_that_is_forked_has_a_limiter_and_a_journal_of_its_own():
+    if "fork" not in multiprocessing.get_all_start_methods():
+        pytest.skip("this system has no fork")
+    done(ROWS[:2], lambda row: row["id"])
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.write(writer, json.dumps(done(ROWS[:4], lambda row: -row["id"])).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as pipe:
+        assert [row["answer"] for row in json.load(pipe)] == [0, 1, -2, -3]
+
+
+def test_inside_of_an_async_function_of_a_partition_it_would_wait_for_itself():
+    async def call(row):
+        return done([row], len)
+
+    with pytest.warns(paceline.PacelineWarning):
+        assert "would wait for itself" in done(ROWS[:1], call)[0]["error"]
+
+
+def test_old_journals_are_closed():
+    for number in range(2 * partitions.KEPT):
+        done(ROWS[:1], lambda row: row["id"], f"job-{number}")
+    assert len(partitions._current[-1]._journals._all) == partitions.KEPT
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"store": "memory:"}, "the store is 'memory:', which the processes of a job do not share: set PACELINE_STORE"),
+        ({"store": "sqlite:quotas.db"}, "an engine runs each process in a folder of its own"),
+        ({"journal": "sqlite:job.db"}, "the journal is 'sqlite:job.db': an engine runs"),
+        ({"journal": "a/b"}, "journal is 'a/b': give a name"),
+        ({"journal": None}, "the journal is None"),
+        ({"rows": [{"answer": 1}]}, "the rows have the column 'answer'"),
+        ({"rows": ["text"]}, "row 0 is a str: give dicts"),
+        ({"rows": [{"id": 1}, {"id": 1}]}, "item 1 has the key '1' of an earlier item"),
+        ({"tires": 2}, "no such setting"),
+    ],
+)
+def test_misuse(options, words):
+    with pytest.raises(paceline.PacelineError) as raised:
+        done(options.pop("rows", ROWS), lambda row: row, **options)
+    assert words in str(raised.value)
+
+
+def test_a_journal_of_a_map_is_refused(tmp_path):
+    paceline.map_sync(lambda row: row, ROWS, journal=tmp_path / "answers.db", progress=False)
+    with pytest.raises(paceline.StoreError, match="has entries of one program"):
+        done(ROWS, lambda row: row, f"sqlite:{tmp_path / 'answers.db'}")
+    done(ROWS, lambda row: row)
+    with pytest.raises(paceline.StoreError, match="has a journal that processes share"):
+        paceline.map_sync(lambda row: row, ROWS, journal=tmp_path / "quotas.db.job.journal", progress=False)
+
+
+class TestSharedJournal:
+    @pytest.fixture
+    def opened(self, tmp_path):
+        made = []
+
+        def open_journal():
+            made.append(SharedJournal(open_place("job", f"sqlite:{tmp_path / 'quotas.db'}"), "job"))
+            return made[-1]
+
+        yield open_journal
+        for one in made:
+            one.close()
+
+    async def test_a_damaged_value(self, opened):
+        one = opened()
+        one._place.write("a", b"no zlib")
+        with pytest.raises(paceline.StoreError, match="the value of 'a' is damaged, or was written by another program"):
+            await one.begin("a")
+
+    async def test_a_claim_is_held_until_its_value_is_there(self, opened, monkeypatch):
+        monkeypatch.setattr(places, "CLAIM_S", 0.5)
+        monkeypatch.setattr(journals, "CLAIM_S", 0.06)  # renewed 25 times in that time, for machines that are busy
+        monkeypatch.setattr(journals, "AGAIN_S", 0.01)
+        one, other = opened(), opened()
+        assert await one.begin("a") is None
+        would_end_s = time.monotonic() + 0.5
+        waits = asyncio.ensure_future(other.begin("a"))
+        while time.monotonic() < would_end_s:
+            await asyncio.sleep(0.01)
+        assert not waits.done()
+        await one.keep("a", "value", 0)
+        assert await waits == ("value",)
+
+    async def test_after_a_call_that_failed_another_process_makes_it(self, opened, monkeypatch):
+        monkeypatch.setattr(journals, "AGAIN_S", 0.01)
+        one, other = opened(), opened()
+        assert await one.begin("a") is None
+        waits = asyncio.ensure_future(other.begin("a"))
+        one.give_up("a")
+        assert await waits is None
+
+    async def test_a_place_that_is_lost_for_a_while(self, opened, monkeypatch):
+        monkeypatch.setattr(journals, "AGAIN_S", 0.001)
+        one, failures = opened(), [1, 2]
+        claim = one._place.claim
+
+        def failing(key, token):
+            if failures:
+                raise paceline.StoreError(f"lost {failures.pop()}")
+            return claim(key, token)
+
+        monkeypatch.setattr(one._place, "claim", failing)
+        assert await one.begin("a") is None
+        failures += [3]
+        monkeypatch.setattr(one, "_wait_s", 0.0)
+        with pytest.raises(paceline.StoreError, match="lost 3"):
+            await one.begin("b")
+
+
+@pytest.mark.long("processes are killed, and their claims run out after six seconds")
+def test_a_killed_worker_costs_what_was_in_flight(tmp_path):
+    program, calls = tmp_path / "work.py", tmp_path / "calls"
+    program.write_text(PROGRAM)
+    calls.touch()
+    start = [sys.executable, program]
+    killed = subprocess.Popen(start, cwd=tmp_path)
+    while calls.stat().st_size < 4 * 30:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGTERM if os.name == "nt" else signal.SIGKILL)
+    killed.wait()
+    both = [subprocess.Popen(start, cwd=tmp_path) for _ in range(2)]  # as with speculative execution
+    assert [one.wait(60) for one in both] == [0, 0]
+    rows = calls.read_text().split()
+    assert len(set(rows)) == 100
+    assert len(rows) <= 100 + 8  # were in flight
+
+
+PROGRAM = """
+import json, time
+import paceline
+
+def call(row):
+    with open("calls", "a") as file:
+        file.write(f"{row['id']:3}\\n")
+    time.sleep(0.05)
+    return row["id"]
+
+rows = [{"id": number} for number in range(100)]
+answered = paceline.partition(rows, call, journal="job", key="id", limits={"jobs": "1 requests/s"}, concurrency=8)
+assert [row["answer"] for row in answered] == list(range(100))
+"""
