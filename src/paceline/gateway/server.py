@@ -148,6 +148,7 @@ class _Protocol(HttpToolsProtocol):
 
     task: asyncio.Task[Any] | None = None
     gone = False
+    opened_s = 0.0
     _present: Any = None  # the request that is being answered
     _unread = 0  # bytes since the last head, or the last part of a body
     _late: asyncio.TimerHandle | None = None
@@ -159,6 +160,7 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.opened_s = time.monotonic()
         self._late = self.loop.call_later(HEAD_S, self.abort)
         if self._most is not None and len(self.connections) > self._most:
             _tell_full(self._most)
