@@ -23,6 +23,7 @@ from attack_helpers import ANSWER, BODY, Process, answers, connect, post, raw_se
 from gateway_helpers import chat, running_gateway, until
 
 from paceline.config import Config
+from paceline.core.results import QuotaError
 from paceline.gateway import app, server
 from paceline.gateway.keys import Keys
 from paceline.gateway.server import Settings
@@ -574,6 +575,59 @@ class TestAnswers:
             assert len(connection.recv(100_000)) > 0
         until(lambda: idle(running))
         until(lambda: own_upstream.open == 0)
+
+
+class TestRights:
+    """A client's key is no key to the provider's account."""
+
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("POST", "/openai/v1/batches"),
+            ("POST", "/openai/v1/b%61tches"),
+            ("POST", "/v1/videos"),
+            ("POST", "/openai/v1/fine_tuning/jobs"),
+            ("DELETE", "/openai/v1/files/x"),
+            ("GET", "/openai/v1/organization/admin_api_keys"),
+            ("GET", "/openai/v1/chat/completions"),
+            ("POST", "/anthropic/v1/messages/batches"),
+            ("GET", "/openai/v1/models"),
+        ],
+    )
+    def test_unmetered_endpoints_are_none_of_its(self, guarded, upstream, other, method, path):
+        running, key = guarded
+        request = post(path.encode(), b"authorization: Bearer " + key, body=b"{}").replace(b"POST", method.encode(), 1)
+        assert answers(talk(running.url, request)) == [403]
+        assert not upstream.raw
+        assert not other.raw
+
+    def test_further_ones_are_named(self, upstream, own_upstream, tmp_path):
+        keys = Keys(tmp_path / "keys.json")
+        headers = b"authorization: Bearer " + keys.add("ci", endpoints=("GET /v1/models", "/v1/files*")).encode()
+        with attacked((upstream, own_upstream), keys.file) as running:
+            for method, path, status in (
+                (b"GET", b"/openai/v1/models", 200), (b"GET", b"/openai/v1/m%6fdels?limit=2", 200), (b"POST", b"/v1/models", 403),
+                (b"DELETE", b"/openai/v1/files/x", 200), (b"GET", b"/openai/v1/models/x", 403), (b"POST", CHAT, 200),
+            ):  # fmt: skip
+                request = post(path, headers).replace(b"POST", method, 1)
+                assert answers(talk(running.url, request)) == [status], (method, path)
+
+    def test_limits_and_further_endpoints_exclude_each_other(self, tmp_path):
+        keys = Keys(tmp_path / "keys.json")
+        for one in ({"limits": ("10 usd/day",)}, {"models": ("gpt-5",)}):
+            with pytest.raises(QuotaError, match="do not hold at unmetered endpoints"):
+                keys.add("ci", endpoints=("/v1/files",), **one)
+        with pytest.raises(QuotaError, match="a path at the provider, or a method and a path"):
+            keys.add("ci", endpoints=("batches",))
+
+    def test_a_file_of_an_earlier_release_is_read(self, tmp_path):
+        file = tmp_path / "keys.json"
+        keys = Keys(file)
+        key = keys.add("old")
+        content = json.loads(file.read_text())
+        del content["keys"][0]["endpoints"]
+        file.write_text(json.dumps(content))
+        assert not Keys(file).find(key).may_use("GET", "/v1/models")
 
 
 class TestKeysStay:

@@ -231,7 +231,8 @@ class TestServed:
         got = b""
         for wanted in (b": waiting\n\n", STREAM):
             while wanted not in got:
-                assert (part := connection.recv(65_536)), got
+                part = connection.recv(65_536)
+                assert part, got
                 got += part
             running.odd.go.set()
         assert got.startswith(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream")

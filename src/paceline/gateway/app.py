@@ -336,6 +336,7 @@ class Gateway:
             if self.draining:  # the body ended after the signal
                 raise _stopping()
             if exchange is None:
+                _refuse_unmetered(key, scope["method"], path)
                 reply = await self._send_unpaced(requests[0])
             else:
                 held = self._held_place(exchange, requests, scope, key, path, query, parts, connection)
@@ -423,8 +424,6 @@ class Gateway:
         first = place.members[0]
         if not found:
             announce(first.provider.name, first.host, path)
-            if key is not None and key.models:
-                raise RequestError(403, "model", "this key may use some models only, and this path names none")
             return None
         model = str(asked.get("model") or found[0].call.model)
         if key is not None and not key.allows(first.provider.name if place.choice is None else place.name, model):
@@ -656,6 +655,13 @@ async def _pass_on_early(send: Send, connection: Connection, reply: Reply, part:
         headers = [pair for pair in _headers_of(reply) if pair[0] != b"content-length"]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": part, "more_body": True})
+
+
+def _refuse_unmetered(key: ClientKey | None, method: str, path: str) -> None:
+    """Refuse what a key may not use: at unmetered endpoints it would have all rights of the provider's key."""
+    if key is not None and not key.may_use(method, unquote(path)):
+        more = "" if key.models or key.limits else "; more: `paceline keys add --endpoint 'GET /v1/models'`"
+        raise RequestError(403, "endpoint", f"this key may use metered endpoints only, not {method} {path[:100]}{more}")
 
 
 class _Rhythm(NamedTuple):

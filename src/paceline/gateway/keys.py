@@ -33,6 +33,7 @@ LOOK_S: Final = 1.0
 """The least time between two looks at the file: so long a revoked key can be in use."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
+_ENDPOINT: Final = re.compile(r"([A-Z]+ )?/[!-~]{0,200}")
 
 
 class KeyFileError(PacelineError):
@@ -52,6 +53,8 @@ class ClientKey:
         models: Shell patterns of the models that it may use, with or without their provider; empty: all.
         limits: Quotas that hold for the key over all models, as texts.
         may_read: Whether it may read the page, the status and the metrics.
+        endpoints: Shell patterns of the unmetered endpoints that it may use: a path at the provider, after a method or for all
+            methods. None are possible beside ``models`` or ``limits``, which do not hold there.
     """
 
     name: str
@@ -62,6 +65,7 @@ class ClientKey:
     models: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     may_read: bool = False
+    endpoints: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse invalid values.
@@ -74,11 +78,27 @@ class ClientKey:
         LaneSpec(self.name, self.weight, self.priority)
         if self.limits:
             check_limits(self.name, parse_quotas(list(self.limits)))
+        for pattern in self.endpoints:
+            if not _ENDPOINT.fullmatch(pattern):
+                raise QuotaError(
+                    f"invalid endpoint {pattern[:100]!r} of the key {self.name}: use a path at the provider, or a method and a path,"
+                    " such as 'GET /v1/models'"
+                )
+        if self.endpoints and (self.models or self.limits):
+            raise QuotaError(
+                f"the key {self.name} has limits or a list of models, which do not hold at unmetered endpoints: leave one of"
+                " them out, or make two keys"
+            )
 
     def allows(self, provider: str, model: str) -> bool:
         """Whether the key may use ``model`` of ``provider``."""
         names = (model, f"{provider}/{model}", f"{base_of(provider)}/{model}")
         return not self.models or any(fnmatchcase(name, pattern) for pattern in self.models for name in names)
+
+    def may_use(self, method: str, path: str) -> bool:
+        """Whether the key may use the unmetered endpoint at ``path``, decoded, of a provider."""
+        names = (path, f"{method} {path}")
+        return any(fnmatchcase(name, pattern) for pattern in self.endpoints for name in names)
 
 
 class Keys:
@@ -199,7 +219,8 @@ class Keys:
 
 
 def _client_key(fields: Mapping[str, Any]) -> ClientKey:
-    return ClientKey(**{**fields, "models": tuple(fields["models"]), "limits": tuple(fields["limits"])})
+    lists = {name: tuple(fields.get(name, ())) for name in ("models", "limits", "endpoints")}
+    return ClientKey(**{**fields, **lists})
 
 
 def digest(key: str) -> str:
