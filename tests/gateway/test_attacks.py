@@ -83,7 +83,7 @@ def shared(servers, tmp_path_factory):
 def locked(servers, tmp_path_factory):
     """A gateway with a key, and the key."""
     file = tmp_path_factory.mktemp("keys") / "keys.json"
-    key = Keys(file).add("alice", may_read=True)
+    key = Keys(file).add("alice", may_read=True, endpoints=("/v1/files",))
     with attacked(servers, file) as running:
         yield running, key.encode()
 
@@ -157,6 +157,8 @@ class TestFraming:
             [b"transfer-encoding: identity, chunked", b"content-length: 5"],
             [b"transfer-encoding: xchunked"],
             [b"transfer-encoding: chunked", b"transfer-encoding: identity"],
+            [b"transfer-encoding: gzip, chunked"],
+            [b"transfer-encoding: gzip", b"transfer-encoding: chunked"],
             [b"transfer-encoding:\x0bchunked", b"content-length: 5"],
             [b"transfer-encoding : chunked", b"content-length: 5"],
             [b" transfer-encoding: chunked", b"content-length: 5"],
@@ -179,6 +181,19 @@ class TestFraming:
         sent = post(CHAT, *headers, body=b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n", length=False)
         got = talk(open_gateway.url, sent)
         assert answers(got)[:1] in ([400], [])
+        assert upstream.raw == b""
+
+    def test_a_second_host_is_refused(self, open_gateway, upstream):
+        assert answers(talk(open_gateway.url, post(CHAT, b"host: localhost"))) == [400]
+        assert upstream.raw == b""
+
+    @pytest.mark.parametrize(
+        ("target", "method"), [(b"//openai/v1/models", b"GET"), (b"//", b"GET"), (b"*", b"OPTIONS")]
+    )
+    def test_a_target_that_is_no_path_is_named(self, guarded, upstream, target, method):
+        got = talk(guarded[0].url, post(target).replace(b"POST", method, 1))
+        assert answers(got) == [400]
+        assert b"paceline_path" in got
         assert upstream.raw == b""
 
     @pytest.mark.parametrize(
@@ -421,7 +436,6 @@ class TestHeaders:
             b"origin: http://[",
             b"sec-fetch-site: cross-site",
             b"sec-fetch-site: same-site",
-            b"host: evil.example",  # a second one
             b"referer: https://evil.example\r\norigin: https://localhost.evil.example",
         ],
     )
@@ -649,6 +663,21 @@ class TestKeysStay:
         assert b"authorization: bearer sk-of-openai\r\n" in upstream.raw.lower()
 
     @pytest.mark.parametrize(
+        "lines",
+        [
+            [b"authorization: BEARER KEY"],
+            [b"authorization: bearer  KEY"],
+            [b"authorization: Bearer pk-wrong", b"x-api-key: KEY"],
+            [b"x-api-key: wrong", b"authorization: Bearer KEY"],
+        ],
+    )
+    def test_a_right_one_counts_beside_wrong_ones(self, guarded, upstream, lines):
+        running, key = guarded
+        assert answers(talk(running.url, post(CHAT, *[line.replace(b"KEY", key) for line in lines]))) == [200]
+        assert key not in upstream.raw
+        assert b"wrong" not in upstream.raw
+
+    @pytest.mark.parametrize(
         "line",
         [
             b"authorization: Bearer ",
@@ -660,7 +689,6 @@ class TestKeysStay:
             b"cookie: key=KEY",
             b"x-paceline-key: KEY",
             b"proxy-authorization: Bearer KEY",
-            b"x-api-key: wrong\r\nauthorization: Bearer KEY",  # the first counts
             b"authorization: Bearer KEYx",
             b"authorization: Bearer \tKEY KEY",
         ],

@@ -429,6 +429,9 @@ class TestKeys:
         for headers in (
             {"host": "evil.example"},
             {"origin": "https://evil.example"},
+            {"origin": "http://localhost:1"},  # another server of this machine; older browsers send no sec-fetch-site
+            {"origin": "http://127.0.0.1"},
+            {"origin": "null"},
             {"sec-fetch-site": "cross-site"},
         ):
             for method, path in (("POST", CHAT), ("GET", "/status")):

@@ -245,6 +245,8 @@ class Gateway:
         if scope["method"] not in METHODS:
             raise RequestError(405, "method", f"the method {scope['method']} is not passed on")
         path = scope["raw_path"].decode("latin-1")
+        if not path.startswith("/") or path.startswith("//"):
+            raise RequestError(400, "path", "the target of a request must be a path with one slash at its beginning")
         first = path[1:].partition("/")[0]
         if first in ("healthz", "readyz"):
             await self._tell_health(first, send)
@@ -284,24 +286,25 @@ class Gateway:
         if not self._needs_key:
             self._refuse_browsers(headers)
             return None, ""
-        given = next((value.decode("latin-1") for name, value in headers if name in KEY_HEADERS), "")
-        given = given.removeprefix("Bearer ").removeprefix("bearer ").strip() or key_in_query(query)
-        key = self._keys.find(given) if given else None
-        if key is None:
-            why = "this key is unknown or revoked" if given else "a key is missing"
-            raise RequestError(401, "key", f"{why}: send one of `paceline keys add` as the API key")
-        return key, given
+        sent = [_bearer(value.decode("latin-1")) for name, value in headers if name in KEY_HEADERS]
+        given = [one for one in (*sent, key_in_query(query)) if one]
+        for one in given:  # some clients send a key of another server, too
+            if (key := self._keys.find(one)) is not None:
+                return key, one
+        why = "this key is unknown or revoked" if given else "a key is missing"
+        raise RequestError(401, "key", f"{why}: send one of `paceline keys add` as the API key")
 
     def _refuse_browsers(self, headers: Headers) -> None:
         """Refuse what a web page of another server sends through the user's browser."""
+        port = next((_address_in(b"//" + value)[1] for name, value in headers if name == b"host"), None)
         for name, value in headers:
-            if name == b"host" and _name_in(b"//" + value) not in self._hosts:
+            if name == b"host" and _address_in(b"//" + value)[0] not in self._hosts:
                 raise RequestError(
                     403, "host", "without client keys, this gateway answers only under the names of this machine"
                 )
             if name == b"sec-fetch-site" and value not in (b"same-origin", b"none"):
                 raise RequestError(403, "origin", "without client keys, web pages of other servers are refused")
-            if name == b"origin" and _name_in(value) not in self._hosts:
+            if name == b"origin" and ((at := _address_in(value))[0] not in self._hosts or at[1] != port):
                 raise RequestError(403, "origin", "without client keys, web pages of other servers are refused")
 
     async def _relay(
@@ -704,12 +707,20 @@ async def _as_event(reply: Reply, call: Call) -> Reply:
 
 
 @lru_cache(maxsize=64)
-def _name_in(url: bytes) -> str | None:
-    """The host in an URL; ``None`` for none, or for an invalid one."""
+def _address_in(url: bytes) -> tuple[str | None, int | None]:
+    """The host and the port in an URL; ``None`` for none, or in an invalid one."""
     try:
-        return urlsplit(url.decode("latin-1")).hostname
+        parts = urlsplit(url.decode("latin-1"))
+        port = parts.port
     except ValueError:
-        return None
+        return None, None
+    return parts.hostname, port
+
+
+def _bearer(value: str) -> str:
+    """The key in the value of a header, which may begin with the name of a scheme."""
+    scheme, _, rest = value.partition(" ")
+    return (rest if scheme.lower() == "bearer" else value).strip()
 
 
 def _number(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import string
 from collections import deque
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import httptools
+from aiohappyeyeballs import start_connection
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -22,6 +24,9 @@ from paceline.pacing.faults import Fault, fault_of
 
 CONNECT_S: Final = 30.0
 """The longest time for a connection, its TLS included."""
+
+NEXT_ADDRESS_S: Final = 0.25
+"""The time after which the next address of a host is tried, too (RFC 8305, section 8)."""
 
 KEEP_S: Final = 30.0
 """How long a connection is kept that has no request."""
@@ -176,8 +181,11 @@ class _Server:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
+                addresses = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+                opened = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=loop)
+                name = self.host if self.secure else None
                 _, connection = await loop.create_connection(
-                    lambda: _Connection(self), self.host, self.port, ssl=self._trusted
+                    lambda: _Connection(self), sock=opened, ssl=self._trusted, server_hostname=name
                 )
         except TimeoutError:
             raise aiohttp.ConnectionTimeoutError(f"no connection within {timeout_s:g} s") from None

@@ -196,6 +196,9 @@ class _Protocol(HttpToolsProtocol):
         if large or len(self.headers) > HEADERS_MAX:
             self._refuse(431)
             return
+        if not _clear(self.headers):
+            self._refuse(400)
+            return
         super().on_headers_complete()
         self.headers = []  # for the trailers, which are dropped
         if self.parser.should_upgrade():  # to another protocol, which is declined; the parser reads no other request
@@ -271,6 +274,13 @@ class _Protocol(HttpToolsProtocol):
     def close(self) -> None:
         """Close the connection when all is sent."""
         self.transport.close()
+
+
+def _clear(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a request has one host at most, and its body no other encoding on the way than ``chunked``."""
+    hosts = [value for name, value in headers if name == b"host"]
+    codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+    return len(hosts) <= 1 and codings in ([], [b"chunked"])
 
 
 def _connections_max() -> int:
