@@ -922,8 +922,20 @@ class TestProcesses:
 
     def test_too_few_open_files_are_announced(self, process, upstream):
         one = process(upstream=upstream.url, files=1_000)
-        text = "the limit of open files is 1000, so that a process takes 666 connections in place of 20000"
+        text = "the limit of open files is 1000, so that a process takes 468 connections in place of 20000"
         until(lambda: text in one.log())
+
+    def test_more_streams_than_files_are_handed_back_and_break_nothing(self, process, held, ask):
+        one = process("--limit", "*=100k requests/min burst 1000", upstream=held.url, files=256)
+        clients = ask(one.url, 300)
+        most = (256 - server.FILES_OWN) // 2
+        until(lambda: held.raw.count(b"POST ") == most and len(select.select(clients, [], [], 0)[0]) == 300 - most)
+        early = select.select(clients, [], [], 0)[0]
+        got = [read(client, 1) for client in early]
+        assert {(*answers(one), b"retry-after: 1" in one) for one in got} == {(503, True)}
+        held.go.set()
+        assert [answers(read(client, 1)) for client in clients if client not in early] == [[200]] * most
+        assert "failures in a row" not in one.log()
 
     @pytest.mark.parametrize("workers", [1, 2])
     def test_sigterm(self, process, held, ask, workers, tmp_path):

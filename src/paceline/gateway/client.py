@@ -21,6 +21,7 @@ from yarl import URL
 
 from paceline.gateway.upstreams import Upstream
 from paceline.pacing.faults import Fault, fault_of
+from paceline.pacing.lack import Lack, lack_of
 
 CONNECT_S: Final = 30.0
 """The longest time for a connection, its TLS included."""
@@ -122,7 +123,7 @@ class HttpClient:
         server = self._servers.get(upstream.root)
         if server is None:
             server = self._servers[upstream.root] = _Server(upstream.root, self._trusted)
-        connection = server.kept() or await server.connect(min(CONNECT_S, self._timeout_s))
+        connection = server.kept() or await self._connect(server)
         answer = _Answer(connection, method, self._timeout_s)
         connection.begin(answer, _message(server, method, path, headers, body))
         try:
@@ -131,6 +132,19 @@ class HttpClient:
             answer.close()
             raise
         return answer
+
+    async def _connect(self, server: _Server) -> _Connection:
+        """A new connection; where there is no file for it, those without a request are closed for it."""
+        timeout_s = min(CONNECT_S, self._timeout_s)
+        try:
+            return await server.connect(timeout_s)
+        except OSError as error:
+            if lack_of(error) is not Lack.FILES or not any(one.idle for one in self._servers.values()):
+                raise
+        for one in self._servers.values():
+            one.close()
+        await asyncio.sleep(0.001)  # the loop closes them
+        return await server.connect(timeout_s)
 
     async def close(self) -> None:
         """See :meth:`Client.close`."""

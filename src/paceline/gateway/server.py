@@ -53,6 +53,9 @@ KEEP_S: Final = 75
 CONNECTIONS_MAX: Final = 20_000
 """The connections of one process; further ones get a 503. The limit of open files may allow fewer."""
 
+FILES_OWN: Final = 64
+"""Open files beside connections: listeners, the store, the file of keys, libraries, logs, and connections that are refused."""
+
 FILES_FEW: Final = 4_096
 """A limit of open files that is worth a warning."""
 
@@ -284,17 +287,18 @@ def _clear(headers: list[tuple[bytes, bytes]]) -> bool:
 
 
 def _connections_max() -> int:
-    """The connections that this process can have: of three open files, one is kept for servers and the store."""
-    wanted = CONNECTIONS_MAX * 3 // 2
+    """The connections that this process can have: each may need one to a server."""
+    wanted = CONNECTIONS_MAX * 2 + FILES_OWN
     soft = raise_files(wanted)
     if soft is None:
         return CONNECTIONS_MAX
+    most = max((soft - FILES_OWN) // 2, 1)
     log.log(
         logging.WARNING if soft < FILES_FEW else logging.INFO,
         "the limit of open files is %d, so that a process takes %d connections in place of %d: raise it to %d"
-        " (ulimit -n, LimitNOFILE=)", soft, soft * 2 // 3, CONNECTIONS_MAX, wanted
+        " (ulimit -n, LimitNOFILE=)", soft, most, CONNECTIONS_MAX, wanted
     )  # fmt: skip
-    return soft * 2 // 3
+    return most
 
 
 _told_s = -TELL_S
