@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from paceline.core.results import QuotaError
 from paceline.gateway.client import Client, Headers
 from paceline.gateway.keys import ClientKey, Keys
+from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.relay import HOP_BY_HOP, Relayed, Reply, forwarded, plain, readable
 from paceline.gateway.siblings import Siblings
 from paceline.gateway.upstreams import KEY_HEADERS, Place, Upstream, Upstreams, is_plain, key_in_query, without_key
@@ -151,7 +152,10 @@ class Gateway:
         self._client: Client | None = None
         self._keys = keys
         self._siblings = Siblings(limiter, self._place, folder)
-        self._page = status_app(limiter if folder is None else self._siblings)  # answers the gateway's own paths
+        one_or_all = limiter if folder is None else self._siblings
+        self._page = status_app(one_or_all, apart=self._apart)  # answers the gateway's own paths
+        self._reports = asyncio.Lock()
+        self._models = NamedModels(limiter.pacer.pools)
         self._needs_key = not open_to_all or len(keys) > 0
         self._hosts = frozenset(hosts)
         self._limited: dict[str, ClientKey] = {}  # the keys whose limits the limiter has
@@ -236,8 +240,14 @@ class Gateway:
                 self._hand_back()
             now_s = time.monotonic()
             self._places.expire(now_s)
+            self._models.expire(now_s)
             for connection in [one for one, until_s in self._slow.items() if until_s < now_s]:
                 connection.abort()
+
+    async def _apart(self, report: Callable[..., Any], *given: Any) -> Any:
+        """Make a report in a thread, one at a time."""
+        async with self._reports:
+            return await asyncio.to_thread(report, *given)
 
     # A request.
 
@@ -428,6 +438,10 @@ class Gateway:
         if not found:
             announce(first.provider.name, first.host, path)
             return None
+        for one in found:
+            if not self._models.use("" if key is None else key.name, one.scheduler, time.monotonic()):
+                message = f"more than {MODELS_MAX} models were named of late: one that is not used for {IDLE_S:g} s makes room"
+                raise RequestError(429, "models", message)
         model = str(asked.get("model") or found[0].call.model)
         if key is not None and not key.allows(first.provider.name if place.choice is None else place.name, model):
             raise RequestError(403, "model", f"this key may not use the model {model[:100]!r}")
