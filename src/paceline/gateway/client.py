@@ -41,7 +41,10 @@ HEADER_MAX, HEADERS_MAX, HEAD_MAX = 65_536, 1_000, 262_144
 EARLY_MAX: Final = 2_000
 """Answers with a status below 200 before the answer itself."""
 
-HELD_MAX: Final = 262_144
+READ_MAX: Final = 65_536
+"""Bytes that are taken from a connection in one step."""
+
+HELD_MAX: Final = 65_536
 """Bytes of a body that are kept for a slower reader; then no more is taken from the connection."""
 
 _IN_NAMES: Final = f"{string.ascii_letters}{string.digits}!#$%&'*+-.^_`|~".encode()
@@ -177,6 +180,7 @@ class _Server:
         self.port = parts.port or (443 if self.secure else 80)
         self.netloc, self.base = parts.netloc.encode(), parts.path.encode()
         self.idle: deque[_Connection] = deque()
+        self.buffer = bytearray(READ_MAX)  # of all its connections: what is read is taken at once
         self._trusted = trusted if self.secure else None
 
     def kept(self) -> _Connection | None:
@@ -219,7 +223,7 @@ class NoConnectionError(ConnectionRefusedError):
     """There is no connection, for another reason than that it was refused."""
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """A connection: it has one answer at a time."""
 
     transport: asyncio.Transport
@@ -242,8 +246,11 @@ class _Connection(asyncio.Protocol):
         """The status of the answer, and whether the server keeps the connection, once its head is there."""
         return self._parser.get_status_code(), self._parser.should_keep_alive()
 
-    def data_received(self, data: bytes) -> None:
-        answer = self._answer
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
+        return self._server.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data, answer = bytes(memoryview(self._server.buffer)[:nbytes]), self._answer
         if answer is None:  # a server that speaks without being asked
             self.transport.abort()
             return
