@@ -391,6 +391,30 @@ class TestKeys:
         keys.revoke("alice")
         until(lambda: ask() == 401, 5)
 
+    def test_a_rotated_one_has_two_secrets_for_a_time(self, keys, monkeypatch):
+        now_s = [1_000_000.0]
+        monkeypatch.setattr("paceline.gateway.keys.time.time", lambda: now_s[0])
+        other, first = keys.add("bob"), keys.add("alice", weight=2.0, limits=("10 usd/day",))
+        second = keys.rotate("alice", 3_600)
+        read = Keys(keys.file)
+        assert read.find(first) is read.find(second) is not None
+        assert (read.find(second).weight, read.find(second).limits, len(read)) == (2.0, ("10 usd/day",), 2)
+        now_s[0] += 3_600
+        assert [read.find(one) is not None for one in (first, second, other)] == [False, True, True]
+        third = keys.rotate("alice", 0)
+        assert [keys.find(one) is not None for one in (first, second, third)] == [False, False, True]
+        keys.revoke("alice")
+        assert [one.name for one in keys.all()] == ["bob"]
+        with pytest.raises(QuotaError, match="no key named 'alice'; known: bob"):
+            keys.rotate("alice", 0)
+
+    def test_the_command_rotates(self, keys):
+        keys.add("alice")
+        done = CliRunner().invoke(app, ["keys", "rotate", "alice", "--keys", str(keys.file)])
+        assert Keys(keys.file).find(done.stdout.strip()).name == "alice"
+        done = CliRunner().invoke(app, ["keys", "list", "--keys", str(keys.file)])
+        assert "until 20" in done.stdout
+
     def test_models_and_the_page(self, serve, keys, emulator, client):
         key, reader = keys.add("alice", models=("gpt-5-*",)), keys.add("bob", may_read=True)
         running = serve(emulator.base_url)

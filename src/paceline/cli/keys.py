@@ -69,6 +69,24 @@ def add(
         click.echo("paceline keys: from now on each client of a gateway with this file needs a key", err=True)
 
 
+@command.command()
+@click.argument("name")
+@click.option(
+    "--overlap-hours",
+    type=click.FloatRange(0, 8_760),
+    default=24.0,
+    show_default=True,
+    help="How long the present secret stays valid.",
+)
+@FILE
+def rotate(*, name: str, overlap_hours: float, file: Path | None) -> None:
+    """Make a new secret for the key of NAME and print it. Its lane, its limits and their use stay."""
+    try:
+        click.echo(_keys(file).rotate(name, overlap_hours * 3_600))
+    except PacelineError as error:
+        _fail(error)
+
+
 @command.command(name="list")
 @FILE
 def list_(*, file: Path | None) -> None:
@@ -77,7 +95,7 @@ def list_(*, file: Path | None) -> None:
         keys = _keys(file).all()
     except PacelineError as error:
         _fail(error)
-    header = ("name", "created", "weight", "priority", "models", "limits", "endpoints", "page")
+    header = ("name", "created", "weight", "priority", "models", "limits", "endpoints", "page", "former secret")
     rows = [
         (
             one.name,
@@ -88,6 +106,7 @@ def list_(*, file: Path | None) -> None:
             ", ".join(one.limits) or "-",
             ", ".join(("metered", *one.endpoints)),
             "yes" if one.may_read else "no",
+            f"until {one.former_until}" if one.former else "-",
         )
         for one in keys
     ]
