@@ -4,6 +4,7 @@ import asyncio
 import errno
 import gzip
 import json
+import signal
 import socket
 import threading
 import zlib
@@ -379,6 +380,44 @@ class TestKeys:
         done = CliRunner().invoke(app, ["serve", "--provider", "openai", "--workers", "2", "--store", "memory:"])
         assert (done.exit_code, done.stdout) == (2, "")
         assert "2 workers must share one" in done.stderr
+
+    @pytest.mark.parametrize(
+        ("limits", "arguments", "durable"),
+        [
+            ((), [], False),
+            (("60 requests/min",), [], False),
+            (("10 usd/day",), [], True),
+            (("10 usd/day",), ["--store", "memory:"], False),
+        ],
+    )
+    def test_a_budget_has_a_store_by_default(self, keys, limits, arguments, durable, monkeypatch, tmp_path):
+        keys.add("alice", limits=limits)
+        started = []
+
+        def serve(settings, listener):
+            started.append(settings)
+            listener.close()
+
+        monkeypatch.setattr("paceline.gateway.server.serve", serve)
+        monkeypatch.setattr(signal, "signal", lambda *_: None)
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        command = ["serve", "--provider", "openai", "--port", "0", "--keys", str(keys.file), *arguments]
+        assert CliRunner().invoke(app, command).exit_code == 0
+        store = f"sqlite:{tmp_path}/state/paceline/gateway.db" if durable else arguments[1] if arguments else None
+        assert started[0].store == store
+
+    def test_what_a_key_has_spent_survives_a_restart(self, serve, keys, client, tmp_path, monkeypatch):
+        monkeypatch.setattr("paceline.pacing.allowances.PATIENCE_S", 0.2)
+        store = f"sqlite:{tmp_path / 'gateway.db'}"
+        headers = {"authorization": f"Bearer {keys.add('alice', limits=('0.0005 usd/day',))}"}
+        usage = {"prompt_tokens": 1_000, "completion_tokens": 1}
+        body = json.dumps({"choices": [{"message": {"content": "Hi."}}], "usage": usage}).encode()
+        with stub(Odd([body])) as url:
+            for status in (200, 429):
+                running = serve(url, store=store, limits={"*": "100k requests/min"})
+                assert client.post(running.url + CHAT, json=chat(), headers=headers).status_code == status
+                until(lambda running=running: running.pool("budget/alice")["quotas"][0]["remaining"] < 0)
+                running.stop()
 
     def test_a_revoked_one_ends_within_a_second(self, serve, keys, emulator, client):
         key = keys.add("alice")
