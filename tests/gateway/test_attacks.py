@@ -23,6 +23,7 @@ from attack_helpers import ANSWER, BODY, Process, answers, connect, post, raw_se
 from gateway_helpers import chat, running_gateway, until
 
 from paceline.config import Config
+from paceline.core.results import QuotaError
 from paceline.gateway import app, server
 from paceline.gateway.keys import Keys
 from paceline.gateway.server import Settings
@@ -82,7 +83,7 @@ def shared(servers, tmp_path_factory):
 def locked(servers, tmp_path_factory):
     """A gateway with a key, and the key."""
     file = tmp_path_factory.mktemp("keys") / "keys.json"
-    key = Keys(file).add("alice", may_read=True)
+    key = Keys(file).add("alice", may_read=True, endpoints=("/v1/files",))
     with attacked(servers, file) as running:
         yield running, key.encode()
 
@@ -156,6 +157,8 @@ class TestFraming:
             [b"transfer-encoding: identity, chunked", b"content-length: 5"],
             [b"transfer-encoding: xchunked"],
             [b"transfer-encoding: chunked", b"transfer-encoding: identity"],
+            [b"transfer-encoding: gzip, chunked"],
+            [b"transfer-encoding: gzip", b"transfer-encoding: chunked"],
             [b"transfer-encoding:\x0bchunked", b"content-length: 5"],
             [b"transfer-encoding : chunked", b"content-length: 5"],
             [b" transfer-encoding: chunked", b"content-length: 5"],
@@ -178,6 +181,19 @@ class TestFraming:
         sent = post(CHAT, *headers, body=b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n", length=False)
         got = talk(open_gateway.url, sent)
         assert answers(got)[:1] in ([400], [])
+        assert upstream.raw == b""
+
+    def test_a_second_host_is_refused(self, open_gateway, upstream):
+        assert answers(talk(open_gateway.url, post(CHAT, b"host: localhost"))) == [400]
+        assert upstream.raw == b""
+
+    @pytest.mark.parametrize(
+        ("target", "method"), [(b"//openai/v1/models", b"GET"), (b"//", b"GET"), (b"*", b"OPTIONS")]
+    )
+    def test_a_target_that_is_no_path_is_named(self, guarded, upstream, target, method):
+        got = talk(guarded[0].url, post(target).replace(b"POST", method, 1))
+        assert answers(got) == [400]
+        assert b"paceline_path" in got
         assert upstream.raw == b""
 
     @pytest.mark.parametrize(
@@ -420,7 +436,6 @@ class TestHeaders:
             b"origin: http://[",
             b"sec-fetch-site: cross-site",
             b"sec-fetch-site: same-site",
-            b"host: evil.example",  # a second one
             b"referer: https://evil.example\r\norigin: https://localhost.evil.example",
         ],
     )
@@ -576,6 +591,59 @@ class TestAnswers:
         until(lambda: own_upstream.open == 0)
 
 
+class TestRights:
+    """A client's key is no key to the provider's account."""
+
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("POST", "/openai/v1/batches"),
+            ("POST", "/openai/v1/b%61tches"),
+            ("POST", "/v1/videos"),
+            ("POST", "/openai/v1/fine_tuning/jobs"),
+            ("DELETE", "/openai/v1/files/x"),
+            ("GET", "/openai/v1/organization/admin_api_keys"),
+            ("GET", "/openai/v1/chat/completions"),
+            ("POST", "/anthropic/v1/messages/batches"),
+            ("GET", "/openai/v1/models"),
+        ],
+    )
+    def test_unmetered_endpoints_are_none_of_its(self, guarded, upstream, other, method, path):
+        running, key = guarded
+        request = post(path.encode(), b"authorization: Bearer " + key, body=b"{}").replace(b"POST", method.encode(), 1)
+        assert answers(talk(running.url, request)) == [403]
+        assert not upstream.raw
+        assert not other.raw
+
+    def test_further_ones_are_named(self, upstream, own_upstream, tmp_path):
+        keys = Keys(tmp_path / "keys.json")
+        headers = b"authorization: Bearer " + keys.add("ci", endpoints=("GET /v1/models", "/v1/files*")).encode()
+        with attacked((upstream, own_upstream), keys.file) as running:
+            for method, path, status in (
+                (b"GET", b"/openai/v1/models", 200), (b"GET", b"/openai/v1/m%6fdels?limit=2", 200), (b"POST", b"/v1/models", 403),
+                (b"DELETE", b"/openai/v1/files/x", 200), (b"GET", b"/openai/v1/models/x", 403), (b"POST", CHAT, 200),
+            ):  # fmt: skip
+                request = post(path, headers).replace(b"POST", method, 1)
+                assert answers(talk(running.url, request)) == [status], (method, path)
+
+    def test_limits_and_further_endpoints_exclude_each_other(self, tmp_path):
+        keys = Keys(tmp_path / "keys.json")
+        for one in ({"limits": ("10 usd/day",)}, {"models": ("gpt-5",)}):
+            with pytest.raises(QuotaError, match="do not hold at unmetered endpoints"):
+                keys.add("ci", endpoints=("/v1/files",), **one)
+        with pytest.raises(QuotaError, match="a path at the provider, or a method and a path"):
+            keys.add("ci", endpoints=("batches",))
+
+    def test_a_file_of_an_earlier_release_is_read(self, tmp_path):
+        file = tmp_path / "keys.json"
+        keys = Keys(file)
+        key = keys.add("old")
+        content = json.loads(file.read_text())
+        del content["keys"][0]["endpoints"]
+        file.write_text(json.dumps(content))
+        assert not Keys(file).find(key).may_use("GET", "/v1/models")
+
+
 class TestKeysStay:
     """A client's key reaches no server, and a provider's key reaches no client and no log."""
 
@@ -595,6 +663,21 @@ class TestKeysStay:
         assert b"authorization: bearer sk-of-openai\r\n" in upstream.raw.lower()
 
     @pytest.mark.parametrize(
+        "lines",
+        [
+            [b"authorization: BEARER KEY"],
+            [b"authorization: bearer  KEY"],
+            [b"authorization: Bearer pk-wrong", b"x-api-key: KEY"],
+            [b"x-api-key: wrong", b"authorization: Bearer KEY"],
+        ],
+    )
+    def test_a_right_one_counts_beside_wrong_ones(self, guarded, upstream, lines):
+        running, key = guarded
+        assert answers(talk(running.url, post(CHAT, *[line.replace(b"KEY", key) for line in lines]))) == [200]
+        assert key not in upstream.raw
+        assert b"wrong" not in upstream.raw
+
+    @pytest.mark.parametrize(
         "line",
         [
             b"authorization: Bearer ",
@@ -606,7 +689,6 @@ class TestKeysStay:
             b"cookie: key=KEY",
             b"x-paceline-key: KEY",
             b"proxy-authorization: Bearer KEY",
-            b"x-api-key: wrong\r\nauthorization: Bearer KEY",  # the first counts
             b"authorization: Bearer KEYx",
             b"authorization: Bearer \tKEY KEY",
         ],
@@ -840,8 +922,20 @@ class TestProcesses:
 
     def test_too_few_open_files_are_announced(self, process, upstream):
         one = process(upstream=upstream.url, files=1_000)
-        text = "the limit of open files is 1000, so that a process takes 666 connections in place of 20000"
+        text = "the limit of open files is 1000, so that a process takes 468 connections in place of 20000"
         until(lambda: text in one.log())
+
+    def test_more_streams_than_files_are_handed_back_and_break_nothing(self, process, held, ask):
+        one = process("--limit", "*=100k requests/min burst 1000", upstream=held.url, files=256)
+        clients = ask(one.url, 300)
+        most = (256 - server.FILES_OWN) // 2
+        until(lambda: held.raw.count(b"POST ") == most and len(select.select(clients, [], [], 0)[0]) == 300 - most)
+        early = select.select(clients, [], [], 0)[0]
+        got = [read(client, 1) for client in early]
+        assert {(*answers(one), b"retry-after: 1" in one) for one in got} == {(503, True)}
+        held.go.set()
+        assert [answers(read(client, 1)) for client in clients if client not in early] == [[200]] * most
+        assert "failures in a row" not in one.log()
 
     @pytest.mark.parametrize("workers", [1, 2])
     def test_sigterm(self, process, held, ask, workers, tmp_path):

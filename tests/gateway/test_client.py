@@ -1,6 +1,7 @@
 """The gateway's HTTP client against servers that a test scripts byte by byte."""
 
 import asyncio
+import errno
 import ssl
 import sys
 from dataclasses import replace
@@ -287,3 +288,22 @@ async def test_certificates_are_checked():
         assert fault_of(raised.value) is Fault.UNREACHED
         server.client = HttpClient(5.0, trusted)
         assert await server.ask() == (200, b"ok")
+
+
+def test_where_files_lack_connections_without_a_request_make_room(monkeypatch):
+    async def main():
+        async with Server(OK) as idle, Server(OK) as busy:
+            await idle.ask()
+            connect = module._Server.connect
+
+            async def lacking(server, timeout_s):
+                if idle.client._servers[idle.upstream.root].idle:
+                    raise module.NoConnectionError("no") from OSError(errno.EMFILE, "Too many open files")
+                return await connect(server, timeout_s)
+
+            monkeypatch.setattr(module._Server, "connect", lacking)
+            busy.client, own = idle.client, busy.client
+            assert await busy.ask() == (200, b"ok")
+            busy.client = own
+
+    asyncio.run(main())

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import gzip
 import json
+import signal
 import socket
 import threading
 import zlib
@@ -241,12 +242,10 @@ class TestQueue:
         assert client.get(running.url + "/api/v1/queue/third").status_code == 404
         running.gateway.drain()
 
-    @pytest.mark.parametrize("setting", [None, 0.005])
-    def test_a_stream_is_kept_alive_while_it_waits(self, serve, emulator, client, kept, setting):
-        limits = {"gpt-5": "200 requests/min burst 1"}
-        running = serve(emulator.base_url, limits=limits, keepalive_s=setting)
+    def test_a_stream_is_kept_alive_while_it_waits(self, serve, emulator, client, kept):
+        running = serve(emulator.base_url, limits={"gpt-5": "200 requests/min burst 1"})
         client.post(running.url + CHAT, json=chat())
-        answer = client.post(running.url + CHAT, json=chat(stream=True), headers=None if setting else kept)
+        answer = client.post(running.url + CHAT, json=chat(stream=True), headers=kept)
         comments = [line for line in answer.text.splitlines() if line.startswith(":")]
         assert answer.status_code == 200
         assert set(comments) == {": waiting"}
@@ -382,6 +381,44 @@ class TestKeys:
         assert (done.exit_code, done.stdout) == (2, "")
         assert "2 workers must share one" in done.stderr
 
+    @pytest.mark.parametrize(
+        ("limits", "arguments", "durable"),
+        [
+            ((), [], False),
+            (("60 requests/min",), [], False),
+            (("10 usd/day",), [], True),
+            (("10 usd/day",), ["--store", "memory:"], False),
+        ],
+    )
+    def test_a_budget_has_a_store_by_default(self, keys, limits, arguments, durable, monkeypatch, tmp_path):
+        keys.add("alice", limits=limits)
+        started = []
+
+        def serve(settings, listener):
+            started.append(settings)
+            listener.close()
+
+        monkeypatch.setattr("paceline.gateway.server.serve", serve)
+        monkeypatch.setattr(signal, "signal", lambda *_: None)
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        command = ["serve", "--provider", "openai", "--port", "0", "--keys", str(keys.file), *arguments]
+        assert CliRunner().invoke(app, command).exit_code == 0
+        store = f"sqlite:{tmp_path}/state/paceline/gateway.db" if durable else arguments[1] if arguments else None
+        assert started[0].store == store
+
+    def test_what_a_key_has_spent_survives_a_restart(self, serve, keys, client, tmp_path, monkeypatch):
+        monkeypatch.setattr("paceline.pacing.allowances.PATIENCE_S", 0.2)
+        store = f"sqlite:{tmp_path / 'gateway.db'}"
+        headers = {"authorization": f"Bearer {keys.add('alice', limits=('0.0005 usd/day',))}"}
+        usage = {"prompt_tokens": 1_000, "completion_tokens": 1}
+        body = json.dumps({"choices": [{"message": {"content": "Hi."}}], "usage": usage}).encode()
+        with stub(Odd([body])) as url:
+            for status in (200, 429):
+                running = serve(url, store=store, limits={"*": "100k requests/min"})
+                assert client.post(running.url + CHAT, json=chat(), headers=headers).status_code == status
+                until(lambda running=running: running.pool("budget/alice")["quotas"][0]["remaining"] < 0)
+                running.stop()
+
     def test_a_revoked_one_ends_within_a_second(self, serve, keys, emulator, client):
         key = keys.add("alice")
         running = serve(emulator.base_url)
@@ -392,6 +429,30 @@ class TestKeys:
         assert ask() == 200
         keys.revoke("alice")
         until(lambda: ask() == 401, 5)
+
+    def test_a_rotated_one_has_two_secrets_for_a_time(self, keys, monkeypatch):
+        now_s = [1_000_000.0]
+        monkeypatch.setattr("paceline.gateway.keys.time.time", lambda: now_s[0])
+        other, first = keys.add("bob"), keys.add("alice", weight=2.0, limits=("10 usd/day",))
+        second = keys.rotate("alice", 3_600)
+        read = Keys(keys.file)
+        assert read.find(first) is read.find(second) is not None
+        assert (read.find(second).weight, read.find(second).limits, len(read)) == (2.0, ("10 usd/day",), 2)
+        now_s[0] += 3_600
+        assert [read.find(one) is not None for one in (first, second, other)] == [False, True, True]
+        third = keys.rotate("alice", 0)
+        assert [keys.find(one) is not None for one in (first, second, third)] == [False, False, True]
+        keys.revoke("alice")
+        assert [one.name for one in keys.all()] == ["bob"]
+        with pytest.raises(QuotaError, match="no key named 'alice'; known: bob"):
+            keys.rotate("alice", 0)
+
+    def test_the_command_rotates(self, keys):
+        keys.add("alice")
+        done = CliRunner().invoke(app, ["keys", "rotate", "alice", "--keys", str(keys.file)])
+        assert Keys(keys.file).find(done.stdout.strip()).name == "alice"
+        done = CliRunner().invoke(app, ["keys", "list", "--keys", str(keys.file)])
+        assert "until 20" in done.stdout
 
     def test_models_and_the_page(self, serve, keys, emulator, client):
         key, reader = keys.add("alice", models=("gpt-5-*",)), keys.add("bob", may_read=True)
@@ -431,6 +492,9 @@ class TestKeys:
         for headers in (
             {"host": "evil.example"},
             {"origin": "https://evil.example"},
+            {"origin": "http://localhost:1"},  # another server of this machine; older browsers send no sec-fetch-site
+            {"origin": "http://127.0.0.1"},
+            {"origin": "null"},
             {"sec-fetch-site": "cross-site"},
         ):
             for method, path in (("POST", CHAT), ("GET", "/status")):

@@ -34,6 +34,12 @@ def command() -> None:
     "--model", "models", multiple=True, help="A model that it may use, e.g. 'gpt-5*'; repeatable; all by default."
 )
 @click.option("--limit", "limits", multiple=True, help="E.g. '60 requests/min', over all models; repeatable.")
+@click.option(
+    "--endpoint",
+    "endpoints",
+    multiple=True,
+    help="An unmetered one that it may use, too, e.g. 'GET /v1/models' or '/v1/files*'; repeatable.",
+)
 @click.option("--may-read", is_flag=True, help="It may read the page, the status and the metrics, too.")
 @FILE
 def add(
@@ -43,6 +49,7 @@ def add(
     priority: int,
     models: tuple[str, ...],
     limits: tuple[str, ...],
+    endpoints: tuple[str, ...],
     may_read: bool,
     file: Path | None,
 ) -> None:
@@ -53,12 +60,31 @@ def add(
     try:
         keys = _keys(file)
         first = not keys
-        key = keys.add(name, weight=weight, priority=priority, models=models, limits=limits, may_read=may_read)
+        fields = {"models": models, "limits": limits, "endpoints": endpoints, "may_read": may_read}
+        key = keys.add(name, weight=weight, priority=priority, **fields)
     except PacelineError as error:
         _fail(error)
     click.echo(key)
     if first:
         click.echo("paceline keys: from now on each client of a gateway with this file needs a key", err=True)
+
+
+@command.command()
+@click.argument("name")
+@click.option(
+    "--overlap-hours",
+    type=click.FloatRange(0, 8_760),
+    default=24.0,
+    show_default=True,
+    help="How long the present secret stays valid.",
+)
+@FILE
+def rotate(*, name: str, overlap_hours: float, file: Path | None) -> None:
+    """Make a new secret for the key of NAME and print it. Its lane, its limits and their use stay."""
+    try:
+        click.echo(_keys(file).rotate(name, overlap_hours * 3_600))
+    except PacelineError as error:
+        _fail(error)
 
 
 @command.command(name="list")
@@ -69,7 +95,7 @@ def list_(*, file: Path | None) -> None:
         keys = _keys(file).all()
     except PacelineError as error:
         _fail(error)
-    header = ("name", "created", "weight", "priority", "models", "limits", "page")
+    header = ("name", "created", "weight", "priority", "models", "limits", "endpoints", "page", "former secret")
     rows = [
         (
             one.name,
@@ -78,7 +104,9 @@ def list_(*, file: Path | None) -> None:
             str(one.priority),
             ", ".join(one.models) or "all",
             ", ".join(one.limits) or "-",
+            ", ".join(("metered", *one.endpoints)),
             "yes" if one.may_read else "no",
+            f"until {one.former_until}" if one.former else "-",
         )
         for one in keys
     ]

@@ -21,6 +21,7 @@ from paceline.telemetry.logs import JsonFormatter
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from paceline.config import Config
     from paceline.gateway.server import Settings
 
 EPILOG = """Point a client at the gateway in place of its provider: OPENAI_BASE_URL=http://127.0.0.1:8080/openai/v1,
@@ -90,8 +91,8 @@ def command(
                 given |= stack.enter_context(emulated())
                 keys = Path(stack.enter_context(TemporaryDirectory())) / "keys.json"  # there are none
             config = Config.load(file or find_file(), given=given)
-            store = config.store
-            if store is None and workers > 1:
+            store, keys = config.store, keys or keys_file(os.environ)
+            if store is None and (workers > 1 or _has_budget(config, keys)):
                 from paceline.batch.job import state_file
 
                 store = f"sqlite:{state_file(os.environ).expanduser().with_name('gateway.db')}"
@@ -100,7 +101,7 @@ def command(
             settings = Settings(
                 config=config,
                 store=store,
-                keys=keys or keys_file(os.environ),
+                keys=keys,
                 host=host,
                 workers=workers,
                 certificate=certificate,
@@ -127,6 +128,16 @@ def command(
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt):  # uvicorn repeats the signal that has ended it
             serve(settings, listener)
+
+
+def _has_budget(config: Config, keys: Path) -> bool:
+    """Whether money is limited: what is spent must not be forgotten when the process ends."""
+    from paceline.core.quota import USD
+    from paceline.gateway.keys import Keys
+    from paceline.pacing.settings import parsed
+
+    given = [*(lane.limits for lane in config.lanes.values()), *(list(key.limits) for key in Keys(keys).all())]
+    return bool(config.budget) or any(quota.unit == USD for limits in given if limits for quota in parsed(limits))
 
 
 def _log(*, as_json: bool, level: str) -> None:

@@ -12,18 +12,33 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from traceback import format_tb
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 from paceline.core.results import QuotaError
 from paceline.gateway.client import Client, Headers
 from paceline.gateway.keys import ClientKey, Keys
+from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.relay import HOP_BY_HOP, Relayed, Reply, forwarded, plain, readable
 from paceline.gateway.siblings import Siblings
 from paceline.gateway.upstreams import KEY_HEADERS, Place, Upstream, Upstreams, is_plain, key_in_query, without_key
+from paceline.gateway.waiting import (
+    NOTES_EVERY_S,
+    NOTES_FROM_S,
+    PLACE_S,
+    SOON,
+    Held,
+    KeptExchange,
+    KeptRoutedExchange,
+    Places,
+    hears,
+    identity,
+    note_for,
+    patience_s,
+)
 from paceline.http.describe import Metered, at_account, describe
 from paceline.http.exchange import Exchange
-from paceline.http.routed import RoutedExchange, Way
+from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.faults import Fault, fault_of
@@ -56,16 +71,13 @@ LOOK_S: Final = 5.0
 """The time between two looks for clients that are slower."""
 
 NOTES_S: Final = (1.0, 600.0)
-"""The bounds of ``x-paceline-keepalive``."""
+"""The bounds of ``x-paceline-keepalive``, beside 0."""
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """The methods that are passed on: none that lets a server repeat the request's headers, with a key, in its answer."""
 
 OWN: Final = frozenset({"", "status", "history", "metrics", "assets", "api", "favicon.ico"})
 """The first parts of the gateway's own paths, of the status page."""
-
-_NOTES: Final = dict.fromkeys(("gemini", "vertex"), b"\n")
-"""What is sent in place of comments, which google-genai does not read (3.4.0)."""
 
 CONNECTION: Final = "paceline"
 """The extension of a scope under which the server passes the connection; see :class:`Connection`."""
@@ -84,6 +96,8 @@ class Connection(Protocol):
     """Cancelled when the client goes away."""
     gone: bool
     """Whether the client went away."""
+    opened_s: float
+    """When it was opened, on the monotonic clock."""
 
     @property
     def answering(self) -> bool:
@@ -116,7 +130,6 @@ class Gateway:
         open_to_all: Whether clients need no key as long as there are none: only on loopback.
         hosts: The names of this server in the header ``host``, while clients need no key; a browser that was led here
             by another name sends that name.
-        keepalive_s: How often a stream that waits is kept alive, where its client does not say; ``None``: not at all.
 
     Attributes:
         draining: Whether the gateway ends: what waits is turned away.
@@ -132,7 +145,6 @@ class Gateway:
         folder: Path | None = None,
         open_to_all: bool,
         hosts: Iterable[str] = (),
-        keepalive_s: float | None = None,
     ) -> None:
         self.limiter, self.upstreams = limiter, upstreams
         self.draining = False
@@ -140,14 +152,17 @@ class Gateway:
         self._client: Client | None = None
         self._keys = keys
         self._siblings = Siblings(limiter, self._place, folder)
-        self._page = status_app(limiter if folder is None else self._siblings)  # answers the gateway's own paths
+        one_or_all = limiter if folder is None else self._siblings
+        self._page = status_app(one_or_all, apart=self._apart)  # answers the gateway's own paths
+        self._reports = asyncio.Lock()
+        self._models = NamedModels(limiter.pacer.pools)
         self._needs_key = not open_to_all or len(keys) > 0
         self._hosts = frozenset(hosts)
-        self._keepalive_s = keepalive_s
         self._limited: dict[str, ClientKey] = {}  # the keys whose limits the limiter has
         self._held = 0  # bytes of bodies
         self._waiting: dict[str, Exchange] = {}  # by the id of the request
         self._tasks: dict[asyncio.Task[Any], Exchange] = {}  # those that wait for a permit or an answer
+        self._places = Places(self._end)
         self._slow: dict[Connection, float] = {}  # until when a client must send its body
         self._janitor: asyncio.Task[None] | None = None
 
@@ -212,6 +227,7 @@ class Gateway:
             self._hand_back()
 
     def _hand_back(self) -> None:
+        self._places.clear()
         for task, exchange in list(self._tasks.items()):
             if exchange.waits:
                 task.cancel()
@@ -223,8 +239,15 @@ class Gateway:
             if self.draining:
                 self._hand_back()
             now_s = time.monotonic()
+            self._places.expire(now_s)
+            self._models.expire(now_s)
             for connection in [one for one, until_s in self._slow.items() if until_s < now_s]:
                 connection.abort()
+
+    async def _apart(self, report: Callable[..., Any], *given: Any) -> Any:
+        """Make a report in a thread, one at a time."""
+        async with self._reports:
+            return await asyncio.to_thread(report, *given)
 
     # A request.
 
@@ -232,6 +255,8 @@ class Gateway:
         if scope["method"] not in METHODS:
             raise RequestError(405, "method", f"the method {scope['method']} is not passed on")
         path = scope["raw_path"].decode("latin-1")
+        if not path.startswith("/") or path.startswith("//"):
+            raise RequestError(400, "path", "the target of a request must be a path with one slash at its beginning")
         first = path[1:].partition("/")[0]
         if first in ("healthz", "readyz"):
             await self._tell_health(first, send)
@@ -271,24 +296,25 @@ class Gateway:
         if not self._needs_key:
             self._refuse_browsers(headers)
             return None, ""
-        given = next((value.decode("latin-1") for name, value in headers if name in KEY_HEADERS), "")
-        given = given.removeprefix("Bearer ").removeprefix("bearer ").strip() or key_in_query(query)
-        key = self._keys.find(given) if given else None
-        if key is None:
-            why = "this key is unknown or revoked" if given else "a key is missing"
-            raise RequestError(401, "key", f"{why}: send one of `paceline keys add` as the API key")
-        return key, given
+        sent = [_bearer(value.decode("latin-1")) for name, value in headers if name in KEY_HEADERS]
+        given = [one for one in (*sent, key_in_query(query)) if one]
+        for one in given:  # some clients send a key of another server, too
+            if (key := self._keys.find(one)) is not None:
+                return key, one
+        why = "this key is unknown or revoked" if given else "a key is missing"
+        raise RequestError(401, "key", f"{why}: send one of `paceline keys add` as the API key")
 
     def _refuse_browsers(self, headers: Headers) -> None:
         """Refuse what a web page of another server sends through the user's browser."""
+        port = next((_address_in(b"//" + value)[1] for name, value in headers if name == b"host"), None)
         for name, value in headers:
-            if name == b"host" and _name_in(b"//" + value) not in self._hosts:
+            if name == b"host" and _address_in(b"//" + value)[0] not in self._hosts:
                 raise RequestError(
                     403, "host", "without client keys, this gateway answers only under the names of this machine"
                 )
             if name == b"sec-fetch-site" and value not in (b"same-origin", b"none"):
                 raise RequestError(403, "origin", "without client keys, web pages of other servers are refused")
-            if name == b"origin" and _name_in(value) not in self._hosts:
+            if name == b"origin" and ((at := _address_in(value))[0] not in self._hosts or at[1] != port):
                 raise RequestError(403, "origin", "without client keys, web pages of other servers are refused")
 
     async def _relay(
@@ -323,11 +349,11 @@ class Gateway:
             if self.draining:  # the body ended after the signal
                 raise _stopping()
             if exchange is None:
+                _refuse_unmetered(key, scope["method"], path)
                 reply = await self._send_unpaced(requests[0])
             else:
-                for request in requests:
-                    request.pass_on = partial(_pass_on_early, send, connection)
-                reply = await self._send(exchange, options, send, connection)
+                held = self._held_place(exchange, requests, scope, key, path, query, parts, connection)
+                reply = await self._send(held, options, scope["headers"], query, send, connection, parts)
             await reply.hide_key()
             await self._pass_on(reply, send, connection)
         finally:
@@ -360,10 +386,7 @@ class Gateway:
     ) -> Relayed:
         """The request as it is sent; ``renamed``: its body is not encoded as that of the client."""
         sent = forwarded(scope["headers"], _DROPPED | {b"content-encoding"} if renamed else _DROPPED)
-        kept = self._keepalive_s is not None or any(name == _KEEPALIVE for name, _ in scope["headers"])
-        if kept:  # the head may be sent before that of the answer
-            sent.append((b"accept-encoding", b"identity"))
-        sent += [(name, readable(value)) for name, value in scope["headers"] if name == b"accept-encoding" and not kept]
+        sent += [(name, readable(value)) for name, value in scope["headers"] if name == b"accept-encoding"]
         if upstream.key:
             client = given.encode("latin-1")
             sent = [pair for pair in sent if pair[0] not in KEY_HEADERS and not (client and client in pair[1])]
@@ -381,7 +404,7 @@ class Gateway:
         asked: dict[str, Any],
         key: ClientKey | None,
         options: dict[bytes, str],
-    ) -> Exchange | None:
+    ) -> KeptExchange | KeptRoutedExchange | None:
         """The exchange of a request that costs something; ``None`` for another one.
 
         Args:
@@ -414,19 +437,23 @@ class Gateway:
         first = place.members[0]
         if not found:
             announce(first.provider.name, first.host, path)
-            if key is not None and key.models:
-                raise RequestError(403, "model", "this key may use some models only, and this path names none")
             return None
+        for one in found:
+            if not self._models.use("" if key is None else key.name, one.scheduler, time.monotonic()):
+                message = f"more than {MODELS_MAX} models were named of late: one that is not used for {IDLE_S:g} s makes room"
+                raise RequestError(429, "models", message)
         model = str(asked.get("model") or found[0].call.model)
         if key is not None and not key.allows(first.provider.name if place.choice is None else place.name, model):
             raise RequestError(403, "model", f"this key may not use the model {model[:100]!r}")
         ways = [Way(request, one, request.target()) for request, one in zip(requests, found, strict=True)]
         if place.choice is None:
-            return Exchange(self.limiter.pacer, *ways[0], timeout_s=timeout_s, name=name)
+            return KeptExchange(self.limiter.pacer, *ways[0], timeout_s=timeout_s, name=name)
         sticky = options.get(_STICKY) or asked.get("prompt_cache_key")
         named = {member.name: way for member, way in zip(place.members, ways, strict=True)}
         sticky = str(sticky)[:NAME_MAX] if sticky else None
-        return RoutedExchange(self.limiter.pacer, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name)
+        return KeptRoutedExchange(
+            self.limiter.pacer, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name
+        )
 
     def _described(self, place: Place, path: str, body: bytes, asked: dict[str, Any]) -> Iterator[Metered]:
         """The request as each member of ``place`` meters it; nothing for one that costs nothing."""
@@ -446,24 +473,77 @@ class Gateway:
         except Exception as error:
             raise _no_answer(error) from error
 
-    async def _send(self, exchange: Exchange, options: dict[bytes, str], send: Send, connection: Connection) -> Reply:
+    def _held_place(
+        self,
+        exchange: KeptExchange | KeptRoutedExchange,
+        requests: list[Relayed],
+        scope: Event,
+        key: ClientKey | None,
+        path: str,
+        query: str,
+        parts: list[bytes],
+        connection: Connection,
+    ) -> Held:
+        """The request in the place that was kept for it, or else in a new one."""
+        if key is None:
+            return Held(exchange, requests, None)
+        identify = partial(identity, key.name, scope["method"], path, query, scope["headers"], b"".join(parts))
+        kept = self._places.claim(key.name, identify, connection.opened_s, time.monotonic())
+        if kept is None:
+            return Held(exchange, requests, identify)
+        self._held -= sum(map(len, parts))
+        parts[:] = kept.parts
+        return kept
+
+    def _end(self, held: Held) -> None:
+        """End a request whose client has not come back."""
+        self._held -= sum(map(len, held.parts))
+        if held.task is not None:
+            held.task.cancel()
+
+    async def _send(
+        self,
+        held: Held,
+        options: dict[bytes, str],
+        headers: Headers,
+        query: str,
+        send: Send,
+        connection: Connection,
+        parts: list[bytes],
+    ) -> Reply:
         """The answer to a request, from the queue and the server. If its head has been sent, an error is an event."""
+        exchange = held.exchange
+        for request in held.requests:
+            request.pass_on = partial(_pass_on_early, send, connection)
+        note, begin_s, every_s = None, NOTES_FROM_S, NOTES_EVERY_S
+        asked_s = _number(options, _KEEPALIVE, *NOTES_S, also=0.0)
+        if asked_s is not None:
+            begin_s = every_s = asked_s
+        if (
+            exchange.metered.call.stream
+            and asked_s != 0
+            and (asked_s is not None or held.identify is None or hears(headers))
+        ):
+            note = note_for(exchange.metered.provider.name, exchange.target[1], query, headers)
         task = asyncio.current_task()
         assert task is not None
         self._tasks[task] = exchange
         called = options.get(_ID)
         if called is not None:
             self._waiting[called[:NAME_MAX]] = exchange
-        every_s = _number(options, _KEEPALIVE, *NOTES_S) or self._keepalive_s
         try:
-            if every_s is not None and exchange.metered.call.stream:
-                reply = await _kept_alive(exchange, every_s, send, connection)
-            else:
+            if note is None and held.identify is None:
                 reply = await exchange.run()
+            else:
+                until_s = None if note is not None or held.identify is None else patience_s(headers)
+                rhythm = _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
+                reply = await self._waited(held, rhythm, send, connection, parts)
         except asyncio.CancelledError:
             if self.draining and exchange.waits:
                 task.uncancel()
                 raise _stopping() from None
+            raise
+        except RequestError:
             raise
         except Exception as error:
             refusal = _no_answer(error)
@@ -477,8 +557,41 @@ class Gateway:
         begun = connection.answering and reply.status >= 400
         return await _as_event(reply, exchange.metered.call) if begun else reply
 
+    async def _waited(
+        self, held: Held, rhythm: _Rhythm, send: Send, connection: Connection, parts: list[bytes]
+    ) -> Reply:
+        """The answer to a request whose stream is kept alive, or whose place is kept if its client leaves."""
+        task = held.task = held.task or asyncio.create_task(held.exchange.run())
+        due_s = rhythm.begin_s if rhythm.note is not None else rhythm.until_s
+        reply, kept = None, False
+        try:
+            while not (await asyncio.wait([task], timeout=due_s))[0]:
+                if rhythm.note is None:
+                    due_s = None
+                    if kept := self._places.keep(held, parts, time.monotonic()):
+                        raise _come_back()
+                    continue
+                due_s = rhythm.every_s
+                if not connection.answering:
+                    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+                    await send({"type": "http.response.start", "status": 200, "headers": headers})
+                await send({"type": "http.response.body", "body": rhythm.note, "more_body": True})
+            reply = cast("Reply", task.result())
+        except asyncio.CancelledError:
+            kept = connection.gone and not self.draining and self._places.keep(held, parts, time.monotonic())
+            raise
+        else:
+            return reply
+        finally:
+            if reply is None and not kept:  # the client is gone, or there is no answer
+                task.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    (await task).close()
+
     async def _pass_on(self, reply: Reply, send: Send, connection: Connection) -> None:
-        if not connection.answering:
+        if connection.answering:
+            reply.decode()
+        else:
             await send({"type": "http.response.start", "status": reply.status, "headers": _headers_of(reply)})
         left, more = reply.length, True
         try:
@@ -561,23 +674,20 @@ async def _pass_on_early(send: Send, connection: Connection, reply: Reply, part:
     await send({"type": "http.response.body", "body": part, "more_body": True})
 
 
-async def _kept_alive(exchange: Exchange, every_s: float, send: Send, connection: Connection) -> Reply:
-    """The answer to a streamed request; while it waits for longer, comments are sent."""
-    task, reply = asyncio.create_task(exchange.run()), None
-    note = _NOTES.get(base_of(exchange.metered.provider.name), b": waiting\n\n")
-    try:
-        while not (await asyncio.wait([task], timeout=every_s))[0]:
-            if not connection.answering:
-                headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": note, "more_body": True})
-        reply = cast("Reply", task.result())
-        return reply
-    finally:
-        if reply is None:  # the client is gone, or there is no answer
-            task.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                (await task).close()
+def _refuse_unmetered(key: ClientKey | None, method: str, path: str) -> None:
+    """Refuse what a key may not use: at unmetered endpoints it would have all rights of the provider's key."""
+    if key is not None and not key.may_use(method, unquote(path)):
+        more = "" if key.models or key.limits else "; more: `paceline keys add --endpoint 'GET /v1/models'`"
+        raise RequestError(403, "endpoint", f"this key may use metered endpoints only, not {method} {path[:100]}{more}")
+
+
+class _Rhythm(NamedTuple):
+    """How a client waits: what is sent meanwhile, first and then every so often, and until when it can be answered."""
+
+    note: bytes | None
+    begin_s: float
+    every_s: float
+    until_s: float | None
 
 
 async def _as_event(reply: Reply, call: Call) -> Reply:
@@ -611,15 +721,25 @@ async def _as_event(reply: Reply, call: Call) -> Reply:
 
 
 @lru_cache(maxsize=64)
-def _name_in(url: bytes) -> str | None:
-    """The host in an URL; ``None`` for none, or for an invalid one."""
+def _address_in(url: bytes) -> tuple[str | None, int | None]:
+    """The host and the port in an URL; ``None`` for none, or in an invalid one."""
     try:
-        return urlsplit(url.decode("latin-1")).hostname
+        parts = urlsplit(url.decode("latin-1"))
+        port = parts.port
     except ValueError:
-        return None
+        return None, None
+    return parts.hostname, port
 
 
-def _number(options: dict[bytes, str], name: bytes, least: float, most: float) -> float | None:
+def _bearer(value: str) -> str:
+    """The key in the value of a header, which may begin with the name of a scheme."""
+    scheme, _, rest = value.partition(" ")
+    return (rest if scheme.lower() == "bearer" else value).strip()
+
+
+def _number(
+    options: dict[bytes, str], name: bytes, least: float, most: float, also: float | None = None
+) -> float | None:
     text = options.get(name)
     if text is None:
         return None
@@ -627,7 +747,7 @@ def _number(options: dict[bytes, str], name: bytes, least: float, most: float) -
         number = float(text)
     except ValueError:
         number = math.nan
-    if not least <= number <= most:
+    if number != also and not least <= number <= most:
         shown = name.decode()
         raise RequestError(400, "option", f"{shown} is {text[:60]!r}: it must be a number from {least:g} to {most:g}")
     return number
@@ -635,6 +755,13 @@ def _number(options: dict[bytes, str], name: bytes, least: float, most: float) -
 
 def _stopping() -> RequestError:
     return RequestError(503, "stopping", "this gateway is stopping: send the request again")
+
+
+def _come_back() -> RequestError:
+    """For a client that would give up soon."""
+    return RequestError(
+        429, "waiting", f"this request still waits: send it again within {PLACE_S:g} s, and it keeps its place"
+    )
 
 
 def _no_answer(error: Exception) -> RequestError:
@@ -694,6 +821,8 @@ def _refusal(error: RequestError) -> Reply:
         headers["x-should-retry"] = "false"
     elif error.status == 503:
         headers["retry-after"] = "1"
+    elif error.word == "waiting":  # only a connection that is opened later has a claim
+        headers |= {"retry-after": "5", "x-should-retry": "true", "connection": "close"}
     return _own(error.status, error.word, str(error), headers)
 
 

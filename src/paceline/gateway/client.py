@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import string
 from collections import deque
@@ -14,14 +15,19 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import httptools
+from aiohappyeyeballs import start_connection
 from multidict import CIMultiDict
 from yarl import URL
 
 from paceline.gateway.upstreams import Upstream
 from paceline.pacing.faults import Fault, fault_of
+from paceline.pacing.lack import Lack, lack_of
 
 CONNECT_S: Final = 30.0
 """The longest time for a connection, its TLS included."""
+
+NEXT_ADDRESS_S: Final = 0.25
+"""The time after which the next address of a host is tried, too (RFC 8305, section 8)."""
 
 KEEP_S: Final = 30.0
 """How long a connection is kept that has no request."""
@@ -35,7 +41,10 @@ HEADER_MAX, HEADERS_MAX, HEAD_MAX = 65_536, 1_000, 262_144
 EARLY_MAX: Final = 2_000
 """Answers with a status below 200 before the answer itself."""
 
-HELD_MAX: Final = 262_144
+READ_MAX: Final = 65_536
+"""Bytes that are taken from a connection in one step."""
+
+HELD_MAX: Final = 65_536
 """Bytes of a body that are kept for a slower reader; then no more is taken from the connection."""
 
 _IN_NAMES: Final = f"{string.ascii_letters}{string.digits}!#$%&'*+-.^_`|~".encode()
@@ -117,7 +126,7 @@ class HttpClient:
         server = self._servers.get(upstream.root)
         if server is None:
             server = self._servers[upstream.root] = _Server(upstream.root, self._trusted)
-        connection = server.kept() or await server.connect(min(CONNECT_S, self._timeout_s))
+        connection = server.kept() or await self._connect(server)
         answer = _Answer(connection, method, self._timeout_s)
         connection.begin(answer, _message(server, method, path, headers, body))
         try:
@@ -126,6 +135,19 @@ class HttpClient:
             answer.close()
             raise
         return answer
+
+    async def _connect(self, server: _Server) -> _Connection:
+        """A new connection; where there is no file for it, those without a request are closed for it."""
+        timeout_s = min(CONNECT_S, self._timeout_s)
+        try:
+            return await server.connect(timeout_s)
+        except OSError as error:
+            if lack_of(error) is not Lack.FILES or not any(one.idle for one in self._servers.values()):
+                raise
+        for one in self._servers.values():
+            one.close()
+        await asyncio.sleep(0.001)  # the loop closes them
+        return await server.connect(timeout_s)
 
     async def close(self) -> None:
         """See :meth:`Client.close`."""
@@ -158,6 +180,7 @@ class _Server:
         self.port = parts.port or (443 if self.secure else 80)
         self.netloc, self.base = parts.netloc.encode(), parts.path.encode()
         self.idle: deque[_Connection] = deque()
+        self.buffer = bytearray(READ_MAX)  # of all its connections: what is read is taken at once
         self._trusted = trusted if self.secure else None
 
     def kept(self) -> _Connection | None:
@@ -176,8 +199,11 @@ class _Server:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
+                addresses = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+                opened = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=loop)
+                name = self.host if self.secure else None
                 _, connection = await loop.create_connection(
-                    lambda: _Connection(self), self.host, self.port, ssl=self._trusted
+                    lambda: _Connection(self), sock=opened, ssl=self._trusted, server_hostname=name
                 )
         except TimeoutError:
             raise aiohttp.ConnectionTimeoutError(f"no connection within {timeout_s:g} s") from None
@@ -197,7 +223,7 @@ class NoConnectionError(ConnectionRefusedError):
     """There is no connection, for another reason than that it was refused."""
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """A connection: it has one answer at a time."""
 
     transport: asyncio.Transport
@@ -220,8 +246,11 @@ class _Connection(asyncio.Protocol):
         """The status of the answer, and whether the server keeps the connection, once its head is there."""
         return self._parser.get_status_code(), self._parser.should_keep_alive()
 
-    def data_received(self, data: bytes) -> None:
-        answer = self._answer
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
+        return self._server.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data, answer = bytes(memoryview(self._server.buffer)[:nbytes]), self._answer
         if answer is None:  # a server that speaks without being asked
             self.transport.abort()
             return

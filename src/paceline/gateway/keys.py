@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +33,7 @@ LOOK_S: Final = 1.0
 """The least time between two looks at the file: so long a revoked key can be in use."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
+_ENDPOINT: Final = re.compile(r"([A-Z]+ )?/[!-~]{0,200}")
 
 
 class KeyFileError(PacelineError):
@@ -52,6 +53,10 @@ class ClientKey:
         models: Shell patterns of the models that it may use, with or without their provider; empty: all.
         limits: Quotas that hold for the key over all models, as texts.
         may_read: Whether it may read the page, the status and the metrics.
+        endpoints: Shell patterns of the unmetered endpoints that it may use: a path at the provider, after a method or for all
+            methods. None are possible beside ``models`` or ``limits``, which do not hold there.
+        former: The SHA-256 of the secret before, which is valid for some time after a rotation; empty: none.
+        former_until: Until when, in UTC.
     """
 
     name: str
@@ -62,6 +67,9 @@ class ClientKey:
     models: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     may_read: bool = False
+    endpoints: tuple[str, ...] = ()
+    former: str = ""
+    former_until: str = ""
 
     def __post_init__(self) -> None:
         """Refuse invalid values.
@@ -74,11 +82,27 @@ class ClientKey:
         LaneSpec(self.name, self.weight, self.priority)
         if self.limits:
             check_limits(self.name, parse_quotas(list(self.limits)))
+        for pattern in self.endpoints:
+            if not _ENDPOINT.fullmatch(pattern):
+                raise QuotaError(
+                    f"invalid endpoint {pattern[:100]!r} of the key {self.name}: use a path at the provider, or a method and a path,"
+                    " such as 'GET /v1/models'"
+                )
+        if self.endpoints and (self.models or self.limits):
+            raise QuotaError(
+                f"the key {self.name} has limits or a list of models, which do not hold at unmetered endpoints: leave one of"
+                " them out, or make two keys"
+            )
 
     def allows(self, provider: str, model: str) -> bool:
         """Whether the key may use ``model`` of ``provider``."""
         names = (model, f"{provider}/{model}", f"{base_of(provider)}/{model}")
         return not self.models or any(fnmatchcase(name, pattern) for pattern in self.models for name in names)
+
+    def may_use(self, method: str, path: str) -> bool:
+        """Whether the key may use the unmetered endpoint at ``path``, decoded, of a provider."""
+        names = (path, f"{method} {path}")
+        return any(fnmatchcase(name, pattern) for pattern in self.endpoints for name in names)
 
 
 class Keys:
@@ -93,6 +117,7 @@ class Keys:
 
     def __init__(self, file: Path) -> None:
         self.file = file
+        self._all: list[ClientKey] = []
         self._by_digest: dict[str, ClientKey] = {}
         self._stamp: tuple[int, int, int] | None = None
         self._looked_s = -LOOK_S
@@ -100,7 +125,7 @@ class Keys:
         self._read()
 
     def __len__(self) -> int:
-        return len(self._by_digest)
+        return len(self._all)
 
     def look(self, now_s: float) -> None:
         """Read the file again if it has changed; ``now_s``: on the monotonic clock."""
@@ -118,11 +143,13 @@ class Keys:
 
     def find(self, key: str) -> ClientKey | None:
         """What ``key`` may do; ``None`` for an unknown one."""
-        return self._by_digest.get(digest(key))
+        hashed = digest(key)
+        found = self._by_digest.get(hashed)
+        return None if found is None or (hashed == found.former and _utc() >= found.former_until) else found
 
     def all(self) -> list[ClientKey]:
         """All keys by name."""
-        return sorted(self._by_digest.values(), key=lambda one: one.name)
+        return sorted(self._all, key=lambda one: one.name)
 
     def add(self, name: str, **fields: Any) -> str:
         """Make a key and write the file; returns the key, which is kept nowhere.
@@ -131,12 +158,28 @@ class Keys:
             QuotaError: A value is invalid, or there is a key of that name.
             KeyFileError: The file cannot be written.
         """
-        key = PREFIX + secrets.token_urlsafe(32)
-        made = ClientKey(name, digest(key), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **fields)
+        key = _secret()
+        made = ClientKey(name, digest(key), _utc(), **fields)
         with self._only_writer():
-            if any(one.name == name for one in self._by_digest.values()):
+            if any(one.name == name for one in self._all):
                 raise QuotaError(f"there is a key named {name!r} already: revoke it first, or use another name")
-            self._write([*self._by_digest.values(), made])
+            self._write([*self._all, made])
+        return key
+
+    def rotate(self, name: str, overlap_s: float) -> str:
+        """Give the key ``name`` a new secret, which is returned and kept nowhere; the present one is valid for ``overlap_s`` more.
+
+        One that was replaced before is valid no more.
+
+        Raises:
+            QuotaError: There is no such key.
+            KeyFileError: The file cannot be written.
+        """
+        key = _secret()
+        with self._only_writer():
+            old = self._named(name)
+            new = replace(old, digest=digest(key), former=old.digest, former_until=_utc(overlap_s))
+            self._write([new if one is old else one for one in self._all])
         return key
 
     def revoke(self, name: str) -> None:
@@ -147,11 +190,15 @@ class Keys:
             KeyFileError: The file cannot be written.
         """
         with self._only_writer():
-            kept = [one for one in self._by_digest.values() if one.name != name]
-            if len(kept) == len(self._by_digest):
-                known = ", ".join(one.name for one in self.all()) or "none"
-                raise QuotaError(f"there is no key named {name!r}; known: {known}")
-            self._write(kept)
+            revoked = self._named(name)
+            self._write([one for one in self._all if one is not revoked])
+
+    def _named(self, name: str) -> ClientKey:
+        found = next((one for one in self._all if one.name == name), None)
+        if found is None:
+            known = ", ".join(one.name for one in self.all()) or "none"
+            raise QuotaError(f"there is no key named {name!r}; known: {known}")
+        return found
 
     @contextmanager
     def _only_writer(self) -> Iterator[None]:
@@ -178,10 +225,13 @@ class Keys:
             if stamp == self._stamp:
                 return
             content = json.loads(self.file.read_text(encoding="utf-8"))
-            self._by_digest = {one.digest: one for one in map(_client_key, content["keys"])}
+            self._all = list(map(_client_key, content["keys"]))
+            self._by_digest = {one.former: one for one in self._all if one.former} | {
+                one.digest: one for one in self._all
+            }
             self._stamp = stamp
         except FileNotFoundError:
-            self._by_digest, self._stamp = {}, None
+            self._all, self._by_digest, self._stamp = [], {}, None
         except OSError as error:
             raise KeyFileError(f"{self.file}: the keys cannot be read: {error.strerror}") from None
         except (ValueError, TypeError, LookupError) as error:
@@ -199,7 +249,17 @@ class Keys:
 
 
 def _client_key(fields: Mapping[str, Any]) -> ClientKey:
-    return ClientKey(**{**fields, "models": tuple(fields["models"]), "limits": tuple(fields["limits"])})
+    lists = {name: tuple(fields.get(name, ())) for name in ("models", "limits", "endpoints")}
+    return ClientKey(**{**fields, **lists})
+
+
+def _secret() -> str:
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def _utc(later_s: float = 0.0) -> str:
+    """The time in so many seconds; two such texts compare as the times do."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + later_s))
 
 
 def digest(key: str) -> str:

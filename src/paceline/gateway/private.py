@@ -23,9 +23,6 @@ from paceline.providers.registry import PROVIDERS, base_of, is_loopback, provide
 
 HOST: Final = "127.0.0.1"
 
-KEEPALIVE_S: Final = 15.0
-"""How often a stream that waits is kept alive. Node's HTTP client gives up after 300 s without a byte."""
-
 STOP_S: Final = 10.0
 """The longest time that the end of a gateway may take whose program has ended."""
 
@@ -206,8 +203,8 @@ def private_gateway(settings: Settings, way: Way, events: Callable[[Event], None
     Raises:
         PacelineError: A setting is invalid, or there is no port.
     """
-    key = Keys(settings.keys).add("exec", may_read=True)
-    settings = replace(settings, servers=way.servers, keepalive_s=KEEPALIVE_S, stop_s=1)  # its program has ended
+    key = Keys(settings.keys).add("exec", may_read=True, endpoints=("/*",))  # what the program could do with the real one
+    settings = replace(settings, servers=way.servers, stop_s=1)  # its program has ended
     settings.check(way.real)
     try:
         listener = listen(HOST, 0)  # connections queue from here on

@@ -46,7 +46,7 @@ class Reply:
         broken: Whether the client is to see that the answer is not whole.
     """
 
-    __slots__ = ("_body", "_fetched", "_key", "_tap", "_unread", "broken", "headers", "record", "status")
+    __slots__ = ("_body", "_decode", "_fetched", "_key", "_tap", "_unread", "broken", "headers", "record", "status")
 
     def __init__(
         self, status: int, headers: Headers, body: bytes = b"", fetched: Fetched | None = None, key: str = ""
@@ -60,6 +60,7 @@ class Reply:
         self._body, self._fetched = bytearray(body), fetched
         self._unread = fetched is not None  # whether more of the body can come
         self._tap: Tap | None = None
+        self._decode: Decode | None = None
 
     async def peek(self, most: int) -> bytes:
         """The first bytes of the body, as they were sent."""
@@ -113,8 +114,22 @@ class Reply:
         """Feed ``tap`` while the body is read."""
         self._tap = tap
 
+    def decode(self) -> None:
+        """Remove the encoding of the body: the client has another head than that of this answer."""
+        self._decode = decoder({"content-encoding": self._header(b"content-encoding").decode("latin-1")})
+        if self._decode is not None:
+            self.headers = [pair for pair in self.headers if pair[0] not in (b"content-encoding", b"content-length")]
+
     async def read(self) -> bytes:
         """The next part of the body, as it comes; empty at its end."""
+        while part := await self._read():
+            if self._decode is None:
+                return part
+            if plain := b"".join(self._decode(part)):
+                return plain
+        return b""
+
+    async def _read(self) -> bytes:
         part = b""
         if self._body:
             part, self._body = bytes(self._body), bytearray()

@@ -54,6 +54,9 @@ KEEP_S: Final = 75
 CONNECTIONS_MAX: Final = 20_000
 """The connections of one process; further ones get a 503. The limit of open files may allow fewer."""
 
+FILES_OWN: Final = 64
+"""Open files beside connections: listeners, the store, the file of keys, libraries, logs, and connections that are refused."""
+
 FILES_FEW: Final = 4_096
 """A limit of open files that is worth a warning."""
 
@@ -80,7 +83,6 @@ class Settings:
         servers: The settings of the servers, where they are not those of ``config``.
         folder: Where several processes have their files, by which they find each other.
         stop_s: How long requests in flight may go on after a signal.
-        keepalive_s: How often a stream that waits is kept alive, where its client does not say; ``None``: not at all.
     """
 
     config: Config
@@ -93,7 +95,6 @@ class Settings:
     servers: Config | None = None
     folder: Path | None = None
     stop_s: float = 30.0
-    keepalive_s: float | None = None
     otel: bool = False
 
     def gateway(
@@ -110,7 +111,6 @@ class Settings:
             folder=self.folder,
             open_to_all=is_loopback(self.host),
             hosts=names_of(self.host),
-            keepalive_s=self.keepalive_s,
         )
 
     def process(self) -> Gateway:
@@ -159,6 +159,7 @@ class _Protocol(HttpToolsProtocol):
 
     task: asyncio.Task[Any] | None = None
     gone = False
+    opened_s = 0.0
     _present: Any = None  # the request that is being answered
     _unread = 0  # bytes since the last head, or the last part of a body
     _late: asyncio.TimerHandle | None = None
@@ -170,6 +171,7 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.opened_s = time.monotonic()
         self._late = self.loop.call_later(HEAD_S, self.abort)
         if self._most is not None and len(self.connections) > self._most:
             _tell_full(self._most)
@@ -204,6 +206,9 @@ class _Protocol(HttpToolsProtocol):
         self._unread = 0
         if large or len(self.headers) > HEADERS_MAX:
             self._refuse(431)
+            return
+        if not _clear(self.headers):
+            self._refuse(400)
             return
         super().on_headers_complete()
         self.headers = []  # for the trailers, which are dropped
@@ -282,18 +287,26 @@ class _Protocol(HttpToolsProtocol):
         self.transport.close()
 
 
+def _clear(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a request has one host at most, and its body no other encoding on the way than ``chunked``."""
+    hosts = [value for name, value in headers if name == b"host"]
+    codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+    return len(hosts) <= 1 and codings in ([], [b"chunked"])
+
+
 def _connections_max() -> int:
-    """The connections that this process can have: of three open files, one is kept for servers and the store."""
-    wanted = CONNECTIONS_MAX * 3 // 2
+    """The connections that this process can have: each may need one to a server."""
+    wanted = CONNECTIONS_MAX * 2 + FILES_OWN
     soft = raise_files(wanted)
     if soft is None:
         return CONNECTIONS_MAX
+    most = max((soft - FILES_OWN) // 2, 1)
     log.log(
         logging.WARNING if soft < FILES_FEW else logging.INFO,
         "the limit of open files is %d, so that a process takes %d connections in place of %d: raise it to %d"
-        " (ulimit -n, LimitNOFILE=)", soft, soft * 2 // 3, CONNECTIONS_MAX, wanted
+        " (ulimit -n, LimitNOFILE=)", soft, most, CONNECTIONS_MAX, wanted
     )  # fmt: skip
-    return soft * 2 // 3
+    return most
 
 
 _told_s = -TELL_S

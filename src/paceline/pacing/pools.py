@@ -68,6 +68,7 @@ class Pools:
         self._lock = threading.RLock()
         self._prefixes = Prefixes()
         self._made: dict[str, Scheduler] = {}  # by pool
+        self._names: dict[str, set[str]] = {}  # in calls, by pool
         self._further: dict[str, Scheduler] = {}  # joint limits, start spacing and providers' slots, by pool
         self._joint = joint_limits(settings.joint_limits, gentle=bool(settings.learn))
         # One order of arrival for all pools: a further attempt keeps its place before joint limits, too.
@@ -93,6 +94,19 @@ class Pools:
         """The schedulers of all pools in use."""
         with self._lock:
             return list(self._made.values())
+
+    def forget(self, scheduler: Scheduler) -> bool:
+        """Forget a pool, as if it had not been used; false while it has requests, a pause, a stop or a quota that is not full."""
+        pool = scheduler.pool
+        with self._lock:
+            if scheduler.read(lambda now_ns: _in_use(pool, now_ns)):
+                return False
+            self._made.pop(pool.name, None)
+            for name in self._names.pop(pool.name, ()):
+                self.named.pop(name, None)
+            self.own_units.pop(pool.name, None)
+            self.unusual.pop(pool.name, None)
+        return True
 
     def override(self, pool: str, **own: Any) -> None:
         """Set the tier and the overrides of one model; see :meth:`Limits.override`."""
@@ -174,6 +188,7 @@ class Pools:
                 self._made[resolved.pool] = scheduler
             if len(self.named) < 10 * POOLS_MAX:
                 self.named[name] = scheduler
+                self._names.setdefault(resolved.pool, set()).add(name)
             return scheduler
 
     def _open(self, resolved: Resolved, now_ns: int) -> Scheduler:
@@ -226,6 +241,17 @@ class Pools:
         if capacity.learning is not None and (measures or resolved.lacks_requests):
             capacity.learning.unstated.begin(now_ns)
         return Pool(resolved.pool, capacity, queue, waiting_max=settings.waiting_max), worker
+
+
+def _in_use(pool: Pool, now_ns: int) -> bool:
+    """Whether a new pool in the place of this one could grant more, or would lose requests."""
+    return (
+        pool.queue.length > 0
+        or pool.ledger.in_flight > 0
+        or pool.stopped is not None
+        or pool.capacity.cool_down_ns(now_ns) > 0
+        or any(meter.lack(now_ns) > 0 for meter in pool.ledger.meters)
+    )
 
 
 def _provider_wide(resolved: Resolved) -> list[Resolved]:

@@ -44,19 +44,23 @@ Answer = tuple[int, str, bytes]
 """A status, a content type and a body."""
 
 
-def status_app(limiter: Reporting, *, key: str | None = None) -> App:
+def status_app(
+    limiter: Reporting, *, key: str | None = None, apart: Callable[..., Awaitable[Answer]] | None = None
+) -> App:
     """An ASGI application that serves ``limiter.status()``, its history and its metrics, and a page that shows them.
 
     Args:
         limiter: A limiter, or any object with such a ``status()``.
         key: What callers must send as ``authorization: Bearer KEY``, except for the page itself, which asks for it.
             ``None``: access is controlled elsewhere, or not needed.
+        apart: Calls a function with arguments apart from the event loop, which thousands of pools would hold up.
     """
     recorder = Recorder(limiter)
 
     async def app(scope: Event, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await _respond(send, scope, *_answer(limiter, recorder, key, scope))
+            given = limiter, recorder, key, scope
+            await _respond(send, scope, *(_answer(*given) if apart is None else await apart(_answer, *given)))
         elif scope["type"] == "lifespan":
             kind = ""
             while kind != "lifespan.shutdown":

@@ -1,0 +1,246 @@
+"""How clients wait: what keeps a connection, when a client gives up, and the places that are kept for those that come back."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from paceline.gateway.client import Headers
+from paceline.gateway.relay import Relayed
+from paceline.http.exchange import Exchange
+from paceline.http.routed import RoutedExchange
+from paceline.pacing.permit import Permit
+from paceline.providers.registry import base_of
+
+NOTES_FROM_S: Final = 30.0
+"""The wait after which a stream is kept alive by default; answers to shorter waits have the status of the server. Load
+balancers close what is quiet for 60 s (nginx, AWS ALB; 2026-11)."""
+
+NOTES_EVERY_S: Final = 15.0
+"""The time between two notes then, of which a proxy with 30 s passes one in time."""
+
+PLACE_S: Final = 60.0
+"""How long a place is kept after its connection has closed."""
+
+PLACES_MAX: Final = 1_000
+"""The places that are kept for one client key: as many agents as a program runs."""
+
+SOON: Final = 0.9
+"""The share of a client's patience after which the gateway answers."""
+
+PATIENCE_MIN_S: Final = 60.0
+"""A shorter patience is the user's own deadline, and left to the client."""
+
+_HEAD_S: Final = 300.0
+"""The time without a head after which the ``fetch`` of Node gives up (302 s under openai 6.49, @anthropic-ai/sdk 1.14 and Vercel's
+ai 6.0), and that of Bun."""
+
+_PATIENCE: Final = ((b"claude-cli/", 300.0), (b"runtime/node", _HEAD_S), (b"runtime/bun", _HEAD_S))
+"""Parts of the header ``user-agent``, and when these clients give up: Claude Code after 285 to 315 s, Vercel's SDK as its runtime
+(measured 2026-11)."""
+
+_STATED: Final = (b"x-stainless-read-timeout", b"x-stainless-timeout")
+"""The headers in which SDKs state their timeouts, in seconds (openai 3.57 and anthropic 2.14 for Python, @anthropic-ai/sdk 1.14)."""
+
+_DEAF: Final = (b"claude-cli/",)
+"""Clients that give up although their stream is kept alive: Claude Code 2.1.197, after 315 s of pings (measured 2026-11)."""
+
+COMMENT: Final = b": waiting\n\n"
+PING: Final = b'event: ping\ndata: {"type": "ping"}\n\n'
+KEEPALIVE: Final = b'event: keepalive\ndata: {"type": "keepalive", "sequence_number": 0}\n\n'
+
+
+def note_for(provider: str, path: str, query: str, headers: Headers) -> bytes | None:
+    """What keeps the stream of an answer alive in the form that clients of the path count; ``None``: its framing has no such form.
+
+    Args:
+        provider: The name of the provider.
+        path: The path at the provider.
+        query: The query.
+        headers: The headers of the client.
+    """
+    base, end = base_of(provider), path.rstrip("/")
+    if base in ("gemini", "vertex"):  # google-genai reads no comments (3.4.0)
+        return b"\n" if "alt=sse" in query else None
+    if base == "bedrock" or (base == "cohere" and end.endswith("/v1/chat")):  # frames; lines of JSON
+        return None
+    if end.endswith("/messages"):
+        return PING
+    if end.endswith("/responses") and not any(name == b"x-stainless-lang" for name, _ in headers):
+        return KEEPALIVE  # Codex counts events; OpenAI's SDKs take no event before the first one (6.49, 3.57)
+    return COMMENT
+
+
+def hears(headers: Headers) -> bool:
+    """Whether what is sent while a stream waits keeps the client from giving up."""
+    agent = _agent(headers)
+    return not any(one in agent for one in _DEAF)
+
+
+def patience_s(headers: Headers) -> float | None:
+    """After which time without the head of an answer the client gives up; ``None`` if it is unknown, or the user's own deadline."""
+    agent = _agent(headers)
+    known = [seconds for part, seconds in _PATIENCE if part in agent]
+    for name, value in headers:
+        if name == b"x-stainless-runtime" and value.lower() in (b"node", b"bun"):
+            known.append(_HEAD_S)
+        elif name in _STATED and (seconds := _seconds(value)) is not None:
+            known.append(seconds)
+    least = min(known, default=0.0)
+    return least if least >= PATIENCE_MIN_S else None
+
+
+def _agent(headers: Headers) -> bytes:
+    return next((value for name, value in headers if name == b"user-agent"), b"").lower()
+
+
+def _seconds(value: bytes) -> float | None:
+    try:
+        return float(value)
+    except ValueError:  # NOT_GIVEN
+        return None
+
+
+class Identity(NamedTuple):
+    """What a request that comes again is known by: the name of the client's key, and a digest."""
+
+    key: str
+    digest: bytes
+
+
+def identity(key: str, method: str, path: str, query: str, headers: Headers, body: bytes) -> Identity:
+    """The identity of a request: by its ``Idempotency-Key``, or else by its body."""
+    named = next((value for name, value in headers if name == b"idempotency-key"), None)
+    hashed = hashlib.sha256(f"{method} {path}?{query}\n".encode())
+    hashed.update(b"body" + body if named is None else b"key " + named)
+    return Identity(key, hashed.digest())
+
+
+class _Present:
+    """An exchange that is sent only while a client is connected; without one, what is granted is given back."""
+
+    present: asyncio.Event
+
+    async def _acquire(self, last: Permit | None) -> Permit:
+        permit: Permit = await super()._acquire(last)  # type: ignore[misc]
+        while not self.present.is_set():
+            permit.cancel()
+            self.waits = True
+            await self.present.wait()
+            permit = await super()._acquire(permit)  # type: ignore[misc]  # at the front of its lane
+        return permit
+
+
+class KeptExchange(_Present, Exchange):
+    """See :class:`~paceline.http.exchange.Exchange`."""
+
+
+class KeptRoutedExchange(_Present, RoutedExchange):
+    """See :class:`~paceline.http.routed.RoutedExchange`."""
+
+
+class Held:
+    """A metered request from its arrival to the beginning of its answer, over one connection or several.
+
+    Args:
+        exchange: Its exchange.
+        requests: The request to each server that may answer it.
+        identify: Returns its identity; ``None`` for one of which no place is kept.
+
+    Attributes:
+        parts: Its body, as it is counted, while no client is connected.
+        same: Its identity, while no client is connected.
+        task: Runs the exchange.
+        left_s: When the last connection was closed.
+    """
+
+    __slots__ = ("exchange", "identify", "left_s", "parts", "requests", "same", "task")
+
+    def __init__(
+        self,
+        exchange: KeptExchange | KeptRoutedExchange,
+        requests: Sequence[Relayed],
+        identify: Callable[[], Identity] | None,
+    ) -> None:
+        self.exchange, self.requests, self.identify = exchange, requests, identify
+        self.same: Identity | None = None
+        exchange.present = asyncio.Event()
+        exchange.present.set()
+        self.parts: list[bytes] = []
+        self.task: asyncio.Task[Any] | None = None
+        self.left_s = 0.0
+
+
+class Places:
+    """The places of requests whose clients have left and may come back.
+
+    Args:
+        end: Called with each one whose client has not come back.
+    """
+
+    def __init__(self, end: Callable[[Held], None]) -> None:
+        self._end = end
+        self._kept: dict[Identity, deque[Held]] = {}
+        self._order: dict[Held, None] = {}  # the longest kept first
+        self._count: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def keep(self, held: Held, parts: list[bytes], now_s: float) -> bool:
+        """Keep the place of ``held``, whose connection closes now, and its body, which is taken from ``parts``.
+
+        Returns:
+            Whether it is kept: only while it waits.
+        """
+        if held.identify is None or not held.exchange.waits:
+            return False
+        same = held.identify()
+        if self._count[same.key] >= PLACES_MAX:
+            return False
+        held.same, held.left_s, held.parts[:] = same, now_s, parts
+        parts.clear()
+        held.exchange.present.clear()
+        self._kept.setdefault(same, deque()).append(held)
+        self._order[held] = None
+        self._count[same.key] += 1
+        return True
+
+    def claim(self, key: str, identify: Callable[[], Identity], opened_s: float, now_s: float) -> Held | None:
+        """The place for a request that comes again over a connection opened at ``opened_s``; ``None`` for none.
+
+        A request over a connection that was open already is another one: a program may send the same body several times.
+        """
+        self.expire(now_s)
+        kept = self._kept.get(identify()) if key in self._count else None
+        if kept is None or kept[0].left_s > opened_s:
+            return None
+        held = self._remove(kept[0])
+        held.exchange.present.set()
+        return held
+
+    def expire(self, now_s: float) -> None:
+        """End those whose time is over."""
+        while self._order and (oldest := next(iter(self._order))).left_s + PLACE_S < now_s:
+            self._end(self._remove(oldest))
+
+    def clear(self) -> None:
+        """End all."""
+        while self._order:
+            self._end(self._remove(next(iter(self._order))))
+
+    def _remove(self, held: Held) -> Held:
+        same = held.same
+        assert same is not None
+        del self._order[held]
+        kept = self._kept[same]
+        kept.remove(held)
+        if not kept:
+            del self._kept[same]
+        self._count[same.key] -= 1
+        if not self._count[same.key]:
+            del self._count[same.key]
+        return held

@@ -1,0 +1,250 @@
+"""Clients that wait long: notes on their streams, answers before they give up, and places for those that come back."""
+
+import asyncio
+import gzip
+import json
+import socket
+from contextlib import ExitStack
+from functools import partial
+from types import SimpleNamespace
+
+import httpx2
+import pytest
+from attack_helpers import connect, post, read
+from gateway_helpers import chat, stub, until
+from test_gateway import CHAT, SSE, Odd
+
+from paceline.gateway import app as app_module
+from paceline.gateway.keys import Keys
+from paceline.gateway.waiting import (
+    COMMENT,
+    KEEPALIVE,
+    PING,
+    PLACE_S,
+    PLACES_MAX,
+    Held,
+    Places,
+    identity,
+    note_for,
+    patience_s,
+)
+
+STREAM = b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\ndata: [DONE]\n\n'
+STAINLESS = [(b"x-stainless-lang", b"js")]
+
+
+@pytest.mark.parametrize(
+    ("provider", "path", "query", "headers", "note"),
+    [
+        ("openai", "/v1/chat/completions", "", [], COMMENT),
+        ("anthropic", "/v1/messages", "", [], PING),
+        ("anthropic", "/v1/chat/completions", "", [], COMMENT),
+        ("openai", "/v1/responses", "", [], KEEPALIVE),
+        ("openai", "/v1/responses", "", STAINLESS, COMMENT),
+        ("gemini", "/v1beta/models/m:streamGenerateContent", "alt=sse", [], b"\n"),
+        ("gemini", "/v1beta/models/m:streamGenerateContent", "", [], None),
+        ("bedrock", "/model/m/converse-stream", "", [], None),
+        ("cohere", "/v1/chat", "", [], None),
+        ("cohere", "/v2/chat", "", [], COMMENT),
+    ],
+)
+def test_a_note_has_the_form_that_clients_count(provider, path, query, headers, note):
+    assert note_for(provider, path, query, headers) == note
+
+
+@pytest.mark.parametrize(
+    ("headers", "patience"),
+    [
+        ({}, None),
+        ({"user-agent": "curl/8"}, None),
+        ({"user-agent": "claude-cli/2.1.197 (external, sdk-cli)", "x-stainless-timeout": "600"}, 300),
+        ({"user-agent": "ai/6.0.326 ai-sdk/provider-utils/4.0.66 runtime/node.js/v20.20.2"}, 300),
+        ({"user-agent": "OpenAI/JS 6.49.0", "x-stainless-runtime": "node"}, 300),
+        ({"x-stainless-runtime": "CPython", "x-stainless-read-timeout": "600"}, 600),
+        ({"x-stainless-timeout": "NOT_GIVEN", "x-stainless-read-timeout": "900.0"}, 900),
+        ({"x-stainless-read-timeout": "20"}, None),  # the user's own
+        ({"x-stainless-read-timeout": "nan"}, None),
+    ],
+)
+def test_when_a_client_gives_up(headers, patience):
+    assert patience_s([(name.encode(), value.encode()) for name, value in headers.items()]) == patience
+
+
+class TestPlaces:
+    @pytest.fixture
+    def ended(self):
+        return []
+
+    @pytest.fixture
+    def places(self, ended):
+        return Places(ended.append)
+
+    def held(self, body=b"body", key="alice", headers=(), *, waits=True):
+        identify = partial(identity, key, "POST", "/v1", "", list(headers), body)
+        exchange = SimpleNamespace(waits=waits)
+
+        async def make():
+            return Held(exchange, [], identify)
+
+        return asyncio.run(make())
+
+    def claim(self, places, held, opened_s, now_s):
+        return places.claim(identity_key(held), held.identify, opened_s, now_s)
+
+    def test_one_is_claimed_once_by_a_later_connection(self, places, ended):
+        held, parts = self.held(), [b"body"]
+        assert places.keep(held, parts, 10.0)
+        assert (parts, held.parts, held.exchange.present.is_set()) == ([], [b"body"], False)
+        assert self.claim(places, held, 9.9, 11.0) is None
+        assert self.claim(places, held, 10.1, 11.0) is held
+        assert held.exchange.present.is_set()
+        assert self.claim(places, held, 10.1, 11.0) is None
+        assert (len(places), ended) == (0, [])
+
+    def test_those_of_one_body_are_claimed_in_order(self, places):
+        both = [self.held(), self.held()]
+        for number, one in enumerate(both):
+            assert places.keep(one, [], float(number))
+        assert [self.claim(places, both[0], 5.0, 5.0) for _ in range(3)] == [*both, None]
+
+    def test_it_ends_after_a_minute(self, places, ended):
+        held = self.held()
+        places.keep(held, [], 10.0)
+        places.expire(10.0 + PLACE_S)
+        assert ended == []
+        assert self.claim(places, held, 20.0, 10.1 + PLACE_S) is None
+        assert ended == [held]
+
+    def test_another_key_or_body_has_no_claim_and_an_idempotency_key_has(self, places):
+        named = [(b"idempotency-key", b"1")]
+        places.keep(self.held(headers=named), [], 1.0)
+        for other in (
+            self.held(),
+            self.held(headers=[(b"idempotency-key", b"2")]),
+            self.held(key="bob", headers=named),
+        ):
+            assert self.claim(places, other, 2.0, 2.0) is None
+        assert self.claim(places, self.held(b"another", headers=named), 2.0, 2.0) is not None
+
+    def test_none_is_kept_of_what_is_in_flight_nor_beyond_the_bound(self, places, ended):
+        assert not places.keep(self.held(waits=False), [], 1.0)
+        assert all(places.keep(self.held(b"%d" % number), [], 1.0) for number in range(PLACES_MAX))
+        assert not places.keep(self.held(), [], 1.0)
+        assert places.keep(self.held(key="bob"), [], 1.0)
+        places.clear()
+        assert (len(places), len(ended)) == (0, PLACES_MAX + 1)
+
+
+def identity_key(held):
+    return held.identify().key
+
+
+class TestServed:
+    """Over real connections; one request is in flight, and no other may be until it ends."""
+
+    @pytest.fixture
+    def key(self, tmp_path):
+        return Keys(tmp_path / "keys.json").add("alice")
+
+    @pytest.fixture
+    def running(self, serve, key, ask):
+        with stub(odd := Odd()) as url:
+            running = serve(url, limits={"*": "1 concurrency"})
+            running.odd = odd
+            odd.go.clear()
+            ask(running, key)
+            until(lambda: odd.seen)
+            yield running
+            odd.go.set()
+
+    @pytest.fixture
+    def ask(self):
+        with ExitStack() as stack:
+
+            def ask(running, key, *headers, **fields):
+                connection = stack.enter_context(connect(running.url))
+                auth = b"authorization: Bearer " + key.encode()
+                connection.sendall(post(CHAT.encode(), auth, *headers, body=json.dumps(chat(**fields)).encode()))
+                return connection
+
+            yield ask
+
+    def leave(self, running, connection):
+        kept = len(running.gateway._places)
+        connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
+        until(lambda: len(running.gateway._places) == kept + 1)
+
+    def test_who_comes_back_has_its_place_and_is_sent_once(self, running, key, ask):
+        first = ask(running, key, user="first")
+        until(lambda: running.pool()["waiting"] == 1)
+        second = ask(running, key, user="second")
+        until(lambda: running.pool()["waiting"] == 2)
+        self.leave(running, first)
+        assert running.pool()["waiting"] == 2
+        back = ask(running, key, user="first")
+        until(lambda: len(running.gateway._places) == 0)
+        assert running.pool()["waiting"] == 2
+        running.odd.go.set()
+        assert b"200 OK" in read(back, 1)
+        assert b"200 OK" in read(second, 1)
+        assert [json.loads(seen[-1]).get("user") for seen in running.odd.seen] == [None, "first", "second"]
+        until(lambda: running.gateway._held == 0)
+
+    def test_nothing_is_sent_while_nobody_is_connected(self, running, key, ask):
+        first = ask(running, key, user="first")
+        until(lambda: running.pool()["waiting"] == 1)
+        self.leave(running, first)
+        running.odd.go.set()
+        until(lambda: running.pool()["counts"].get("cancelled") == 1)
+        assert b"200 OK" in read(ask(running, key, user="second"), 1)
+        assert b"200 OK" in read(ask(running, key, user="first"), 1)
+        assert [json.loads(seen[-1]).get("user") for seen in running.odd.seen] == [None, "second", "first"]
+
+    def test_before_a_client_gives_up_it_is_told_to_come_back(self, running, key, ask, monkeypatch):
+        monkeypatch.setattr(app_module, "SOON", 0.0001)
+        got = read(ask(running, key, b"x-stainless-runtime: node"), 1).lower()
+        assert got.startswith(b"http/1.1 429")
+        for line in (b"retry-after: 5\r\n", b"x-should-retry: true\r\n", b"connection: close\r\n"):
+            assert line in got
+        assert len(running.gateway._places) == 1
+        monkeypatch.undo()
+        back = ask(running, key)
+        until(lambda: len(running.gateway._places) == 0)
+        running.odd.go.set()
+        assert b"200 OK" in read(back, 1)
+
+    def test_without_keys_nothing_is_kept(self, serve, ask):
+        with stub(Odd()) as url:
+            running = serve(url, limits={"*": "1 requests/hour"})
+            httpx2.post(running.url + CHAT, json=chat())
+            connection = ask(running, "none")
+            until(lambda: running.pool()["waiting"] == 1)
+            connection.close()
+            until(lambda: running.pool()["waiting"] == 0)
+            assert len(running.gateway._places) == 0
+
+    def test_a_stream_is_kept_alive_by_default(self, running, key, ask, monkeypatch):
+        monkeypatch.setattr(app_module, "NOTES_FROM_S", 0.01)
+        running.odd.parts, running.odd.headers = [STREAM], SSE
+        connection = ask(running, key, stream=True)
+        got = b""
+        for wanted in (b": waiting\n\n", STREAM):
+            while wanted not in got:
+                part = connection.recv(65_536)
+                assert part, got
+                got += part
+            running.odd.go.set()
+        assert got.startswith(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream")
+
+    def test_an_encoded_answer_after_a_note_is_decoded(self, serve, client, kept):
+        odd = Odd([gzip.compress(STREAM)], SSE | {"content-encoding": "gzip"}, held=0)
+        with stub(odd) as url:
+            running = serve(url)
+            headers = {**kept, "accept-encoding": "gzip"}
+            with client.stream("POST", running.url + CHAT, json=chat(stream=True), headers=headers) as answer:
+                lines = answer.iter_raw()
+                assert next(lines)[:1] == b":"
+                odd.go.set()
+                assert b"".join(lines).endswith(STREAM)
+        assert odd.seen[0][3][b"accept-encoding"] == b"gzip"
