@@ -14,7 +14,7 @@ from paceline.core.pause import NEXT, Phase
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Settled
-from paceline.shared.meters import BOUNDLESS, told
+from paceline.shared.meters import BOUNDLESS, of
 from paceline.stores.redis import RedisStore
 from paceline.stores.redis_presence import Presence
 from paceline.stores.redis_wire import decode, encode, quota_set, script
@@ -62,7 +62,7 @@ def test_script_and_pause_have_the_same_table():
 
 def test_the_sum_of_what_processes_have_measured_is_the_same():
     lua, ledger, now_us = LuaLedger(), SharedLedger(), 1_800_000_000_000_000
-    quotas = (told(RateMeter(0, "requests", 0)), told(InFlightMeter(1)))
+    quotas = tuple(of(m).told(m) for m in (RateMeter(0, "requests", 0), InFlightMeter(1)))
     for number, (who, rate) in enumerate([("a", 61.25), ("b", 0.0625), ("c", 1e6), ("a", 12.5)]):
         message = Message(who, number, quotas, [-1, -1], held=[rate, 3.0])
         reply = lua(now_us + number, message)

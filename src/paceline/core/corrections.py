@@ -10,7 +10,7 @@ from functools import partial
 from paceline.core.changes import Change, What
 from paceline.core.guesses import Guesses
 from paceline.core.ledger import Ledger
-from paceline.core.meters import Bucket, Restarting
+from paceline.core.meters import Bucket
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OWN_RULES, TOKENS, Quota, Rule
 from paceline.core.refill import LONGER_PERIOD
 from paceline.core.results import LEARNED, Reading, Refusal, Source, SourceKind
@@ -228,6 +228,6 @@ class Corrections:
         account = self.accounts[index]
         assert account.tracker is not None
         account.tracker.restarts.refuted = True
-        if isinstance(account.meter, Restarting):
+        if account.meter.restarts_by_answers:
             self.ledger.spread(now_ns, index)
             account.tracker.begin_epoch(now_ns)

@@ -28,6 +28,8 @@ class FoundMeter(Meter, Generic[T]):
 
     __slots__ = ("index", "notes")
 
+    measured = True
+
     def __init__(self, index: int, unit: str, period_s: float) -> None:
         self.index = index
         self.notes: dict[int, T] = {}
@@ -38,6 +40,10 @@ class FoundMeter(Meter, Generic[T]):
     @abstractmethod
     def found(self) -> float | None:
         """The amount that was found; ``None`` for none, or while another limit holds."""
+
+    @property
+    def is_known(self) -> bool:
+        return self.found is not None
 
     @property
     @abstractmethod

@@ -71,6 +71,8 @@ class Meter(ABC):
         refills: Whether it refills continuously: a bucket, or a spread quota.
         bursts: Whether it grants much at once, beyond its rate.
         holds: Whether it counts what is in flight: :meth:`release` changes it.
+        measured: Whether no limit is stated, and this process finds it out.
+        restarts_by_answers: Whether it restarts at instants that answers state.
         quota: The quota.
         headroom_s: The part that stays unused, in seconds of refill.
         most: The largest cost that fits when the quota is unused.
@@ -81,15 +83,32 @@ class Meter(ABC):
     refills: ClassVar[bool] = False
     bursts: ClassVar[bool] = False
     holds: ClassVar[bool] = False
+    measured: ClassVar[bool] = False
+    restarts_by_answers: ClassVar[bool] = False
 
     quota: Quota
     headroom_s: float
     most: float
 
     @property
+    def is_spread(self) -> bool:
+        """Whether it is granted evenly over its period."""
+        return self.refills and not self.bursts
+
+    @property
     def is_spread_bucket(self) -> bool:
         """Whether the rule is ``bucket``, and answers have shown that the quota is none: it is spread."""
         return self.quota.rule is Rule.BUCKET and not self.bursts
+
+    @property
+    def size(self) -> float:
+        """What it holds at once, as far as is known."""
+        return self.quota.burst
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is an amount to show."""
+        return True
 
     @abstractmethod
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
@@ -146,6 +165,10 @@ class Meter(ABC):
     def full_ns(self, now_ns: int) -> int | None:
         """When it is full without further requests; ``None``: that is unknown."""
         return self.earliest(now_ns, self.quota.amount)
+
+    def restart_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
+        """When its present window ends; ``None``: it has none."""
+        return None
 
     @abstractmethod
     def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
@@ -226,6 +249,10 @@ class Bucket(Meter):
         self.low_marks: list[int] = []
         self.low_lacks: list[int] = []
         self.configure(quota)
+
+    @property
+    def size(self) -> float:
+        return min(self.burst_cap, self.quota.burst)
 
     def configure(self, quota: Quota) -> None:
         """Take ``quota``, and compute what depends on it, on the headroom and on the ceiling; ``full_at_ns`` stays."""
@@ -630,6 +657,8 @@ class Restarting(Spread):
 
     __slots__ = ("counted", "named", "open_ns", "since_ns", "stop_ns")
 
+    restarts_by_answers = True
+
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, stop_ns: int, opened: float) -> None:
         super().__init__(quota, now_ns, headroom_s)
         self.counted, self.since_ns, self.stop_ns = 0.0, 0, stop_ns
@@ -717,6 +746,9 @@ class Restarting(Spread):
         return self.counted
 
     def full_ns(self, now_ns: int) -> int | None:
+        return self.restart_ns(now_ns)
+
+    def restart_ns(self, now_ns: int) -> int | None:
         self.roll(now_ns)
         return self.stop_ns
 
@@ -906,6 +938,10 @@ class Window(Meter):
         return self.used
 
     def full_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
+        return self.stop_ns
+
+    def restart_ns(self, now_ns: int) -> int | None:
+        self.roll(now_ns)
         return self.stop_ns
 
     def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:  # noqa: ARG002

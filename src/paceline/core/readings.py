@@ -50,7 +50,7 @@ class Readings:
             share = self._corrections.usable_share(index, whole.unit)
             reading = whole if share == 1 else self._usable_reading(index, whole, share)
             note = None if index is None else note_of(reservation, index)
-            if index is not None and note is not None and isinstance(self._accounts[index].meter, Restarting):
+            if index is not None and note is not None and self._accounts[index].meter.restarts_by_answers:
                 self._take_restart(now_ns, index, sent_ns, note, reading, whole)
             refilled = index is not None and self._take_refill(now_ns, index, sent_ns, note, whole, reading.limit)
             if index is not None and (whole.reset_s or 0) > LONGER_PERIOD * self._accounts[index].meter.quota.period_s:
@@ -68,7 +68,7 @@ class Readings:
             )
             if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
                 self._corrections.change(index, now_ns, What.SEEN, reading.remaining)
-            if tracker is None or note is None or isinstance(m, Restarting):
+            if tracker is None or note is None or m.restarts_by_answers:
                 continue
             partly = share < 1  # the provider refills faster than the part that is used
             no_bucket = tracker.read(now_ns, sent_ns, note, reading, limit_is_higher=limit_is_higher, lower_only=partly)
@@ -133,7 +133,7 @@ class Readings:
             return False  # it has stated its period, or the user the rule, by which its resets have another meaning
         period_s, quota = tracker.refill.learn_bucket_period(reading), tracker.meter.quota
         bucket = period_s is not None
-        if isinstance(tracker.meter, Restarting):
+        if tracker.meter.restarts_by_answers:
             period_s = period_s or tracker.restarts.period_s
         elif not bucket and note is not None:
             given = self._accounts[index].given
@@ -171,7 +171,7 @@ class Readings:
             named = Named.NONE
         if named is None:
             pass
-        elif named is Named.NONE and whole.reset_s is None and not isinstance(m, Restarting):
+        elif named is Named.NONE and whole.reset_s is None and not m.restarts_by_answers:
             tracker.restarts = Restarts()  # the number is in another unit, or moves
         elif named is Named.NONE:
             self._corrections.refute_restarts(now_ns, index)
@@ -182,7 +182,7 @@ class Readings:
             used = max(least, tracker.admitted_since(started_ns, account.spent))
             self._ledger.count_restarts(now_ns, index, restarts.high_ns, used)
             tracker.begin_epoch(now_ns)
-        return isinstance(account.meter, Restarting)
+        return account.meter.restarts_by_answers
 
     def _take_bucket(self, now_ns: int, index: int, tracker: QuotaTracker) -> bool:
         """Count a spread quota as a bucket again, if its rule is ``bucket``; whether it was spread."""

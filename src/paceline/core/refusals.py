@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from paceline.core.corrections import Corrections
 from paceline.core.guesses import RETEST_STEP, Guess
-from paceline.core.meters import Bucket, Restarting, Slots, Spread, Window
+from paceline.core.meters import Restarting, Slots, Spread, Window
 from paceline.core.quota import CONCURRENCY, LONG_S, OWN_RULES, REQUESTS, Rule
 from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
 from paceline.core.results import LEARNED, Refusal, RefusalKind, Reservation
@@ -114,8 +114,7 @@ class Refusals:
     def _left(self, now_ns: int, index: int) -> float:
         """The share that is left of what the quota at ``index`` holds at once."""
         m = self._accounts[index].meter
-        holds = min(m.quota.burst, m.burst_cap) if isinstance(m, Bucket) else m.quota.burst
-        return 1 - m.lack(now_ns) / holds if holds else 0.0
+        return 1 - m.lack(now_ns) / m.size if m.size else 0.0
 
     def _shows_another(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
         """Whether a refusal that states no limit shows that the one at ``index`` is not that of the provider.

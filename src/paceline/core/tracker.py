@@ -427,10 +427,9 @@ class QuotaTracker:
         learned_unit_ns = bucket.ns_per_unit
         noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
         used = (noted_ns - sent_ns - math.ceil(amount * learned_unit_ns)) / learned_unit_ns  # before this attempt
-        holds = min(bucket.burst_cap, bucket.quota.burst)
-        if note.epoch != self.epoch or used >= holds:
+        if note.epoch != self.epoch or used >= bucket.size:
             return
-        nearly_empty = (holds - used - amount) * learned_unit_ns < HEADROOM_S * NS
+        nearly_empty = (bucket.size - used - amount) * learned_unit_ns < HEADROOM_S * NS
         if self._adapts and bucket.headroom_s < HEADROOM_S and nearly_empty:
             self.raise_headroom(HEADROOM_S)
         else:
@@ -446,7 +445,7 @@ class QuotaTracker:
         learned_unit_ns, burst = bucket.ns_per_unit, bucket.quota.burst
         cost_ns, size_ns = (
             math.ceil(amount * learned_unit_ns),
-            math.ceil(min(bucket.burst_cap, burst) * learned_unit_ns),
+            math.ceil(bucket.size * learned_unit_ns),
         )
         if refusal.limit is not None and refusal.used is not None:
             left = min(max(refusal.limit - refusal.used, -burst), burst)

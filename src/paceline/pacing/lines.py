@@ -221,7 +221,7 @@ class Lines:
                 m = account.meter
                 if isinstance(m, FoundMeter):
                     return None, m.found
-                limit = m.quota.amount if m.refills and not m.bursts else m.quota.burst  # as its level counts
+                limit = m.quota.amount if m.is_spread else m.quota.burst  # as its level counts
                 return round(min(max(limit - m.level(now_ns), 0.0), limit), 3), limit
         return None, None
 

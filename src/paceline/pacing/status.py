@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NotRequired, TypedDict, cast
 
-from paceline.core.measured import FoundMeter
-from paceline.core.meters import UNKNOWN_NS, Bucket, Meter, Restarting, Window
+from paceline.core.meters import UNKNOWN_NS, Bucket, Meter
 from paceline.core.pool import Pool
 from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Rule
 from paceline.estimation.prefixes import PromptCache
@@ -148,7 +147,7 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
             }
             for account in ledger.accounts
             for m in [account.meter]
-            if not isinstance(m, FoundMeter) or m.found is not None
+            if m.is_known
         ],
         "waiting": pool.queue.length,
         "lanes": pool.queue.waiting(),
@@ -186,7 +185,7 @@ def metrics(pool: Pool, now_ns: int) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for m in pool.ledger.meters:
-        if isinstance(m, FoundMeter) and m.found is None:
+        if not m.is_known:
             continue
         if m.quota.unit in _INITIALS and m.quota.period_s in _PERIODS:
             name = f"{_INITIALS[m.quota.unit]}p{_PERIODS[m.quota.period_s]}"
@@ -259,11 +258,11 @@ def _reset_s(m: Meter, now_ns: int) -> float | None:
 
 def _resets_at(m: Meter, now_ns: int) -> str | None:
     """When a window restarts, in UTC (``2026-11-22T08:00:00Z``); ``None`` for other rules."""
-    if not isinstance(m, Window | Restarting):
+    restart_ns = m.restart_ns(now_ns)
+    if restart_ns is None:
         return None
-    m.level(now_ns)  # enter the present window
     try:
-        at = datetime.fromtimestamp(-(-m.stop_ns // NS), UTC)
+        at = datetime.fromtimestamp(-(-restart_ns // NS), UTC)
     except (OverflowError, ValueError, OSError):  # beyond the calendar
         return None
     return at.isoformat().replace("+00:00", "Z")
@@ -279,7 +278,7 @@ def _learned(m: Meter, headroom_s: float) -> dict[str, Any]:
             learned["ceiling"] = round(m.ceiling, 4)
         if m.headroom_s != headroom_s and m.quota.rule is not Rule.EVEN:
             learned["headroom_s"] = m.headroom_s
-        if isinstance(m, Restarting):
+        if m.restarts_by_answers:
             learned["rule"] = "restarts at stated instants"
         elif m.is_spread_bucket:
             learned["rule"] = "no bucket: spread evenly"

@@ -36,7 +36,7 @@ from operator import attrgetter
 from typing import Any
 
 from paceline.core.changes import Change, What, apply
-from paceline.core.meters import Meter, Slots, Spread, new_meter
+from paceline.core.meters import Meter, Spread, new_meter
 from paceline.core.pause import Pause, Phase
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import (
@@ -230,9 +230,9 @@ class SharedLedger:
             if self._accounts[i].meter.holds:
                 peer.held[i] = amount
         for i, account in enumerate(self._accounts):
-            if isinstance(account.meter, Slots):
+            if account.meter.holds:
                 others = self._peers.held
-                account.meter.used = (others[i] if i < len(others) else 0.0) + peer.held[i]
+                of(account.meter).hold(account.meter, (others[i] if i < len(others) else 0.0) + peer.held[i])
 
     def _grant(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> Reply:
         gone = self._peers.gone / BILLION
@@ -298,7 +298,7 @@ class SharedLedger:
                     "key": a.key,
                     "quota": _fields(a.meter.quota),
                     "given": _fields(a.given),
-                    "spread": isinstance(a.meter, Spread),
+                    "spread": a.meter.is_spread,
                     "headroom_s": a.meter.headroom_s,
                     "meter": of(a.meter).dump(a.meter),
                     "version": a.version,

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
-from math import ceil, inf
+from math import ceil, floor, inf
 from operator import add
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -18,13 +18,23 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from paceline.core.measured import FoundMeter, InFlightMeter, RateMeter
 from paceline.core.meters import TINY, Bucket, Held, Meter, Slots, Spread, Window, new_meter
 from paceline.core.quota import NS, Quota, Rule
-from paceline.shared.messages import Left
+from paceline.shared.messages import SHARED_PART, Left
 
 PARTS = 8
 """The use of a spread quota is reported by so many parts of its last period."""
 
 LEASE_PART = 8
 """A lease lasts at most as long as the refill of one part in so many of a bucket."""
+
+FOUND = "measured_"
+"""The unit of the slots that stand for a measured limit in the store begins so."""
+
+BOUNDLESS = 1e15
+"""More slots than any sum of measured limits."""
+
+OTHERS_SPEED = 4
+"""How many times the rate of a quota other processes are taken to have spent between the snapshot and the loss of the
+store: a burst is granted in a short time, but not often."""
 
 M = TypeVar("M", bound=Meter)
 B = TypeVar("B", bound=Bucket)
@@ -42,6 +52,10 @@ class Sharing(ABC, Generic[M]):
 
     use: ClassVar[Mapping[str, str]] = MappingProxyType({"used": "used"})
     learned: ClassVar[Mapping[str, str]] = MappingProxyType({})
+
+    def told(self, m: M) -> Quota:
+        """The quota that a store has for ``m``."""
+        return m.quota
 
     def dump(self, m: M) -> dict[str, Any]:
         """The changing state of ``m``, as plain values; instants in nanoseconds. It shares lists with the meter."""
@@ -74,6 +88,33 @@ class Sharing(ABC, Generic[M]):
 
     def turn(self, m: M, by_ns: int) -> None:
         """Move the instants of ``m`` that move with a step of the clock."""
+
+    def hold(self, m: M, amount: float) -> None:
+        """Note that all processes together hold ``amount`` of it; only slots are held."""
+
+    def alone(self, m: M, now_ns: int, share: float, held: float, as_of_ns: int, asked_ns: int) -> Meter:  # noqa: ARG002
+        """A meter for one process while the store is lost: ``share`` of ``m``, less what others may have spent meanwhile.
+
+        Args:
+            m: The meter in the state of ``as_of_ns``, the last reply.
+            now_ns: The present.
+            share: The share of the process.
+            held: What the process holds of it.
+            as_of_ns: See above.
+            asked_ns: When the message without a reply was sent.
+        """
+        part = self.part(m, now_ns, share)
+        spent = OTHERS_SPEED * part.quota.rate * (asked_ns - as_of_ns) / NS
+        left = part.level(asked_ns) - part.headroom_s * part.quota.rate
+        of(part).absorb(part, asked_ns, max(min(spent, left), 0.0))
+        return part
+
+    def no_more_at_once(self, m: M, reported: M, now_ns: int) -> None:
+        """Grant at the rate of ``m`` from now on, and nothing beyond; ``reported`` has what the store knows of its use."""
+
+    def as_bucket(self, m: M, now_ns: int) -> Bucket | None:  # noqa: ARG002
+        """The bucket that lets a cost above the burst of ``m`` go; ``None``: a counter has no such cost."""
+        return None
 
     def part(self, m: M, now_ns: int, share: float) -> Meter:
         """A meter with ``share`` of the quota and of the use of ``m``; a cost that fits into ``m`` still fits, later."""
@@ -133,6 +174,17 @@ class Sharing(ABC, Generic[M]):
 class SlotsSharing(Sharing[Slots]):
     """Each process reports the slots that it holds."""
 
+    def hold(self, m: Slots, amount: float) -> None:
+        m.used = amount
+
+    def alone(self, m: Slots, now_ns: int, share: float, held: float, as_of_ns: int, asked_ns: int) -> Meter:  # noqa: ARG002
+        """The slots that the process holds, and its share of the free ones."""
+        free = max(m.quota.amount - (held if share == 1 else max(m.used, held)), 0.0)
+        part = Slots(m.quota)
+        # Slots are whole: seven eighths of one are none, and a share that has just begun to wane still counts in full.
+        part.used = m.quota.amount - floor(free * min(share / SHARED_PART, 1.0) + 0.1)
+        return part
+
     def standing(self, m: Slots, now_ns: int) -> tuple[int, float, float]:  # noqa: ARG002
         return 0, m.used, inf
 
@@ -148,6 +200,9 @@ class FoundSharing(Sharing[FoundMeter[Any]]):
 
     So the store knows the sum. It bounds nothing, and what is measured goes on while the store is lost.
     """
+
+    def told(self, m: FoundMeter[Any]) -> Quota:
+        return Quota(FOUND + m.quota.unit, BOUNDLESS, 0.0, rule=Rule.SLOTS)
 
     def standing(self, m: FoundMeter[Any], now_ns: int) -> tuple[int, float, float]:  # noqa: ARG002
         raise AssertionError(f"{m.quota}: a store has slots in place of it")
@@ -166,18 +221,6 @@ class FoundSharing(Sharing[FoundMeter[Any]]):
 
     def lease_amount(self, m: FoundMeter[Any], now_ns: int, lasts_ns: int, peers: int) -> float:  # noqa: ARG002
         return inf
-
-
-FOUND = "measured_"
-"""The unit of the slots that stand for a measured limit in the store begins so."""
-
-BOUNDLESS = 1e15
-"""More slots than any sum of measured limits."""
-
-
-def told(m: Meter) -> Quota:
-    """The quota that a store has for ``m``."""
-    return Quota(FOUND + m.quota.unit, BOUNDLESS, 0.0, rule=Rule.SLOTS) if isinstance(m, FoundMeter) else m.quota
 
 
 class WindowSharing(Sharing[Window]):
@@ -257,6 +300,15 @@ class BucketSharing(Sharing[B]):
         part.most = m.most
         return part
 
+    def no_more_at_once(self, m: B, reported: B, now_ns: int) -> None:
+        by_ns = now_ns + m.reach_ns - max(m.full_at_ns, now_ns)
+        if by_ns > 0:
+            m.full_at_ns = now_ns + m.reach_ns
+            reported.full_at_ns = max(reported.full_at_ns, now_ns) + by_ns
+
+    def as_bucket(self, m: B, now_ns: int) -> Bucket:  # noqa: ARG002
+        return m
+
     def recalled(self, m: B, now_ns: int) -> Left:
         return float(max(m.full_at_ns - now_ns, 0))
 
@@ -305,7 +357,7 @@ class BucketSharing(Sharing[B]):
         return (rest if isinstance(left, list) else rest[0]), presumed_ns * min(total / paid, 1.0)
 
     def lease_ns(self, m: B, now_ns: int, wanted_ns: int) -> int:  # noqa: ARG002
-        size_ns = min(m.burst_cap, m.quota.burst) * m.ns_per_unit - m.headroom_s * NS
+        size_ns = m.size * m.ns_per_unit - m.headroom_s * NS
         return min(wanted_ns, int(size_ns) // LEASE_PART)
 
     def lease_amount(self, m: B, now_ns: int, lasts_ns: int, peers: int) -> float:  # noqa: ARG002
@@ -347,6 +399,17 @@ class SpreadSharing(BucketSharing[Spread]):
         part.used = _sum(part.amounts)
         part.most = m.most
         return part
+
+    def no_more_at_once(self, m: Spread, reported: Spread, now_ns: int) -> None:
+        """Nothing: it grants at its rate already."""
+
+    def as_bucket(self, m: Spread, now_ns: int) -> Bucket:
+        """A bucket with the same use; ``m`` would never hold the request."""
+        bucket = Bucket(replace(m.quota, rule=Rule.BUCKET), now_ns, 0.0)
+        bucket.set_ceiling(now_ns, m.ceiling)
+        m.forget(now_ns)
+        bucket.full_at_ns, bucket.most = now_ns + round(m.used * bucket.ns_per_unit), m.most
+        return bucket
 
     def recalled(self, m: Spread, now_ns: int) -> Left:
         return self._parts(m, now_ns)

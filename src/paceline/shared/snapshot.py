@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from paceline.core.capacity import LocalCapacity
 from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
 from paceline.core.measured import FoundMeter
-from paceline.core.meters import Bucket, Meter, Slots, Spread, window_starts
+from paceline.core.meters import Bucket, window_starts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Reservation
-from paceline.shared.messages import SHARED_PART, Charged, Message, Reply, Standing
-from paceline.shared.meters import BOUNDLESS, FOUND, of, told
-
-OTHERS_SPEED = 4
-"""How many times the rate of a quota other processes are taken to have spent between the snapshot and the loss of the
-store: a burst is granted in a short time, but not often."""
+from paceline.shared.messages import Charged, Message, Reply, Standing
+from paceline.shared.meters import BOUNDLESS, FOUND, of
 
 
 class Snapshot:
@@ -39,7 +34,7 @@ class Snapshot:
 
     def _introduce_new(self) -> None:
         """Add the quotas that became known to all further messages."""
-        self.quotas += [told(account.meter) for account in self.ledger.accounts[len(self.quotas) :]]
+        self.quotas += [of(account.meter).told(account.meter) for account in self.ledger.accounts[len(self.quotas) :]]
         self.versions += [-1] * (len(self.quotas) - len(self.versions))
 
     @property
@@ -47,7 +42,7 @@ class Snapshot:
         """Whether the store has a say in the next grant: it has quotas that bind, or it paused at its last reply."""
         if self.ledger.pause.until_ns > self.as_of_ns:
             return True
-        return not all(isinstance(account.meter, FoundMeter) for account in self.ledger.accounts)
+        return not all(account.meter.measured for account in self.ledger.accounts)
 
     def introduce(self, now_ns: int, message: Message) -> None:
         """Add the quotas to ``message``, with their state in the snapshot."""
@@ -137,10 +132,8 @@ class Fallback:
     ) -> None:
         ledger = Ledger([], now_ns, headroom_s=snapshot.headroom_s, ttl_s=snapshot.ttl_ns / NS)
         for i, account in enumerate(snapshot.accounts):
-            if isinstance(account.meter, Slots):
-                left: Meter = _slots_left(account.meter, snapshot.in_use(i), share)
-            else:
-                left = _after_others(of(account.meter).part(account.meter, now_ns, share), as_of_ns, asked_ns)
+            held = snapshot.in_use(i)
+            left = of(account.meter).alone(account.meter, now_ns, share, held, as_of_ns, asked_ns)
             ledger.add_account(account.with_meter(left))
         ledger.pause.until_ns = snapshot.pause.until_ns
         self.share = share
@@ -168,11 +161,8 @@ class Fallback:
         Otherwise what its buckets hold could be granted after the store is authoritative for other processes.
         """
         for i, (m, reported) in enumerate(zip(self.local.ledger.meters, self._reported, strict=True)):
-            if type(m) is Bucket and type(reported) is Bucket and i not in self._turns:
-                by_ns = now_ns + m.reach_ns - max(m.full_at_ns, now_ns)
-                if by_ns > 0:
-                    m.full_at_ns = now_ns + m.reach_ns
-                    reported.full_at_ns = max(reported.full_at_ns, now_ns) + by_ns
+            if i not in self._turns:
+                of(m).no_more_at_once(m, reported, now_ns)
 
     def take_turn(self, now_ns: int, amounts: list[float]) -> None:
         """Make room for a request that is larger than this process's share of a quota.
@@ -181,12 +171,14 @@ class Fallback:
         after that time. In many processes, the requests follow each other at the rate of all shares.
         """
         for i, (account, amount) in enumerate(zip(self.local.ledger.accounts, amounts, strict=False)):
-            m = account.meter
-            if not isinstance(m, Bucket) or amount <= max(m.quota.burst, self._turns.get(i, 0.0)):
+            before, reported = account.meter, self._reported[i]
+            if amount <= max(before.quota.burst, self._turns.get(i, 0.0)):
                 continue
-            if isinstance(m, Spread):  # it would never hold the request
-                m, self._reported[i] = _evenly(m, now_ns), _evenly(self._reported[i], now_ns)
-                account.replace_meter(m)
+            m, evenly = of(before).as_bucket(before, now_ns), of(reported).as_bucket(reported, now_ns)
+            if m is None or evenly is None:
+                continue
+            self._reported[i] = evenly
+            account.replace_meter(m)
             m.full_at_ns = max(m.full_at_ns, now_ns)
             first_ns = now_ns + round(self._phase * amount * m.ns_per_unit)
             self._let_go(i, amount, self._turn_ns(i) if i in self._turns else first_ns)
@@ -214,7 +206,7 @@ class Fallback:
         """What was spent since the last call, and the part of it that has not been refilled; ``None``: nothing."""
         ledger, reported = self.local.ledger, self._reported
         more = [
-            0.0 if told(account.meter).rule is Rule.SLOTS else max(account.spent - before, 0.0)
+            0.0 if of(account.meter).told(account.meter).rule is Rule.SLOTS else max(account.spent - before, 0.0)
             for account, before in zip(ledger.accounts, self._spent_reported, strict=True)
         ]
         left = [of(m).left(m, before, now_ns) for m, before in zip(ledger.meters, reported, strict=True)]
@@ -222,30 +214,3 @@ class Fallback:
         for m, rest in zip(reported, left, strict=True):
             of(m).absorb(m, now_ns, rest)
         return Charged(more, left) if any(more) else None
-
-
-def _evenly(m: Meter, now_ns: int) -> Bucket:
-    """A bucket in place of a spread quota, with the same use."""
-    assert isinstance(m, Spread)
-    bucket = Bucket(replace(m.quota, rule=Rule.BUCKET), now_ns, 0.0)
-    bucket.set_ceiling(now_ns, m.ceiling)
-    m.level(now_ns)  # drops the use before the last period
-    bucket.full_at_ns, bucket.most = now_ns + round(m.used * bucket.ns_per_unit), m.most
-    return bucket
-
-
-def _after_others(m: Meter, as_of_ns: int, asked_ns: int) -> Meter:
-    """``m`` after what other processes may have spent between the snapshot and the message without a reply."""
-    spent = OTHERS_SPEED * m.quota.rate * (asked_ns - as_of_ns) / NS
-    left = m.level(asked_ns) - m.headroom_s * m.quota.rate
-    of(m).absorb(m, asked_ns, max(min(spent, left), 0.0))
-    return m
-
-
-def _slots_left(m: Slots, held: float, share: float) -> Slots:
-    """The slots that this process holds, and its share of the free ones."""
-    free = max(m.quota.amount - (held if share == 1 else max(m.used, held)), 0.0)
-    part = Slots(m.quota)
-    # Slots are whole: seven eighths of one are none, and a share that has just begun to wane still counts in full.
-    part.used = m.quota.amount - math.floor(free * min(share / SHARED_PART, 1.0) + 0.1)
-    return part
