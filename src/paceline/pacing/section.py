@@ -125,7 +125,7 @@ class Section:
             else:
                 self._arm(now_ns)
         self._leave(done)
-        self._lines.say_waits(self._clock.now_ns())
+        self._lines.say_waits(now_ns)
         return found
 
     def read(self, read: Callable[[int], T]) -> T:

@@ -100,9 +100,11 @@ class Exchange:
             and now_ns >= max(self._pause.until_ns, schedule.held_ns)
         ):
             wants = leases.wants(now_ns, holdings.snapshot.ledger, self._queue, membership.peers)
-            if self._pause.phase is not Phase.OPEN or holdings.unstated.is_limiting:
+            if self._pause.phase is not Phase.OPEN:
                 del wants[1:]
             if holdings.unstated.meters:
+                if holdings.unstated.is_limiting:
+                    del wants[1:]
                 wants = [holdings.unstated.without(want) for want in wants]
         if holdings.lessons is not None:
             holdings.lessons.sent()

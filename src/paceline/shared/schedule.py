@@ -63,7 +63,7 @@ class Schedule:
             due_ns = min(due_ns, self.sent_ns + LINGER_NS)
         ledger = holdings.snapshot.ledger
         reports = ledger.in_flight if ledger.slot_indexes else 0
-        if holdings.unstated.is_limiting:
+        if holdings.unstated.meters and holdings.unstated.is_limiting:
             reports = ledger.in_flight or self._queue.length
         if reports:
             due_ns = min(due_ns, self.sent_ns + max(RENEW_NS, between_polls_ns(membership.peers)))
@@ -79,8 +79,7 @@ class Schedule:
 
         Else each cached request that arrives would cost a message, and what the store has left would be no more.
         """
-        head = self._queue.head()
-        if head is None or self.head is None:
+        if self.head is None or (head := self._queue.head()) is None:
             return False
         return head is self.head or (bool(head.lost_ns) and self._queue.waits(self.head))
 

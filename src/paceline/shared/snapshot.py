@@ -46,7 +46,8 @@ class Snapshot:
 
     def introduce(self, now_ns: int, message: Message) -> None:
         """Add the quotas to ``message``, with their state in the snapshot."""
-        self._introduce_new()
+        if len(self.quotas) < len(self.ledger.accounts):
+            self._introduce_new()
         message.quotas, message.versions = tuple(self.quotas), list(self.versions)
         message.headroom_s, message.gentle = self.ledger.headroom_s, self.ledger.gentle
         message.windows = [window_starts(q.anchor, now_ns) if q.rule is Rule.WINDOW else None for q in self.quotas]
