@@ -70,6 +70,7 @@ class Meter(ABC):
     Attributes:
         refills: Whether it refills continuously: a bucket, or a spread quota.
         bursts: Whether it grants much at once, beyond its rate.
+        is_spread: Whether it is granted evenly over its period.
         holds: Whether it counts what is in flight: :meth:`release` changes it.
         measured: Whether no limit is stated, and this process finds it out.
         restarts_by_answers: Whether it restarts at instants that answers state.
@@ -82,6 +83,7 @@ class Meter(ABC):
 
     refills: ClassVar[bool] = False
     bursts: ClassVar[bool] = False
+    is_spread: ClassVar[bool] = False
     holds: ClassVar[bool] = False
     measured: ClassVar[bool] = False
     restarts_by_answers: ClassVar[bool] = False
@@ -89,11 +91,6 @@ class Meter(ABC):
     quota: Quota
     headroom_s: float
     most: float
-
-    @property
-    def is_spread(self) -> bool:
-        """Whether it is granted evenly over its period."""
-        return self.refills and not self.bursts
 
     @property
     def is_spread_bucket(self) -> bool:
@@ -536,6 +533,7 @@ class Spread(Bucket):
     __slots__ = ("_burst", "amounts", "ends", "period_ns", "used")
 
     bursts = False
+    is_spread = True
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float) -> None:
         self.ends: list[int] = []

@@ -30,7 +30,7 @@ Shares
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from operator import attrgetter
 from typing import Any
@@ -51,7 +51,7 @@ from paceline.shared.messages import (
     Standing,
     between_polls_ns,
 )
-from paceline.shared.meters import carry, of
+from paceline.shared.meters import Sharing, carry, of
 from paceline.shared.peers import BILLION, LEASE_US, Peer, Peers
 
 GRACE_NS = 2 * NS
@@ -63,7 +63,11 @@ WAIT_MAX_NS = 86_400 * NS
 
 @dataclass(slots=True)
 class Account:
-    """A quota: its configuration, its meter, and what :class:`Standing` and :class:`LearnedState` report beside it."""
+    """A quota: its configuration, its meter, and what :class:`Standing` and :class:`LearnedState` report beside it.
+
+    Attributes:
+        sharing: What sharing needs of the meter.
+    """
 
     key: str
     meter: Meter
@@ -74,6 +78,15 @@ class Account:
     charged: float = 0.0
     spent: float = 0.0
     refused: float = 0.0
+    sharing: Sharing[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sharing = of(self.meter)
+
+    def replace_meter(self, meter: Meter) -> None:
+        """Count the quota with another meter from now on; the use stays."""
+        carry(self.meter, meter)
+        self.meter, self.sharing = meter, of(meter)
 
 
 class SharedLedger:
@@ -100,14 +113,14 @@ class SharedLedger:
         spent_ns = self._peers.advance(now_us, ended) * 1e-6
         if spent_ns:
             for account in self._accounts:
-                of(account.meter).spend(account.meter, self._last_ns, now_ns, spent_ns)
+                account.sharing.spend(account.meter, self._last_ns, now_ns, spent_ns)
         self._last_ns = now_ns
         index = self._configure(now_ns, message)
         peer = self._peers.meet(message.who, now_us)
         if peer.presumed_ns and not message.alone and peer.due_us != peer.seen_us:  # it was late, and never alone
             for account in self._accounts:
                 since_ns = now_ns - (now_us - peer.due_us) * 1_000
-                of(account.meter).unspend(account.meter, since_ns, now_ns, peer.presumed_ns)
+                account.sharing.unspend(account.meter, since_ns, now_ns, peer.presumed_ns)
             peer.presumed_ns = 0.0
         if message.number > peer.number:
             peer.number = message.number
@@ -139,7 +152,7 @@ class SharedLedger:
     def _turn(self, by_ns: int) -> None:
         """The store's clock was set: move all instants with it, so that all waits stay as long as they were."""
         for account in self._accounts:
-            of(account.meter).turn(account.meter, by_ns)
+            account.sharing.turn(account.meter, by_ns)
         self._pause.until_ns += by_ns
         self._set_ns += by_ns
 
@@ -151,14 +164,13 @@ class SharedLedger:
             i = known.setdefault(key, len(self._accounts))
             index.append(i)
             if i == len(self._accounts):
-                fresh = new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
-                of(fresh).recall(fresh, now_ns, message.recalled[n] if n < len(message.recalled) else 0.0)
-                self._accounts.append(Account(key, fresh, quota))
+                fresh = Account(key, new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle), quota)
+                fresh.sharing.recall(fresh.meter, now_ns, message.recalled[n] if n < len(message.recalled) else 0.0)
+                self._accounts.append(fresh)
             elif message.fresh and self._accounts[i].given != quota:
                 account = self._accounts[i]
-                before, account.given = account.meter, quota
-                account.meter = new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
-                carry(before, account.meter)
+                account.given = quota
+                account.replace_meter(new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle))
                 account.version += 1
                 account.epoch += 1
         return index
@@ -180,9 +192,8 @@ class SharedLedger:
                     account = self._accounts[i]
                     account.charged += amount
                     account.spent += amount
-                    sharing = of(account.meter)
-                    more, ns = sharing.beyond(account.meter, rest, peer.presumed_ns)
-                    sharing.absorb(account.meter, now_ns, more)
+                    more, ns = account.sharing.beyond(account.meter, rest, peer.presumed_ns)
+                    account.sharing.absorb(account.meter, now_ns, more)
                     counted_ns = max(counted_ns, ns)
                 peer.presumed_ns -= counted_ns
             elif fresh[news.index]:
@@ -218,8 +229,7 @@ class SharedLedger:
         if change.what != What.SPREAD:
             apply(now_ns, m, change)
         elif m.bursts:
-            account.meter = Spread(m.quota, now_ns, m.headroom_s)
-            carry(m, account.meter)
+            account.replace_meter(Spread(m.quota, now_ns, m.headroom_s))
         if change.what == What.SHIFT and m.refills:
             account.shifted_ns += round(change.value)
 
@@ -232,11 +242,11 @@ class SharedLedger:
         for i, account in enumerate(self._accounts):
             if account.meter.holds:
                 others = self._peers.held
-                of(account.meter).hold(account.meter, (others[i] if i < len(others) else 0.0) + peer.held[i])
+                account.sharing.hold(account.meter, (others[i] if i < len(others) else 0.0) + peer.held[i])
 
     def _grant(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> Reply:
         gone = self._peers.gone / BILLION
-        sums = [of(account.meter).reserved(account.meter, gone) if gone else 0.0 for account in self._accounts]
+        sums = [account.sharing.reserved(account.meter, gone) if gone else 0.0 for account in self._accounts]
         before, others = self._peers.places.ahead(peer.place, sums)
         grants: list[list[Mark]] = []
         probe, latest, binds = False, now_ns, -1
@@ -275,7 +285,7 @@ class SharedLedger:
     def _standing(self, now_ns: int, i: int, known: int) -> Standing:
         account = self._accounts[i]
         m = account.meter
-        lack_ns, used, opened = of(m).standing(m, now_ns)
+        lack_ns, used, opened = account.sharing.standing(m, now_ns)
         learned = None
         if account.version != known:
             shifted_ns = account.shifted_ns if m.refills else 0
@@ -283,7 +293,7 @@ class SharedLedger:
                 account.version,
                 m.quota,
                 m.is_spread_bucket,
-                *of(m).taught(m),
+                *account.sharing.taught(m),
                 shifted_ns,
                 account.epoch,
                 account.refused,
@@ -300,7 +310,7 @@ class SharedLedger:
                     "given": _fields(a.given),
                     "spread": a.meter.is_spread,
                     "headroom_s": a.meter.headroom_s,
-                    "meter": of(a.meter).dump(a.meter),
+                    "meter": a.sharing.dump(a.meter),
                     "version": a.version,
                     "epoch": a.epoch,
                     "shifted": a.shifted_ns,
