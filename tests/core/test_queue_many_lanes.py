@@ -390,3 +390,16 @@ def test_names_need_not_be_in_any_order():
         gone.append(head.lane.name)
         line.pop(head, 1.0)
     assert gone == [*names, "busy", "busy"] * 2
+
+
+def test_a_lane_has_its_place_by_its_first_request_after_one_that_had_come_back_has_left():
+    both, lane = Both(), LaneSpec("a")
+    both.join(lane, 0.0)
+    both.join(LaneSpec("b"), 0.0)
+    both.join(lane, 0.0, cached=(3, 0.0))
+    both.go()
+    both.come_back(0, None, 0.0)
+    both.compare(3)
+    both.withdraw(2)
+    assert both.line.head().number == 1
+    both.compare(3)

@@ -527,8 +527,8 @@ class Queue:
             lane.cached.clear()
             self._place(lane)
             self._forget_idle(priority)
-        elif lane.cached:
-            self._place(lane)  # the next head may have more to lose
+        elif lane.cached or next(iter(lane.waiters)) < lane.key[3]:
+            self._place(lane)  # the next head may have more to lose, or has arrived before one that had come back
 
     def _forget_idle(self, priority: int) -> None:
         """Drop the empty lanes of ``priority`` that are not ahead of its virtual time; all of them, if no waiter has it."""
