@@ -12,7 +12,7 @@ import paceline
 from paceline.core import meters
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Exact
-from paceline.core.quota import NS, Quota, parse_quotas
+from paceline.core.quota import NS, Quota, Rule, parse_quotas
 from paceline.core.results import LEARNED, QuotaError, Reservation
 from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock, run_virtual
@@ -51,6 +51,13 @@ def test_fifty_agents_start_seven_a_minute_at_once():
 def test_even_is_the_whole_burst_at_once_and_then_evenly(quota, burst, gap_s, options):
     """Nothing is left unused as headroom, and nothing is shared."""
     assert starts_of(quota, **options) == pytest.approx([max(0, i + 1 - burst) * gap_s for i in range(50)], abs=1e-6)
+
+
+@pytest.mark.parametrize(("headroom_s", "period_s"), [(0.0, 60), (2.0, 62), (4.0, 63)])
+def test_a_period_is_longer_by_the_headroom_and_by_a_twentieth_at_most(headroom_s, period_s):
+    m = Exact(Quota("starts", 7.0, rule=Rule.EXACT), headroom_s)
+    m.charge(T0, 7)
+    assert m.earliest(T0, 1) == T0 + period_s * NS
 
 
 def test_the_eighth_goes_one_period_after_the_first():

@@ -283,3 +283,58 @@ class TestLimits:
         again = ledger.count_as_bucket(T0, 0)
         assert type(again) is Bucket
         assert (again.opened, again.full_at_ns, ledger.meters) == (opened, T0, [again])
+
+
+class TestAdjust:
+    """What is known of the true cost while an attempt is in flight."""
+
+    def test_known_units_are_corrected_and_the_others_stay(self):
+        ledger = ledger_of("60 input_tokens/min", "10 requests/min", "100 output_tokens/min")
+        first = grant(ledger, T0, requests=1, input_tokens=50, output_tokens=30)
+        grant(ledger, T0 + 30 * NS, requests=1, input_tokens=10, output_tokens=30)
+        ledger.adjust(T0 + 30 * NS, first, {"input_tokens": 0, "output_tokens": 40})
+        assert first.amounts == [0, 1, 40]
+        # Of the input 20 were left to refill at the second attempt: no more of it is refunded.
+        assert levels(ledger, T0 + 30 * NS) == pytest.approx([50, 9, 70 - 10])
+        assert [account.spent for account in ledger.accounts] == [10, 2, 70]
+        assert ledger.in_flight == 2
+
+    def test_an_attempt_that_is_over_is_not_corrected(self):
+        ledger = ledger_of("100 input_tokens/min")
+        reservation = grant(ledger, T0, input_tokens=50)
+        ledger.settle(T0, reservation, None)
+        ledger.adjust(T0, reservation, {"input_tokens": 10})
+        assert (levels(ledger), reservation.amounts) == ([50], [50])
+
+    def test_an_attempt_larger_than_the_quota_is_not_corrected_before_its_end(self):
+        ledger = ledger_of("100 input_tokens/min", usable=0.9)
+        reservation = grant(ledger, T0, input_tokens=100)
+        ledger.adjust(T0, reservation, {"input_tokens": 10})
+        assert (levels(ledger), reservation.amounts) == ([0], [90])
+
+    def test_a_quota_that_was_added_since_is_not_charged(self):
+        ledger = ledger_of("100 input_tokens/min")
+        reservation = grant(ledger, T0, input_tokens=50)
+        ledger.add_quota(T0, quota("100 output_tokens/min"))
+        ledger.adjust(T0, reservation, {"input_tokens": 60, "output_tokens": 10})
+        assert levels(ledger) == [40, 100]
+
+
+def test_an_attempt_is_lost_with_the_quotas_that_it_was_charged_to():
+    ledger = ledger_of("60 requests/min", ttl_s=10.0)
+    grant(ledger, T0, requests=1)
+    ledger.add_quota(T0, quota("100 images/min"))
+    assert ledger.lose_old(T0 + 11 * NS) == 1
+    assert ledger.in_flight == 0
+
+
+def test_a_quota_that_is_spread_without_a_wait_lets_one_go_at_once():
+    assert ledger_of("60 requests/min").spread(T0, 0, 0.0).earliest(T0, 1) == T0
+
+
+def test_the_first_window_of_a_quota_that_restarts_has_opened_as_far_as_the_bucket():
+    ledger = ledger_of("60 requests/min", gentle=True)
+    opened = ledger.meters[0].opened
+    assert opened < 60
+    ledger.count_restarts(T0, 0, T0 + 10 * NS, 5.0)
+    assert (ledger.meters[0].opened, ledger.meters[0].level(T0)) == (opened + 5, 55)

@@ -44,6 +44,12 @@ class TestNew:
         m.charge(T0, 1.0)
         assert m.lack(T0) == pytest.approx(1.0)
 
+    @pytest.mark.parametrize(
+        "text", ["60 units/min exact", "60 units/min sliding", "60 units/min window utc", "60 concurrency"]
+    )
+    def test_only_a_full_bucket_has_a_surplus_by_what_is_unsent(self, text):
+        assert new_meter(quota(text), T0, 0.0).surplus_ns(T0, 5.0) == 0
+
     @pytest.mark.parametrize(("held", "opened"), [(False, 20), (True, math.inf)])
     def test_a_bucket_is_open_unless_it_is_gentle_and_charged_at_admission(self, held, opened):
         assert new_meter(quota("600 units/min"), T0, 0.0, held=held).opened == math.inf

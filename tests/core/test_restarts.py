@@ -142,6 +142,55 @@ class TestMeter:
         m.charge(T0, 50)
         assert m.earliest(T0, 50) > at(50)
 
+    def test_below_the_published_rate_it_goes_as_a_spread_quota_does(self):
+        m, spread = self.meter(), Spread(quota("100 requests/min"), T0, 0.0)
+        for each in (m, spread):
+            each.set_ceiling(T0, 0.5)
+            each.charge(T0, 10)
+        assert m.earliest(T0, 1, 5, NS) == spread.earliest(T0, 1, 5, NS) > spread.earliest(T0, 1, 5)
+
+    def test_a_used_up_window_is_followed_by_whole_ones(self):
+        m = self.meter()
+        m.use_up()
+        assert m.earliest(T0, 100) == at(10)
+        assert m.earliest(T0, 1, ahead=100) == at(70)
+
+    def test_each_answer_opens_twice_its_cost(self):
+        m = self.meter(opened=41.0)
+        m.answered(T0, 1, 3.0)
+        assert m.earliest(T0, 7) == T0
+        assert m.earliest(T0, 8) > T0
+
+    def test_nothing_is_used_of_a_new_window(self):
+        m = Restarting(quota("100 requests/min"), T0, 0.0, at(10), math.inf)
+        assert m.lack(T0) == 0
+        m.unsent(T0, m.charge(T0, 1), 1)
+        assert m.lack(T0) == 0
+
+    def test_a_cost_that_was_not_charged_counts_in_the_present_window(self):
+        m = self.meter()
+        m.roll(at(11))
+        m.correct(at(11), 0, 0, 5)
+        assert m.counted == 5
+
+    @pytest.mark.parametrize(("least", "counted"), [(30, 40), (55, 55)])
+    def test_an_answer_about_the_named_window_only_raises_its_use(self, least, counted):
+        m = self.meter()
+        m.stated(at(5), Named.SAME, at(10), least, 100)
+        assert (m.counted, m.since_ns, m.named) == (counted, 0, True)
+
+    def test_an_answer_to_the_first_attempt_after_a_restart_names_the_window(self):
+        m = self.meter()
+        m.roll(at(10))
+        m.stated(at(10), Named.SAME, at(70), 1, 100)
+        assert (m.named, m.counted, m.earliest(at(10), 99)) == (True, 1, at(10))
+
+    @pytest.mark.parametrize(("lack", "more"), [(35.0, False), (35.5, True)])
+    def test_a_quarter_of_the_quota_may_be_the_use_of_others(self, lack, more):
+        m = self.meter()
+        m.charge(at(11), 10)
+        assert m.lacks_more(at(11), lack) is more
+
 
 class Window:
     """A server that restarts its counter each minute, 20 s after the start."""
