@@ -44,6 +44,12 @@ class TestNew:
         m.charge(T0, 1.0)
         assert m.lack(T0) == pytest.approx(1.0)
 
+    def test_a_burst_below_the_refill_of_a_nanosecond_grants_nothing_at_once(self):
+        assert Bucket(Quota("units", 1e12, 1.0, burst=1e-6), T0, 0.0).reach_ns == 0
+
+    def test_a_gentle_bucket_opens_with_a_thirtieth_of_a_longer_period(self):
+        assert bucket("600 units/5min", gentle=True).opened == 20
+
     @pytest.mark.parametrize(
         "text", ["60 units/min exact", "60 units/min sliding", "60 units/min window utc", "60 concurrency"]
     )
