@@ -328,6 +328,14 @@ def test_an_attempt_is_lost_with_the_quotas_that_it_was_charged_to():
     assert ledger.in_flight == 0
 
 
+def test_an_attempt_in_flight_holds_one_of_the_slots_that_are_added():
+    ledger = ledger_of("60 requests/min")
+    reservation = grant(ledger, T0, requests=1)
+    ledger.add_quota(T0, quota("5 concurrency"))
+    assert levels(ledger) == [59, 4]
+    assert (len(reservation.amounts), len(reservation.marks)) == (2, 2)
+
+
 def test_a_quota_that_is_spread_without_a_wait_lets_one_go_at_once():
     assert ledger_of("60 requests/min").spread(T0, 0, 0.0).earliest(T0, 1) == T0
 

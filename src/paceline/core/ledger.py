@@ -422,7 +422,7 @@ class Ledger:
     def count_restarts(self, now_ns: int, index: int, stop_ns: int, used: float) -> None:
         """Count the quota at ``index`` as one that restarts at ``stop_ns``, with ``used`` of its present window."""
         account = self.accounts[index]
-        assert isinstance(account.meter, Bucket)  # of nothing else it is learned
+        assert isinstance(account.meter, Bucket)  # no other meter has a tracker, which learns of restarts
         restarting = Restarting(account.meter.quota, now_ns, self.headroom_s, stop_ns, account.meter.opened + used)
         self._replace(now_ns, account, restarting, used)
         restarting.counted = used  # the log that it may have taken does not say what belongs to the present window
