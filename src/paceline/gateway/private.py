@@ -97,8 +97,8 @@ class Way:
             changed |= {name: value for name, value in PATIENCE.items() if name not in self.real}
         names = {name.lower() for name, value in self.real.items() if value}
         if names & {"http_proxy", "https_proxy", "all_proxy"}:  # which knows no address of this machine
-            for name in ("NO_PROXY", "no_proxy"):
-                changed[name] = ",".join(filter(None, (self.real.get(name), HOST)))
+            before = self.real.get("no_proxy") or self.real.get("NO_PROXY")
+            changed |= dict.fromkeys(("NO_PROXY", "no_proxy"), ",".join(filter(None, (before, HOST))))
         return changed
 
 
