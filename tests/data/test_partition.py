@@ -120,7 +120,7 @@ def test_a_partition_that_fails_leaves_no_claim(tmp_path):
         done(ROWS, lambda _: object())
     with sqlite3.connect(tmp_path / "quotas.db.job.journal") as db:
         while db.execute("SELECT count(*) FROM claims").fetchone() != (0,):
-            time.sleep(0.001)  # they are given up in a thread
+            time.sleep(0.001)  # they are given up by threads
     db.close()
 
 
@@ -225,6 +225,25 @@ class TestSharedJournal:
         one.give_up("a")
         assert await waits is None
 
+    async def test_a_claim_whose_map_was_cancelled_meanwhile_is_given_up(self, opened, monkeypatch):
+        monkeypatch.setattr(places, "CLAIM_S", 600)
+        monkeypatch.setattr(journals, "AGAIN_S", 0.01)
+        one, other = opened(), opened()
+        claim, has_begun, goes_on = one._place.claim, threading.Event(), threading.Event()
+
+        def slow(key, token):
+            has_begun.set()
+            goes_on.wait()
+            return claim(key, token)
+
+        monkeypatch.setattr(one._place, "claim", slow)
+        begun = asyncio.ensure_future(one.begin("a"))
+        await asyncio.to_thread(has_begun.wait)
+        begun.cancel()
+        await asyncio.wait([begun])
+        goes_on.set()
+        assert await other.begin("a") is None
+
     async def test_a_place_that_is_lost_for_a_while(self, opened, monkeypatch):
         monkeypatch.setattr(journals, "AGAIN_S", 0.001)
         one, failures = opened(), [1, 2]
@@ -251,6 +270,7 @@ def test_a_killed_worker_costs_what_was_in_flight(tmp_path):
     start = [sys.executable, program]
     killed = subprocess.Popen(start, cwd=tmp_path)
     while calls.stat().st_size < 4 * 30:
+        assert killed.poll() is None
         time.sleep(0.01)
     killed.send_signal(signal.SIGTERM if os.name == "nt" else signal.SIGKILL)
     killed.wait()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from math import inf
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from paceline.core.results import QuotaError, StoreError
 from paceline.data.places import CLAIM_S, Claim, Place
@@ -32,8 +32,6 @@ AGAIN_S = 0.5
 
 START_S, WAIT_S = 30.0, 300.0
 """How long an item waits for a shared journal that cannot be used: before it has answered once, when its address may be wrong, and later."""
-
-T = TypeVar("T")
 
 log = logging.getLogger("paceline")
 
@@ -197,7 +195,7 @@ class SharedJournal:
     async def keep(self, key: str, value: object, index: int) -> None:
         """See :meth:`Journal.keep`."""
         entry = zlib.compress(_encoded(value, index), 1)
-        await self._in_a_thread(lambda: self._place.write(key, entry))
+        await asyncio.wrap_future(self._threads.submit(self._place.write, key, entry))
         self.has_kept = True
         self._let_go(key)
 
@@ -205,8 +203,11 @@ class SharedJournal:
         """See :meth:`Journal.give_up`. It waits for nothing: if it fails, the claim runs out by itself."""
         token = self._let_go(key)
         if token is not None:
-            with suppress(RuntimeError):  # the journal is closed
-                self._threads.submit(self._place.release, key, token)
+            self._release(key, token)
+
+    def _release(self, key: str, token: str) -> None:
+        with suppress(RuntimeError):  # the journal is closed
+            self._threads.submit(self._place.release, key, token)
 
     def close(self) -> None:
         """Close the place; claims that are left run out."""
@@ -219,8 +220,12 @@ class SharedJournal:
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         while True:
+            asked = self._threads.submit(self._place.claim, key, token)
             try:
-                found = await self._in_a_thread(lambda: self._place.claim(key, token))
+                found = await asyncio.wrap_future(asked)
+            except asyncio.CancelledError:  # a thread may have begun
+                asked.add_done_callback(lambda _: self._release(key, token))
+                raise
             except StoreError as error:
                 if loop.time() - begun_s >= self._wait_s:
                     raise
@@ -229,9 +234,6 @@ class SharedJournal:
             else:
                 self._wait_s = WAIT_S
                 return found
-
-    async def _in_a_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _hold(self, key: str, token: str) -> None:
         with self._lock:
