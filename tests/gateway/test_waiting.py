@@ -237,6 +237,13 @@ class TestServed:
             running.odd.go.set()
         assert got.startswith(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream")
 
+    def test_an_invalid_option_leaves_the_place(self, running, key, ask):
+        first = ask(running, key)
+        until(lambda: running.pool()["waiting"] == 1)
+        self.leave(running, first)
+        assert b"400 Bad Request" in read(ask(running, key, b"x-paceline-keepalive: soon"), 1)
+        assert len(running.gateway._places) == 1
+
     def test_an_encoded_answer_after_a_note_is_decoded(self, serve, client, kept):
         odd = Odd([gzip.compress(STREAM)], SSE | {"content-encoding": "gzip"}, held=0)
         with stub(odd) as url:

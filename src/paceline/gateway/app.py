@@ -352,8 +352,9 @@ class Gateway:
                 _refuse_unmetered(key, scope["method"], path)
                 reply = await self._send_unpaced(requests[0])
             else:
+                asked_s = _number(options, _KEEPALIVE, *NOTES_S, also=0.0)  # nothing may fail once a place is claimed
                 held = self._held_place(exchange, requests, scope, key, path, query, parts, connection)
-                reply = await self._send(held, options, scope["headers"], query, send, connection, parts)
+                reply = await self._send(held, options, asked_s, scope["headers"], query, send, connection, parts)
             await reply.hide_key()
             await self._pass_on(reply, send, connection)
         finally:
@@ -505,6 +506,7 @@ class Gateway:
         self,
         held: Held,
         options: dict[bytes, str],
+        asked_s: float | None,
         headers: Headers,
         query: str,
         send: Send,
@@ -516,7 +518,6 @@ class Gateway:
         for request in held.requests:
             request.pass_on = partial(_pass_on_early, send, connection)
         note, begin_s, every_s = None, NOTES_FROM_S, NOTES_EVERY_S
-        asked_s = _number(options, _KEEPALIVE, *NOTES_S, also=0.0)
         if asked_s is not None:
             begin_s = every_s = asked_s
         if (
