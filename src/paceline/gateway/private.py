@@ -203,7 +203,9 @@ def private_gateway(settings: Settings, way: Way, events: Callable[[Event], None
     Raises:
         PacelineError: A setting is invalid, or there is no port.
     """
-    key = Keys(settings.keys).add("exec", may_read=True, endpoints=("/*",))  # what the program could do with the real one
+    key = Keys(settings.keys).add(
+        "exec", may_read=True, endpoints=("/*",)
+    )  # what the program could do with the real one
     settings = replace(settings, servers=way.servers, stop_s=1)  # its program has ended
     settings.check(way.real)
     try:
