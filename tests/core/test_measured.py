@@ -67,17 +67,24 @@ def test_an_opening_rate_is_ten_a_second_and_in_no_status():
     assert driver.pool.binds(driver.now_ns) is None
 
 
-def test_a_refusal_measures_the_rate_which_becomes_a_quota_and_is_said_once():
-    driver = Driver(pool_of())
+@pytest.mark.parametrize(
+    ("stated", "notices"),
+    [
+        ("", []),  # a warning has said that no limit is known
+        ("1000k tokens/min", ["no stated limit of requests explains the refusals: it is measured"]),
+    ],
+)
+def test_a_refusal_measures_the_rate_which_becomes_a_quota_and_is_said_once(stated, notices):
+    driver = Driver(pool_of(stated))
     for _ in range(3):
         driver.until_refused(10)
-    [row] = report(driver.pool, driver.now_ns)["quotas"]
+    *_, row = report(driver.pool, driver.now_ns)["quotas"]
     assert row["quota"] == f"{row['limit']:g} requests/min measured"
     assert (row["unit"], row["rule"], row["source"]) == ("requests", "measured", "learned: measured")
     assert 60 < row["limit"] < 600
     learning = driver.pool.capacity.learning
     assert learning is not None
-    assert learning.notices == ["no stated limit of requests explains the refusals: it is measured"]
+    assert learning.notices == notices
 
 
 def test_a_refusal_needs_no_pause():
