@@ -1,4 +1,4 @@
-"""Keep LLM traffic exactly at the speed that the provider allows: hundreds of workers, no 429s, and no starvation."""
+"""Many requests to an LLM API, at exactly the speed that the provider allows: no avoidable 429s, no starvation."""
 
 from __future__ import annotations
 

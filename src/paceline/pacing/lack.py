@@ -61,7 +61,9 @@ def lack_of(error: BaseException | None) -> Lack | None:
                 return Lack.THREADS
             case socket.gaierror(errno=socket.EAI_MEMORY):
                 return Lack.MEMORY
-            case socket.gaierror():  # of a resolver without a file: that there is no such host (glibc)
+            case (
+                socket.gaierror() | OSError(errno=errno.EBUSY)
+            ):  # of a resolver without a file: no such host, or (mDNS) busy
                 return _lack_of_files()
             case OSError() if error.errno is not None:
                 return _BY_NUMBER.get(error.errno)
