@@ -206,6 +206,9 @@ class LocalCapacity:
 
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         self.ledger.close(now_ns, reservation)  # before the learning, which counts the other attempts in flight
+        self.ledger.pause.answered(
+            now_ns, reservation
+        )  # a refused probe holds back no others: the refusal says how long they wait
         if pause_ns:
             self.ledger.pause.begin(now_ns + pause_ns)
         if self.learning is None:
