@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import ceil, log, log2
+from random import Random
 
 import pytest
 
@@ -67,17 +68,53 @@ def test_an_opening_rate_is_ten_a_second_and_in_no_status():
     assert driver.pool.binds(driver.now_ns) is None
 
 
-def test_a_refusal_measures_the_rate_which_becomes_a_quota_and_is_said_once():
-    driver = Driver(pool_of())
+@pytest.mark.parametrize(
+    ("refusal", "units"),
+    [(BARE, ["requests", "concurrency"]), (Refusal(RefusalKind.RATE, unit="requests"), ["requests"])],
+)
+def test_a_stated_rate_that_refusals_lower_again_is_measured_and_they_may_come_by_chance(refusal, units):
+    pool = Pool("local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 1"), T0, gentle=True), learns=True))
+    driver, dice, learning = Driver(pool), Random(1), pool.capacity.learning
+    assert learning is not None
+    bucket, lowest = pool.ledger.accounts[0], 1.0
+    for _ in range(300):
+        driver.until_refused(0, refusal) if dice.random() < 0.3 else driver.settle(driver.send())
+        lowest = min(lowest, bucket.meter.ceiling)
+        if learning.unstated.finds_chance("requests"):
+            break
+    assert lowest < 1 == bucket.meter.ceiling
+    assert [meter.quota.unit for meter in learning.unstated.meters] == units
+    assert learning.unstated.finds_chance("requests")
+
+
+def test_a_stated_rate_of_a_day_is_not_measured_for_its_refusals():
+    pool = Pool("local/m", LocalCapacity(Ledger(parse_quotas("86400 requests/day"), T0, gentle=True), learns=True))
+    driver = Driver(pool)
+    for _ in range(6):
+        driver.until_refused(5, Refusal(RefusalKind.RATE, unit="requests", retry_after_s=1.0))
+    learning = pool.capacity.learning
+    assert learning is not None
+    assert not learning.unstated.meters
+
+
+@pytest.mark.parametrize(
+    ("stated", "notices"),
+    [
+        ("", []),  # a warning has said that no limit is known
+        ("1000k tokens/min", ["no stated limit of requests explains the refusals: it is measured"]),
+    ],
+)
+def test_a_refusal_measures_the_rate_which_becomes_a_quota_and_is_said_once(stated, notices):
+    driver = Driver(pool_of(stated))
     for _ in range(3):
         driver.until_refused(10)
-    [row] = report(driver.pool, driver.now_ns)["quotas"]
+    *_, row = report(driver.pool, driver.now_ns)["quotas"]
     assert row["quota"] == f"{row['limit']:g} requests/min measured"
     assert (row["unit"], row["rule"], row["source"]) == ("requests", "measured", "learned: measured")
     assert 60 < row["limit"] < 600
     learning = driver.pool.capacity.learning
     assert learning is not None
-    assert learning.notices == ["no stated limit of requests explains the refusals: it is measured"]
+    assert learning.notices == notices
 
 
 def test_a_refusal_needs_no_pause():

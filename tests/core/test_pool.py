@@ -678,6 +678,17 @@ class TestCoolDown:
         pool.pump(now_ns)
         assert pump_at_wake(pool) == (now_ns + 7 * NS, [waiters[1]])
 
+    def test_a_refused_probe_keeps_the_others_no_longer_than_its_refusal_says(self):
+        pool, waiters = self.paused()
+        now_ns, _ = pump_at_wake(pool)
+        now_ns += NS // 10
+        pool.refuse(now_ns, waiters[0].outcome, RATE, 0.5)
+        pool.pump(now_ns)
+        now_ns, granted = pump_at_wake(pool)
+        assert (now_ns, granted) == (T0 + 5 * NS + 6 * NS // 10, [waiters[1]])
+        pool.refuse(now_ns, waiters[1].outcome, RATE, 0.0)  # a measured rate decides
+        assert pool.pump(now_ns) == waiters[2:]
+
     def test_refusals_in_a_row_are_counted_once_for_those_in_flight_together(self):
         pool = pool_of("60 requests/min")
         together = use_up(pool)

@@ -536,7 +536,8 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | 
         return
     yield f"state: {tally.store or 'in this process only'}"
     for name in list(plan.shares)[:SHOWN]:
-        yield f"{name}: {_limits(tally.start[name]['quotas'])}"
+        if quotas := tally.start[name]["quotas"]:  # a warning has named the others
+            yield f"{name}: {_limits(quotas)}"
     if not all(tally.start[name]["quotas"] for name in plan.shares):
         return  # how long it takes is not known before an answer states a limit, or one is measured
     needs_s = forecast_s(limiter, plan, tally.left)
@@ -550,7 +551,7 @@ def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
     for source, group in groupby(quotas, lambda quota: quota["source"]):
         shown = "learned from answers" if source == SourceKind.LEARNED else source
         parts.append(f"{', '.join(quota['quota'] for quota in group)} ({shown})")
-    return ", ".join(parts) or "no limit is stated, and the rate is measured"
+    return ", ".join(parts)
 
 
 def _save(results: Results, tally: Tally) -> Iterator[str]:

@@ -206,6 +206,7 @@ class LocalCapacity:
 
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         self.ledger.close(now_ns, reservation)  # before the learning, which counts the other attempts in flight
+        self.ledger.pause.answered(now_ns, reservation)  # of a refused probe: the others wait as the refusal says
         if pause_ns:
             self.ledger.pause.begin(now_ns + pause_ns)
         if self.learning is None:

@@ -186,11 +186,11 @@ class Unstated:
         return next((unit for unit, meter in self._rates.items() if meter.found), next(iter(self._rates)))
 
     def _describe(self, meter: RateMeter | InFlightMeter) -> None:
-        """Name the account by what was found, and say so the first time."""
+        """Name the account by what was found; the first time, say so to a user whose stated limits do not explain it."""
         if (found := meter.found) is not None:
             meter.describe(found)
             account = self._ledger.accounts[meter.index]
             account.name = str(meter.quota)
-            if account.unit not in self._said:
+            if account.unit not in self._said and len(self._ledger.accounts) > len(self.meters):  # some limit is stated
                 self._said.add(account.unit)
                 self._notices.append(f"no stated limit of {account.unit} explains the refusals: it is measured")
