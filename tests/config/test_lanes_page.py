@@ -105,7 +105,7 @@ def test_by_hand(page):
         assert set(seen) == {"wrap", "tried"}
 
     run_virtual(main)
-    with pytest.raises(QuotaError, match="lane is 'wrap'"):
+    with pytest.raises(QuotaError, match="leave out lane"):
         page["limiter"].try_acquire("jobs", lane="wrap")
 
 

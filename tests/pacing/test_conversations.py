@@ -116,7 +116,7 @@ def test_attempts_take_a_conversation_too():
         ({"conversation": ""}, "conversation is '': it must be a text of 1 to 200 characters"),
         ({"conversation": 7}, "conversation is '7'"),
         ({"conversation": "x" * 201}, "conversation is 'xxx"),
-        ({"conversation": "a", "cached_tokens": -1}, "cached_tokens is -1: it must be a number of tokens, 0 or more"),
+        ({"conversation": "a", "cached_tokens": -1}, "cached_tokens is -1: it must be a finite number, 0 or more"),
         ({"cached_tokens": 5}, "cached_tokens is given without a conversation"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
 from os import PathLike
@@ -14,13 +15,13 @@ from paceline.core.hints import did_you_mean
 from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import NS, Cost
-from paceline.core.results import QuotaError
+from paceline.core.results import PacelineWarning, QuotaError
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.limits import Limits
 from paceline.pacing.owners import is_async
 from paceline.pacing.pacer import BaseLimiter, Pacer
-from paceline.pacing.permit import Permit
+from paceline.pacing.permit import Permit, TokensApartError
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import PacingSettings, QuotaLike, parsed
@@ -327,8 +328,9 @@ class Limiter(BaseLimiter):
                 limiter, or by this one.
             **units: The amounts of every call, in place of ``cost``.
 
-        The permit is settled with the result of the function if that reports usage, and as reserved otherwise. A method of
-        an object: ``provider.generate = limiter.paced(...)(provider.generate)``.
+        The permit is settled with the result of the function if that reports usage, and as reserved otherwise. A result that
+        reports a sum of tokens alone is a warning in a pool that counts input and output apart. A method of an object:
+        ``provider.generate = limiter.paced(...)(provider.generate)``.
 
         Raises:
             TypeError: The function is a generator, which gives the permit to its caller's code, too.
@@ -496,5 +498,7 @@ def _settle(permit: Permit, result: object) -> None:
     if permit.open:
         try:
             permit.settle(result)
-        except QuotaError:
+        except QuotaError as error:
+            if isinstance(error, TokensApartError):
+                warnings.warn(f"{error}; the call stays charged as reserved", PacelineWarning, stacklevel=3)
             permit.settle()

@@ -116,6 +116,11 @@ class Allowances:
         """Whether there is any allowance."""
         return bool(self._by_lane)
 
+    @property
+    def has_budget(self) -> bool:
+        """Whether there is any budget."""
+        return any(allowance.budget is not None for allowance in list(self._by_lane.values()))
+
     def set(self, lane: str, quotas: Iterable[Quota]) -> None:
         """Give ``lane`` (``EVERYONE``: all traffic) these limits, in place of others.
 

@@ -57,6 +57,7 @@ class ChainedScheduler(Scheduler):
     def __init__(self, pool: Pool, clock: Clock, further: Sequence[Scheduler], worker: Worker | None = None) -> None:
         super().__init__(pool, clock, worker)
         self.further = tuple(further)
+        self.stated = self.stated.union(*(scheduler.stated for scheduler in further))
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
         self._passed: dict[Reservation, list[Passed]] = {}  # the further reservations, until closed
         self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones

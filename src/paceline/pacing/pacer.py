@@ -14,13 +14,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.ledger import total_tokens
 from paceline.core.queue import DEFAULT_LANE, Estimate, LaneName, Lanes, LaneSpec, Waiter
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, REQUESTS, Cost
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, REQUESTS, TOKENS, USD, Cost
 from paceline.core.results import NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.allowances import EVERYONE, Allowances, check_budget
 from paceline.pacing.breaker import Health
 from paceline.pacing.limits import Limits
-from paceline.pacing.permit import Acquisition, Estimated, Later, Permit, as_error, check_cost
+from paceline.pacing.permit import (
+    OPTIONS,
+    SIDES,
+    Acquisition,
+    Estimated,
+    Later,
+    Permit,
+    as_error,
+    check_cost,
+    split_tokens,
+)
 from paceline.pacing.pools import Pools
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler, Worker
@@ -156,27 +166,45 @@ class Pacer:
     ) -> Waiter:
         """A waiter for ``cost``. Its units must be known units, units of the quotas, or in ``units``."""
         sized = cost.get(INPUT_TOKENS)
-        check_cost(cost, units or scheduler.pool.capacity.ledger.units)
+        counted = scheduler.pool.capacity.ledger.units
+        check_cost(cost, units or counted)
+        if units is None:  # by hand
+            if TOKENS in cost and not (
+                SIDES.isdisjoint(counted) and SIDES.isdisjoint(scheduler.stated) and SIDES.isdisjoint(cost)
+            ):
+                split_tokens(scheduler.pool.name, cost, scheduler.stated.union(counted), scheduler.stated)
+            if cost.get(USD) and USD not in counted and self.allowances.has_budget:
+                raise QuotaError(
+                    f"{scheduler.pool.name}: usd is charged to no budget, because budgets hold for the requests of attached"
+                    f" clients: attach the client, or give the pool a quota like '100 usd/day', or leave out usd"
+                )
         if REQUESTS not in cost:
             cost[REQUESTS] = 1
         most = self.settings.max_tokens_per_call
         if most is not None and total_tokens(cost) > most:
             raise TooLargeError(scheduler.pool.name, total_tokens(cost), most)
         if again is not None:
-            waiter = again.waiter_again(scheduler, cost, name)
+            waiter = again.waiter_again(scheduler, cost, name, lane.name if isinstance(lane, LaneSpec) else lane)
         else:
             spec = (
                 lane if isinstance(lane, LaneSpec) else self._lanes[(lane, None, None) if lane else self._lane_of(name)]
             )
             if timeout is None:
                 timeout = self.settings.acquire_timeout_s
-            if timeout is None or timeout == math.inf:
-                waiter = Waiter(cost, spec, None, name)
-            else:
-                waiter = Waiter(cost, spec, self.clock.now_ns() + round((checked_timeout(timeout) or 0) * NS), name)
+            waiter = Waiter(cost, spec, self.deadline_ns(timeout), name)
         if isinstance(sized, Estimated):
             waiter.learn = sized.learn
         return waiter
+
+    def deadline_ns(self, timeout: float | None) -> int | None:
+        """The instant ``timeout`` seconds from now; ``None`` for none.
+
+        Raises:
+            QuotaError: The timeout is invalid.
+        """
+        if timeout is None or timeout == math.inf:
+            return None
+        return self.clock.now_ns() + round((checked_timeout(timeout) or 0) * NS)
 
     def _lane_of(self, name: str | None) -> LaneName:
         """The surrounding lane; outside of all lanes, the lane of the priority of the waiter ``name``."""
@@ -216,18 +244,22 @@ class BaseLimiter:
             pool: The pool: ``openai/gpt-5``, ``gpt-5``, or the user's own name.
             timeout: Seconds to wait at most; one that cannot be met fails at once.
             lane: The class of work; by default that of the surrounding :func:`paceline.lane`.
-            again: The refused permit that this attempt follows: the attempt goes to the front of its lane.
+            again: The refused permit that this attempt follows: the attempt goes to the front of its lane. It keeps the lane and
+                the conversation of that one, and ends no later.
             name: A name for the ``queue`` in :meth:`status`; a further attempt keeps it.
             conversation: The name of the conversation of which this is a turn: its prompt begins with that of the turn before,
                 which the provider may have cached. What ``permit.settle(answer)`` shows of the cache holds for the next turn.
             cached_tokens: How many tokens of the prompt the provider has cached; by default what the last answer has shown.
-            **cost: Amounts per unit, e.g. ``input_tokens=1_200, output_tokens=300``; ``requests`` is 1 by default.
+            **cost: Amounts per unit, e.g. ``input_tokens=1_200, output_tokens=300``; ``requests`` is 1 by default. ``tokens`` is
+                both together; beside one of them it gives the other.
 
         Returns:
             An object for ``async with``, ``with`` or ``await``, which joins the queue then.
 
         Raises:
-            QuotaError: The pool is unknown, an amount is not a finite number of 0 or more, or a name is too long.
+            QuotaError: The pool is unknown, an amount is not a finite number of 0 or more, a name is too long, or an argument
+                cannot have an effect: ``tokens`` alone where input and output are counted apart, ``usd`` where only clients
+                have a budget, ``cached_tokens`` without a conversation, another lane than that of ``again``.
             TooLargeError: The tokens of the cost are above ``max_tokens_per_call``.
         """
         pacer = self.pacer
@@ -237,11 +269,13 @@ class BaseLimiter:
         if name is not None and (not isinstance(name, str) or len(name) > NAME_MAX):
             shown = str(name)[:NAME_MAX]
             raise QuotaError(f"name is {shown!r}: it must be a text of at most {NAME_MAX} characters, or None")
+        if cached_tokens is not None and conversation is None:
+            raise QuotaError("cached_tokens is given without a conversation: name the one whose prompt is cached")
         waiter = pacer.waiter(scheduler, cost, timeout, lane, again, name)
+        if again is not None and (until_ns := pacer.deadline_ns(timeout)) is not None:
+            waiter.deadline_ns = until_ns if waiter.deadline_ns is None else min(waiter.deadline_ns, until_ns)
         if conversation is not None and again is None:
             pacer.begin_turn(scheduler, waiter, conversation, cached_tokens)
-        elif cached_tokens is not None:
-            raise QuotaError("cached_tokens is given without a conversation: name the one whose prompt is cached")
         return Acquisition(scheduler, waiter)
 
     def try_acquire(self, pool: str, **cost: float) -> Permit | Later | NeverFits:
@@ -254,6 +288,9 @@ class BaseLimiter:
         """
         pacer = self.pacer
         scheduler = pacer.pools.named.get(pool) or pacer.pools.scheduler(pool)
+        if not cost.keys().isdisjoint(OPTIONS):
+            named = ", ".join(cost.keys() & set(OPTIONS))
+            raise QuotaError(f"try_acquire() takes amounts per unit alone: leave out {named}, or call acquire()")
         if scheduler.pool.name in pacer.pools.own_units:
             pacer.pools.warn_of_left_out(scheduler.pool.name, cost)
         waiter = pacer.waiter(scheduler, cost, None, None, None)

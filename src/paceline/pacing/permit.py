@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from paceline.core import progress
 from paceline.core.hints import did_you_mean
 from paceline.core.queue import Waiter
-from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, REQUESTS, Cost
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, KNOWN_UNITS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
 from paceline.core.results import (
     AcquireTimeoutError,
     Expired,
@@ -70,12 +70,25 @@ PAUSE_MAX_S = 32 * 86_400.0
 COST_MAX = 10**15
 """The largest amount of any unit in a cost."""
 
+OPTIONS = ("timeout", "lane", "again", "name", "conversation", "cached_tokens")
+"""What :meth:`BaseLimiter.acquire` takes beside amounts per unit."""
+
 _KNOWN = frozenset(KNOWN_UNITS)
+SIDES = frozenset((INPUT_TOKENS, OUTPUT_TOKENS))
+_OTHER_SIDE = {INPUT_TOKENS: OUTPUT_TOKENS, OUTPUT_TOKENS: INPUT_TOKENS}
+_ALIASES = {
+    "prompt_tokens": INPUT_TOKENS, "completion_tokens": OUTPUT_TOKENS, "max_tokens": OUTPUT_TOKENS, "total_tokens": TOKENS,
+}  # fmt: skip
+"""Names of amounts in the APIs of providers, and their units."""
 _REPORTED = _KNOWN - {REQUESTS, CONCURRENCY}
 """Units whose true amount an answer reports, so that a permit with them should be settled."""
 
 _OPEN, _UNSENT = object(), object()
 """In place of the used cost: of an open permit, and of a cancelled one."""
+
+
+class TokensApartError(QuotaError):
+    """Tokens are given as a sum, and quotas count input and output apart."""
 
 
 class Estimated(float):
@@ -165,11 +178,11 @@ class Permit:
                 times the reserved ones, is bounded by them and logged.
             headers: The headers of the answer, as for :func:`~paceline.limits_in`; by default those of ``usage``, if any.
             **units: Amounts per unit instead, e.g. ``input_tokens=812, output_tokens=64``. Units that are left out stay
-                as reserved.
+                as reserved. ``tokens`` beside one of these two gives the other.
 
         Raises:
             QuotaError: ``usage`` has no known usage fields, or is a response with an error; or an amount is not a number
-                of 0 or more.
+                of 0 or more; or it is ``tokens`` alone, where quotas count input and output apart.
             TypeError: ``headers`` is neither a mapping nor pairs.
         """
         actual: Cost | None = units or None
@@ -179,6 +192,10 @@ class Permit:
             for unit, amount in actual.items():
                 if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX or unit not in _KNOWN:
                     check_cost(actual, {**self.reservation.cost, **dict.fromkeys(self._scheduler.pool.ledger.units)})
+            if (TOKENS in actual or OUTPUT_TOKENS in actual) and (
+                INPUT_TOKENS not in actual or OUTPUT_TOKENS not in actual
+            ):
+                self._complete(actual)
         scheduler, reservation = self._scheduler, self.reservation
         if scheduler.events is not None or LEVELS.get(DEBUG) is not False:
             self._settle(actual)
@@ -187,6 +204,26 @@ class Permit:
             if scheduler.fails:
                 scheduler.answered()
             scheduler.settle(reservation, actual, self._waiter)
+
+    def _complete(self, actual: Cost) -> None:
+        """Add to ``actual``, which leaves out the input or the output, what its other units tell of it.
+
+        Raises:
+            TokensApartError: They do not tell what the quotas count.
+        """
+        scheduler, cost = self._scheduler, self.reservation.cost
+        counted = scheduler.pool.ledger.units
+        if TOKENS in actual and TOKENS in counted and SIDES.isdisjoint(actual):
+            return
+        units = scheduler.stated.union(counted)
+        if TOKENS in actual:
+            if TOKENS not in units or not SIDES.isdisjoint(actual):
+                split_tokens(self.pool, actual, units, scheduler.stated)
+        elif TOKENS in units and INPUT_TOKENS not in cost and cost.get(TOKENS):
+            raise TokensApartError(
+                f"{self.pool}: of {cost[TOKENS]:,.15g} reserved tokens the input is not known, so that output_tokens alone give"
+                " no sum: pass input_tokens, too, or tokens"
+            )
 
     def adjust(self, known: Cost) -> None:
         """Charge the true amounts that the beginning of the answer shows; the others stay as reserved until it is settled."""
@@ -249,7 +286,7 @@ class Permit:
             self._scheduler.cancel(self.reservation)
             self._notify("cancelled")
 
-    def failed(self, error: BaseException | None = None) -> None:
+    def failed(self, error: object = None) -> None:
         """Report that the request has no answer: after some in a row the pool pauses, as the pools of attached clients do.
 
         A block reports the error that leaves it, in the pool of a provider's model: call this for an error that stays inside,
@@ -257,17 +294,35 @@ class Permit:
 
         Args:
             error: A timeout, a broken connection or an answer with a status of 500 or more counts as a failure of the
-                provider; ``None``, too. Without a connection the charge is given back. Any other error settles the permit as
-                reserved.
+                provider; ``None``, too. Without a connection the charge is given back. A refusal for rate is reported as by
+                :meth:`refused`. Any other error settles the permit as reserved.
+
+        Raises:
+            TypeError: ``error`` is neither an exception nor an HTTP response.
         """
+        if error is not None and self.open:
+            from paceline.providers.answers import answer_of, refusal_of
+
+            if not isinstance(error, BaseException) and answer_of(error) is None:
+                raise TypeError(
+                    f"{self.pool}: error is {error!r}: pass an exception or an HTTP response, or nothing: permit.failed()"
+                )
+            if not isinstance(error, BaseException) or fault_of(error) is None:
+                provider, slash, _ = self.pool.partition("/")
+                refusal = refusal_of(error, provider if slash else None)
+                if refusal is not None and refusal.kind.about_rate:
+                    self.refused(error)
+                    return
         self._failed(error, reported=True)
 
-    def _failed(self, error: BaseException | None, *, reported: bool) -> None:
+    def _failed(self, error: object, *, reported: bool) -> None:
         """Close the permit of a request without an answer, which the caller has ``reported``, or whose block ``error`` has left."""
         from paceline.providers.answers import answer_of
 
-        fault = Fault.BROKEN if error is None else fault_of(error)
-        answer = answer_of(error) if isinstance(error, Exception) else None
+        if isinstance(error, BaseException):
+            fault, answer = fault_of(error), answer_of(error) if isinstance(error, Exception) else None
+        else:
+            fault, answer = (Fault.BROKEN, None) if error is None else (None, answer_of(error))
         if fault is None and answer is not None and answer.status >= 500 and not answer.ours:
             fault = Fault.BROKEN
         # Counted before the permit is closed: a failed probe must not let the other waiters go.
@@ -331,12 +386,17 @@ class Permit:
         if first:
             self._notify("refused", None, refusal.kind.value, refusal.retry_after_s)
 
-    def waiter_again(self, scheduler: Scheduler, cost: Cost, name: str | None = None) -> Waiter:
+    def waiter_again(
+        self, scheduler: Scheduler, cost: Cost, name: str | None = None, lane: str | None = None
+    ) -> Waiter:
         """A waiter for the next attempt of the same request; in the same pool it goes to the front of its lane.
 
         Raises:
-            QuotaError: Another attempt has followed this permit already.
+            QuotaError: Another attempt has followed this permit already, or ``lane`` is not its lane.
         """
+        own = self._waiter.lane.name
+        if lane is not None and lane != own:
+            raise QuotaError(f"{self.pool}: lane is {lane!r}: a further attempt keeps the lane of the first, {own!r}")
         if self._followed:
             raise QuotaError(
                 f"{self.pool}: this permit was followed by another attempt already; pass the permit of that attempt"
@@ -567,10 +627,50 @@ def check_cost(cost: Cost, units: Collection[str] = ()) -> None:
     for unit, amount in cost.items():
         if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX:  # also true for NaN
             cost[unit] = _number(unit, amount)
-        if unit not in _KNOWN and units and unit not in units:
-            names = ["timeout", "lane", "again", "name", "conversation", *KNOWN_UNITS, *units]
-            hint = "; did you mean 'lane'?" if unit in {"priority", "weight"} else did_you_mean(unit, names)
-            raise QuotaError(f"unknown unit {unit!r}; this pool limits {' and '.join(units)}{hint}")
+        if unit not in _KNOWN and unit not in units and (units or unit in _ALIASES):
+            raise QuotaError(
+                f"unknown unit {unit!r}; this pool limits {' and '.join(units) or 'nothing'}{_hint(unit, units)}"
+            )
+
+
+def _hint(unit: str, units: Collection[str]) -> str:
+    """What an unknown ``unit`` may stand for."""
+    if unit in _ALIASES:
+        return f"; it is {_ALIASES[unit]!r} here"
+    if unit == "cached_tokens":
+        return "; acquire() takes it with a conversation, and the answer tells it: settle(answer)"
+    if unit in {"priority", "weight"}:
+        return "; did you mean 'lane'?"
+    return did_you_mean(unit, [*OPTIONS, *KNOWN_UNITS, *units])
+
+
+def split_tokens(pool: str, cost: Cost, units: Collection[str], stated: Collection[str]) -> None:
+    """Add to ``cost``, which names ``tokens``, the input or the output that they leave beside the other one.
+
+    Args:
+        pool: The name of the pool.
+        cost: The amounts per unit.
+        units: The units that are counted.
+        stated: Those that were counted before the first answer. Of others a sum alone is a warning: the same call was right before.
+
+    Raises:
+        TokensApartError: Input or output is counted, and does not follow from ``cost``.
+    """
+    total = cost[TOKENS]
+    for side, other in _OTHER_SIDE.items():
+        known = cost.get(other, None if total else 0.0)
+        if side not in cost and known is not None and total >= known and (other in cost or side in units):
+            cost[side] = total - known
+    missing = [side for side in _OTHER_SIDE if side in units and side not in cost]
+    if not missing:
+        return
+    why = f" of input and output together, and this pool counts {' and '.join(missing)} apart"
+    for side in SIDES & cost.keys():
+        why = f", and {side} alone is {cost[side]:,.15g}"
+    told = f"{pool}: tokens is {total:,.15g}{why}: pass input_tokens and output_tokens, or one of them beside tokens"
+    if not set(missing).isdisjoint(stated):
+        raise TokensApartError(told)
+    warnings.warn(told, PacelineWarning, stacklevel=4)
 
 
 def _number(unit: str, amount: object) -> float:

@@ -95,6 +95,7 @@ class Scheduler:
 
     Attributes:
         further: The schedulers that every request passes after this one; see :mod:`paceline.pacing.chain`.
+        stated: The units that are counted here and there before the first answer.
         lines: Its log lines.
         events: Called with every event of a permit of the pool, or ``None``.
         periods: The periods of the pool's quotas, of each unit that has several.
@@ -107,6 +108,7 @@ class Scheduler:
 
     def __init__(self, pool: Pool, clock: Clock, worker: Worker | None = None) -> None:
         self.pool = pool
+        self.stated = frozenset(pool.ledger.units)
         self.lines = Lines(pool, self.read, self.why)
         self.events: Callable[[Event], None] | None = None
         self.periods: Mapping[str, Sequence[float]] = {}

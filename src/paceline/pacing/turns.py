@@ -9,6 +9,7 @@ from paceline.core.queue import Estimate
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
 from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
 from paceline.estimation.prefixes import ORDERED_FROM, Cached, Prompt, named_keys
+from paceline.pacing.permit import check_cost
 from paceline.pacing.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -96,8 +97,8 @@ class Turn:
             raise QuotaError(
                 f"conversation is {shown!r}: it must be a text of 1 to {CONVERSATION_MAX} characters, or None"
             )
-        if cached_tokens is not None and not 0 <= cached_tokens <= 10**9:
-            raise QuotaError(f"cached_tokens is {cached_tokens!r}: it must be a number of tokens, 0 or more")
+        if cached_tokens is not None:
+            check_cost({"cached_tokens": cached_tokens})
         assert scheduler.prompt_cache is not None
         pool = scheduler.pool.name
         self._scheduler, self._cost, self._provider = scheduler, cost, provider_of(pool)

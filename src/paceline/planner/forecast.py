@@ -22,12 +22,12 @@ from paceline.core.ledger import Ledger
 from paceline.core.measured import RateMeter
 from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
-from paceline.core.quota import NS, REQUESTS, Cost, Rule
+from paceline.core.quota import NS, REQUESTS, TOKENS, Cost, Rule
 from paceline.core.results import NeverFits, NeverFitsError, QuotaError, Reservation, StoreError
 from paceline.estimation.prefixes import ORDERED_FROM
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.pacer import Pacer
-from paceline.pacing.permit import check_cost
+from paceline.pacing.permit import check_cost, split_tokens
 from paceline.pacing.scheduler import Scheduler
 from paceline.providers.base import Call, Usage
 from paceline.providers.registry import provider_named
@@ -244,6 +244,8 @@ class _Stage:
         """A request of this cost."""
         cost = {REQUESTS: 1.0, **given}
         check_cost(cost, self.ledger.units)
+        if TOKENS in cost:
+            split_tokens(self.name, cost, self.ledger.units, self.ledger.units)
         return _Request(self, cost, self.ledger.amounts(cost), talk)
 
     def pump(self, now_ns: int) -> Iterator[_Request]:
