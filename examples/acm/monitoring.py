@@ -30,6 +30,9 @@ GAUGES = {
 COUNTERS = {"rate_limit_wait_seconds": "rate_limit_wait_seconds", "rate_limit_429_count": "rate_limit_429_count"}
 """The program's metrics, and their names in ``limiter.status()["pools"][name]["metrics"]``."""
 
+PLANNED = ("rate_limit.acquire", "rate_limit.release", "rate_limit.429_error")
+"""The events of the plan."""
+
 IN_FLIGHT = "/in flight"
 """The end of the name of the pool that counts what is in flight at a provider, over all of its models."""
 
@@ -48,15 +51,29 @@ def tokens(cost: Mapping[str, float] | None) -> int | None:
 
 
 def as_planned(record: logging.LogRecord) -> bool:
-    """The filter: the planned fields beside paceline's, the event as the message, and permits at INFO."""
-    event = getattr(record, "event", "")
-    if event in ("rate_limit.acquire", "rate_limit.release", "rate_limit.429_error"):
-        found: Any = record
-        provider, model = named(found.pool)
-        own: dict[str, Any] = {"provider": provider, "model": model, "estimated_tokens": tokens(found.reserved)}
-        own |= {"wait_seconds": found.waited_s, "actual_tokens": tokens(found.used), "estimation_ratio": found.ratio}
-        vars(record).update(own, retry_after=found.retry_after_s)  # rpm_remaining and tpm_remaining are there
-        record.msg, record.args = event, ()
+    """The filter: every line has the planned fields beside paceline's, ``None`` where the event has none; permits are at INFO.
+
+    The message of a planned event is its name; waits and retries, of which the plan has no line, keep their text.
+    """
+    found = vars(record)
+    if "event" not in found:
+        return True
+    provider, model = named(found["pool"])
+    found.update(
+        provider=provider,
+        model=model,
+        estimated_tokens=tokens(found.get("reserved")),
+        actual_tokens=tokens(found.get("used"))
+        if "reserved" in found
+        else None,  # of a wait it is the use of the quota
+        wait_seconds=found.get("waited_s"),
+        estimation_ratio=found.get("ratio"),
+        retry_after=found.get("retry_after_s"),
+        rpm_remaining=found.get("rpm_remaining"),
+        tpm_remaining=found.get("tpm_remaining"),
+    )
+    if found["event"] in PLANNED:
+        record.msg, record.args = found["event"], ()
         if record.levelno == logging.DEBUG:
             record.levelno, record.levelname = logging.INFO, "INFO"
     return True

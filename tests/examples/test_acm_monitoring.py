@@ -148,6 +148,28 @@ def test_a_refusal_is_a_warning_with_retry_after(file, log):
     assert (line.provider, line.model, line.retry_after) == ("openai", "gpt-4o", 30)
 
 
+def test_one_format_with_all_planned_fields_is_for_every_line(file, log):
+    names = "provider model estimated_tokens wait_seconds rpm_remaining tpm_remaining actual_tokens estimation_ratio retry_after"
+    formatter = logging.Formatter("%(levelname)s %(message)s " + " ".join(f"%({name})s" for name in names.split()))
+
+    async def main(clock):
+        limiter = paceline.Limiter.load(file, clock=clock)
+        held = [limiter.try_acquire("groq/llama-3.1-70b-versatile", input_tokens=2_500) for _ in range(2)]
+        for permit in held:
+            if permit:
+                permit.refused(paceline.Refusal(paceline.RefusalKind.CAPACITY))
+        for number, attempt in enumerate(limiter.attempts("groq/llama-3.1-70b-versatile", input_tokens=3_000)):
+            async with attempt as permit:
+                permit.settle(input_tokens=3_000) if number else permit.refused(retry_after_s=2)
+
+    run_virtual(main)
+    lines = {record.event: formatter.format(record) for record in log.records}
+    assert {"rate_limit.wait", "rate_limit.retry", "rate_limit.refused", "rate_limit.429_error"} < lines.keys()
+    for event, line in lines.items():
+        assert " groq llama-3.1-70b-versatile " in line
+        assert line.startswith(("INFO ", "WARNING ", "DEBUG Rate", "DEBUG Retry")), event
+
+
 def test_metrics_have_the_planned_names(file):
     limiter = paceline.Limiter.load(file, clock=ManualClock(AT))
     limiter.try_acquire("openai/gpt-4o", input_tokens=4_000, output_tokens=1_000).settle(
