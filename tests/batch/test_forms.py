@@ -300,13 +300,13 @@ def test_column_and_template_exclude_each_other():
 def test_the_command(tmp_path, emulator):
     """A table is answered, and the same command again sends only what is missing."""
     source = tmp_path / "prompts.csv"
-    source.write_text(table())
+    source.write_text(table(), encoding="utf-8")
     words = [source, "--model", "gpt-5", "--column", "text"]
     _, said = call(*words, base_url=emulator.base_url)
     assert "a table, 'text' is the prompt of gpt-5" in said
     answers = read_answers(tmp_path / "prompts.csv.results.jsonl")
     assert {answer["custom_id"] for answer in answers} == {"r0", "r1", "r2"}
-    source.write_text(table() + "r3,more\n")
+    source.write_text(table() + "r3,more\n", encoding="utf-8")
     _, said = call(*words, base_url=emulator.base_url)
     assert "4 requests, 3 answered before" in said
 

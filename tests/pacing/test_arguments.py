@@ -217,6 +217,13 @@ class TestFailed:
         with pytest.raises(TypeError, match=r"pass an exception or an HTTP response, or nothing"):
             limiter.try_acquire(APART, **SIDES).failed(error)
 
+    def test_a_timeout_after_a_refusal_is_a_timeout(self, limiter):
+        error = TimeoutError("no answer")
+        error.__context__ = RuntimeError("Rate limit exceeded for gpt-4o")
+        permit = limiter.try_acquire(APART, **SIDES)
+        permit.failed(error)
+        assert permit.refusal is None
+
     def test_a_refusal_pauses_the_pool_as_refused_does(self, limiter):
         permit = limiter.try_acquire(APART, **SIDES)
         permit.failed(types.SimpleNamespace(status_code=429, headers={"retry-after": "20"}))

@@ -16,6 +16,7 @@ from paceline.stores import StoreError
 from paceline.stores.memory import MemoryStore
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock, StoreConformance
+from systems import unless_wine
 
 STORES_PAGE = Path(__file__).parents[2] / "docs" / "stores.md"
 
@@ -51,6 +52,10 @@ class TestSQLiteStore(StoreConformance):
     def broken(self, tmp_path):
         (tmp_path / "text").write_text("no folder")
         return SQLiteStore(tmp_path / "text" / "books.db")
+
+    @unless_wine("a ProcessPoolExecutor of two processes does not end there, also with abs() as its function")
+    def test_two_processes_share(self, request):
+        super().test_two_processes_share(request)
 
 
 def test_the_suite_imports_no_pytest():

@@ -33,11 +33,11 @@ class PacelineRateLimiter(_rate_limiters.BaseRateLimiter):  # type: ignore[misc,
         **cost: The cost of a call, per unit, e.g. ``input_tokens=1_200, output_tokens=300``.
 
     Raises:
-        QuotaError: The pool is unknown.
+        QuotaError: The pool is unknown, or the cost is invalid.
     """
 
     def __init__(self, limiter: Limiter, pool: str, **cost: float) -> None:
-        limiter.scheduler(pool)  # an unknown name is an error now
+        limiter.acquire(pool, **cost)  # what is invalid is an error now
         self._limiter, self._pool = limiter, pool
         self._cost: dict[str, Any] = dict(cost)
 

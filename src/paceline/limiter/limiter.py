@@ -328,9 +328,9 @@ class Limiter(BaseLimiter):
                 limiter, or by this one.
             **units: The amounts of every call, in place of ``cost``.
 
-        The permit is settled with the result of the function if that reports usage, and as reserved otherwise; a sum of tokens
-        alone, in a pool that counts input and output apart, is a warning. A method of
-        an object: ``provider.generate = limiter.paced(...)(provider.generate)``.
+        The permit is settled with the result of the function if that reports usage, and as reserved otherwise. A result that
+        reports a sum of tokens alone is a warning in a pool that counts input and output apart. A method of an object:
+        ``provider.generate = limiter.paced(...)(provider.generate)``.
 
         Raises:
             TypeError: The function is a generator, which gives the permit to its caller's code, too.

@@ -20,7 +20,17 @@ from paceline.estimation.calibration import Calibrations
 from paceline.pacing.allowances import EVERYONE, Allowances, check_budget
 from paceline.pacing.breaker import Health
 from paceline.pacing.limits import Limits
-from paceline.pacing.permit import OPTIONS, Acquisition, Estimated, Later, Permit, as_error, check_cost, split_tokens
+from paceline.pacing.permit import (
+    OPTIONS,
+    SIDES,
+    Acquisition,
+    Estimated,
+    Later,
+    Permit,
+    as_error,
+    check_cost,
+    split_tokens,
+)
 from paceline.pacing.pools import Pools
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler, Worker
@@ -166,7 +176,9 @@ class Pacer:
         counted = scheduler.pool.capacity.ledger.units
         check_cost(cost, units or counted)
         if units is None:  # by hand
-            if TOKENS in cost:
+            if TOKENS in cost and not (
+                SIDES.isdisjoint(counted) and SIDES.isdisjoint(scheduler.stated) and SIDES.isdisjoint(cost)
+            ):
                 split_tokens(scheduler.pool.name, cost, scheduler.stated.union(counted), scheduler.stated)
             if cost.get(USD) and USD not in counted and self.allowances.has_budget:
                 raise QuotaError(

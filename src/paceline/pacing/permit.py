@@ -74,6 +74,7 @@ OPTIONS = ("timeout", "lane", "again", "name", "conversation", "cached_tokens")
 """What :meth:`BaseLimiter.acquire` takes beside amounts per unit."""
 
 _KNOWN = frozenset(KNOWN_UNITS)
+SIDES = frozenset((INPUT_TOKENS, OUTPUT_TOKENS))
 _OTHER_SIDE = {INPUT_TOKENS: OUTPUT_TOKENS, OUTPUT_TOKENS: INPUT_TOKENS}
 _ALIASES = {
     "prompt_tokens": INPUT_TOKENS, "completion_tokens": OUTPUT_TOKENS, "max_tokens": OUTPUT_TOKENS, "total_tokens": TOKENS,
@@ -191,7 +192,9 @@ class Permit:
             for unit, amount in actual.items():
                 if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX or unit not in _KNOWN:
                     check_cost(actual, {**self.reservation.cost, **dict.fromkeys(self._scheduler.pool.ledger.units)})
-            if INPUT_TOKENS not in actual or OUTPUT_TOKENS not in actual:
+            if (TOKENS in actual or OUTPUT_TOKENS in actual) and (
+                INPUT_TOKENS not in actual or OUTPUT_TOKENS not in actual
+            ):
                 self._complete(actual)
         scheduler, reservation = self._scheduler, self.reservation
         if scheduler.events is not None or LEVELS.get(DEBUG) is not False:
@@ -203,13 +206,20 @@ class Permit:
             scheduler.settle(reservation, actual, self._waiter)
 
     def _complete(self, actual: Cost) -> None:
-        """Add to ``actual``, which leaves out the input or the output, what its other units tell of it."""
+        """Add to ``actual``, which leaves out the input or the output, what its other units tell of it.
+
+        Raises:
+            TokensApartError: They do not tell what the quotas count.
+        """
         scheduler, cost = self._scheduler, self.reservation.cost
-        units = scheduler.stated.union(scheduler.pool.ledger.units)
+        counted = scheduler.pool.ledger.units
+        if TOKENS in actual and TOKENS in counted and SIDES.isdisjoint(actual):
+            return
+        units = scheduler.stated.union(counted)
         if TOKENS in actual:
-            if TOKENS not in units or not actual.keys().isdisjoint(_OTHER_SIDE):
+            if TOKENS not in units or not SIDES.isdisjoint(actual):
                 split_tokens(self.pool, actual, units, scheduler.stated)
-        elif OUTPUT_TOKENS in actual and TOKENS in units and INPUT_TOKENS not in cost and cost.get(TOKENS):
+        elif TOKENS in units and INPUT_TOKENS not in cost and cost.get(TOKENS):
             raise TokensApartError(
                 f"{self.pool}: of {cost[TOKENS]:,.15g} reserved tokens the input is not known, so that output_tokens alone give"
                 " no sum: pass input_tokens, too, or tokens"
@@ -297,11 +307,12 @@ class Permit:
                 raise TypeError(
                     f"{self.pool}: error is {error!r}: pass an exception or an HTTP response, or nothing: permit.failed()"
                 )
-            provider, slash, _ = self.pool.partition("/")
-            refusal = refusal_of(error, provider if slash else None)
-            if refusal is not None and refusal.kind.about_rate:
-                self.refused(error)
-                return
+            if not isinstance(error, BaseException) or fault_of(error) is None:
+                provider, slash, _ = self.pool.partition("/")
+                refusal = refusal_of(error, provider if slash else None)
+                if refusal is not None and refusal.kind.about_rate:
+                    self.refused(error)
+                    return
         self._failed(error, reported=True)
 
     def _failed(self, error: object, *, reported: bool) -> None:
@@ -618,7 +629,7 @@ def check_cost(cost: Cost, units: Collection[str] = ()) -> None:
             cost[unit] = _number(unit, amount)
         if unit not in _KNOWN and unit not in units and (units or unit in _ALIASES):
             raise QuotaError(
-                f"unknown unit {unit!r}; this pool limits {' and '.join(units) or 'nothing yet'}{_hint(unit, units)}"
+                f"unknown unit {unit!r}; this pool limits {' and '.join(units) or 'nothing'}{_hint(unit, units)}"
             )
 
 
@@ -628,11 +639,9 @@ def _hint(unit: str, units: Collection[str]) -> str:
         return f"; it is {_ALIASES[unit]!r} here"
     if unit == "cached_tokens":
         return "; acquire() takes it with a conversation, and the answer tells it: settle(answer)"
-    return (
-        "; did you mean 'lane'?"
-        if unit in {"priority", "weight"}
-        else did_you_mean(unit, [*OPTIONS, *KNOWN_UNITS, *units])
-    )
+    if unit in {"priority", "weight"}:
+        return "; did you mean 'lane'?"
+    return did_you_mean(unit, [*OPTIONS, *KNOWN_UNITS, *units])
 
 
 def split_tokens(pool: str, cost: Cost, units: Collection[str], stated: Collection[str]) -> None:
@@ -655,12 +664,9 @@ def split_tokens(pool: str, cost: Cost, units: Collection[str], stated: Collecti
     missing = [side for side in _OTHER_SIDE if side in units and side not in cost]
     if not missing:
         return
-    named = [f"{other} alone is {cost[other]:,.15g}" for other in _OTHER_SIDE if other in cost]
-    why = (
-        f", and {named[0]}"
-        if named
-        else f" of input and output together, and this pool counts {' and '.join(missing)} apart"
-    )
+    why = f" of input and output together, and this pool counts {' and '.join(missing)} apart"
+    for side in SIDES & cost.keys():
+        why = f", and {side} alone is {cost[side]:,.15g}"
     told = f"{pool}: tokens is {total:,.15g}{why}: pass input_tokens and output_tokens, or one of them beside tokens"
     if not set(missing).isdisjoint(stated):
         raise TokensApartError(told)
