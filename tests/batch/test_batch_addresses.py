@@ -4,7 +4,7 @@ import pytest
 from batch_helpers import chat, message, write_lines
 
 from odd_server import JSON, OddServer
-from paceline.batch.address import provider_at
+from paceline.batch.address import address_of, provider_at
 from paceline.batch.job import Job
 from paceline.batch.progress import View
 from paceline.config import Config
@@ -98,3 +98,8 @@ def test_those_that_the_user_names_do(tmp_path, given):
 )
 def test_the_host_tells_whose_they_are(root, name):
     assert provider_at(Limits(PacingSettings()), provider_named("openai"), root, "m").name == name
+
+
+def test_gemini_has_a_server_of_its_own():
+    address = address_of(provider_named("gemini"), None, {"GEMINI_API_KEY": "key"})
+    assert address.root == "https://generativelanguage.googleapis.com"

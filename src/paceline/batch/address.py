@@ -27,7 +27,11 @@ from paceline.providers.registry import (
     under_name,
 )
 
-ROOTS: Final = {"openai": "https://api.openai.com", "anthropic": "https://api.anthropic.com"}
+ROOTS: Final = {
+    "openai": "https://api.openai.com",
+    "anthropic": "https://api.anthropic.com",
+    "gemini": "https://generativelanguage.googleapis.com",  # ai.google.dev/api, 2026-11
+}
 """The servers for the paths of the batch formats; the root of any other provider is given with ``--base-url``."""
 
 
