@@ -8,8 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / name for name in ("integrations.md", "integrations_frameworks.md")]
 PACKAGES = ROOT / "docs" / "packages.md"
-APART = {"browser", "gateway_js", "lowest", "lowest_gateway", "recipes", "tables"}
-"""Environments without packages that a table could name: tools, packages of npm and of tables, lower bounds, lines of the pages."""
+APART = {"browser", "gateway_js", "lowest", "lowest_gateway", "migrate", "recipes", "tables"}
+"""Environments without packages that a table could name: tools, packages of npm and of tables, lower bounds, lines of the pages, other limiters."""
 
 FILES = sorted(
     path for path in (ROOT / "tests" / "frameworks").glob("*/requirements.txt") if path.parent.name not in APART
@@ -51,6 +51,12 @@ def packages():
 def test_every_pinned_package_is_in_a_table(path):
     assert pinned(path)
     assert {(name, version) for name, version in pinned(path) if version not in told()} == set()
+
+
+def test_the_versions_of_other_limiters_are_on_their_page():
+    page = (ROOT / "docs/migrate.md").read_text()
+    found = pinned(ROOT / "tests/frameworks/migrate/requirements.txt")
+    assert {(name, version) for name, version in found if f"{name} {version}" not in page} == set()
 
 
 def test_every_version_in_a_table_is_pinned():

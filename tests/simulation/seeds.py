@@ -299,7 +299,7 @@ class Checked:
         few = (20 if o.slots else 3) if o.store_cut else 3 if o.store_away and o.freezes else 0
         if o.quiet and refused.get("rate", 0) > few:
             raise BrokenPromiseError(f"{refused['rate']} refusals of our own making under known limits")
-        handful = 15 * o.processes + 2 * o.workers * (len(o.stalls) + len(o.changes)) + 25 * len(o.changes)
+        handful = 16 * o.processes + 2 * o.workers * (len(o.stalls) + len(o.changes)) + 25 * len(o.changes)
         handful += (o.calls // 8) if o.others or o.net_s > 0.02 or o.estimate < 1 else 0
         if (
             o.slots and o.others

@@ -37,9 +37,9 @@ class PacelineRateLimiter(_rate_limiters.BaseRateLimiter):  # type: ignore[misc,
     """
 
     def __init__(self, limiter: Limiter, pool: str, **cost: float) -> None:
-        limiter.acquire(pool, **cost)  # what is invalid is an error now
         self._limiter, self._pool = limiter, pool
         self._cost: dict[str, Any] = dict(cost)
+        limiter.acquire(pool, **self._cost)  # what is invalid is an error now
 
     def acquire(self, *, blocking: bool = True) -> bool:
         """Charge one call to the pool; without ``blocking``, return whether it could be charged at once."""
