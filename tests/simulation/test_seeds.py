@@ -28,6 +28,7 @@ def test_no_seed_breaks_a_promise(seed):
 
 MENDED = [
     94, 513, 834, 839, 963, 1062, 1413, 1997, 2076, 2141, 2374, 2608, 3162, 3487, 3751, 3865, 4232, 5444, 6950, 7509, 7642, 9402, 9473, 9761,
+    20415,
 ]  # fmt: skip
 """Seeds that once broke a promise."""
 

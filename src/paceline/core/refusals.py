@@ -226,19 +226,19 @@ class Refusals:
     def _tightest(self, now_ns: int, ample: Collection[int], wait_s: float) -> int | None:
         """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty.
 
-        Quotas that are ``ample`` are left out, unless all are. So are those with a long period, unless the refusal asks for
-        such a wait: they are used whole, and a refusal of the next minute must not spread them over a day.
+        Quotas that are ``ample`` are left out, unless all are and no slots are tested. So are those with a long period, unless
+        the refusal asks for such a wait: they are used whole, and a refusal of the next minute must not spread them over a day.
         """
         counted = [(i, m) for i, m in enumerate(self._ledger.meters) if m.quota.rule not in (Rule.SLOTS, *OWN_RULES)]
         counted = [(i, m) for i, m in counted if not m.quota.is_long or wait_s > LONG_S]
         # Of a guess that is raised a few attempts at a time, nothing is ever left.
         counted = [(i, m) for i, m in counted if not self._guesses.is_stepped(i)] or counted
-        counted = [(i, m) for i, m in counted if i not in ample] or counted
-        shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in counted]
+        left = [(i, m) for i, m in counted if i not in ample]
+        shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in left or counted]
         # Slots are not the reason for the refusal of an attempt that was alone in flight.
         tested = [(i, self._accounts[i].meter) for i in self._guesses.tested]
         slots = [i for i, m in tested if isinstance(m, Slots) and m.used]
-        if slots and (not shares or min(shares)[0] > PLENTY):
+        if slots and (not left or min(shares)[0] > PLENTY):
             return slots[0]
         return min(shares)[1] if shares else None
 
