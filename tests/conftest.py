@@ -54,6 +54,18 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(autouse=True)
+def own_partitions():
+    """What `paceline.partition` keeps for a process ends with its test."""
+    yield
+    if (partitions := sys.modules.get("paceline.data.partition")) is not None and partitions._current:
+        for one in partitions._current:
+            one.close()
+        partitions._current.clear()
+        partitions._Paced.instrumented = None
+        sys.modules["paceline.http.instrument"]._active.undo()
+
+
+@pytest.fixture(autouse=True)
 def own_announcements():
     """What is not paced is announced once in a process, and counted in the status: each test has its own."""
     yield

@@ -25,7 +25,6 @@ from paceline.data import partition as partitions
 from paceline.data import places
 from paceline.data.journal import SharedJournal
 from paceline.data.places import open_place
-from paceline.http import instrument
 
 LIMITS = {"jobs": "100k requests/min"}
 ROWS = [{"id": number, "text": f"row {number}"} for number in range(20)]
@@ -35,12 +34,6 @@ ROWS = [{"id": number, "text": f"row {number}"} for number in range(20)]
 def process(tmp_path, monkeypatch):
     """A process of an engine: its store is in its environment."""
     monkeypatch.setenv("PACELINE_STORE", f"sqlite:{tmp_path / 'quotas.db'}")
-    yield
-    for one in partitions._current:
-        one.close()
-    partitions._current.clear()
-    partitions._Paced.instrumented = None
-    instrument._active.undo()
 
 
 def done(rows, function, journal="job", **options):

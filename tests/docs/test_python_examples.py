@@ -139,6 +139,8 @@ def reader(paceline_emulator, monkeypatch, tmp_path):
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state"),
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PACELINE_STORE", "")
+    monkeypatch.delenv("PACELINE_STORE")  # a page may set it: it is gone with its test
     opened = []  # what stays open when a page is at its end
     for owner, name in (
         (openai.AsyncOpenAI, "__init__"), (anthropic.AsyncAnthropic, "__init__"),
