@@ -90,6 +90,8 @@ NOT_RUN = {
     r"redis://": "needs a Redis: tests/stores",
     r"^paceline (serve|emulate)": "a server: tests/gateway, tests/emulator, and docs/tutorials.md",
     r"^claude$|extropy simulate": "needs another program: tests/frameworks/recipes and extropy",
+    r"-- node|codex": "needs another program: tests/frameworks/gateway_js",
+    r"^paceline init --": "writes the same file as without options: tests/config",
     r"my_program|massgen|pytest|train\.py|paceline\.yaml": "needs the reader's program",
     r"^paceline status( http| 127|$)": "needs the program that it asks: tests/telemetry",
     r"--shard 1/3|requests\.shard": "needs the other shards: docs/tutorials.md",
@@ -119,6 +121,8 @@ def test_the_commands_of_a_block_run(block, paceline_emulator, tmp_path):
     lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/responses", "body": body} for i in range(20)]
     (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (tmp_path / "prompts.csv").write_text("id,text\n1,One?\n2,Two?\n")
+    (tmp_path / "photos.csv").write_text("photo\na.png\n")
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     (tmp_path / "examples" / "plan").mkdir(parents=True)
     for plan in (ROOT / "examples" / "plan").glob("*.toml"):
         text = plan.read_text("utf-8").replace("items = 10_000", "items = 200").replace('"60min"', '"5min"')

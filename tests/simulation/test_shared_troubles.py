@@ -152,7 +152,7 @@ def test_processes_that_infer_a_limit_need_a_store():
         return sorted(sum(220 <= at_s < 400 for at_s in host.sent_at_s) for host in hub.hosts)
 
     alone, shared = sent(None), sent({})
-    assert shared[0] > 0.9 * shared[-1]
+    assert shared[0] > 0.75 * shared[-1]  # the rate is measured: each goes towards the mean of all
     assert alone[0] < 0.6 * alone[-1]
 
 

@@ -48,6 +48,9 @@ EPOCHS_MAX = 1_000_000
 """How far the epoch moves when the store begins a new shared ledger. A new one counts its epochs from 0, and none of them may
 equal that of an older note. A shared ledger has fewer changes of rate and rule in its life."""
 
+LARGE_CUT = 0.6
+"""A ceiling that falls below this part of itself was not that of the provider; the next one is nearly, where a limit is the reason."""
+
 
 class Note(NamedTuple):
     """The state of a meter (``full_at_ns``, ``held_ns``) and of its tracker (the other fields) when an attempt was sent.
@@ -99,7 +102,7 @@ class QuotaTracker:
         about_ns: Attempts that were sent within this time of each other may reach the server in the other order.
         refused_amount: The sum of the charges of refused attempts.
         refused_ns: When the last refusal came.
-        lowered: How many times refusals have lowered the ceiling, since it was 1.
+        lowered: How many times refusals have lowered the ceiling by much, since it was 1.
         limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
         refill: What readings have shown about the refill.
@@ -461,7 +464,7 @@ class QuotaTracker:
         true = 1 - note.refunded / note.charged if note.charged else 1.0  # the true costs, as a part of the charges
         share = self._rate.share(sent_ns, admitted, true, self.meter.quota.rate)
         if share is not None and share < self.meter.ceiling:
-            self.lowered += 1
+            self.lowered += share < LARGE_CUT * self.meter.ceiling
             least = CUT_LEAST * self.meter.ceiling
             if share < least and self.meter.bursts and not self.refill.sure:
                 self._rate.forget()
