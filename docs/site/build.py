@@ -33,6 +33,8 @@ PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "RELEASING.md": "releasing.md",
+    "SECURITY.md": "security.md",
     **{f"docs/{path.name}": path.name for path in sorted((ROOT / "docs").glob("*.md"))},
     **{f"examples/{path.parent.name}/README.md": f"examples/{path.parent.name}.md" for path in ROOT.glob("examples/*/README.md")},
 }  # fmt: skip
