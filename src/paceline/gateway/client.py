@@ -202,9 +202,16 @@ class _Server:
                 addresses = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
                 opened = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=loop)
                 name = self.host if self.secure else None
-                _, connection = await loop.create_connection(
-                    lambda: _Connection(self), sock=opened, ssl=self._trusted, server_hostname=name
+                made = loop.create_task(
+                    loop.create_connection(
+                        lambda: _Connection(self), sock=opened, ssl=self._trusted, server_hostname=name
+                    )
                 )
+                try:
+                    _, connection = await asyncio.shield(made)  # uvloop leaves the socket open if it is cancelled here
+                except asyncio.CancelledError:
+                    made.add_done_callback(_abort)
+                    raise
         except TimeoutError:
             raise aiohttp.ConnectionTimeoutError(f"no connection within {timeout_s:g} s") from None
         except OSError as error:
@@ -217,6 +224,12 @@ class _Server:
         """Close the connections without a request."""
         while self.idle:
             self.idle.pop().transport.abort()
+
+
+def _abort(made: asyncio.Task[tuple[asyncio.Transport, Any]]) -> None:
+    """Close a connection that nothing waits for any more."""
+    if not made.cancelled() and made.exception() is None:
+        made.result()[0].abort()
 
 
 class NoConnectionError(ConnectionRefusedError):
