@@ -454,7 +454,7 @@ class TestAsAnObject:
         ("name", "message"),
         [
             ("opnai", "'opnai' are not known: give quotas, too; did you mean 'openai'"),
-            ("acme", "known are openai, anthropic"),
+            ("unheard", "known are openai, anthropic"),
         ],
     )
     def test_a_provider_that_is_not_known(self, name, message):
