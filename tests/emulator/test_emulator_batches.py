@@ -471,12 +471,12 @@ def test_together_fails_late_and_cancels(together):
 @pytest.fixture
 def gemini(paceline_emulator):
     """An emulator, the client of Google's SDK, and how to create a batch with it."""
-    emulators = []
+    clients = []
 
     def start(**batches):
         limits = {"gemini-2.5-flash": "1 requests/min"}
-        emulators.append(paceline_emulator(limits=limits, batches={"turnaround_s": 100} | batches))
-        client = genai.Client(api_key="any", http_options={"base_url": emulators[-1].base_url})
+        emulator = paceline_emulator(limits=limits, batches={"turnaround_s": 100} | batches)
+        clients.append(client := genai.Client(api_key="any", http_options={"base_url": emulator.base_url}))
 
         def create(lines, **more):
             config = {"display_name": "my requests", "mime_type": "application/jsonl"}
@@ -485,9 +485,11 @@ def gemini(paceline_emulator):
             options = {"model": "gemini-2.5-flash", "src": file.name, "config": {"display_name": "mine"}} | more
             return client.batches.create(**options)
 
-        return emulators[-1], client, create
+        return emulator, client, create
 
-    return start
+    yield start
+    for client in clients:
+        client.close()
 
 
 def keyed(count):
