@@ -234,8 +234,11 @@ class _Connection:
             return answer
 
     def close(self) -> None:
-        """Close the connection; the next command opens it again."""
+        """Close the connection, and those to Sentinels; the next command opens them again."""
         self._connection.disconnect()
+        finder = getattr(getattr(self._connection, "connection_pool", None), "sentinel_manager", None)
+        for sentinel in finder.sentinels if finder is not None else ():
+            sentinel.connection_pool.disconnect()
         self._presence.close()
 
     def presence_of(self, key: str) -> Presence | None:  # noqa: ARG002
