@@ -187,8 +187,9 @@ class Lines:
         learning = self._pool.capacity.learning
         while learning is not None and learning.notices:
             _notices.warning("%s: %s", self._pool.name, learning.notices.pop())
-        while self._pool.notices:
-            _notices.warning("%s: %s", self._pool.name, self._pool.notices.popleft())
+        silences = self._pool.silence.notices
+        while silences:
+            _notices.warning("%s: %s", self._pool.name, silences.popleft())
 
     def hint_at_store(self) -> None:
         """Log, once in a process, that this one and its parent each spend the whole quotas."""
