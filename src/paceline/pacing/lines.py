@@ -187,9 +187,8 @@ class Lines:
         learning = self._pool.capacity.learning
         while learning is not None and learning.notices:
             _notices.warning("%s: %s", self._pool.name, learning.notices.pop())
-        silences = self._pool.silence.notices
-        while silences:
-            _notices.warning("%s: %s", self._pool.name, silences.popleft())
+        while self._pool.notices:
+            _notices.warning("%s: %s", self._pool.name, self._pool.notices.popleft())
 
     def hint_at_store(self) -> None:
         """Log, once in a process, that this one and its parent each spend the whole quotas."""

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -160,10 +161,10 @@ class StoreWorker:
         pool = scheduler.pool
         message: Message | None = None
 
-        def step(now_ns: int) -> tuple[None, list[Waiter]]:
+        def step(now_ns: int) -> list[Waiter]:
             nonlocal message
             message = ask(pool, now_ns, at_once=last)
-            return None, []
+            return []
 
         try:
             scheduler.transact(step)
@@ -203,7 +204,7 @@ class StoreWorker:
         if isinstance(reply, StoreFormatError) and before is not State.STOPPED:
             log.error("%s: %s", pool.name, reply)
         try:
-            scheduler.transact(lambda now_ns: (None, answer(pool, now_ns, reply)))
+            scheduler.transact(partial(answer, pool, reply=reply))
         finally:  # a listener may fail
             self._log(pool.name, before, membership)
 
