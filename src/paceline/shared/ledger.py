@@ -40,6 +40,7 @@ from paceline.core.meters import Meter, Spread, new_meter
 from paceline.core.pause import Pause, Phase
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import (
+    POLL_NS,
     REJOIN_NS,
     Charged,
     LearnedState,
@@ -49,7 +50,6 @@ from paceline.shared.messages import (
     Reply,
     Settled,
     Standing,
-    between_polls_ns,
 )
 from paceline.shared.meters import Sharing, carry, of
 from paceline.shared.peers import BILLION, LEASE_US, Peer, Peers
@@ -134,7 +134,7 @@ class SharedLedger:
         reply.share, peer.share = told / BILLION, max(round(message.share * BILLION), told)
         within_ns = message.report_within_ns(reply)
         peer.due_us = now_us if message.alone else now_us + (within_ns + GRACE_NS) // 1_000 if within_ns else 0
-        peer.lease_us = max(LEASE_US, 3 * between_polls_ns(reply.peers) // 1_000)
+        peer.lease_us = max(LEASE_US, 3 * reply.peers * POLL_NS // 1_000)
         if message.closed:
             peer.share = peer.due_us = 0
         if message.leaving:  # its number is still remembered
@@ -272,7 +272,7 @@ class SharedLedger:
             amounts = [0.0] * len(self._accounts)
             for i, amount in zip(index, message.wants[len(grants)], strict=False):
                 amounts[i] = amount
-            until_us = now_us + (max(message.place_ns, between_polls_ns(peers)) + GRACE_NS) // 1_000
+            until_us = now_us + (max(message.place_ns, peers * POLL_NS) + GRACE_NS) // 1_000
         peer.place = self._peers.places.keep(message.who, peer.place, amounts, until_us, last=bool(grants))
         waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
         binds = binds if waits_ns else -1

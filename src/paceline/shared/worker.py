@@ -193,7 +193,7 @@ class StoreWorker:
     def recover(self, queue: _Queue) -> None:
         """Make up for what a thread before this one left: messages without a reply, and exchanges that are due."""
         for scheduler in list(self.schedulers):
-            if not shared_capacity(scheduler.pool).exchange.idle:
+            if shared_capacity(scheduler.pool).exchange.asked is not None:
                 self._deliver(scheduler, f"{self.store.url.rstrip(':')}: the exchange was disturbed")
             queue.put(scheduler)
 
@@ -262,9 +262,7 @@ class StoreWorker:
                 self._queue.put(passed)  # after all exchanges that are due
                 if not passed.wait(max(deadline_s - time.monotonic(), 0.0)):
                     return False
-            if all(
-                scheduler.idle and shared_capacity(scheduler.pool).exchange.idle for scheduler in list(self.schedulers)
-            ):
+            if all(each.idle and shared_capacity(each.pool).exchange.asked is None for each in list(self.schedulers)):
                 return True
             time.sleep(0.0005)
         return False
