@@ -185,26 +185,26 @@ class Section:
 
     def _work(self, now_ns: int) -> list[Waiter]:
         """Make the deferred changes and the grants that they allow, until none is left: the next call may come late."""
-        done = self._run(now_ns, self._follow_up)
-        while self._deferred:
-            done += self._run(now_ns, self._follow_up)
-        return done
-
-    def _follow_up(self, now_ns: int) -> list[Waiter]:
-        while self._deferred:
-            self._deferred.popleft()(now_ns)
+        assert not self._busy, "a change inside of the section is deferred"
         done: list[Waiter] = []
-        if self._pool.queue.length:
-            if self._lateness.unsent:
-                self._lateness.no_refill_for_unsent(now_ns)
-            done = self._pool.pump(now_ns)
-            for waiter in done:
-                if isinstance(waiter.outcome, Reservation):
-                    self._lateness.granted(waiter.outcome)
-        elif self._poke is None:
-            return done
-        self._arm(now_ns)
-        return done
+        while True:
+            self._busy = True
+            try:
+                while self._deferred:
+                    self._deferred.popleft()(now_ns)
+                if self._pool.queue.length:
+                    if self._lateness.unsent:
+                        self._lateness.no_refill_for_unsent(now_ns)
+                    granted = self._pool.pump(now_ns)
+                    done += granted
+                    for waiter in granted:
+                        if isinstance(waiter.outcome, Reservation):
+                            self._lateness.granted(waiter.outcome)
+                self._arm(now_ns)
+            finally:
+                self._busy = False
+            if not self._deferred:
+                return done
 
     # The timer.
 
