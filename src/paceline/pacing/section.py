@@ -138,7 +138,8 @@ class Section:
         The step makes the grants that it allows. Where it has removed waiters, grants to those behind them follow here.
         """
         with self._lock:
-            self._begun()
+            if self._due is Due.TOLD:  # the worker has begun; it is informed again when the next exchange is due
+                self._due = Due.LATER
             now_ns = self._clock.now_ns()
             done = self._run(now_ns, step)
             if done or self._deferred:
@@ -147,11 +148,6 @@ class Section:
                 self._arm(now_ns)
         self._leave(done)
         self._lines.say_waits(now_ns)
-
-    def _begun(self) -> None:
-        """The worker makes an exchange, or will make none. It is informed again when the next one is due."""
-        if self._due is Due.TOLD:
-            self._due = Due.LATER
 
     def read(self, read: Callable[[int], T]) -> T:
         """The result of ``read(now_ns)``; the pool does not change meanwhile."""
@@ -269,7 +265,8 @@ class Section:
         if self._poke():
             return
         with self._lock:  # the worker is closed, and no request waits
-            self._begun()
+            if self._due is Due.TOLD:
+                self._due = Due.LATER
             if self._pool.queue.length:  # a request has arrived since
                 self._arm(self._clock.now_ns())
 
