@@ -160,12 +160,13 @@ class SharedLedger:
         index = []
         for n, quota in enumerate(message.quotas):
             key = f"{quota.unit}/{float(quota.period_s)!r}"  # quotas with an equal unit and period are the same one
-            i = self._index.setdefault(key, len(self._accounts))
+            i = self._index.get(key, len(self._accounts))
             index.append(i)
             if i == len(self._accounts):
                 fresh = Account(key, new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle), quota)
                 fresh.sharing.recall(fresh.meter, now_ns, message.recalled[n] if n < len(message.recalled) else 0.0)
                 self._accounts.append(fresh)
+                self._index[key] = i
             elif message.fresh and self._accounts[i].given != quota:
                 account = self._accounts[i]
                 account.given = quota
