@@ -117,6 +117,20 @@ def refund(lua, now_us, number, mark):
     return lua(now_us, Message("a", number, QUOTAS, [-1], headroom_s=0.0, news=news)).standings[0].lack_ns
 
 
+def test_what_was_used_a_month_ago_counts_no_longer_when_the_epoch_has_moved_twice():
+    lua, ledger = LuaLedger(), SharedLedger()
+    quotas = (Quota("tokens", 6_000.0, 30 * 86_400.0, rule=Rule.SLIDING),)
+    first_us = (EPOCH_US // GRID_US + 1) * GRID_US  # when the epoch moves; the second time 25.5 days later
+    used = []
+    for number, (days, wants) in enumerate([(-3.0, [[100.0]]), (0.1, []), (25.5, []), (27.2, [])]):
+        now_us = first_us + round(days * DAY_US)
+        message = Message("a", number, quotas, [-1], fresh=number == 0, headroom_s=0.0, wants=wants)
+        theirs, ours = lua(now_us, message), ledger.apply(now_us * 1_000, message)
+        assert theirs.standings == ours.standings
+        used.append(theirs.standings[0].used)
+    assert used == [100.0, 100.0, 100.0, 0.0]
+
+
 @pytest.mark.parametrize("moves", [False, True])
 def test_refund_is_exact_when_the_epoch_moved_in_between(moves):
     lua = LuaLedger()
