@@ -277,8 +277,9 @@ class TestPermits:
         def read(now_ns):
             Finalized()
             gc.collect()
+            return []
 
-        scheduler.transact(lambda now_ns: (read(now_ns), []))
+        scheduler.transact(read)
         assert held == [1]
         assert [record.event for record in records] == ["rate_limit.acquire", "rate_limit.release"]
 

@@ -17,9 +17,9 @@ import re
 import sys
 import time
 import warnings
+from collections.abc import Coroutine
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from itertools import count
 
 import paceline
@@ -250,6 +250,7 @@ class Checked:
         self.arrived = 0
         self.left = o.calls
         self.dead: set[int] = set()
+        self.callers: list[list[asyncio.Task]] = [[] for _ in self.processes]
 
     def after(self, seconds: float, event) -> None:
         self.sim.time.after(seconds - self.sim.now_s, event)
@@ -361,19 +362,15 @@ class Checked:
     async def main(self) -> None:
         o = self.o
         async with asyncio.TaskGroup() as group:
-            workers = [
-                [
-                    group.create_task(self.work(process, late_s, early=n % 5 == 0))
-                    for n in range(max(o.workers // o.processes, 1))
-                ]
-                for process, late_s in zip(self.processes, o.late_s or [0.0] * o.processes, strict=True)
-            ]
+            for number, late_s in enumerate(o.late_s or [0.0] * o.processes):
+                for n in range(max(o.workers // o.processes, 1)):
+                    self.begin(group, number, self.work(self.processes[number], late_s, early=n % 5 == 0))
             if o.crash_s and o.processes > 1:
-                self.after(o.crash_s, partial(self.crash, workers))
+                self.after(o.crash_s, self.crash)
             self.after(SAFETY_S, self.calm)
             bound_s = self.bound_s()
             over = group.create_task(asyncio.sleep(bound_s))
-            done = {task for tasks in workers for task in tasks}
+            done = {task for tasks in self.callers for task in tasks}
             await asyncio.wait([group.create_task(_all(done)), over], return_when="FIRST_COMPLETED")
             if over.done():
                 left = sum(not task.done() for task in done)
@@ -398,11 +395,11 @@ class Checked:
         for _ in range(RECOVER_TIMES):
             before, self.left = world.total.admitted, round(rate * RECOVER_S)
             began_s = self.sim.now_s
-            alive = [process for number, process in enumerate(self.processes) if number not in self.dead]
+            alive = [number for number in range(o.processes) if number not in self.dead]
             async with asyncio.TaskGroup() as group:
-                for process in alive:
+                for number in alive:
                     for _ in range(max(40 // len(alive), 1)):
-                        group.create_task(self.small(process))
+                        self.begin(group, number, self.small(self.processes[number]))
             times = (world.total.admitted - before) / rate / (self.sim.now_s - began_s)
             if times > RECOVERED:
                 return
@@ -442,10 +439,14 @@ class Checked:
         settings = self.sim.world.settings
         self.sim.world.settings = replace(settings, faults={})
 
-    def crash(self, workers: list[list[asyncio.Task]]) -> None:
+    def begin(self, group: asyncio.TaskGroup, number: int, calls: Coroutine) -> None:
+        """Start a caller of a process: it ends with the process."""
+        self.callers[number].append(group.create_task(calls))
+
+    def crash(self) -> None:
         self.dead.add(1)
         self.processes[1].crash()
-        for task in workers[1]:
+        for task in self.callers[1]:
             task.cancel()
 
     async def work(self, process: Process, late_s: float, *, early: bool) -> None:

@@ -28,7 +28,7 @@ def test_no_seed_breaks_a_promise(seed):
 
 MENDED = [
     94, 513, 834, 839, 963, 1062, 1413, 1997, 2076, 2141, 2374, 2608, 3162, 3487, 3751, 3865, 4232, 5444, 6950, 7509, 7642, 9402, 9473, 9761,
-    20415,
+    20415, 88029,
 ]  # fmt: skip
 """Seeds that once broke a promise."""
 
@@ -41,6 +41,15 @@ def test_what_seeds_once_broke_is_mended(seed):
 def test_slots_that_others_hold_do_not_come_back_with_each_refusal():
     """Seed 9057, minimised: two attempts in flight were refused, and the second refusal stated the number again."""
     options = Options(seed=9057, rule="sliding", slots=5, others=0.21, settle="actual", retry_after="full")
+    assert check(options) is None
+
+
+def test_a_process_may_crash_while_its_world_recovers():
+    """Seed 88029, minimised: the callers of a process end with it, also those that began after the work was done."""
+    trouble = {"crash_s": 30.0, "changes": ((5.0, 0.5), (10.0, 1.0))}
+    options = Options(
+        limits=(("requests", 120),), processes=2, shared=True, workers=4, calls=10, latency_s=0.02, **trouble
+    )
     assert check(options) is None
 
 

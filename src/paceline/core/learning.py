@@ -135,7 +135,3 @@ class Learning:
     def learned_elsewhere(self, now_ns: int, index: int, before: float) -> None:
         """Note what another process has learned; see :meth:`Guesses.learned_elsewhere`."""
         self.guesses.learned_elsewhere(now_ns, index, before)
-
-    def stalled(self, now_ns: int, amounts: list[float]) -> None:
-        """Note that a request with ``amounts`` waits long; see :meth:`Guesses.stalled`."""
-        self.guesses.stalled(now_ns, amounts)

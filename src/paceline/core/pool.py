@@ -132,7 +132,7 @@ class Pool:
             self.counts["expired"] += 1
             return self._unsent(now_ns, Expired(at_ns, quota))
         if at_ns > now_ns + STALL_NS and self.capacity.learning is not None:
-            self.capacity.learning.stalled(now_ns, waiter.amounts)
+            self.capacity.learning.guesses.stalled(now_ns, waiter.amounts)
         waiter.queued = True
         self._weigh(waiter)
         self.queue.push(waiter)

@@ -310,9 +310,11 @@ class Queue:
 
     def head(self) -> Waiter | None:
         """The waiter that goes next."""
-        lane = self._first_lane()
-        if lane is None:
+        busy = self._busy
+        if not busy:
             return None
+        while (lane := self._lanes[busy[0][5]]) and len(busy) > 1 and self._key(lane) != busy[0]:
+            self._place(lane)
         return self._next(lane) if lane.cached else lane.first
 
     def peek(self, most: int) -> list[Waiter]:
@@ -476,7 +478,7 @@ class Queue:
     def _order(self, lane: _Lane) -> Iterator[tuple[Waiter, int]]:
         """The waiters of ``lane`` in the order in which they go, each with the number of the first that waits then."""
         if not lane.cached:
-            yield from ((waiter, number) for number, waiter in lane.waiters.items())
+            yield from zip(lane.waiters.values(), lane.waiters, strict=True)
             return
         cached, owed, gone = lane.cached.copy(), lane.owed, set[int]()
         for oldest, first in lane.waiters.items():
@@ -486,16 +488,6 @@ class Queue:
                 owed = max(0.0, owed - OVERTAKING * cost_s) if waiter is first else owed + cost_s
                 gone.add(waiter.number)
                 yield waiter, oldest
-
-    def _first_lane(self) -> _Lane | None:
-        busy = self._busy
-        if len(busy) <= 1:
-            return self._lanes[busy[0][5]] if busy else None
-        while True:
-            lane = self._lanes[busy[0][5]]
-            if self._key(lane) == busy[0]:
-                return lane
-            self._place(lane)
 
     def _key(self, lane: _Lane) -> _Key:
         spec, start, lost_ns = lane.spec, lane.finish, inf

@@ -22,6 +22,7 @@ from paceline.core.progress import Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost
 from paceline.core.results import (
+    QUEUE,
     Expired,
     NeverFits,
     Outcome,
@@ -34,7 +35,6 @@ from paceline.core.results import (
 )
 from paceline.estimation.prefixes import PromptCache
 from paceline.pacing.clock import Clock, tell_of_forks
-from paceline.pacing.exchanges import Exchanges
 from paceline.pacing.lateness import Lateness
 from paceline.pacing.lines import Lines, log
 from paceline.pacing.owners import ThreadOwner, in_a_loop, running_loop, task_owner
@@ -118,10 +118,9 @@ class Scheduler:
         self._clock = clock
         self._read_ns = 0  # until when the headers that were read suffice
         self._lateness = Lateness(pool)
-        self._exchanges: Exchanges | None = None
-        if worker is not None:
-            self._exchanges = Exchanges(pool.capacity, lambda: worker.running, lambda: worker.poke(self))
-        self._section = Section(pool, clock, self.lines, self._lateness, self._exchanges)
+        of_worker = () if worker is None else (partial(worker.poke, self), lambda: worker.running)
+        self._section = Section(pool, clock, self.lines, self._lateness, *of_worker)
+        self.transact = self._section.transact  # for the worker
         _schedulers.add(self)
         if worker is not None:
             worker.add(self)
@@ -321,21 +320,17 @@ class Scheduler:
         """The result of ``read(now_ns)``; the pool does not change meanwhile."""
         return self._section.read(read)
 
-    def transact(self, step: Callable[[int], tuple[T, list[Waiter]]]) -> T:
-        """Change the pool from the worker's thread: ``step`` returns a result, and the waiters whose outcome it set."""
-        return self._section.transact(step)
-
     @property
     def idle(self) -> bool:
         """Whether no exchange is due, except one that has begun."""
-        return self._exchanges is None or self._exchanges.idle
+        return self._section.idle
 
     def refresh(self) -> StoreLost | None:
         """Update the snapshot from the store, if one keeps the quotas; ``StoreLost`` if it has never answered.
 
         The store is asked for a request that costs nothing, and its reply has the state of the quotas.
         """
-        if self._exchanges is None:
+        if self.pool.capacity.behind == QUEUE:
             return None
         outcome = Scheduler.try_grant(
             self, Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0))
@@ -366,8 +361,6 @@ class Scheduler:
         self._section.after_fork()
         self._lateness.after_fork()
         self.lines.after_fork()
-        if self._exchanges is not None:
-            self._exchanges.after_fork()
         self.pool.drain()
 
 

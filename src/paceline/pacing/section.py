@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from enum import Enum
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, cast
 
 from paceline.core.meters import FAR_NS
@@ -20,7 +21,6 @@ from paceline.core.queue import Waiter
 from paceline.core.quota import NS
 from paceline.core.results import Outcome, Reservation, WaitUntil
 from paceline.pacing.clock import Clock, Timer
-from paceline.pacing.exchanges import Exchanges
 from paceline.pacing.lateness import Lateness
 from paceline.pacing.lines import Lines
 from paceline.pacing.owners import Owner, TaskOwner, wake_all
@@ -32,6 +32,14 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
+class Due(Enum):
+    """What is known of the next exchange with the store."""
+
+    LATER = "later"  # none is due, except one that has begun
+    NOW = "now"  # one is due, and the worker is not informed yet
+    TOLD = "told"  # the worker is informed, and has not begun
+
+
 class Section:
     """The critical section of one pool.
 
@@ -40,14 +48,23 @@ class Section:
         clock: The clock.
         lines: The log lines of the pool.
         lateness: The granted waiters that have not continued.
-        exchanges: The exchanges with the store; ``None`` where this process keeps the quotas alone.
+        poke: Informs the worker that an exchange with the store is due, and returns whether it will be made; ``None`` where this
+            process keeps the quotas alone.
+        running: Whether the worker's thread lives.
     """
 
     def __init__(
-        self, pool: Pool, clock: Clock, lines: Lines, lateness: Lateness, exchanges: Exchanges | None = None
+        self,
+        pool: Pool,
+        clock: Clock,
+        lines: Lines,
+        lateness: Lateness,
+        poke: Callable[[], bool] | None = None,
+        running: Callable[[], bool] = bool,
     ) -> None:
         self._pool, self._clock, self._lines = pool, clock, lines
-        self._lateness, self._exchanges = lateness, exchanges
+        self._lateness, self._poke, self._running = lateness, poke, running
+        self._due = Due.LATER
         self._lock = threading.RLock()  # reentrant, for finalizers and signal handlers
         self._busy = False  # whether the thread that holds the lock is in the section
         self._deferred: deque[Callable[[int], object]] = deque()  # changes
@@ -110,23 +127,27 @@ class Section:
             done = self._work(now_ns)
         self._leave(done)
 
-    def transact(self, step: Callable[[int], tuple[T, list[Waiter]]]) -> T:
-        """Make a step of an exchange, which returns a result, and the waiters whose outcome it has set.
+    @property
+    def idle(self) -> bool:
+        """Whether no exchange is due, except one that has begun."""
+        return self._due is Due.LATER
+
+    def transact(self, step: Callable[[int], list[Waiter]]) -> None:
+        """Make a step of an exchange, which returns the waiters whose outcome it has set.
 
         The step makes the grants that it allows. Where it has removed waiters, grants to those behind them follow here.
         """
         with self._lock:
-            if self._exchanges is not None:
-                self._exchanges.begin()
+            if self._due is Due.TOLD:  # the worker has begun; it is informed again when the next exchange is due
+                self._due = Due.LATER
             now_ns = self._clock.now_ns()
-            found, done = self._run(now_ns, step)
+            done = self._run(now_ns, step)
             if done or self._deferred:
                 done += self._work(now_ns)
             else:
                 self._arm(now_ns)
         self._leave(done)
         self._lines.say_waits(now_ns)
-        return found
 
     def read(self, read: Callable[[int], T]) -> T:
         """The result of ``read(now_ns)``; the pool does not change meanwhile."""
@@ -160,33 +181,39 @@ class Section:
 
     def _work(self, now_ns: int) -> list[Waiter]:
         """Make the deferred changes and the grants that they allow, until none is left: the next call may come late."""
-        done = self._run(now_ns, self._follow_up)
-        while self._deferred:
-            done += self._run(now_ns, self._follow_up)
-        return done
-
-    def _follow_up(self, now_ns: int) -> list[Waiter]:
-        while self._deferred:
-            self._deferred.popleft()(now_ns)
+        assert not self._busy, "a change inside of the section is deferred"
         done: list[Waiter] = []
-        if self._pool.queue.length:
-            if self._lateness.unsent:
-                self._lateness.no_refill_for_unsent(now_ns)
-            done = self._pool.pump(now_ns)
-            for waiter in done:
-                if isinstance(waiter.outcome, Reservation):
-                    self._lateness.granted(waiter.outcome)
-        elif self._exchanges is None:
-            return done
-        self._arm(now_ns)
-        return done
+        while True:
+            self._busy = True
+            try:
+                while self._deferred:
+                    self._deferred.popleft()(now_ns)
+                if self._pool.queue.length:
+                    if self._lateness.unsent:
+                        self._lateness.no_refill_for_unsent(now_ns)
+                    granted = self._pool.pump(now_ns)
+                    done += granted
+                    for waiter in granted:
+                        if isinstance(waiter.outcome, Reservation):
+                            self._lateness.granted(waiter.outcome)
+                self._arm(now_ns)
+            finally:
+                self._busy = False
+            if not self._deferred:
+                return done
 
     # The timer.
 
     def _arm(self, now_ns: int) -> None:
         """Set the timer for the next grant and for the next exchange."""
-        if self._exchanges is not None and (at_ns := self._exchanges.plan(now_ns)) is not None:
-            self._arm_at(at_ns)
+        if self._poke is not None:
+            capacity = self._pool.capacity
+            capacity.exchange_due = False
+            if self._due is not Due.TOLD or not self._running():
+                if (at_ns := capacity.exchange_ns) > now_ns:
+                    self._arm_at(at_ns)
+                else:
+                    self._due = Due.NOW
         if self._pool.wake_ns is not None:
             self._arm_at(self._pool.wake_ns)
 
@@ -222,8 +249,8 @@ class Section:
         """
         if done and (closed := wake_all([waiter.owner for waiter in done])):
             self.change(self._forget, closed, done)
-        while self._exchanges is not None and self._exchanges.due:
-            self._tell(self._exchanges)
+        while self._due is Due.NOW:
+            self._tell()
         while self._postponed:
             try:
                 call = self._postponed.popleft()
@@ -231,12 +258,15 @@ class Section:
                 break
             call()
 
-    def _tell(self, exchanges: Exchanges) -> None:
+    def _tell(self) -> None:
         """Inform the worker that an exchange is due; not under the lock, because of the order of the locks."""
-        if exchanges.tell():
+        assert self._poke is not None  # else nothing is due
+        self._due = Due.TOLD
+        if self._poke():
             return
         with self._lock:  # the worker is closed, and no request waits
-            exchanges.begin()
+            if self._due is Due.TOLD:
+                self._due = Due.LATER
             if self._pool.queue.length:  # a request has arrived since
                 self._arm(self._clock.now_ns())
 
@@ -275,4 +305,5 @@ class Section:
         self._deferred.clear()
         self._postponed.clear()
         self._loops = set()
-        self._forked = self._exchanges is None and self._pool.counts.get("granted", 0) > 0
+        self._due = Due.LATER
+        self._forked = self._poke is None and self._pool.counts.get("granted", 0) > 0

@@ -133,6 +133,7 @@ class SimulatedWorker:
         self._store, self._process, self._clock, self._options = store, process, clock, options
         self._due: list[Scheduler] = []
         self._busy = False
+        self._asked: Message | None = None  # the last message; None: none was due
         self.dead = False
 
     @property
@@ -167,20 +168,20 @@ class SimulatedWorker:
     def _next(self) -> None:
         while self._due and not self.dead:
             scheduler = self._due.pop(0)
-            message = scheduler.transact(partial(_asked, scheduler))
-            if message is not None:
-                self._store.exchange(self._process, scheduler.pool.name, message, partial(self._take, scheduler))
+            scheduler.transact(partial(self._ask, scheduler))
+            if self._asked is not None:
+                self._store.exchange(self._process, scheduler.pool.name, self._asked, partial(self._take, scheduler))
                 return
         self._busy = False
+
+    def _ask(self, scheduler: Scheduler, now_ns: int) -> list[Waiter]:
+        self._asked = ask(scheduler.pool, now_ns)
+        return []
 
     def _take(self, scheduler: Scheduler, reply: Reply | str) -> None:
         def taken() -> None:
             if not self.dead:
-                scheduler.transact(lambda now_ns: (None, answer(scheduler.pool, now_ns, reply)))
+                scheduler.transact(partial(answer, scheduler.pool, reply=reply))
                 self._next()
 
         self._soon(taken)
-
-
-def _asked(scheduler: Scheduler, now_ns: int) -> tuple[Message | None, list[Waiter]]:
-    return ask(scheduler.pool, now_ns), []

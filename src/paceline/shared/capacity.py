@@ -32,7 +32,7 @@ from paceline.core.results import (
     StoreFormatError,
     WaitUntil,
 )
-from paceline.shared.exchange import Asked, Exchange
+from paceline.shared.exchange import Exchange
 from paceline.shared.holdings import Holdings
 from paceline.shared.leases import LeasedReservation
 from paceline.shared.membership import Membership, OnStoreFailure, State
@@ -99,7 +99,7 @@ class SharedCapacity:
     @property
     def exchange_ns(self) -> int:
         """When an exchange has something to send, if nothing happens before; ``FAR_NS``: not before a reply."""
-        return FAR_NS if isinstance(self.exchange.stage, Asked) else self._schedule.due_ns
+        return self._schedule.due_ns if self.exchange.asked is None else FAR_NS
 
     def forked(self, who: str, now_ns: int) -> None:
         """Start as a new process ``who`` in a forked child."""
@@ -117,7 +117,7 @@ class SharedCapacity:
         if holdings.unstated.meters:
             if (held := self._held(now_ns, amounts)) is not None:
                 return held
-            if self.membership.state.known and not holdings.snapshot.decides:
+            if self.membership.state.known and not holdings.decides:
                 return self._reserve_measured(now_ns, waiter)
             amounts = holdings.unstated.without(amounts)
         lease = leases.last
@@ -146,7 +146,7 @@ class SharedCapacity:
             self._schedule.held_ns = 0
             return None
         # Without other limits the store is not asked.
-        self._schedule.held_ns = at_ns if self.holdings.snapshot.decides else FAR_NS
+        self._schedule.held_ns = at_ns if self.holdings.decides else FAR_NS
         return WaitUntil(at_ns, self.ledger.name(binding))
 
     def _reserve_measured(self, now_ns: int, waiter: Waiter) -> Reservation:
@@ -228,7 +228,7 @@ class SharedCapacity:
             and learning.is_unstated(now_ns, reservation, refusal)
         ):
             learning.refused(now_ns, reservation, refusal, pause_ns)  # also while the store is lost
-            if not (pause_ns or self.holdings.snapshot.decides):
+            if not (pause_ns or self.holdings.decides):
                 return False  # the store has nothing to count
         else:
             self.holdings.unstated.explained(now_ns, reservation)
@@ -325,6 +325,7 @@ def answer(pool: Pool, now_ns: int, reply: Reply | str | StoreFormatError) -> li
     if isinstance(reply, str | StoreFormatError):
         final = isinstance(reply, StoreFormatError)
         return pool.resolve(now_ns, exchange.failed(now_ns, str(reply), final=final))
-    done = pool.resolve(now_ns, exchange.receive(now_ns, reply))
-    exchange.conclude(now_ns)
+    resolution = exchange.receive(now_ns, reply)
+    done = pool.resolve(now_ns, resolution)
+    exchange.conclude(now_ns, resolution.asked)
     return done

@@ -32,14 +32,6 @@ class Asked(NamedTuple):
     undecided: Sequence[Waiter]
 
 
-class Replied(NamedTuple):
-    """A message with its reply, while the pool grants what the reply allows."""
-
-    message: Message
-    undecided: Sequence[Waiter]
-    reply: Reply
-
-
 class Exchange:
     """The exchanges of one process with the store of its quotas, one after the other.
 
@@ -52,7 +44,7 @@ class Exchange:
         pause: The pause of this process alone.
 
     Attributes:
-        stage: The exchange that has begun; ``None`` between two exchanges.
+        asked: The message that has no reply yet; ``None`` between two exchanges.
     """
 
     def __init__(
@@ -70,12 +62,7 @@ class Exchange:
 
     def _begin(self, who: str) -> None:
         self._who, self._random = who, random.Random(who)
-        self.stage: Asked | Replied | None = None
-
-    @property
-    def idle(self) -> bool:
-        """Whether no reply is awaited."""
-        return not isinstance(self.stage, Asked)
+        self.asked: Asked | None = None
 
     def message(self, now_ns: int, undecided: Sequence[Waiter] = (), *, at_once: bool = False) -> Message | None:
         """The message to send now; ``None`` when none is due.
@@ -85,7 +72,7 @@ class Exchange:
             undecided: The waiters in the queue that the reply grants or turns away; they keep no place in the store.
             at_once: Whether to send all there is, before it is due.
         """
-        if isinstance(self.stage, Asked):
+        if self.asked is not None:
             return None
         holdings, membership, schedule = self._holdings, self._membership, self._schedule
         due_ns, known = schedule.due_ns, membership.state.known
@@ -94,11 +81,7 @@ class Exchange:
             return None
         holdings.give_back(now_ns, everything=at_once)
         leases, fallback, wants = holdings.leases, holdings.fallback, []
-        if (
-            membership.state.asks
-            and holdings.snapshot.decides
-            and now_ns >= max(self._pause.until_ns, schedule.held_ns)
-        ):
+        if membership.state.asks and holdings.decides and now_ns >= max(self._pause.until_ns, schedule.held_ns):
             wants = leases.wants(now_ns, holdings.snapshot.ledger, self._queue, membership.peers)
             if self._pause.phase is not Phase.OPEN:
                 del wants[1:]
@@ -117,13 +100,13 @@ class Exchange:
         message.leaving = at_once and not any(message.held) and not self._queue.length
         holdings.snapshot.introduce(now_ns, message)
         schedule.sent_ns, schedule.left = now_ns, message.leaving
-        self.stage = Asked(message, tuple(undecided))
+        self.asked = Asked(message, tuple(undecided))
         return message
 
     def receive(self, now_ns: int, reply: Reply) -> Resolution:
         """Apply the store's reply; call :meth:`conclude` when the pool has granted."""
-        assert isinstance(self.stage, Asked)
-        (asked, undecided), self.stage = self.stage, None
+        assert self.asked is not None
+        (asked, undecided), self.asked = self.asked, None
         holdings, membership, pause = self._holdings, self._membership, self._pause
         before = membership.state
         if before.late:  # the others report first what they have spent without this process
@@ -136,7 +119,7 @@ class Exchange:
                 return Resolution((), WaitUntil(now_ns, STORE_LOST))
             holdings.end_fallback()
         changed = holdings.take(now_ns, asked, reply)
-        self.stage = Replied(asked, undecided, reply)
+        self._schedule.replied(now_ns, asked, reply)
         binding = holdings.snapshot.ledger.name(reply.binds)
         until = WaitUntil(max(now_ns + reply.wait_ns, pause.until_ns), binding)
         return Resolution(undecided, until, changed=before.alone or changed)
@@ -155,11 +138,12 @@ class Exchange:
             if first:
                 fallback.spend_no_more_at_once(now_ns)
 
-    def conclude(self, now_ns: int) -> None:
-        """Plan the next message, after the pool has granted what the last reply allows."""
-        if isinstance(self.stage, Replied):
-            (asked, undecided, reply), self.stage = self.stage, None
-            self._schedule.replied(now_ns, asked, reply, undecided)
+    def conclude(self, now_ns: int, undecided: Sequence[Waiter]) -> None:
+        """Note what the pool has not granted by the last reply, and has not spent; ``undecided``: those of its message."""
+        if not self._membership.state.alone:
+            turned_away = any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
+            # Waiters that came meanwhile are asked for at once.
+            self._schedule.head = None if turned_away else self._queue.head()
             self._holdings.give_back(now_ns)
 
     def failed(self, now_ns: int, reason: str, *, final: bool = False) -> Resolution:
@@ -170,7 +154,7 @@ class Exchange:
             reason: Why there is none.
             final: Whether this process can have no reply, now that a newer version uses the store: it stops in every mode.
         """
-        self.stage = None
+        self.asked = None
         holdings, membership, schedule = self._holdings, self._membership, self._schedule
         before = membership.state
         membership.failed(reason, final=final)

@@ -43,6 +43,12 @@ class Holdings:
         self.lessons = Lessons(Learning(ledger, self._learned, raises=learns == "up")) if learns else None
         self.unstated = Unstated(ledger, []) if self.lessons is None else self.lessons.learning.unstated
 
+    @property
+    def decides(self) -> bool:
+        """Whether the store has a say in the next grant: it has quotas that bind, or it paused at its last reply."""
+        ledger = self.snapshot.ledger
+        return ledger.pause.until_ns > self.snapshot.as_of_ns or len(ledger.accounts) > len(self.unstated.meters)
+
     def _learned(self, change: Change | Quota) -> None:
         if not isinstance(change, Quota):  # that is part of the next message
             self.outbox.add(self.snapshot.as_of_ns, change, at_once=True)

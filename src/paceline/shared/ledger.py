@@ -40,6 +40,7 @@ from paceline.core.meters import Meter, Spread, new_meter
 from paceline.core.pause import Pause, Phase
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import (
+    POLL_NS,
     REJOIN_NS,
     Charged,
     LearnedState,
@@ -49,7 +50,6 @@ from paceline.shared.messages import (
     Reply,
     Settled,
     Standing,
-    between_polls_ns,
 )
 from paceline.shared.meters import Sharing, carry, of
 from paceline.shared.peers import BILLION, LEASE_US, Peer, Peers
@@ -94,6 +94,7 @@ class SharedLedger:
 
     def __init__(self) -> None:
         self._accounts: list[Account] = []
+        self._index: dict[str, int] = {}  # of the accounts, by key
         self._peers = Peers()
         self._pause: Pause[str] = Pause()  # the probe is the process that sends it
         self._last_ns = 0
@@ -133,15 +134,13 @@ class SharedLedger:
         reply.share, peer.share = told / BILLION, max(round(message.share * BILLION), told)
         within_ns = message.report_within_ns(reply)
         peer.due_us = now_us if message.alone else now_us + (within_ns + GRACE_NS) // 1_000 if within_ns else 0
-        peer.lease_us = max(LEASE_US, 3 * between_polls_ns(reply.peers) // 1_000)
+        peer.lease_us = max(LEASE_US, 3 * reply.peers * POLL_NS // 1_000)
         if message.closed:
             peer.share = peer.due_us = 0
         if message.leaving:  # its number is still remembered
             peer.lease_us, peer.share = -1, 0
         self._peers.part(message.who, peer, now_us)
-        rest = sorted(set(range(len(self._accounts))).difference(index))
-        for i, known in zip_longest([*index, *rest], message.versions, fillvalue=-1):
-            reply.standings.append(self._standing(now_ns, i, known))
+        reply.standings = self._standings(now_ns, index, message.versions)
         return reply
 
     def clock_was_set(self, by_ns: int) -> None:
@@ -158,15 +157,16 @@ class SharedLedger:
 
     def _configure(self, now_ns: int, message: Message) -> list[int]:
         """Open missing accounts, and let a first message replace the configuration; the account of each quota."""
-        known, index = {account.key: i for i, account in enumerate(self._accounts)}, []
+        index = []
         for n, quota in enumerate(message.quotas):
-            key = _key(quota)
-            i = known.setdefault(key, len(self._accounts))
+            key = f"{quota.unit}/{float(quota.period_s)!r}"  # quotas with an equal unit and period are the same one
+            i = self._index.get(key, len(self._accounts))
             index.append(i)
             if i == len(self._accounts):
                 fresh = Account(key, new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle), quota)
                 fresh.sharing.recall(fresh.meter, now_ns, message.recalled[n] if n < len(message.recalled) else 0.0)
                 self._accounts.append(fresh)
+                self._index[key] = i
             elif message.fresh and self._accounts[i].given != quota:
                 account = self._accounts[i]
                 account.given = quota
@@ -213,15 +213,6 @@ class SharedLedger:
         elif news.probe:
             self._pause.unsent(now_ns, message.who)
 
-    def _charge(self, now_ns: int, i: int, amount: float) -> Mark:
-        if not amount:
-            return 0
-        account = self._accounts[i]
-        account.charged += amount
-        account.spent += amount
-        mark = account.meter.charge(now_ns, amount)
-        return mark - self._set_ns if account.meter.refills else mark
-
     def _learn(self, now_ns: int, account: Account, change: Change) -> None:
         m = account.meter
         account.version += 1
@@ -262,10 +253,17 @@ class SharedLedger:
                         latest, binds = at_ns, n
             if latest > now_ns:
                 break
-            grants.append([self._charge(now_ns, i, amount) for i, amount in zip(index, want, strict=False)])
+            marks: list[Mark] = []
             for i, amount in zip(index, want, strict=False):
-                if self._accounts[i].meter.holds:
-                    peer.held[i] += amount
+                account, mark = self._accounts[i], 0
+                if amount:
+                    account.charged += amount
+                    account.spent += amount
+                    mark = account.meter.charge(now_ns, amount) - (self._set_ns if account.meter.refills else 0)
+                    if account.meter.holds:
+                        peer.held[i] += amount
+                marks.append(mark)
+            grants.append(marks)
             before = others  # the next request is behind all places
             if self._pause.phase is Phase.CLOSED:
                 self._pause.granted(now_ns, message.who)
@@ -275,30 +273,27 @@ class SharedLedger:
             amounts = [0.0] * len(self._accounts)
             for i, amount in zip(index, message.wants[len(grants)], strict=False):
                 amounts[i] = amount
-            until_us = now_us + (max(message.place_ns, between_polls_ns(peers)) + GRACE_NS) // 1_000
+            until_us = now_us + (max(message.place_ns, peers * POLL_NS) + GRACE_NS) // 1_000
         peer.place = self._peers.places.keep(message.who, peer.place, amounts, until_us, last=bool(grants))
         waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
         binds = binds if waits_ns else -1
         pause_ns = max(self._pause.until_ns, back_ns) - now_ns
         return Reply(grants, probe, waits_ns, binds, pause_ns, peers, 0.0, [])
 
-    def _standing(self, now_ns: int, i: int, known: int) -> Standing:
-        account = self._accounts[i]
-        m = account.meter
-        lack_ns, used, opened = account.sharing.standing(m, now_ns)
-        learned = None
-        if account.version != known:
-            shifted_ns = account.shifted_ns if m.refills else 0
-            learned = LearnedState(
-                account.version,
-                m.quota,
-                m.is_spread_bucket,
-                *account.sharing.taught(m),
-                shifted_ns,
-                account.epoch,
-                account.refused,
-            )
-        return Standing(lack_ns, used, account.charged, account.spent, opened, learned)
+    def _standings(self, now_ns: int, index: list[int], versions: list[int]) -> list[Standing]:
+        """The states of the quotas at ``index``, of which a process has these versions, and of all others."""
+        standings, rest = [], sorted(set(range(len(self._accounts))).difference(index))
+        for i, known in zip_longest([*index, *rest], versions, fillvalue=-1):
+            account = self._accounts[i]
+            m, learned = account.meter, None
+            lack_ns, used, opened = account.sharing.standing(m, now_ns)
+            if account.version != known:
+                shifted_ns, taught = account.shifted_ns if m.refills else 0, account.sharing.taught(m)
+                learned = LearnedState(
+                    account.version, m.quota, m.is_spread_bucket, *taught, shifted_ns, account.epoch, account.refused
+                )
+            standings.append(Standing(lack_ns, used, account.charged, account.spent, opened, learned))
+        return standings
 
     def dump(self) -> dict[str, Any]:
         """The whole state, as plain JSON values. It shares lists with the ledger, so the caller encodes it at once."""
@@ -310,7 +305,7 @@ class SharedLedger:
                     "given": _fields(a.given),
                     "spread": a.meter.is_spread,
                     "headroom_s": a.meter.headroom_s,
-                    "meter": a.sharing.dump(a.meter),
+                    "meter": {key: getattr(a.meter, name) for key, name in a.sharing.state.items()},
                     "version": a.version,
                     "epoch": a.epoch,
                     "shifted": a.shifted_ns,
@@ -343,16 +338,12 @@ class SharedLedger:
             m = make(quota, now_ns, a["headroom_s"])
             of(m).load(m, a["meter"])
             numbers = (a["version"], a["epoch"], a["shifted"], a["charged"], a["spent"], a["refused"])
+            ledger._index[a["key"]] = len(ledger._accounts)
             ledger._accounts.append(Account(a["key"], m, _quota(a["given"]), *numbers))
         ledger._peers = Peers.load(state["peers"])
         ledger._pause = Pause(state["not_before"], closed=state["probe_next"], probe=state["probe"])
         ledger._set_ns = state["set"]
         return ledger
-
-
-def _key(quota: Quota) -> str:
-    """Quotas of two processes are the same one when unit and period are equal."""
-    return f"{quota.unit}/{float(quota.period_s)!r}"
 
 
 _fields = attrgetter("unit", "amount", "period_s", "burst", "rule.value", "anchor")

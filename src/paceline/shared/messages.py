@@ -111,7 +111,7 @@ class Message:
 
     def report_within_ns(self, reply: Reply) -> int:
         """When the process reports again at the latest: it waits, or spends a lease; 0: when it has something to report."""
-        waits_ns = min(reply.wait_ns, max(self.place_ns, between_polls_ns(reply.peers))) if self.place_ns else 0
+        waits_ns = min(reply.wait_ns, max(self.place_ns, reply.peers * POLL_NS)) if self.place_ns else 0
         return max(waits_ns, self.slack_ns if self.wants else 0)
 
 
@@ -126,17 +126,12 @@ REJOIN_NS = 5 * NS // 2
 reported their use by then."""
 
 POLL_NS = NS // 200
-"""Times the number of processes: how often one may ask again, or report, so that the store is not asked more often by all."""
+"""Times the number of processes: how often one of them asks again, or reports, so that the store is not asked more often by all."""
 
 
 def waned(silent_ns: int) -> float:
     """What is left of the share of a process that has not announced a report and is silent for ``silent_ns``, as a part."""
     return 0.5 ** min(silent_ns // WANE_NS, WANES)
-
-
-def between_polls_ns(peers: int) -> int:
-    """The time between two polls of one of so many processes."""
-    return peers * POLL_NS
 
 
 @dataclass(slots=True)

@@ -48,26 +48,26 @@ class Sharing(ABC, Generic[M]):
     Attributes:
         use: The attributes of a meter with its use, by their names in a dump.
         learned: The attributes that answers change, in the same way.
+        state: Both: what a dump has of a meter, as plain values, instants in nanoseconds.
     """
 
     use: ClassVar[Mapping[str, str]] = MappingProxyType({"used": "used"})
     learned: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
+    def __init__(self) -> None:
+        self.state = {**self.use, **self.learned}
+
     def told(self, m: M) -> Quota:
         """The quota that a store has for ``m``."""
         return m.quota
 
-    def dump(self, m: M) -> dict[str, Any]:
-        """The changing state of ``m``, as plain values; instants in nanoseconds. It shares lists with the meter."""
-        return {key: getattr(m, name) for key, name in (*self.use.items(), *self.learned.items())}
-
     def load(self, m: M, state: dict[str, Any]) -> None:
-        """Set a new meter to the state that :meth:`dump` returned.
+        """Set a new meter to the :attr:`state` of another one.
 
         Raises:
             KeyError, TypeError: ``state`` is invalid.
         """
-        for key, name in (*self.use.items(), *self.learned.items()):
+        for key, name in self.state.items():
             setattr(m, name, list(state[key]) if isinstance(getattr(m, name), list) else state[key])
 
     @abstractmethod

@@ -99,7 +99,8 @@ class Peer:
 
 _FIELDS = [one.name for one in fields(Peer) if one.name != "place"]
 _values = attrgetter(*_FIELDS)
-"""Of a process, in a dump."""
+_place_values = attrgetter(*[one.name for one in fields(Place)])
+"""Of a process and of a place, in a dump."""
 
 
 class Places:
@@ -234,13 +235,17 @@ class Peers:
         else:
             self._charged_us += passed_us
             spent = float(self.gone * passed_us)
-        for _ in range(EVENTS_MAX):
-            while self._events and not self._is_next(*self._events[0]):
+        taken = 0
+        while self._events and taken < EVENTS_MAX:
+            event_us, who = self._events[0]
+            peer = self._peers.get(who)
+            if peer is None or peer.event_us != event_us:  # a later event has replaced it
                 heapq.heappop(self._events)
-            if not self._events or self._events[0][0] > now_us:
+                continue
+            if event_us > now_us:
                 break
-            _, who = heapq.heappop(self._events)
-            peer = self._peers[who]
+            heapq.heappop(self._events)
+            taken += 1
             self._withdraw(peer)
             if peer.place is not None and peer.place.until_us < now_us:
                 self.places.remove(peer.place)
@@ -254,10 +259,6 @@ class Peers:
             else:
                 spent += self._enter(who, peer, now_us)
         return spent
-
-    def _is_next(self, event_us: int, who: str) -> bool:
-        peer = self._peers.get(who)
-        return peer is not None and peer.event_us == event_us
 
     def meet(self, who: str, now_us: int) -> Peer:
         """The process ``who``, taken out of the sums until :meth:`part`; its times are those of its last message."""
@@ -340,8 +341,8 @@ class Peers:
         return {
             "sums": [self.live, self.weight, self.told, self.gone, self.awaited, self.held, places.amounts],
             "times": [self._last_us, self._quiet_us, self.away_us, self._charged_us, places.number, places.moved],
-            "peers": {who: _values(peer) for who, peer in self._peers.items()},
-            "places": [[p.who, p.number, p.until_us, p.amounts, p.front] for p in places],
+            "peers": dict(zip(self._peers, map(_values, self._peers.values()), strict=True)),
+            "places": list(map(_place_values, places)),
         }
 
     @classmethod

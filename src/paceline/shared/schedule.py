@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from paceline.core.pause import Pause
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS
-from paceline.core.results import Reservation, WaitUntil
+from paceline.core.results import Reservation
 from paceline.shared.holdings import Holdings
 from paceline.shared.membership import Membership
-from paceline.shared.messages import Message, Reply, between_polls_ns
+from paceline.shared.messages import POLL_NS, Message, Reply
 from paceline.shared.outbox import LINGER_NS
 
 ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS
@@ -66,7 +64,7 @@ class Schedule:
         if holdings.unstated.meters and holdings.unstated.is_limiting:
             reports = ledger.in_flight or self._queue.length
         if reports:
-            due_ns = min(due_ns, self.sent_ns + max(RENEW_NS, between_polls_ns(membership.peers)))
+            due_ns = min(due_ns, self.sent_ns + max(RENEW_NS, membership.peers * POLL_NS))
         if not (membership.state.known or self._queue.length):
             due_ns = max(
                 due_ns, self.ask_ns
@@ -83,13 +81,11 @@ class Schedule:
             return False
         return head is self.head or (bool(head.lost_ns) and self._queue.waits(self.head))
 
-    def replied(self, now_ns: int, asked: Message, reply: Reply, undecided: Sequence[Waiter]) -> None:
-        """Plan when to ask for the head of the queue again, after the pool has granted what the last reply allows."""
-        turned_away = any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
-        self.head = None if turned_away else self._queue.head()  # waiters that came meanwhile are asked for at once
+    def replied(self, now_ns: int, asked: Message, reply: Reply) -> None:
+        """Plan when to ask again for a request that the reply does not grant."""
         wait_ns = max(reply.wait_ns, ASK_MIN_NS) if len(reply.grants) < len(asked.wants) else 0
         peers = self._membership.peers
-        polls_ns = between_polls_ns(peers)
+        polls_ns = peers * POLL_NS
         self.ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8, polls_ns), max(PLACE_NS, polls_ns))
         if reply.binds >= 0 and peers > 1 and self._holdings.snapshot.ledger.accounts[reply.binds].meter.holds:
             self.ask_ns = min(self.ask_ns, now_ns + polls_ns)

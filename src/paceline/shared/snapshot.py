@@ -37,21 +37,15 @@ class Snapshot:
         self.quotas += [of(account.meter).told(account.meter) for account in self.ledger.accounts[len(self.quotas) :]]
         self.versions += [-1] * (len(self.quotas) - len(self.versions))
 
-    @property
-    def decides(self) -> bool:
-        """Whether the store has a say in the next grant: it has quotas that bind, or it paused at its last reply."""
-        if self.ledger.pause.until_ns > self.as_of_ns:
-            return True
-        return not all(account.meter.measured for account in self.ledger.accounts)
-
     def introduce(self, now_ns: int, message: Message) -> None:
         """Add the quotas to ``message``, with their state in the snapshot."""
         if len(self.quotas) < len(self.ledger.accounts):
             self._introduce_new()
         message.quotas, message.versions = tuple(self.quotas), list(self.versions)
         message.headroom_s, message.gentle = self.ledger.headroom_s, self.ledger.gentle
-        message.windows = [window_starts(q.anchor, now_ns) if q.rule is Rule.WINDOW else None for q in self.quotas]
-        message.recalled = [of(account.meter).recalled(account.meter, now_ns) for account in self.ledger.accounts]
+        for quota, account in zip(self.quotas, self.ledger.accounts, strict=True):
+            message.windows.append(window_starts(quota.anchor, now_ns) if quota.rule is Rule.WINDOW else None)
+            message.recalled.append(of(account.meter).recalled(account.meter, now_ns))
 
     def update(self, now_ns: int, reply: Reply, learning: Learning | None) -> dict[int, float]:
         """Apply the states of a reply; the quotas that are new, or have another limit, each with the limit that it had."""

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -160,10 +161,10 @@ class StoreWorker:
         pool = scheduler.pool
         message: Message | None = None
 
-        def step(now_ns: int) -> tuple[None, list[Waiter]]:
+        def step(now_ns: int) -> list[Waiter]:
             nonlocal message
             message = ask(pool, now_ns, at_once=last)
-            return None, []
+            return []
 
         try:
             scheduler.transact(step)
@@ -192,7 +193,7 @@ class StoreWorker:
     def recover(self, queue: _Queue) -> None:
         """Make up for what a thread before this one left: messages without a reply, and exchanges that are due."""
         for scheduler in list(self.schedulers):
-            if not shared_capacity(scheduler.pool).exchange.idle:
+            if shared_capacity(scheduler.pool).exchange.asked is not None:
                 self._deliver(scheduler, f"{self.store.url.rstrip(':')}: the exchange was disturbed")
             queue.put(scheduler)
 
@@ -203,7 +204,7 @@ class StoreWorker:
         if isinstance(reply, StoreFormatError) and before is not State.STOPPED:
             log.error("%s: %s", pool.name, reply)
         try:
-            scheduler.transact(lambda now_ns: (None, answer(pool, now_ns, reply)))
+            scheduler.transact(partial(answer, pool, reply=reply))
         finally:  # a listener may fail
             self._log(pool.name, before, membership)
 
@@ -261,9 +262,7 @@ class StoreWorker:
                 self._queue.put(passed)  # after all exchanges that are due
                 if not passed.wait(max(deadline_s - time.monotonic(), 0.0)):
                     return False
-            if all(
-                scheduler.idle and shared_capacity(scheduler.pool).exchange.idle for scheduler in list(self.schedulers)
-            ):
+            if all(each.idle and shared_capacity(each.pool).exchange.asked is None for each in list(self.schedulers)):
                 return True
             time.sleep(0.0005)
         return False

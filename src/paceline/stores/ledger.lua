@@ -74,7 +74,8 @@ local function rebase()
       earlier(instants, 1, 1)
       s.full, s.sequence = instants[1], instants[2]
       earlier(s.low, 1, 2)
-      earlier(s.log or {}, 1, 2)
+      local log = s.log or {}            -- of a month: longer than the grid, so some of it ended before the epoch
+      for i = 1, #log, 2 do log[i] = log[i] - by_us * 1000 end
     end
   end
 end
