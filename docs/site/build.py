@@ -193,7 +193,8 @@ def main(folder: Path) -> None:
     (folder / "api.md").write_text(written(api()), "utf-8")
     (folder / "llms.txt").write_text(written(llms()), "utf-8")
     (folder / "paceline.schema.json").write_text(json.dumps(json_schema(), indent=2), "utf-8")
-    shutil.copyfile(ROOT / "docs" / "site" / "extra.css", folder / "extra.css")
+    for name in ("extra.css", "extra.js"):
+        shutil.copyfile(ROOT / "docs" / "site" / name, folder / name)
 
 
 def check(site: Path) -> None:
@@ -206,5 +207,14 @@ def check(site: Path) -> None:
         raise SystemExit("loaded from another host:\n" + "\n".join(found))
 
 
+def finish(site: Path) -> None:
+    """Let the search of a built site do without words that no page has, and check the site."""
+    (worker,) = site.glob("assets/javascripts/workers/search.*.js")
+    added = (ROOT / "docs" / "site" / "search.js").read_text("utf-8")
+    engine = worker.read_text("utf-8").removesuffix(added)
+    worker.write_text(engine + added, "utf-8")
+    check(site)
+
+
 if __name__ == "__main__":
-    check(Path(sys.argv[2])) if sys.argv[1] == "--check" else main(Path(sys.argv[1]).resolve())
+    finish(Path(sys.argv[2])) if sys.argv[1] == "--finish" else main(Path(sys.argv[1]).resolve())
