@@ -1,4 +1,4 @@
-"""The pages of the site, from those of the repository: ``python docs/site/build.py TARGET``.
+"""The pages of the site, from the pages of the repository: ``python docs/site/build.py TARGET``.
 
 The Markdown of the repository is written for its own page: README.md lies above docs/, and pages link to sources. Here the same files
 get the places that they have in the site, and their links follow. The pages of the command and of the API are generated.
@@ -56,7 +56,7 @@ INTEGRATIONS = ("anthropic", "langchain", "dspy", "ray", "beam", "extropy", "fla
 
 
 NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
-"""The front matter of a page whose words would hide those of the documentation."""
+"""The front matter of a page whose words would hide the documentation's."""
 
 
 def place(target: Path) -> str:
@@ -104,7 +104,7 @@ def options_of(command: click.Command, ctx: click.Context) -> Iterator[str]:
 
 
 def commands(command: click.Command, ctx: click.Context, level: int = 2) -> Iterator[str]:
-    """The section of a command, and those of its subcommands."""
+    """The section of a command, and the sections of its subcommands."""
     yield f"{'#' * level} {ctx.command_path}\n" if level > 1 else "# The command line\n"
     yield f"```text\n{ctx.command_path} {' '.join(command.collect_usage_pieces(ctx))}\n```\n"
     yield re.sub(r"(?m)^\b$\n?", "", (command.help or "").replace("\b", "").replace("<", "&lt;")) + "\n"
