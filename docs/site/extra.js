@@ -5,6 +5,10 @@ function mark() {
     if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
     else part.removeAttribute("tabindex");
   }
+  for (const part of document.querySelectorAll(".md-nav--secondary .md-nav")) {
+    part.removeAttribute("aria-label"); // a part of the contents: two may have the same name
+    part.setAttribute("role", "none");
+  }
   for (const buttons of article.querySelectorAll("nav.md-code__nav")) buttons.setAttribute("role", "none");
 }
 if (article) {
