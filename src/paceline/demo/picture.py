@@ -45,7 +45,7 @@ def draw(halves: tuple[Half, Half], rate: float, stem: Path) -> list[Path]:
             figure.text(
                 x, 0.893, f"\u2501 {half.title}: {_outcome(half)}", color=colour, fontsize=12.5, fontweight="bold"
             )
-        figure.subplots_adjust(left=0.05, right=0.985, top=0.82, bottom=0.09, hspace=0.26)
+        figure.subplots_adjust(left=0.06, right=0.985, top=0.82, bottom=0.09, hspace=0.26)
         files = [stem.with_name(stem.name + suffix) for suffix in (".svg", ".png")]
         for file in files:
             figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
