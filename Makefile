@@ -63,7 +63,7 @@ $(DOCS)/.ready: pyproject.toml constraints.txt
 docs: $(DOCS)/.ready  ## the documentation as a site, in site/; a warning is an error
 	$(DOCS)/bin/python docs/site/build.py build/docs
 	$(DOCS)/bin/zensical build --strict --clean --config-file mkdocs.yml
-	$(DOCS)/bin/python docs/site/build.py --check site
+	$(DOCS)/bin/python docs/site/build.py --finish site
 
 package:  ## what is published, in dist/, checked; RELEASE=v0.1.0 also that it can be published as that. And its dependencies as an SBOM
 	$(PYTHON) -m venv --clear $(PACKAGE)

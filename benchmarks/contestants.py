@@ -214,12 +214,12 @@ class Peer:
 PEERS: dict[str, Peer] = {
     "paceline": Peer(
         "", ("paceline", "httpx2"), paceline,
-        "`limiter.attach(client)` on an httpx2 client; the limits, and everything else at its default. It estimates tokens and makes its own"
+        "`limiter.attach(client)` on an httpx2 client, with the limits, and everything else at its default. It estimates tokens and makes its own"
         " retries after a 429.",
     ),
     "aiolimiter": Peer(
         "aiolimiter", ("aiolimiter", "httpx2"), aiolimiter,
-        "Two `AsyncLimiter`s, of requests and of tokens, one after the other, with the true cost; it only admits. Answers have no effect on it.",
+        "Two `AsyncLimiter`s, of requests and of tokens, one after the other, with the true cost. It only admits. Answers have no effect on it.",
     ),
     "async-batch-llm": Peer(
         "async-batch-llm", ("async_batch_llm", "openai"), async_batch_llm,
@@ -240,24 +240,24 @@ PEERS: dict[str, Peer] = {
     ),
     "LangChain's rate limiter": Peer(
         "langchain-core", ("langchain_core.rate_limiters", "httpx2"), langchain,
-        "`InMemoryRateLimiter` with the requests a second and a bucket of a minute's worth; it only admits. Tokens are not counted, and its bucket starts empty.",
+        "`InMemoryRateLimiter` with the requests a second and a bucket of a minute's worth. It only admits. Tokens are not counted, and its bucket starts empty.",
     ),
     "litellm Router": Peer(
         "litellm", ("litellm",), litellm_router,
-        'One deployment with `rpm` and `tpm`, `routing_strategy="usage-based-routing-v2"`, the strategy that refuses above them; it counts by the minute of the'
+        'One deployment with `rpm` and `tpm`, `routing_strategy="usage-based-routing-v2"`, the strategy that refuses above them. It counts by the minute of the'
         " clock, tokens after the answer, and waits 60 s when a count is full. Its docs recommend `simple-shuffle` for production, which holds nothing back:"
         " where requests bind, 1,326 refused (2026-11-24).",
     ),
     "lm-deluge": Peer(
         "lm-deluge", ("lm_deluge",), lm_deluge,
-        "`process_prompts_async` with `max_requests_per_minute`, `max_tokens_per_minute`, `max_concurrent_requests`. It estimates tokens; after a 429 all requests pause.",
+        "`process_prompts_async` with `max_requests_per_minute`, `max_tokens_per_minute`, `max_concurrent_requests`. It estimates tokens. After a 429 all requests pause.",
     ),
     "openai SDK, 8 retries": Peer(
         "openai", ("openai",), openai_sdk, "`AsyncOpenAI(max_retries=8)` and no limiter: the retries that the SDKs make by themselves.",
     ),
     "token-throttle": Peer(
         "token-throttle", ("token_throttle", "httpx2"), token_throttle,
-        "`limiter.reserve` with both quotas and the true cost, in memory; it only admits.",
+        "`limiter.reserve` with both quotas and the true cost, in memory. It only admits.",
     ),
     "tokenjuggler": Peer(
         "tokenjuggler", ("tokenjuggler", "openai"), tokenjuggler,

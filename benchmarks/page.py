@@ -6,7 +6,7 @@ import bisect
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -39,21 +39,12 @@ def agree(result: Result) -> bool:
     return bool(result.get("counts") == result.get("counts_of_the_server"))
 
 
-def cells(result: Result) -> list[str]:
-    """A row of a table."""
-    name = f"**{result['peer']}**" if result["peer"] == "paceline" else result["peer"]
+def _marked(result: Result) -> str:
+    """The result of a run in one cell."""
     if "why" in result:
-        return [name, f"n/a: {result['why']}", "", "", "", "", ""]
+        return f"n/a: {result['why']}"
     marks = ("" if agree(result) else " †") + (" ‡" if result["others"] > BUSY else "")
-    return [
-        name + marks, f"{result['refused']:,}", speed(result), f"{result['missing']:,}", f"{result['overtaking']:,}",
-        f"{result['failed']:,}", f"{result['cpu_s']:.1f} s" if "cpu_s" in result else "n/a",
-    ]  # fmt: skip
-
-
-COLUMNS = [
-    "", "refused (429)", "share of the ideal speed", "not answered", "longest overtaking", "other errors", "CPU of the client",
-]  # fmt: skip
+    return _short(result) + marks
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -61,18 +52,34 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def table(results: Sequence[Result]) -> str:
-    """The table of one world and server, with the marks that it needs explained below it; no column of zeros alone."""
-    rows = [cells(one) for one in results]
-    kept = [number for number in range(len(COLUMNS)) if number != 5 or any(row[5] not in ("", "0") for row in rows)]
-    text = _markdown([COLUMNS[i] for i in kept], [[row[i] for i in kept] for row in rows])
+    """The table of one world, with the marks that it needs explained below it; no column of zeros alone."""
+    servers = list(dict.fromkeys(one["server"] for one in results))
+    of_peer = {peer: [one for one in results if one["peer"] == peer] for peer in PEERS}
+
+    def both(peer: str, show: Callable[[Result], str]) -> str:
+        return " / ".join(show(one) if "why" not in one else "n/a" for one in of_peer[peer])
+
+    failed = any(one.get("failed") for one in results)
+    head = ["limiter", *servers, "longest overtaking", *(["other errors"] if failed else []), "CPU of the client"]
+    rows = [
+        [
+            f"**{peer}**" if peer == "paceline" else peer,
+            *(next((_marked(one) for one in found if one["server"] == server), "") for server in servers),
+            both(peer, lambda one: f"{one['overtaking']:,}"),
+            *([both(peer, lambda one: f"{one['failed']:,}")] if failed else []),
+            both(peer, lambda one: f"{one['cpu_s']:.1f} s" if "cpu_s" in one else "n/a"),
+        ]
+        for peer, found in of_peer.items()
+        if found
+    ]
     notes = []
     if not all(map(agree, results)):
-        notes.append("† The server's own counts are others than those of the relay: the row is not to be trusted.")
+        notes.append("† The server's own counts differ from the relay's: the row is not to be trusted.")
     if any(one.get("others", 0) > BUSY for one in results):
         notes.append(
             f"‡ Other processes of the same priority took more than {BUSY * 100:.0f} % of the cores meanwhile."
         )
-    return "\n\n".join([text, *notes])
+    return "\n\n".join([_markdown(head, rows), *notes])
 
 
 FRONT = ("requests bind", "tokens bind", "half the limits")
@@ -156,24 +163,24 @@ def _method(ideal_s: float, mocklimit: str) -> str:
 
 500 workers send one list of chat requests through one limiter, until every request is answered or {2 * ideal_s + 5:.0f} s have passed. Prompts have 30 to 900
 words, answers 100 tokens after {LATENCY_S:g} s. Each limiter is configured with the limits per minute that stand above its table, and gets the true cost of
-every request where it has a parameter for it; paceline estimates. A relay before the server notes each request and the status of its answer. The
-server, the relay and the client are processes of their own, on one machine; runs follow each other, in the order of the tables.
+every request where it has a parameter for it. paceline estimates. A relay before the server counts each request and the status of its answer. The
+server, the relay and the client are processes of their own, on one machine. Runs follow each other, in the order of the tables.
 
-* **Refused**: answers with status 429. They cost the time of a round trip, and some providers count them.
-* **Share of the ideal speed**: the shortest time in which the limits allow all admitted requests, over the time from the first to the last admission. The list
+* **Refused**, the first number of a cell: answers with status 429. They cost the time of a round trip, and some providers count them.
+* **Share of the ideal speed**, the second: the shortest time in which the limits allow all admitted requests, over the time from the first to the last admission. The list
   is as long as the limits allow in {ideal_s:g} s at best. A run that did not answer everything shows the part that was answered.
 * **Longest overtaking**: the most requests from further down the list that were admitted before one request. One that was refused, or failed, is repeated after a pause, and those that are admitted meanwhile count, too.
 * **CPU of the client**: of its process, imports excluded.
-* **The check**: the counts of the relay must be those of the server (mocklimit's `/mocklimit/stats`, the emulator's tally). A run with other counts is marked.
+* **The check**: the relay and the server must have counted the same (mocklimit's `/mocklimit/stats`, the emulator's tally). A run with other counts is marked.
 
 There are two servers, so that no result rests on the project's own: **the emulator** of this project ([its page](emulator.md)), and
 **[mocklimit](https://pypi.org/project/mocklimit/)** {mocklimit}, by other authors. mocklimit is configured with OpenAI's headers, and charges a request a
-quarter of the bytes of its body, and 100 tokens of output. Its refusals have a `retry-after` in whole seconds; their text names tokens in every case, and
+quarter of the bytes of its body, and 100 tokens of output. Its refusals have a `retry-after` in whole seconds. Their text names tokens in every case, and
 the time until the bucket is full instead of the wait.
 
-Weaknesses: one run for each row; the machine is shared, and 500 workers in Python need a core of it in the first second; a burst of a minute's
-worth comes first, so a run of {ideal_s:g} s says little of an hour; a limiter that gets the true costs is measured without its estimates; answers of a real
-provider take longer than {LATENCY_S:g} s; and the worlds were chosen by the authors of one of the limiters.
+Weaknesses: There is one run for each row. The machine is shared, and 500 workers in Python need a core of it in the first second. A burst of a minute's
+worth comes first, so a run of {ideal_s:g} s says little of an hour. A limiter that gets the true costs is measured without its estimates. Answers of a real
+provider take longer than {LATENCY_S:g} s. The worlds were chosen by the authors of one of the limiters.
 """
 
 
@@ -183,7 +190,7 @@ def _uses(versions: Mapping[str, str]) -> str:
         for name, peer in PEERS.items()
     ]
     return (
-        "## How each limiter is used\n\nAs its own documentation advises for such a run. Where it has a number of retries, it gets 8; where it"
+        "## How each limiter is used\n\nAs its own documentation advises for such a run. Where it has a number of retries, it gets 8, and where it"
         " has a number of requests at a time, the 500 of the workers. Limiters that only admit stand before an httpx2 client, whose worker waits"
         " after a 429 as long as `retry-after` says, after a 5xx as OpenAI's SDK does, and passes the limiter again.\n\n"
         + _markdown(["limiter", "version", "use"], rows)
@@ -199,22 +206,28 @@ def _body(report: Mapping[str, Any]) -> str:
     parts = [
         "# Comparison with peers",
         "paceline and ten other ways to stay below a rate limit, on the same workloads, in one run.",
-        quick + f"`{report['command']}`; {len(results)} runs in {report['minutes']:.0f} minutes. {machine}{_pythons(report['versions'])}; load {min(loads, default=0):.1f} to"
+        quick + f"`{report['command']}`, {len(results)} runs in {report['minutes']:.0f} minutes. {machine}{_pythons(report['versions'])}, load {min(loads, default=0):.1f} to"
         f" {max(loads, default=0):.1f} before the runs. The figures are in [report.json]({RAW}), with the counts of every half second.",
         "## Summary",
-        'Refused requests · share of the ideal speed, against mocklimit; columns with * against the emulator. "done" is the part that was answered, where the run was stopped or requests failed for good, as after the 8 retries of an SDK.',
+        'Refused requests · share of the ideal speed, against mocklimit, in columns with * against the emulator. "done" is the part that was answered, where the run was stopped or requests failed for good, as after the 8 retries of an SDK.',
         summary(results), _method(report["ideal_s"], report["versions"].get("mocklimit", "").partition(" on ")[0]).strip(), _uses(report["versions"]),
     ]  # fmt: skip
     for world in WORLDS:
-        parts += [f"## {world.name[0].upper()}{world.name[1:]}", world.about]
-        for server in SERVERS:
-            some = [one for one in results if (one["world"], one["server"]) == (world.name, server)]
-            if some:
-                told = ", ".join(f"{amount:,} {unit}" for unit, amount in world.told.items())
-                parts += [
-                    f"**{server}**: {some[0].get('requests', 0):,} requests. It allows {_limits(world.true)}; the limiters are configured with {told} a minute.",
-                    table(some), f"![Admitted requests over time: {world.name}, {server}]({IMAGES}/{_file(world, server)})",
-                ]  # fmt: skip
+        some = [one for one in results if one["world"] == world.name]
+        servers = [server for server in SERVERS if any(one["server"] == server for one in some)]
+        if not some:
+            continue
+        told = ", ".join(f"{amount:,} {unit}" for unit, amount in world.told.items())
+        sizes = " and ".join(
+            f"{max(one.get('requests', 0) for one in some if one['server'] == server):,} requests to {server}"
+            for server in servers
+        )
+        parts += [
+            f"## {world.name[0].upper()}{world.name[1:]}",
+            f"{world.about} Allowed: {_limits(world.true)}. Told to the limiters: {told} a minute. Sent: {sizes}.",
+            table(some),
+            *(f"![Admitted requests over time: {world.name}, {server}]({IMAGES}/{_file(world, server)})" for server in servers),
+        ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
 
@@ -251,7 +264,7 @@ def write_summary(readme: Path, report: Mapping[str, Any]) -> None:
         return
     told = (
         "500 workers before [mocklimit](https://pypi.org/project/mocklimit/), a server that other people wrote. In *half the limits* each limiter is told"
-        f" twice what the server allows. {report['date']}; [method, versions and pictures](docs/{PAGE})."
+        f" twice what the server allows. {report['date']}: [method, versions and pictures](docs/{PAGE})."
     )  # fmt: skip
     block = f"{START}\n\n{told}\n\n{summary(report['results'], FRONT)}\n\n{END}"
     readme.write_text(re.sub(f"{re.escape(START)}.*?{re.escape(END)}", lambda _: block, text, flags=re.DOTALL), "utf-8")

@@ -57,7 +57,7 @@ def machine() -> str:
     versions = ", ".join(f"{name} {_version(name)}" for name in names)
     return (
         f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} CPUs ({platform.machine()}){load}, "
-        f"Python {platform.python_version()}; {versions}"
+        f"Python {platform.python_version()}, {versions}"
     )
 
 
@@ -73,7 +73,7 @@ def show(rows: Sequence[Row], *, markdown: bool = False) -> None:
     if markdown:
         print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
         for row in rows:
-            print(f"| {' | '.join(row.cells())} |")
+            print(f"| {' | '.join(row.cells())} |".replace("; ", "<br>"))
         return
     try:
         from rich.console import Console

@@ -135,7 +135,7 @@ WORLDS = [
         {"requests": 600, "tokens": 900_000}, _both(600, 900_000),
     ),
     World(
-        "tokens bind", "The limits are known, and the one on tokens binds; requests cost from 140 to 1,400 tokens.",
+        "tokens bind", "The limits are known, and the one on tokens binds. Requests cost from 140 to 1,400 tokens.",
         {"requests": 3_000, "tokens": 360_000}, _both(3_000, 360_000),
     ),
     World(
@@ -143,7 +143,7 @@ WORLDS = [
         {"requests": 600, "tokens": 900_000}, _both(300, 450_000),
     ),
     World(
-        "restarting minute", "600 requests in each minute of the clock, instead of a bucket; no header states the rule, and the run begins in mid-minute. paceline can be told the rule, `600 requests/min window utc`; here it is not.",
+        "restarting minute", "600 requests in each minute of the clock, instead of a bucket. No header states the rule, and the run begins in mid-minute. paceline can be told the rule (`600 requests/min window utc`), and here it is not.",
         {"requests": 600, "tokens": 900_000}, {"requests": Limit(600, 60, "window"), "tokens": Limit(900_000)},
     ),
     World(

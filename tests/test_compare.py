@@ -130,7 +130,7 @@ def test_the_page_has_a_table_and_a_picture_for_each_world_and_server(tmp_path):
     report["results"][3] = {key: report["results"][3][key] for key in ("peer", "world", "server")} | {"why": "killed"}
     page.write(tmp_path, report)
     text = (tmp_path / page.PAGE).read_text()
-    assert "aiolimiter †" in text
+    assert "1 · 0.98 †" in text
     assert "not to be trusted" in text
     assert "50 % done" in text
     assert "n/a: killed" in text

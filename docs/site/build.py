@@ -1,4 +1,4 @@
-"""The pages of the site, from those of the repository: ``python docs/site/build.py TARGET``.
+"""The pages of the site, from the pages of the repository: ``python docs/site/build.py TARGET``.
 
 The Markdown of the repository is written for its own page: README.md lies above docs/, and pages link to sources. Here the same files
 get the places that they have in the site, and their links follow. The pages of the command and of the API are generated.
@@ -56,7 +56,7 @@ INTEGRATIONS = ("anthropic", "langchain", "dspy", "ray", "beam", "extropy", "fla
 
 
 NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
-"""The front matter of a page whose words would hide those of the documentation."""
+"""The front matter of a page whose words would hide the documentation's."""
 
 
 def place(target: Path) -> str:
@@ -104,7 +104,7 @@ def options_of(command: click.Command, ctx: click.Context) -> Iterator[str]:
 
 
 def commands(command: click.Command, ctx: click.Context, level: int = 2) -> Iterator[str]:
-    """The section of a command, and those of its subcommands."""
+    """The section of a command, and the sections of its subcommands."""
     yield f"{'#' * level} {ctx.command_path}\n" if level > 1 else "# The command line\n"
     yield f"```text\n{ctx.command_path} {' '.join(command.collect_usage_pieces(ctx))}\n```\n"
     yield re.sub(r"(?m)^\b$\n?", "", (command.help or "").replace("\b", "").replace("<", "&lt;")) + "\n"
@@ -193,7 +193,8 @@ def main(folder: Path) -> None:
     (folder / "api.md").write_text(written(api()), "utf-8")
     (folder / "llms.txt").write_text(written(llms()), "utf-8")
     (folder / "paceline.schema.json").write_text(json.dumps(json_schema(), indent=2), "utf-8")
-    shutil.copyfile(ROOT / "docs" / "site" / "extra.css", folder / "extra.css")
+    for name in ("extra.css", "extra.js"):
+        shutil.copyfile(ROOT / "docs" / "site" / name, folder / name)
 
 
 def check(site: Path) -> None:
@@ -206,5 +207,14 @@ def check(site: Path) -> None:
         raise SystemExit("loaded from another host:\n" + "\n".join(found))
 
 
+def finish(site: Path) -> None:
+    """Let the search of a built site do without words that no page has, and check the site."""
+    (worker,) = site.glob("assets/javascripts/workers/search.*.js")
+    added = (ROOT / "docs" / "site" / "search.js").read_text("utf-8")
+    engine = worker.read_text("utf-8").removesuffix(added)
+    worker.write_text(engine + added, "utf-8")
+    check(site)
+
+
 if __name__ == "__main__":
-    check(Path(sys.argv[2])) if sys.argv[1] == "--check" else main(Path(sys.argv[1]).resolve())
+    finish(Path(sys.argv[2])) if sys.argv[1] == "--finish" else main(Path(sys.argv[1]).resolve())

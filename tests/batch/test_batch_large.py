@@ -60,7 +60,7 @@ def test_lines_that_cannot_be_sent_are_reported_and_the_others_sent(tmp_path, em
         "line 61",
         "line 71",
     ]
-    assert "line 71: custom_id is that of line 4: it must be unique; it is not sent" in said.lines
+    assert "line 71: custom_id is already in line 4: it must be unique; it is not sent" in said.lines
     assert "100 requests: 97 answered, 3 failed (3 bad_line)" in said.lines[-5]
     assert said.lines[1].endswith("requests, each checked when it is sent")
 

@@ -165,7 +165,7 @@ def test_every_problem_has_its_line(tmp_path):
         "nothing has been sent",
     ]
     assert "'/v1/images'" in said[0]
-    assert said[1].endswith("custom_id is that of line 1: it must be unique")
+    assert said[1].endswith("custom_id is already in line 1: it must be unique")
     assert "2,0" in said[2]
     assert "gpt-5 is 1,000 at once" in said[2]
 
@@ -181,7 +181,7 @@ def test_many_problems_are_counted(tmp_path):
 @pytest.mark.long("a file of many lines")
 def test_duplicates_far_apart(tmp_path):
     names = [f"id{i}" for i in range(25_000)]
-    with pytest.raises(InputError, match="line 25001: custom_id is that of line 17:"):
+    with pytest.raises(InputError, match="line 25001: custom_id is already in line 17:"):
         checked(tmp_path, [chat(name) for name in [*names, "id16"]], limits={"*": "500 requests/min"})
 
 

@@ -67,7 +67,7 @@ def test_ids_that_are_integers_stay_integers(tmp_path, emulator, mode, monkeypat
         assert (code, report["ok"]) == (0, sent)
         assert {repr(one["custom_id"]) for one in read_answers(output_of(source))} == set(map(repr, ids))
     write_lines(source, map(chat, [7, "7"]))
-    with pytest.raises(InputError, match="line 2: custom_id is that of line 1: it must be unique"):
+    with pytest.raises(InputError, match="line 2: custom_id is already in line 1: it must be unique"):
         job.run(View())
     emulator.reset(batches={})
 

@@ -130,7 +130,7 @@ def test_urls():
         ("", "gpt-5", "'photo' is '': it must be the path"),
         ({"a": 1}, "gpt-5", "'photo' is a dict: it must be the path"),
         ("https://x.example/a.png", "gemini-2.5-flash", "an URL, which is not sent to Gemini"),
-        ("https://x.example/e.pdf", "gpt-5", "is a PDF file, of which chat completions take no URL"),
+        ("https://x.example/e.pdf", "gpt-5", "is the URL of a PDF file, which chat completions do not take"),
     ],
 )  # fmt: skip
 def test_what_is_no_file(folder, cell, model, message):

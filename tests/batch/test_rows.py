@@ -201,7 +201,7 @@ def test_an_interrupt_inside_of_a_loop(ask, emulator, tmp_path, monkeypatch):
         ([{"text": "a"}], {}, "it is a table with the fields text: name the column of the prompts"),
         ([{"prompt": "a"}], {"model": None}, "name the model"),
         ([{"prompt": "a"}], {"wrokers": 2}, "wrokers: no such setting; did you mean 'workers'"),
-        ([{"prompt": "a", "id": 1}, {"prompt": "b", "id": 1}], {}, "custom_id is that of line 1"),
+        ([{"prompt": "a", "id": 1}, {"prompt": "b", "id": 1}], {}, "custom_id is already in line 1"),
     ],
 )
 def test_misuse(ask, rows, options, message):

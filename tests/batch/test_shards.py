@@ -189,7 +189,7 @@ def test_a_link_to_the_result_stays_one(tmp_path, source, target):
 
 
 def test_answers_of_another_input_are_an_error(tmp_path, source, target):
-    with pytest.raises(OutputError, match="are they those of another input"):
+    with pytest.raises(OutputError, match="are they outputs of another input"):
         merge(str(source), outputs_of(tmp_path, ["a", "b"]), str(target))
     assert not target.exists()
 

@@ -120,7 +120,7 @@ def test_results_below_the_providers_count_are_an_error_and_sent_again_on_demand
         assert one.run() == 1
         errors = [record["error"] for record in read_answers(one.output) if record["error"]]
         assert [error["code"] for error in errors] == ["result_unread"] * 4
-        assert all("4 results by the provider's count, of which 2 can be read" in error["message"] for error in errors)
+        assert all("4 results by the provider's count, and 2 can be read" in error["message"] for error in errors)
         assert {batch.id in str(errors) for batch in server.batches} == {True}
         assert any("reading them again for" in text for text in one.said.lines)
         assert one.run() == 1

@@ -86,7 +86,6 @@ subprocess.run(["paceline", "run", "requests.jsonl", "--base-url", os.environ["O
 """,
     "docs/engines.md": "import os\nos.environ['PACELINE_STORE'] = f'sqlite:{os.getcwd()}/quotas.db'",
     "docs/stores.md": "quotas = {'jobs': '60 requests/min'}",
-    "docs/testing.md": "def my_program(client): client.responses.create(model='gpt-5', input=prompt)",
     "docs/integrations.md": "import anthropic\nother = limiter",
     "examples/contextualizer/README.md": "policy = paceline.RetryPolicy()",
     "examples/simulation/README.md": "async def call(prompt): return await client.responses.create(model='gpt-5', input=prompt)",

@@ -76,6 +76,15 @@ def test_the_pages_are_written_and_have_each_command_and_name(tmp_path):
         assert (tmp_path / "pages" / page).is_file()
 
 
+def test_a_built_site_gets_its_search_once(tmp_path):
+    worker = tmp_path / "assets" / "javascripts" / "workers" / "search.0a1b.min.js"
+    worker.parent.mkdir(parents=True)
+    worker.write_text("self.onmessage = () => {};", "utf-8")
+    for _ in range(2):
+        build.finish(tmp_path)
+        assert worker.read_text("utf-8").count("self.onmessage = (message)") == 1
+
+
 def test_a_page_that_loads_from_another_host_is_found(tmp_path):
     page = tmp_path / "page.html"
     page.write_text('<script src="app.js"></script><a href="https://example.org">x</a>')

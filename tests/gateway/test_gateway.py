@@ -357,7 +357,7 @@ class TestKeys:
     def test_without_a_key_of_a_provider_the_start_says_so(self, keys, tmp_path):
         config = Config.load(environ={}, given={"provider": "openai"})
         settings = Settings(config=config, keys=tmp_path / "keys.json", host="127.0.0.1")
-        assert "those of the clients are passed on" in "\n".join(_greeting("", settings, settings.check({})))
+        assert "the clients' keys are passed on" in "\n".join(_greeting("", settings, settings.check({})))
         keys.add("alice")
         assert "every request is refused; set OPENAI_API_KEY" in "\n".join(_greeting("", settings, settings.check({})))
 

@@ -50,7 +50,9 @@ class TestForms:
             sum(getattr(one.request, name) for one in log.requests[:4]) for name in ("input_tokens", "output_tokens")
         ] == [10, 6]
         assert log.requests[4].request == Request("openai/gpt-5", 5, 1, 1)
-        assert log.notes[0].startswith("2 rows stand for 5 requests: those of a row are spread evenly over its 1 min")
+        assert log.notes[0].startswith(
+            "2 rows stand for 5 requests: the requests of a row are spread evenly over its 1 min"
+        )
 
     def test_a_row_of_billions_is_bounded(self, tmp_path, monkeypatch):
         monkeypatch.setattr("paceline.planner.logs.CALLS_MAX", 5)

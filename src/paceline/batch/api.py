@@ -206,7 +206,7 @@ class Web:
         client: The HTTP client.
         address: The provider's root and headers.
         secrets: Removes the keys.
-        timeout_s: The longest time of one call; that of a large file.
+        timeout_s: The longest time of one call, which a large file needs.
         proxy: The proxy's URL.
     """
 
@@ -435,7 +435,7 @@ class Endpoints(ABC):
         Args:
             place: The place.
             file: The file.
-            own_ids: Those of the batch's requests, see :meth:`own_ids`.
+            own_ids: The ids of the batch's requests, see :meth:`own_ids`.
 
         Raises:
             RefusedError: They cannot be read.

@@ -165,7 +165,7 @@ class Checker:
             raise BadLineError(_too_large(request, never))
         share = parts[0].share if len(parts) == 1 else min(parts, key=Part.load).share
         if (first := self._index.add(request.custom_id, request.line, number=request.number)) is not None:
-            raise BadLineError(f"custom_id is that of line {first}: it must be unique")
+            raise BadLineError(f"custom_id is already in line {first}: it must be unique")
         self.plan.requests += 1
         share.requests += 1
         for unit, amount in cost.items():

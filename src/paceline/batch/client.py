@@ -201,7 +201,7 @@ class Client:
         timeout_s: The time from sending a request to the end of its answer.
         say: Takes a line for the user.
         paused: Whether nothing may be sent now.
-        group: The servers of which each request goes to the one where it can go soonest; ``None`` for none.
+        group: The servers: each request goes to the one where it can go soonest. ``None`` for no group.
 
     Attributes:
         reach: Reports addresses that cannot be reached.

@@ -13,7 +13,7 @@ SHARE: Final = 0.8
 class Deadline:
     """Keeps what is unfinished within what can be sent one by one in the time that is left.
 
-    The speed one by one is certain, that of batches is not. So batches go on while the rest could still be sent, and are
+    The speed one by one is certain, and the speed of batches is not. So batches go on while the rest could still be sent, and are
     cancelled when it only just can. Where it cannot from the start, they go on as long as they can be of use.
 
     Args:

@@ -477,7 +477,7 @@ def _seen_of_anthropic(value: dict[str, Any]) -> Seen:
 
 
 def _time_of(text: Any) -> float:
-    """Seconds since 1970 of a time as text; that of no time is late: such a batch may be any."""
+    """Seconds since 1970 of a time as text. No time counts as late, because such a batch may be any."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
@@ -488,7 +488,7 @@ class GeminiEndpoints(Endpoints):
     """``models/*:batchGenerateContent`` of a file; the run and the chunk are in the batch's display name.
 
     ai.google.dev/gemini-api/docs/batch-api and ai.google.dev/api/{batch-api,files} (2026-11), which state no limit of
-    requests; that of OpenAI is used. A batch that has expired has no results.
+    requests: OpenAI's is used. A batch that has expired has no results.
     """
 
     LINES_MAX = 50_000

@@ -220,7 +220,7 @@ def _chat(file: File) -> dict[str, Any]:
     if file.type != PDF:
         return {"type": "image_url", "image_url": {"url": file.at}}
     if file.url:
-        raise TypeError(f"{file.url[:200]!r} is a PDF file, of which chat completions take no URL: give a path")
+        raise TypeError(f"{file.url[:200]!r} is the URL of a PDF file, which chat completions do not take: give a path")
     return {"type": "file", "file": {"filename": file.name, "file_data": file.at}}
 
 
@@ -250,4 +250,4 @@ _FORMS: Final = {
     "/messages": _Form("messages", "content", _anthropic, lambda text: {"type": "text", "text": text}),
     ":generateContent": _Form("contents", "parts", _gemini, lambda text: {"text": text}),
 }
-"""By the end of the path; the forms are those of the SDKs openai 3, anthropic 2.11 and google-genai 3.4 (2026-11)."""
+"""By the end of the path; the forms are taken from the SDKs openai 3, anthropic 2.11 and google-genai 3.4 (2026-11)."""

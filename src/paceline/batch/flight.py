@@ -373,7 +373,7 @@ class Flight:
             read = len(chunk.lines) - len(reading.left)
             if read >= seen.stated:
                 return seen
-            text = f"batch {chunk.batch}: {seen.state}, with {seen.stated:,} results by the provider's count, of which {read:,} can be read"
+            text = f"batch {chunk.batch}: {seen.state}, with {seen.stated:,} results by the provider's count, and {read:,} can be read"
             if seen.state == GONE or time.monotonic() - since_s > self._time.unread_s:
                 break
             if since_s == math.inf:

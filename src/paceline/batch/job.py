@@ -240,7 +240,7 @@ class Job:
         return partial(_end, runner)
 
     def _end_s(self, journal: Journal) -> tuple[float, float] | None:
-        """The seconds of the deadline and its time: that of an unfinished run with the same deadline, or one from now."""
+        """The seconds of the deadline and its time: the time of an unfinished run with the same deadline, or one from now."""
         if self.mode != "auto" or self.deadline_s is None:
             return None
         if journal.deadline is not None and journal.deadline[0] == self.deadline_s:
@@ -301,7 +301,7 @@ class Job:
         if self.config.group is None:
             return None
         if self.config.base_url is not None:
-            raise QuotaError("group and base_url exclude each other: the addresses of a group are those of its servers")
+            raise QuotaError("group and base_url exclude each other: the servers of a group have their addresses")
         if self.mode != "sync":
             raise QuotaError(f"--mode {self.mode}: a group sends requests one by one: use --mode sync")
         found = read_group(self.config, self.config.group, self.environ)
@@ -546,7 +546,7 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | 
 
 
 def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
-    """Quotas and their sources; those of one source together."""
+    """Quotas and their sources, grouped by source."""
     parts = []
     for source, group in groupby(quotas, lambda quota: quota["source"]):
         shown = "learned from answers" if source == SourceKind.LEARNED else source

@@ -33,8 +33,8 @@ class Merged:
     """What :func:`merge` has found, in requests.
 
     Attributes:
-        requests: Those of the input.
-        answered: Those with an answer.
+        requests: The requests of the input.
+        answered: The requests with an answer.
         failed: Those whose record is a failure.
         doubtful: Records with status 200 and no result; they count as failed.
         missing: Those without a record.
@@ -98,7 +98,9 @@ def merge(
             answers += _read_output(outputs[number], number, file, index, known, merged)
             tick(f"{outputs[number]} is read")
         if answers and answers == merged.unknown:
-            raise OutputError(f"no answer in the outputs is to a request of {source}: are they those of another input?")
+            raise OutputError(
+                f"no answer in the outputs is to a request of {source}: are they outputs of another input?"
+            )
         _write(target, index, known, files, _shards(outputs), merged)
     return merged
 

@@ -52,7 +52,7 @@ class Note:
         shard: From 1 to ``shards``.
         shards: How many there are.
         state: ``running``, ``finished`` (all requests are answered or failed), ``stopped`` (by a signal) or ``failed``.
-        requests: Those of the shard.
+        requests: The requests of the shard.
         about: Whether that number is estimated.
         done: Those that are answered or failed, in this run or before.
         failed: Those that failed in this run.
@@ -220,7 +220,7 @@ def read_runs(place: notes.Notes) -> tuple[list[dict[str, Any]], int]:
 
 
 def _sum(found: Iterable[tuple[float, Note]]) -> dict[str, Any]:
-    """One run from the notes of its shards. Speed and time left are those of the shards that run: side by side."""
+    """One run from the notes of its shards. Speed and time left are about the shards that run, side by side."""
     shards: list[dict[str, Any]] = []
     for age_s, note in sorted(found, key=lambda each: each[1].shard):
         silent = note.state == RUNNING and age_s >= SILENT_S

@@ -108,7 +108,7 @@ class Offline:
         """Send everything, and write every result.
 
         Args:
-            create: Whether to create batches; otherwise those of the journal are cancelled and brought to their end.
+            create: Whether to create batches; otherwise the batches of the journal are cancelled and brought to their end.
 
         Raises:
             BadLineError: The input has changed since it was checked, or a path cannot be part of a batch.

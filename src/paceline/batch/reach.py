@@ -87,7 +87,7 @@ class Reach:
         return self._unreached(name, reason(error))
 
     def at_end(self) -> list[str]:
-        """A line for each address that cannot be reached now, or because of which requests failed."""
+        """A line for each address that cannot be reached now, or that made requests fail."""
         down = [self._unreached(name, one.why) for name, one in self._addresses.items() if one.why]
         was = [(name, one.lost) for name, one in self._addresses.items() if one.lost and not one.why]
         return down + [f"{name} could not be reached for a while{self._via}: {lost}" for name, lost in was]

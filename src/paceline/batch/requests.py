@@ -128,7 +128,7 @@ REQUIRED: Final = {
 """Fields that a provider requires, by the end of the path."""
 
 _NAMES_MODEL: Final = re.compile(r"/(?:models|deployments)/[^/:]")
-"""A path of Gemini, or an older one of Azure; its model holds, and not that of the body."""
+"""A path of Gemini, or an older one of Azure; its model holds, and not the model of the body."""
 
 
 def read_request(line: int, raw: bytes | None, provider: str | None = None) -> Request:

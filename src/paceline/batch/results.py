@@ -58,7 +58,7 @@ class Recovered:
         answered: Requests with an answer: they are not sent again.
         failed: Requests that failed: their lines are dropped, and they are sent again.
         unknown: Lines with ids that the input does not have; they are kept.
-        doubtful: Those of them whose line has status 200 and no result, or whose result was not read.
+        doubtful: The ids whose line has status 200 and no result, or whose result was not read.
         corrupt: Lines that are not answers, and were moved to the file ``aside``; with ``--repair`` the doubtful ones, too.
         torn: Whether the last line was incomplete and has been cut.
         added: Answers that the earlier run could not write here, and had saved elsewhere; they are here now.

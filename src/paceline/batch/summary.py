@@ -170,7 +170,7 @@ def since(start: dict[str, Any], pools: dict[str, Any]) -> dict[str, Any]:
 def ideal_s(pools: dict[str, Any], elapsed_s: float = 0.0) -> float:
     """The shortest time in which the limits admit what was spent: the burst at once, then each quota's rate.
 
-    A quota that restarts admits its amount once in each of its windows, of which the last one is known. A measured limit is no
+    A quota that restarts admits its amount once in each of its windows; the last one is known. A measured limit is no
     limit of the provider's, and left out. 0 where no quota was the limit: everything fitted into the bursts.
 
     Args:

@@ -145,7 +145,7 @@ def _cell(value: Any) -> Any:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value of a table is none: ``None``, nan, or those of pandas."""
+    """Whether a value of a table is none: ``None``, nan, or a missing value of pandas."""
     return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and isnan(value))
 
 

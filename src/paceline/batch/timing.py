@@ -29,8 +29,8 @@ class Timing:
         quiet_s: How long a provider may give no usable answer, before the run says so.
         lost_s: The same, before the run stops.
         unread_s: How long the results of a batch are read again that are fewer than the provider counts.
-        retry_s: Between two calls of which the first had no usable answer.
-        call_s: The longest time of one call; that of a large file.
+        retry_s: Between a call without a usable answer and the next one.
+        call_s: The longest time of one call, which a large file needs.
         cancel_s: How long cancelled batches are waited for; the providers state ten minutes.
         life_s: The age at which a batch that has not ended, or was not found, is given up: no provider's window is longer than a week.
         last_s: What the last answers of requests that are sent one by one take, beside the limits.

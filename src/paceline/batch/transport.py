@@ -55,7 +55,7 @@ NO_CONNECTION: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutE
 _OF_BODY: Final = ("content-encoding", "content-length", "transfer-encoding")
 
 Post = Callable[..., Awaitable[Any]]
-"""Sends a POST to a URL with ``headers`` and ``data``, and returns its response, of which the body is still to be read."""
+"""Sends a POST to a URL with ``headers`` and ``data``, and returns its response, whose body is still to be read."""
 
 
 class AnswerTooLargeError(Exception):
@@ -104,7 +104,7 @@ class Target:
         url: The whole URL.
         origin: Its scheme, host and port.
         key: Its host and path, as an exchange names a target.
-        others: The origins of a group, to any of which its requests can go.
+        others: The origins of a group: its requests can go to each of them.
     """
 
     url: URL

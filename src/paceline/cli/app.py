@@ -17,7 +17,7 @@ COMMANDS = {
     "exec": "run a program unchanged, with its requests paced",
     "serve": "serve the APIs of providers, with every request in a queue",
     "keys": "make and revoke the keys of the gateway's clients",
-    "init": "write a configuration to begin with, or convert that of a litellm proxy",
+    "init": "write a configuration to begin with, or convert a litellm proxy's",
     "check": "ask a provider for the limits of a key, and compare",
     "status": "show the pools of a running program, or of a store",
     "top": "the pools of a gateway or a program, live in the terminal",

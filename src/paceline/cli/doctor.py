@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from paceline.config import Config
 
 WRONG = 1
-EPILOG = """Nothing is sent to a provider, and no value of a key or password is printed. SDKs are those of the Python that runs this: use the program's. Exit codes: 0, and 1 if
+EPILOG = """Nothing is sent to a provider, and no value of a key or password is printed. SDKs are looked for in the Python that runs this: use the program's. Exit codes: 0, and 1 if
 something is wrong."""
 
 LIBRARIES: Final = ("httpx", "httpx2", "aiohttp", "requests", "urllib3", "botocore", "aiobotocore")

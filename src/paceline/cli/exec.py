@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 USAGE = 2
 LINES_MAX = 1_000
 """Of the log, that are kept while the program runs; more are shown at once."""
-EPILOG = """The exit code is that of the command; 2 if a setting is invalid, 126 or 127 if the command cannot be started, 125 with --strict."""
+EPILOG = """The exit code is the command's; 2 if a setting is invalid, 126 or 127 if the command cannot be started, 125 with --strict."""
 
 
 @click.command(
@@ -33,7 +33,7 @@ EPILOG = """The exit code is that of the command; 2 if a setting is invalid, 126
 )
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENTS]...")
 @options.CONFIG
-@click.option("--provider", help="The provider, and that of hosts that do not show theirs (a gateway).")
+@click.option("--provider", help="The provider, also of hosts that do not show theirs (a gateway).")
 @options.TIER
 @options.LIMIT
 @options.RPM
@@ -58,7 +58,7 @@ def command(
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Run COMMAND with its requests paced: those of all its Python processes, and through a gateway those of other programs."""
+    """Run COMMAND with its requests paced: in all its Python processes, and for other programs through a gateway."""
     from paceline.config import Config, parse_limit
     from paceline.launcher.command import FORCE, StartError, run
     from paceline.launcher.kind import is_python

@@ -253,7 +253,7 @@ def _makers(work: Work) -> set[str]:
 
 
 def _unmatched(limits: Collection[str], models: Iterable[str]) -> list[str]:
-    """The names of ``limits`` that are those of no model."""
+    """The names of ``limits`` that no model has."""
     from paceline.providers.registry import maker
 
     full = {name if "/" in name else f"{maker(name)}/{name}" for name in models}

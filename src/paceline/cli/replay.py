@@ -76,7 +76,7 @@ def command(
         variants = [{"variant": name, **plan.record(one)} for name, one in plans.items()]
         click.echo(json.dumps({"log": {**recorded, "notes": read.notes}, "replays": variants}))
         return
-    said = f"{read.form}: {len(log):,} in {plan.in_words(took_s)}, of which the provider refused {refused:,} and {failed:,} failed"
+    said = f"{read.form}: {len(log):,} in {plan.in_words(took_s)}, {refused:,} refused by the provider and {failed:,} failed"
     if len(log) == CALLS_MAX:
         said += f"; no more than {CALLS_MAX:,} are replayed, the first ones of the file"
     click.echo("\n".join([said, *read.notes]), err=True)

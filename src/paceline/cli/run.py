@@ -32,7 +32,7 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
 )
 @options.BASE_URL
 @click.option("--provider", help="The provider; by address or format when not given.")
-@click.option("--group", help="The group of servers in the configuration of which each request goes to the soonest.")
+@click.option("--group", help="A group of servers in the configuration: each request goes to the soonest.")
 @options.TIER
 @options.LIMIT
 @options.RPM

@@ -160,7 +160,7 @@ def _greeting(address: str, settings: Settings, upstreams: Any) -> Iterator[str]
     else:
         base = "/v1" if native is not None else "/openai/v1"
         yield f"in place of the provider's address: OPENAI_BASE_URL={address}{base}"
-    none = "none, so that those of the clients are passed on"
+    none = "none, so that the clients' keys are passed on"
     if Keys(settings.keys):
         first = next(one for _, one in upstreams.items())
         none = f"none, and the keys of clients are not theirs: every request is refused; set {first.provider.key_env}"

@@ -201,7 +201,7 @@ class Config:
         return config
 
     def updated(self, said: Said) -> Self:
-        """These settings with those of one source in their place."""
+        """These settings, replaced by what one source says."""
         changed: dict[str, Any] = {BREAKER: self.breaker, "origins": dict(self.origins)}
         for name in (LIMITS, JOINT, CONCURRENCY, LANES, *TABLES, "priorities", "retry"):
             changed[name] = dict(getattr(self, name))

@@ -1,6 +1,6 @@
 """The configuration of a litellm proxy as settings, and what of it has no counterpart.
 
-The names are those of litellm's documentation of ``config.yaml`` and of ``Router`` (docs.litellm.ai, 2026-11).
+The names are taken from litellm's documentation of ``config.yaml`` and of ``Router`` (docs.litellm.ai, 2026-11).
 """
 
 from __future__ import annotations
@@ -163,7 +163,9 @@ class _Conversion:
         if known is not None and urlsplit(root).hostname in known.hosts:
             root = ""
         if provider == "azure" and not urlsplit(root).path:
-            root += "/openai"  # requests are those of Azure's API /openai/v1, as litellm's clients send no deployments in paths
+            root += (
+                "/openai"  # requests go to Azure's API /openai/v1, as litellm's clients send no deployments in paths
+            )
         variable = key.removeprefix(VARIABLE) if key.startswith(VARIABLE) else ""
         usual = known.key_env if known is not None else f"{_slug(provider)}_API_KEY".upper()
         if key and not variable:
@@ -209,7 +211,7 @@ class _Conversion:
             self._top["breaker"] = breaker
             self._lose(
                 "router_settings",
-                "allowed_fails, cooldown_time: the breaker counts failures in a row at a host, litellm those of a minute at a deployment",
+                "allowed_fails, cooldown_time: the breaker counts failures in a row at a host, litellm the failures of a minute at a deployment",
             )
         timeout_s = _amount(router.get("timeout"))
         if timeout_s:

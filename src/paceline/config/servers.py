@@ -88,7 +88,7 @@ class ServerGroup:
 
 
 def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
-    """The server ``name`` of ``config``; one that is not set is that of the provider with this name.
+    """The server ``name`` of ``config``; one that is not set is the server of the provider with this name.
 
     Raises:
         QuotaError: It has no address, or its key is missing or malformed.

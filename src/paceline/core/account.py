@@ -51,5 +51,5 @@ class Account:
             self.tracker.meter = meter
 
     def with_meter(self, meter: Meter) -> Account:
-        """The same limit with another meter, of which nothing has been spent and learned."""
+        """The same limit with another meter, from which nothing has been spent and learned."""
         return Account(meter, self.name, self.source, self.given, self.refused_above)

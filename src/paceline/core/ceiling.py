@@ -51,7 +51,7 @@ class CeilingTracker:
         self.climbed_ns = 0
 
     def forget(self) -> None:
-        """End the present measurement: the rate or the rule has changed, or the refill is that of a counter."""
+        """End the present measurement: the rate or the rule has changed, or the refill is a counter's."""
         self._first = None
 
     @property

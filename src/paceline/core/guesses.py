@@ -181,7 +181,7 @@ class Guesses:
         return max(used * 3 // 4 if unconfirmed else min(used, m.quota.amount), 1.0)
 
     def found_slots(self, index: int) -> None:
-        """Raise the slots at ``index`` by one at a time: a refusal has named their number, which may be that of a bad minute."""
+        """Raise the slots at ``index`` by one at a time: a refusal has named their number, which a bad minute may have lowered."""
         self.tested[index] = Guess(Kind.FOUND, SLOTS_MAX)
 
     def stalled(self, now_ns: int, amounts: list[float]) -> None:

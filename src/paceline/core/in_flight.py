@@ -24,7 +24,7 @@ WITNESSES = 3
 because one empty bucket also refuses several attempts in a row."""
 
 RECENT_N = 50
-"""The largest number in flight that was admitted is that of the last 50 to 100 attempts. An older one may be from before a
+"""The largest number in flight that was admitted is looked for in the last 50 to 100 attempts. An older one may be from before a
 change at the provider."""
 
 FULL_N, FULL_MAX_N = 4, 120
@@ -77,7 +77,7 @@ class InFlightBound:
         cut_count: How many attempts had been sent when a refusal last changed it.
         row: How many refusals in a row have lowered it: no attempt that filled it was admitted between them.
         refusal_delay: After which time an attempt is admitted.
-        pending: The attempts since the oldest one that is neither refused nor admitted: those of 2 s at most.
+        pending: The attempts since the oldest one that is neither refused nor admitted: of 2 s at most.
     """
 
     __slots__ = (

@@ -374,7 +374,7 @@ class Ledger:
         return 1.0 if quota.part(self.usable) is quota else self.usable
 
     def whole(self, index: int) -> Quota:
-        """The limit of which the quota at ``index`` is the usable part."""
+        """The limit whose usable part the quota at ``index`` is."""
         quota = self.accounts[index].meter.quota
         return quota.part(1 / self.share_of(quota))
 

@@ -89,7 +89,7 @@ class FoundMeter(Meter, Generic[T]):
         return None
 
     def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
-        """A stated amount is that of another quota."""
+        """A stated amount is about another quota."""
 
 
 class RateMeter(FoundMeter[RateNote]):

@@ -784,7 +784,7 @@ class Exact(Meter):
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
         self._forget(now_ns)
         amount, total = self.quota.amount, ahead + cost
-        periods = max(ceil(total / amount - TINY) - 1, 0)  # in each of which the whole amount goes
+        periods = max(ceil(total / amount - TINY) - 1, 0)  # the whole amount goes in each of them
         later_ns, over = periods * self.period_ns, self.used + total - (periods + 1) * amount
         for at_ns, charged in zip(self.instants, self.amounts, strict=True):
             if over <= TINY:
@@ -868,7 +868,7 @@ class Window(Meter):
         start_ns: When the present window began.
         stop_ns: When it ends.
         used: What is used of it.
-        ahead_ns: How far the clock by which it restarts, that of the store, is ahead of the clock of its caller.
+        ahead_ns: How far the store's clock, by which it restarts, is ahead of the clock of its caller.
     """
 
     __slots__ = ("ahead_ns", "period_ns", "start_ns", "stop_ns", "used")

@@ -350,7 +350,7 @@ class Pool:
             self._stop.begin(now_ns, reservation.granted_ns, f"{why}{code}", stop_s)
 
     def row(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> Row | None:
-        """The refusals of the pool in a row, with that of ``reservation``, which comes now; see :meth:`Progress.row`."""
+        """The refusals of the pool in a row, with the one of ``reservation``, which comes now; see :meth:`Progress.row`."""
         row = self.progress.row(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
         if row is None or not self.capacity.paces(now_ns, reservation, refusal):
             return row

@@ -166,7 +166,7 @@ class Rows:
         return Row(number + new, long, lasted_ns / NS, self._longest_ns / NS, self._total + 1)
 
     def _presumed(self, now_ns: int, sent_ns: int, in_flight_ns: Sequence[int]) -> list[int]:
-        """Those of the attempts in flight that are admitted, when an attempt that was sent at ``sent_ns`` is refused now."""
+        """The attempts in flight that are admitted, when an attempt that was sent at ``sent_ns`` is refused now."""
         refused_in_ns = max(self._slowest_ns, now_ns - sent_ns, REFUSED_IN_NS)
         return [at_ns for at_ns in in_flight_ns if at_ns <= now_ns - min(2 * refused_in_ns, PROBE_NS)]
 
@@ -224,7 +224,7 @@ class Progress:
 
 
 def is_believed(refusal: Refusal) -> bool:
-    """Whether the wait that a refusal states is obeyed without a test: it is short, or that of a named quota."""
+    """Whether the wait that a refusal states is obeyed without a test: it is short, or about a named quota."""
     return (refusal.retry_after_s or 0.0) <= max(LONG_WAIT_S, NAMED_PART * (refusal.period_s or 0.0))
 
 

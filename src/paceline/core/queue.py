@@ -1,6 +1,6 @@
 """The order in which the requests of a pool go: lanes with weights and priorities, and deadlines.
 
-Inside a lane the order is that of arrival: a large request is never overtaken by small ones behind it. Requests whose
+Inside a lane requests go in the order of arrival: a large request is never overtaken by small ones behind it. Requests whose
 prompts are still cached are the exception: they go before the others, in the order in which their cached prompts are lost.
 An eighth of the rate of the lane goes in the order of arrival all the same. Between lanes, a higher priority
 always goes first. Among the lanes of one priority the order is start-time fair queueing:
@@ -94,7 +94,7 @@ class Lanes(dict[LaneName, LaneSpec]):
 
 
 GONE_MAX = 64
-"""How many deadlines are kept beyond twice the waiters: those of other requests are removed in bulk."""
+"""How many deadlines are kept beyond twice the waiters: deadlines of requests that have gone are removed in bulk."""
 
 
 OVERTAKING = 7.0

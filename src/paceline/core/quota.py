@@ -130,7 +130,7 @@ class Quota:
 
     @property
     def is_long(self) -> bool:
-        """Whether its period is longer than 10 minutes: that of an hour, a day or a month."""
+        """Whether its period is longer than 10 minutes: an hour, a day or a month."""
         return self.period_s > LONG_S
 
     @property

@@ -89,7 +89,7 @@ class Readings:
         """Whether a quota may be added for a reading that is about no listed one, by the basis of its period.
 
         One with a proved period must be the only one on its unit, or readings must agree about the period: some readings of
-        a counter look like those of a bucket with another period. A quota with an assumed period is not added.
+        a counter look like a bucket's with another period. A quota with an assumed period is not added.
         """
         if reading.period_s is None or reading.basis is Basis.STATED:
             return True

@@ -40,7 +40,7 @@ class Refill:
     period, and of a bucket that is smaller than the limit have none. The longest reset of a counter is its period.
 
     Attributes:
-        sure: Whether the readings so far are those of a bucket with one period.
+        sure: Whether the readings so far come from a bucket with one period.
     """
 
     __slots__ = (
@@ -63,7 +63,7 @@ class Refill:
 
     @property
     def is_counter(self) -> bool:
-        """Whether the present series of readings is that of no bucket."""
+        """Whether no bucket can give the present series of readings."""
         return self._most_s > LONGER_PERIOD * self._least_s
 
     def learn_bucket_period(self, reading: Reading) -> float | None:

@@ -21,7 +21,7 @@ LOWERED = 2
 """The rate of a stated limit is measured after so many refusals that have lowered it."""
 
 FULL = 0.9
-"""A refusal that states no number and no wait refutes a limit of which more than this share was left."""
+"""A refusal that states no number and no wait refutes a limit if more than this share of it was left."""
 
 
 class Refusals:
@@ -121,7 +121,7 @@ class Refusals:
     ) -> bool:
         """Measure the rate of a quota in place of its ceiling, if refusals have lowered that more than once; whether it begins now.
 
-        The first lower ceiling should have been that of the provider. Either its rate falls, or it refuses by chance.
+        The first lower ceiling should have been the provider's. Either its rate falls, or it refuses by chance.
         """
         unit = self._accounts[index].unit
         if tracker.lowered < LOWERED or refusal.kind is not RefusalKind.RATE or refusal.limit is not None:
@@ -158,7 +158,7 @@ class Refusals:
         return 1 - m.lack(now_ns) / m.size if m.size else 0.0
 
     def _shows_another(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
-        """Whether a refusal that states no limit shows that the one at ``index`` is not that of the provider.
+        """Whether a refusal that states no limit shows that the one at ``index`` is not the provider's.
 
         Next to nothing of it was used, so another limit holds, which neither the user nor an answer states. So it does
         without an index: there are slots only, or quotas of a day. A stated wait is enough for a counter that others have
@@ -184,12 +184,12 @@ class Refusals:
         """What was admitted lately of the unit that a refusal is about, and since when, if a quota has counted it."""
         index = self._corrections.index_of(refusal.unit or REQUESTS, refusal.period_s)
         tracker = None if index is None else self._accounts[index].tracker
-        if index is None or tracker is None or self._corrections.shared:  # which has counted those of all processes
+        if index is None or tracker is None or self._corrections.shared:  # which has counted the costs of all processes
             return None
         return tracker.used_lately(now_ns, self._accounts[index].spent)
 
     def _ample(self, reservation: Reservation) -> set[int]:
-        """The quotas of which the provider had enough for an attempt, by the headers of its answer."""
+        """The quotas that had enough left at the provider for an attempt, by the headers of its answer."""
         amounts = dict(enumerate(reservation.amounts))
         return {i for i, left in self._readings.shown(reservation).items() if left > amounts.get(i, 0.0)}
 

@@ -14,7 +14,7 @@ LEAST_NS = 5 * ROUNDED_NS
 """A shorter reset is no instant to wait for: the rounding is too large a part of it."""
 
 JUMP = 0.5
-"""An instant that moves by this part of the longest reset is that of the next restart. The reset of a trailing period moves by less."""
+"""An instant that moves by this part of the longest reset is about the next restart. The reset of a trailing period moves by less."""
 
 
 class Named(Enum):

@@ -185,7 +185,7 @@ class Reservation:
         amounts: What was charged, one number per account: less than ``cost`` where the request is larger than a quota. Quotas
             are only ever appended to a ledger, so an older reservation has amounts for the first of them.
         marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per account. Where a store has charged the
-            quotas there are none, or only those of measured limits.
+            quotas there are none, or only marks of measured limits.
         notes: The :class:`Note <paceline.core.tracker.Note>` of each account, or ``None``, with which ``Learning`` compares the
             answer; empty: nothing is learned from its settlement.
         granted_ns: The instant of the grant; of the last one, where the request passes several pools. Learning takes it for the
@@ -354,7 +354,7 @@ class Reading:
         resolution: ``remaining`` is rounded to a multiple of this.
         reset_resolution_s: ``reset_s`` is rounded to a multiple of this.
         basis: How ``period_s`` is known.
-        reset_number: A reset of which it is unknown what it is about, or in which unit; ``reset_s`` is missing then.
+        reset_number: A reset whose subject or unit is unknown; ``reset_s`` is missing then.
     """
 
     unit: str

@@ -41,15 +41,15 @@ QUANTISED_MARGIN = 0.9
 """A quota whose ``remaining + reset x rate`` is below this share of the burst is a smaller bucket."""
 
 COUNTER_PART, COUNTER_NS = 20, 2 * NS
-"""A bucket asks to wait until it has refilled the refused amount. A refusal is that of a counter if it asks to wait longer, by
+"""A bucket asks to wait until it has refilled the refused amount. A refusal is a counter's if it asks to wait longer, by
 more than the refill of one part in ``COUNTER_PART`` of the burst and ``COUNTER_NS`` together."""
 
 EPOCHS_MAX = 1_000_000
 """How far the epoch moves when the store begins a new shared ledger. A new one counts its epochs from 0, and none of them may
-equal that of an older note. A shared ledger has fewer changes of rate and rule in its life."""
+equal the epoch of an older note. A shared ledger has fewer changes of rate and rule in its life."""
 
 LARGE_CUT = 0.6
-"""A ceiling that falls below this part of itself was not that of the provider; the next one is nearly, where a limit is the reason."""
+"""A ceiling that falls below this part of itself was not the provider's; the next one is nearly, where a limit is the reason."""
 
 
 class Note(NamedTuple):
@@ -98,7 +98,7 @@ class QuotaTracker:
         meter: The meter of its account, which replaces it (``Account.replace_meter``).
         charged: The sum of all charges.
         shifted_ns: The sum of the corrections of the level within this epoch, by which older notes are brought up to date.
-            Those of :meth:`take_level` and :meth:`gain` do not count: they come with a new epoch.
+            Corrections by :meth:`take_level` and :meth:`gain` do not count: they come with a new epoch.
         about_ns: Attempts that were sent within this time of each other may reach the server in the other order.
         refused_amount: The sum of the charges of refused attempts.
         refused_ns: When the last refusal came.
@@ -107,7 +107,7 @@ class QuotaTracker:
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
         refill: What readings have shown about the refill.
         restarts: What readings have shown about the restarts.
-        stated_period_s: The period that the limits of answers are about; ``None`` for that of the quota.
+        stated_period_s: The period that the limits of answers are about; ``None`` for the quota's own.
     """
 
     __slots__ = (
@@ -342,7 +342,7 @@ class QuotaTracker:
         return lack + after, lack + since if self.meter.quota.unit == REQUESTS else math.inf
 
     def admitted_since(self, since_ns: int, spent: float) -> float:
-        """What this pool has used since an instant: its true costs, without those of refused attempts. ``spent``: as in the account."""
+        """What this pool has used since an instant: its true costs, without refused attempts. ``spent``: as in the account."""
         before = bisect_right(self._slices, (since_ns, 0.0)) - 1
         return spent - self.refused_amount - (self._slices[before][1] if before >= 0 else 0.0)
 

@@ -40,7 +40,7 @@ class Journal(Protocol):
     """The values by key, as a map uses them.
 
     Attributes:
-        has_kept: Whether it has kept a value: those of this function are of a kind that it can keep.
+        has_kept: Whether it has kept a value: this function returns what it can keep.
     """
 
     has_kept: bool

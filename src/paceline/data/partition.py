@@ -237,7 +237,7 @@ def _checked(place: object, what: str, write: str) -> str:
 
 
 _current: list[_Process] = []
-"""That of this process is the last one. Those of its parents stay as they are: their connections are the parents'."""
+"""The last one is this process's. The parents' stay as they are, because their connections are the parents'."""
 _making = threading.Lock()
 
 

@@ -1,4 +1,4 @@
-"""Where the journal of several processes is: the Redis of their quotas, for any machines, or a SQLite file, for those of one.
+"""Where the journal of several processes is: the Redis of their quotas, for any machines, or a SQLite file, for the processes of one.
 
 Both keep entries by key, and claims: a key is claimed by the process that pays for its entry, until the entry is there.
 """

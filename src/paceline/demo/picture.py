@@ -1,7 +1,8 @@
-"""The picture at the end: admitted and refused requests per second, both halves over the same time axis."""
+"""The picture at the end: admitted requests and refusals per second, both halves over the same time axis."""
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def draw(halves: tuple[Half, Half], rate: float, stem: Path) -> list[Path]:
             figure.text(
                 x, 0.893, f"\u2501 {half.title}: {_outcome(half)}", color=colour, fontsize=12.5, fontweight="bold"
             )
-        figure.subplots_adjust(left=0.05, right=0.985, top=0.82, bottom=0.09, hspace=0.26)
+        figure.subplots_adjust(left=0.06, right=0.985, top=0.82, bottom=0.09, hspace=0.26)
         files = [stem.with_name(stem.name + suffix) for suffix in (".svg", ".png")]
         for file in files:
             figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
@@ -59,23 +60,22 @@ def title(halves: tuple[Half, Half]) -> str:
 
 
 def _admitted(axes: Axes, halves: tuple[Half, Half], rate: float) -> None:
-    top = 4 * rate
-    lines = [[admitted for admitted, _ in half.timeline()] for half in halves]
-    axes.stairs(lines[1], color=COLOURS[1], fill=True, alpha=0.16, linewidth=0)
-    for heights, colour in zip(lines, COLOURS, strict=True):
-        axes.stairs(heights, color=colour, linewidth=2.2, baseline=None)
-    axes.axhline(rate, color=INK, linestyle=(0, (5, 3)), linewidth=1.2, zorder=5)
-    axes.text(0.995, rate + 0.03 * top, f"allowed: {rate:g}", ha="right", transform=axes.get_yaxis_transform())
-    axes.set_ylim(0, top)
-    peak = max(max(heights, default=0) for heights in lines)
-    if peak > top:
-        # The end of the longer opening burst, in seconds.
-        end = max(next((s for s, height in enumerate(heights) if height < top), len(heights)) for heights in lines)
-        axes.annotate(
-            f"the opening burst:\na minute's worth,\nup to {peak:,} a second", xy=(end, 0.75 * top), xytext=(end + 1.2, 0.75 * top),
-            va="center", arrowprops={"arrowstyle": "->", "color": INK},
-        )  # fmt: skip
-    _dress(axes, "admitted per second")
+    """All that was admitted so far, below what the limit allows: the first minute's amount at once, then ``rate`` a second."""
+    lines = [list(accumulate((admitted for admitted, _ in half.timeline()), initial=0)) for half in halves]
+    end = max(len(line) for line in lines) - 1
+    axes.plot([0, end], [60 * rate, (60 + end) * rate], color=INK, linestyle=(0, (5, 3)), linewidth=1.2, zorder=5)
+    for line, colour in zip(lines, COLOURS, strict=True):
+        axes.plot(line, color=colour, linewidth=2.2)
+    axes.fill_between(range(len(lines[1])), lines[1], color=COLOURS[1], alpha=0.16, linewidth=0)
+    axes.annotate(
+        f"allowed: {60 * rate:,.0f} at once, then {rate:g} a second",
+        xy=(0.985, 0.06),
+        xycoords="axes fraction",
+        ha="right",
+    )
+    axes.set_ylim(0, max(halves[1].requests, *(line[-1] for line in lines)) * 1.1)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    _dress(axes, "admitted since the start (dashed: allowed)")
 
 
 def _outcome(half: Half) -> str:

@@ -102,7 +102,7 @@ class App:
         return self._epoch + time.monotonic() + self._ahead_s
 
     def tally(self) -> dict[str, Any]:
-        """The counts of :meth:`World.tally`, and under ``batches`` those of :meth:`Batches.tally`."""
+        """The counts of :meth:`World.tally`, and under ``batches`` the counts of :meth:`Batches.tally`."""
         batches = self.batches.tally(self.now())
         return self.world.tally() | {"batches": batches}
 

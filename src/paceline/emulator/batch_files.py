@@ -60,7 +60,7 @@ class File:
             yield from self.lines()
 
     def size(self) -> int:
-        """Bytes of the content; that of results is written once to know it."""
+        """Bytes of the content; results are written once to know it."""
         if self.length < 0:
             self.length = sum(map(len, self.pieces()))
         return self.length

@@ -28,7 +28,7 @@ _STATES = {
     "completed": "SUCCEEDED", "failed": "FAILED", "expired": "EXPIRED", "cancelled": "CANCELLED",
 }  # fmt: skip
 _CODES = {400: 3, 404: 5, 500: 13}
-"""Those of gRPC, by HTTP status."""
+"""The codes of gRPC, by HTTP status."""
 
 _MOST_STARTED = 1_000
 """Uploads that have begun and are not complete."""

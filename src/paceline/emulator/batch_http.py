@@ -1,7 +1,7 @@
 """The Batch APIs of OpenAI (also for Azure and Groq), Mistral, Together and Anthropic over HTTP.
 
 Shapes follow the types of the SDKs ``openai`` 3, ``anthropic`` 2 and ``together`` 3, and the providers' documentation (2026-11); Mistral's are
-those of docs.mistral.ai/capabilities/batch and of its public API description (2026-11).
+taken from docs.mistral.ai/capabilities/batch and from its public API description (2026-11).
 """
 
 from __future__ import annotations

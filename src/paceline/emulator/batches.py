@@ -76,7 +76,7 @@ class Batch:
         serial: Its number, from 1.
         style: ``openai``, ``mistral``, ``together``, ``gemini`` or ``anthropic``.
         entries: The requests, in the order of the input.
-        model: The model of the queue; that of the first request.
+        model: The model of the queue, which the first request has.
         about: What the client said beside the requests: endpoint, metadata, the input file.
         created_s: The time of creation.
         expires_s: The time of expiry.
@@ -142,7 +142,7 @@ class Batches:
     """All batches of a provider.
 
     Args:
-        settings: The provider's properties; those of its batches are in ``settings.batches``.
+        settings: The provider's properties; ``settings.batches`` has the properties of its batches.
         answers: The number of answers to each custom id, by batch and one by one together.
         knows: Whether the provider has a model.
     """

@@ -153,5 +153,5 @@ def _time_to_supply(rates: list[tuple[float, float]], start: float, amount: floa
 
 
 def slowest(times: Iterable[float | None]) -> float | None:
-    """The longest time, that of the quota that binds; ``None`` without any."""
+    """The longest time: of the quota that binds. ``None`` without any."""
     return max((time for time in times if time is not None), default=None)

@@ -385,7 +385,7 @@ class Gateway:
     def _request(
         self, scope: Event, given: str, upstream: Upstream, path: str, query: str, body: bytes, *, renamed: bool
     ) -> Relayed:
-        """The request as it is sent; ``renamed``: its body is not encoded as that of the client."""
+        """The request as it is sent; ``renamed``: its body is not encoded as the client's."""
         sent = forwarded(scope["headers"], _DROPPED | {b"content-encoding"} if renamed else _DROPPED)
         sent += [(name, readable(value)) for name, value in scope["headers"] if name == b"accept-encoding"]
         if upstream.key:

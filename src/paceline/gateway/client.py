@@ -65,7 +65,7 @@ class InvalidAnswerError(aiohttp.ClientPayloadError):
 
 
 class Fetched(Protocol):
-    """An answer of which the body is still to be read."""
+    """An answer whose body is still to be read."""
 
     status: int
     headers: Headers
@@ -88,7 +88,7 @@ class Client(Protocol):
             upstream: The server.
             method: The method.
             path: The path there and the query, encoded.
-            headers: The headers, without those of the connection.
+            headers: The headers, without the connection's own.
             body: The body; empty for none.
         """
 

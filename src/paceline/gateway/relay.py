@@ -115,7 +115,7 @@ class Reply:
         self._tap = tap
 
     def decode(self) -> None:
-        """Remove the encoding of the body: the client has another head than that of this answer."""
+        """Remove the encoding of the body: the client has another head than this answer's."""
         self._decode = decoder({"content-encoding": self._header(b"content-encoding").decode("latin-1")})
         if self._decode is not None:
             self.headers = [pair for pair in self.headers if pair[0] not in (b"content-encoding", b"content-length")]

@@ -46,7 +46,7 @@ HEADERS_MAX: Final = 256
 """Headers of a request."""
 
 WRITE_S: Final = 60.0
-"""The longest time in which a client takes nothing of an answer of which more than 64 kB are ready."""
+"""The longest time in which a client takes nothing of an answer with more than 64 kB ready."""
 
 KEEP_S: Final = 75
 """How long a connection is kept that has no request."""
@@ -80,7 +80,7 @@ class Settings:
 
     Attributes:
         host: The address at which it listens.
-        servers: The settings of the servers, where they are not those of ``config``.
+        servers: The settings of the servers, where they differ from ``config``.
         folder: Where several processes have their files, by which they find each other.
         stop_s: How long requests in flight may go on after a signal.
     """

@@ -44,7 +44,7 @@ class Upstream:
         name: The first part of its paths in the gateway.
         provider: The provider whose API it has.
         root: Its scheme, host and port, and the path above all of its paths, without a slash at the end.
-        key: The key that the gateway sends; empty: that of the client is passed on.
+        key: The key that the gateway sends; empty: the client's key is passed on.
         key_env: The variable of the key.
         proxy: The URL of the proxy on the way, from the usual variables (``HTTPS_PROXY``, ``NO_PROXY``).
         models: Its names of models, by those that requests to its group have.
@@ -72,7 +72,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where requests go: a server, or the members of a group, of which ``choice`` chooses one for each request."""
+    """Where requests go: a server, or the members of a group: ``choice`` chooses one for each request."""
 
     name: str
     members: tuple[Upstream, ...]
@@ -82,7 +82,7 @@ class Place:
 class Upstreams(Mapping[str, Upstream]):
     """The servers of a gateway by name, and the groups of them.
 
-    They are those of the setting ``upstreams``; without it, every provider whose server has one usual address.
+    They are taken from the setting ``upstreams``; without it, every provider whose server has one usual address.
 
     Args:
         config: The settings.

@@ -20,7 +20,7 @@ NOTES_FROM_S: Final = 30.0
 balancers close what is quiet for 60 s (nginx, AWS ALB; 2026-11)."""
 
 NOTES_EVERY_S: Final = 15.0
-"""The time between two notes then, of which a proxy with 30 s passes one in time."""
+"""The time between two notes then: a proxy with a limit of 30 s passes one in time."""
 
 PLACE_S: Final = 60.0
 """How long a place is kept after its connection has closed."""
@@ -36,7 +36,7 @@ PATIENCE_MIN_S: Final = 60.0
 
 _HEAD_S: Final = 300.0
 """The time without a head after which the ``fetch`` of Node gives up (302 s under openai 6.49, @anthropic-ai/sdk 1.14 and Vercel's
-ai 6.0), and that of Bun."""
+ai 6.0), and the ``fetch`` of Bun."""
 
 _PATIENCE: Final = ((b"claude-cli/", 300.0), (b"runtime/node", _HEAD_S), (b"runtime/bun", _HEAD_S))
 """Parts of the header ``user-agent``, and when these clients give up: Claude Code after 285 to 315 s, Vercel's SDK as its runtime
@@ -148,7 +148,7 @@ class Held:
     Args:
         exchange: Its exchange.
         requests: The request to each server that may answer it.
-        identify: Returns its identity; ``None`` for one of which no place is kept.
+        identify: Returns its identity; ``None`` for one without a place.
 
     Attributes:
         parts: Its body, as it is counted, while no client is connected.

@@ -53,7 +53,7 @@ class ImportWatch(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             load(module)
-            if module.__name__ != fullname:  # a loader of many modules, as that of a zip file
+            if module.__name__ != fullname:  # a loader of many modules, as of a zip file
                 return
             self._actions[fullname](module)
 

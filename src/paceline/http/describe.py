@@ -86,7 +86,7 @@ class Metered:
             refused(self.prompt, refusal, self.scheduler.now_ns())
 
     def known(self, usage: Usage) -> Cost:
-        """What ``usage``, of which the output is not known yet, will be charged in the units that no output changes."""
+        """What ``usage``, whose output is not known yet, will be charged in the units that no output changes."""
         charged = self.provider.charged(self.call, usage)
         more = self.provider.charged(self.call, replace(usage, output_tokens=usage.output_tokens + BOOKED_MAX))
         return {unit: amount for unit, amount in charged.items() if more[unit] == amount}
@@ -171,7 +171,7 @@ def body_of(content: bytes) -> dict[str, Any]:
 # An unknown host: a proxy, a gateway, a server of the user's own, or a service that has nothing to do with LLMs.
 
 INPUTS: Final = ("messages", "input", "prompt", "contents", "texts", "documents")
-"""Fields of which an LLM's request has one."""
+"""Fields: an LLM's request has one of them."""
 
 
 _BY_PATH: Final = ("gemini", "bedrock")
@@ -196,7 +196,7 @@ def provider_guessed(
 def describe_guessed(pacer: Pacer, guess: Any, host: str, path: str, content: bytes, *, named: bool) -> Metered | None:
     """Describe a request to an unknown host, in the dialect of ``guess``.
 
-    Its pool is that of ``guess`` if the user has ``named`` this provider or given quotas for it. Otherwise it is named by
+    Its pool is the one of ``guess`` if the user has ``named`` this provider or given quotas for it. Otherwise it is named by
     host and model, because the published limits of a provider do not hold at another host.
 
     Returns:

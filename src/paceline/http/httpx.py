@@ -280,7 +280,7 @@ def installed_libraries() -> list[Any]:
 
 
 def library_of(cls: type, *bases: str) -> Any | None:
-    """The loaded library, httpx2 or httpx, of which ``cls`` is one of the classes ``bases`` or a subclass of one."""
+    """The loaded library, httpx2 or httpx, that has ``cls`` among its classes ``bases`` or their subclasses."""
     for name in LIBRARIES:
         library = sys.modules.get(name)
         if library is not None and issubclass(cls, tuple(getattr(library, base) for base in bases)):

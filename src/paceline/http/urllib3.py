@@ -240,7 +240,7 @@ def tap_response(response: Any, headers: Mapping[str, str], tap: Tap) -> None:
 
 
 class _Thread(threading.local):
-    """The request of which this thread sends an attempt."""
+    """The request whose attempt this thread sends."""
 
     request: _Urllib3 | None = None
 
@@ -320,7 +320,7 @@ class _Whole(io.BytesIO):
 
 
 class _Ahead:
-    """The source of a response of which the beginning was read ahead."""
+    """The source of a response whose beginning was read ahead."""
 
     def __init__(self, read: bytes, inner: Any, *, ended: bool) -> None:
         self._read, self._inner, self._ended = read, inner, ended

@@ -19,7 +19,7 @@ def instrument(limiter: Limiter, *, provider: str | None = None) -> ExitStack:
     """Pace every ``dspy.LM`` of this process, sync, async and streamed, whether made before this call or after it.
 
     dspy has at most 100 connections for each LM, so a request with a permit can still wait for a connection. Requests
-    are paced, observed, retried and settled like those of any other client. Give each ``dspy.LM`` ``num_retries=0``: it
+    are paced, observed, retried and settled as for any other client. Give each ``dspy.LM`` ``num_retries=0``: it
     also repeats requests that paceline has refused, though nothing is sent then. The latest call, of this function or of
     ``paceline.instrument()``, determines the limiter; nothing is charged twice.
 

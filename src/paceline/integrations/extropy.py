@@ -101,7 +101,7 @@ class ExtropyLimiter:
         pivotal: The model of the first pass, e.g. ``openai/gpt-5``; also named ``strong``.
         routine: The model of the second pass, also named ``fast``; both passes share one role if it is ``None`` or the
             same model.
-        tier: The tier of the account, for both models; by default that of the limiter.
+        tier: The tier of the account, for both models; by default the limiter's.
         rpm_override: Requests per minute of the pivotal model.
         tpm_override: Tokens per minute of the pivotal model, input and output together.
 

@@ -32,7 +32,7 @@ class PacelineHooks(_flatmachines.MachineHooks):  # type: ignore[misc,name-defin
 
     Register them, and name them at the states that call a model: ``registry.register("lanes", lambda: hooks)``, and
     ``hooks: lanes`` in the machine. One object serves every machine. A state that is not named, and a machine without
-    hooks, stay in the lane outside: that of the parent state, or of :func:`paceline.lane`.
+    hooks, stay in the lane outside: the lane of the parent state, or of :func:`paceline.lane`.
 
     Args:
         lanes: By the state's name: the lane's name, with the limiter's settings or the default ones, or a

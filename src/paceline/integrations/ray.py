@@ -294,7 +294,7 @@ class Actor:
             self._opened = opened.pop_all()
 
     def _providers(self) -> Iterator[str]:
-        """The providers that rows may use: the one that is set, or those of both formats that have a key.
+        """The providers that rows may use: the one that is set, or each provider of the two formats that has a key.
 
         Raises:
             QuotaError: There is no key.

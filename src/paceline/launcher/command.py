@@ -64,7 +64,7 @@ def run(
         hint: What to do if nothing was paced, or why there is no gateway.
 
     Returns:
-        The exit code: that of the command, or 128 and the number of the signal that ended it. It is ``NOT_PACED`` if
+        The exit code of the command, or 128 and the number of the signal that ended it. It is ``NOT_PACED`` if
         ``strict``, the code would be 0, and a process that imports an HTTP library was not paced, or with a gateway nothing.
 
     Raises:

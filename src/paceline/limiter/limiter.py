@@ -83,7 +83,7 @@ class Limiter(BaseLimiter):
             what is left gets a :class:`~paceline.BudgetError`. A lane has budgets and limits in ``LaneSpec(limits=...)``.
         prices: By ``provider/model`` the prices in US dollars for a million tokens: ``input``, ``output``, ``cached`` and
             ``cache_write``, ``hour_write`` (of input written to a cache that keeps it for an hour), and ``request``, a fee for
-            each request in US dollars; by default those of the package genai-prices. ``provider/model@tier`` is the price of
+            each request in US dollars; by default the prices of the package genai-prices. ``provider/model@tier`` is the price of
             a service tier.
         unpriced: What a budget does with a request whose price is not known: ``count`` counts the highest price of the
             provider, or nothing at one without prices, and warns; ``refuse`` does not send it.
@@ -296,7 +296,7 @@ class Limiter(BaseLimiter):
         rpm_override: float | None = None,
         tpm_override: float | None = None,
     ) -> None:
-        """Set the tier and the overrides of one model, in place of those of the limiter, before its first request.
+        """Set the tier and the overrides of one model, in place of the limiter's, before its first request.
 
         Args:
             pool: The model: ``openai/gpt-5``.

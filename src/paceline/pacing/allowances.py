@@ -1,4 +1,4 @@
-"""Limits and budgets of lanes, which hold over all pools: the callers' own, beside those of the provider."""
+"""Limits and budgets of lanes, which hold over all pools: the callers' own, beside the provider's."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class BreakerPolicy:
         failures: How many failures in a row open it: 5xx, timeouts and broken connections, of any model.
         pause_s: The longest pause in seconds.
         first_pause_s: The first pause in seconds; then one attempt goes, and if it fails, too, the next pause is twice as
-            long. With that of ``pause_s``, all pauses have the same length.
+            long. With the value of ``pause_s``, all pauses have the same length.
     """
 
     failures: int = 5
@@ -56,7 +56,7 @@ class Breaker:
         in_row: The number of failures since the last success.
         pause_s: The length of the present pause in seconds; 0 while the breaker is closed.
         reached: Whether a connection to the host was ever made.
-        schedulers: Those of the pools whose requests went to the host.
+        schedulers: The schedulers of the pools whose requests went to the host.
     """
 
     __slots__ = ("_pause", "in_row", "pause_s", "policy", "reached", "schedulers")
@@ -150,7 +150,7 @@ class Health:
 
         Args:
             host: The host, with its port.
-            scheduler: That of the pool.
+            scheduler: The scheduler of the pool.
             sent_ns: When the attempt was sent.
             reason: The failure in a few words, for the log.
             reached: Whether there was a connection. Without one, the failure counts only if there was one before: else

@@ -31,7 +31,7 @@ PASSED_MIN = 256
 
 
 _COUNTS = frozenset((REQUESTS, CONCURRENCY))
-"""Units of which each request costs the same."""
+"""Units: each request costs the same of them."""
 
 
 class Passed(NamedTuple):

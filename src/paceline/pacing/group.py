@@ -1,4 +1,4 @@
-"""Several quotas for one kind of requests: those of several keys, regions, deployments or providers.
+"""Several quotas for one kind of requests: of several keys, regions, deployments or providers.
 
 A request joins the queue of the member where it can go soonest, by the quotas and by the requests that wait there. It is not
 tied to it: where it waits much longer than expected, because the member was paused meanwhile, it chooses again.

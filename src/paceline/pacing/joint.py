@@ -1,4 +1,4 @@
-"""Quotas that several pools are charged to together: those of an organisation, or of the keys of a team."""
+"""Quotas that several pools are charged to together: the quotas of an organisation, or of the keys of a team."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def joint_limits(given: Mapping[str, QuotaLike] | None, *, gentle: bool = True) 
 
     Args:
         given: The quotas by pattern.
-        gentle: Whether those of providers open gently.
+        gentle: Whether the quotas of providers open gently.
 
     Raises:
         QuotaError: A pattern or a quota is invalid.

@@ -77,7 +77,7 @@ def lack_of(error: BaseException | None) -> Lack | None:
 
 
 def _lack_of_files() -> Lack | None:
-    """The lack because of which no file can be opened now; ``None`` if one can."""
+    """The lack that keeps a file from being opened now; ``None`` if one can be."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:

@@ -17,7 +17,7 @@ from paceline.pacing.periods import in_days
 from paceline.pacing.settings import PacingSettings, QuotaLike, parsed
 
 NEAR: Final = 0.9
-"""How similar two names are, from 0 to 1, of which one is probably a slip."""
+"""How similar two names are, from 0 to 1, if one is probably a slip for the other."""
 NEAR_MAX: Final = 1_000
 """How many given names a model that none of them matches is compared with."""
 _DIGITS, _PUNCTUATION, _PORT = re.compile(r"\D"), re.compile(r"[\W_]+"), re.compile(r":\d+/")
@@ -76,7 +76,7 @@ class Limits:
         settings: The settings. A quota of a day restarts at the midnight of its provider.
 
     Attributes:
-        given_source: The source of the given quotas of models; a simulation takes them for those of a table.
+        given_source: The source of the given quotas of models; a simulation takes them for a table's.
 
     Raises:
         QuotaError: A quota cannot be read, or the tier is unknown.
@@ -116,7 +116,7 @@ class Limits:
 
     @property
     def home(self) -> str | None:
-        """The provider of the tier: that of the limiter, or the only one that ``given`` names; else ``None``."""
+        """The provider of the tier: the limiter's, or the only one that ``given`` names; else ``None``."""
         if self.provider is not None:
             return self.provider
         from paceline.providers.registry import base_of, is_provider
@@ -134,7 +134,7 @@ class Limits:
         tpm_override: float | None = None,
         used: Collection[str] = (),
     ) -> None:
-        """Set the tier and the overrides of one model, in place of those of all models; ``used``: the pools in use.
+        """Set the tier and the overrides of one model, in place of what holds for all models; ``used``: the pools in use.
 
         Raises:
             QuotaError: The name or the tier is unknown, the name is no model of a provider, or its pool is in use with
@@ -224,7 +224,7 @@ class Limits:
     def given_for(self, provider: str, model: str, alias: str) -> tuple[Quota, ...] | None:
         """The given quotas that hold for ``model`` at ``provider``, where its pool is ``alias``; ``None`` for none.
 
-        Those of the provider hold for each of its accounts that has none of its own.
+        The provider's hold for each of its accounts that has none of its own.
         """
         from paceline.providers.registry import base_of
 

@@ -36,7 +36,7 @@ NOTICED_S: Final = 1.0
 """A wait from this length on is logged as ``INFO``, a shorter one as ``DEBUG``."""
 
 LINES_MAX: Final = 100
-"""How many lines of one kind a pool writes in a second, except those of permits; the next one has the number left out."""
+"""How many lines of one kind a pool writes in a second, except for permits; the next one has the number left out."""
 
 EXACT_MAX: Final = 300
 """With so many requests ahead, the line of a wait has a lower bound of it."""

@@ -250,11 +250,11 @@ class BaseLimiter:
         Args:
             pool: The pool: ``openai/gpt-5``, ``gpt-5``, or the user's own name.
             timeout: Seconds to wait at most; one that cannot be met fails at once.
-            lane: The class of work; by default that of the surrounding :func:`paceline.lane`.
+            lane: The class of work; by default the lane of the surrounding :func:`paceline.lane`.
             again: The refused permit that this attempt follows: the attempt goes to the front of its lane. It keeps the lane and
                 the conversation of that one, and ends no later.
             name: A name for the ``queue`` in :meth:`status`; a further attempt keeps it.
-            conversation: The name of the conversation of which this is a turn: its prompt begins with that of the turn before,
+            conversation: The name of the conversation that this turn belongs to: its prompt begins with the prompt of the turn before,
                 which the provider may have cached. What ``permit.settle(answer)`` shows of the cache holds for the next turn.
             cached_tokens: How many tokens of the prompt the provider has cached; by default what the last answer has shown.
             **cost: Amounts per unit, e.g. ``input_tokens=1_200, output_tokens=300``; ``requests`` is 1 by default. ``tokens`` is
@@ -266,7 +266,7 @@ class BaseLimiter:
         Raises:
             QuotaError: The pool is unknown, an amount is not a finite number of 0 or more, a name is too long, or an argument
                 cannot have an effect: ``tokens`` alone where input and output are counted apart, ``usd`` where only clients
-                have a budget, ``cached_tokens`` without a conversation, another lane than that of ``again``.
+                have a budget, ``cached_tokens`` without a conversation, another lane than ``again`` has.
             TooLargeError: The tokens of the cost are above ``max_tokens_per_call``.
         """
         pacer = self.pacer
@@ -322,7 +322,7 @@ class BaseLimiter:
 
         Args:
             pool: The pool.
-            retry: The retry policy; by default that of the limiter.
+            retry: The retry policy; by default the limiter's.
             **options: As for :meth:`acquire`, with the amounts per unit.
 
         Raises:

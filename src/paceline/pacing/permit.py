@@ -176,7 +176,7 @@ class Permit:
             usage: An SDK's answer, its usage object, or either as a mapping; an HTTP response whose body was read; or an
                 object with ``tokens_used``, which is charged in ``tokens``. A count above 4 million tokens, and above 64
                 times the reserved ones, is bounded by them and logged.
-            headers: The headers of the answer, as for :func:`~paceline.limits_in`; by default those of ``usage``, if any.
+            headers: The headers of the answer, as for :func:`~paceline.limits_in`; by default the headers of ``usage``, if any.
             **units: Amounts per unit instead, e.g. ``input_tokens=812, output_tokens=64``. Units that are left out stay
                 as reserved. ``tokens`` beside one of these two gives the other.
 

@@ -121,7 +121,7 @@ class RetryPolicy:
         jitter: The random share of a pause, to either side.
         faults: Whether server faults (5xx) and broken connections are retried, too. SDKs retry them, and each of their
             attempts is paced; a bare HTTP client does not.
-        max_retry_after_s: No retry if the provider asks for a longer pause (that of a daily quota, for example), and a probe
+        max_retry_after_s: No retry if the provider asks for a longer pause (about a daily quota, for example), and a probe
             after 15 s was refused, too. The pool then stops: it refuses further requests at once, and tries one after that
             pause, or after 10 minutes. It also stops when nothing was admitted for twice that time.
     """

@@ -237,7 +237,7 @@ class Scheduler:
         self.lines.notices()
 
     def reads_now(self) -> bool:
-        """Whether the headers of an answer that comes now are to be read; those of a refusal always are."""
+        """Whether the headers of an answer that comes now are to be read. The headers of a refusal always are."""
         return self._read_ns + READ_NS - self._clock.now_ns() <= READ_AHEAD_NS
 
     def observe(self, readings: Iterable[Reading], reservation: Reservation | None) -> None:

@@ -278,7 +278,7 @@ def _resets_at(m: Meter, now_ns: int) -> str | None:
 
 
 def _learned(m: Meter, headroom_s: float) -> dict[str, Any]:
-    """What was learned about a quota beyond its limit, as JSON values; ``headroom_s`` is that of the start."""
+    """What was learned about a quota beyond its limit, as JSON values; ``headroom_s`` is the headroom at the start."""
     learned: dict[str, Any] = {}
     if isinstance(m, Bucket):
         if m.burst_cap < m.quota.burst:

@@ -32,7 +32,7 @@ class Entry:
         start: When it arrived, before any wait, in seconds since the Unix epoch.
         pool: The pool that it belongs to.
         lane: Its lane.
-        model: Its model, where a client has sent it; a pool may be that of several.
+        model: Its model, where a client has sent it; several may share a pool.
         input_tokens: Its input; estimated, until the answer has reported it.
         output_tokens: The output.
         max_output_tokens: The most output that it allowed, if that is known.

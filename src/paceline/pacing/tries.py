@@ -55,7 +55,7 @@ class Tries:
         """Decide after a failed attempt.
 
         Args:
-            scheduler: That of the pool.
+            scheduler: The scheduler of the pool.
             refusal: The refusal; ``None`` for a server fault or a broken connection.
             row: The refusals of the pool in a row, with this one (:meth:`Scheduler.row`).
         """

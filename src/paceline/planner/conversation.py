@@ -13,11 +13,11 @@ class Conversation:
 
     Args:
         model: The pool, as for :meth:`Limiter.acquire <paceline.Limiter.acquire>`.
-        name: What tells its messages from those of other conversations.
+        name: What tells its messages from other conversations'.
         prompt: The size of the first prompt, in tokens.
         shared: The part of it that all conversations of the model begin with: tools and a system text.
         life: How long the provider is asked to cache each prompt: ``5m`` or ``1h``.
-        among: What tells the shared part from those of other groups of conversations.
+        among: What tells the shared part from other groups of conversations'.
 
     Attributes:
         tokens: The size of the next prompt.

@@ -4,7 +4,7 @@ A field is named as the export names it; ``usage.input`` is the field ``input`` 
 text, as in a CSV), and ``usage.*input`` the sum of the numbers in it whose names contain ``input``. No message quotes a value: it can be
 a prompt or a key.
 
-The forms are those of 2026-11: the conventions of OpenTelemetry for generative AI, Langfuse's observations (API, export of the UI and
+The forms are of 2026-11: the conventions of OpenTelemetry for generative AI, Langfuse's observations (API, export of the UI and
 blob storage), LangSmith's run data format, Helicone's ``/v1/request/query-clickhouse`` and its export tool, litellm's
 ``LiteLLM_SpendLogs`` and ``StandardLoggingPayload``, OpenAI's ``/v1/organization/usage`` and the export of its usage page.
 """
@@ -416,7 +416,7 @@ class _Reading:
         if self._sums:
             requests = sum(one.number for one in self._sums)
             notes.append(
-                f"{len(self._sums):,} rows stand for {requests:,} requests: those of a row are spread evenly over its "
+                f"{len(self._sums):,} rows stand for {requests:,} requests: the requests of a row are spread evenly over its "
                 f"{_shortly(max(widths))}, each with the mean of the tokens; what was denser within that time is not seen, and "
                 "the log names neither refusals nor durations: the simulated provider answers at once"
             )
@@ -517,7 +517,7 @@ def _outcome(record: Mapping[str, Any], form: LogForm) -> tuple[bool, bool, bool
 
 
 def _records(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The records in an object: itself, or those of the list that it has."""
+    """The records in an object: itself, or the members of the list that it has."""
     if "resourceSpans" in value:
         try:
             yield from [
@@ -549,7 +549,7 @@ def _is_list(value: Any) -> TypeGuard[list[Mapping[str, Any]]]:
 
 
 def _span(span: Mapping[str, Any], plain: Any) -> dict[str, Any]:
-    """A span with its attributes, and those of its exceptions, as fields."""
+    """A span with its attributes, and the attributes of its exceptions, as fields."""
     values: dict[str, Any] = {}
     for event in span.get("events") or ():
         values |= plain(event.get("attributes") or ())

@@ -4,7 +4,7 @@
     plan(work, {"quotas": {"arcee": "200 requests/min", "pony": "100 requests/min"}}).seconds
 
 The work runs through a simulation (:mod:`paceline.planner.simulation`) with a limiter of these settings, before a provider that
-enforces the same limits, or those of the work's ``provider`` settings.
+enforces the same limits, or the limits of the work's ``provider`` settings.
 """
 
 from __future__ import annotations
@@ -340,7 +340,7 @@ def _lanes(answered: Sequence[Sent]) -> dict[str, Waits]:
 
 
 def _usd(answered: Sequence[Sent], given: Mapping[str, Any]) -> float | None:
-    """The price of all answers; ``None`` if that of a model is not known, or genai-prices is not installed."""
+    """The price of all answers; ``None`` if the price of a model is not known, or genai-prices is not installed."""
     total, prices = 0.0, None
     for one in answered:
         pool, model, request = one.pool, one.request.model, one.request

@@ -4,7 +4,7 @@
     process = simulation.process(quotas={"gpt-5": "500 requests/min,400k tokens/min"})
     simulation.run(lambda: process.send(Request("gpt-5", input_tokens=1_200, output_tokens=300)))
 
-The limiters are those of programs: :class:`~paceline.Limiter` with its queues, learning, retries and store, and the exchange
+The limiters are what programs use: :class:`~paceline.Limiter` with its queues, learning, retries and store, and the exchange
 that an attached client makes. Only the clock, the network, the provider (the emulator's
 :class:`~paceline.emulator.world.World`) and the time that the store takes are simulated.
 """

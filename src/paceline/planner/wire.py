@@ -1,6 +1,6 @@
 """The requests of a simulation on their way to the provider and back, as an HTTP library would carry them.
 
-The answers are those of the emulator: its status, headers and bodies, which the limiter reads as it reads a provider's.
+The answers are the emulator's: its status, headers and bodies, which the limiter reads as it reads a provider's.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Route:
 
     Attributes:
         scheduler: The scheduler of the pool.
-        provider: The provider whose API they use: that of the pool's name, else a host that speaks OpenAI's.
+        provider: The provider whose API they use: the one in the pool's name, else a host that speaks OpenAI's.
         dialect: The emulator's side of it; of a provider on OpenAI's paths the one of the emulator's settings, if it has one.
         kind: The kind of request.
         target: Its host and path.
@@ -196,7 +196,7 @@ class Reply:
         self._tap: Tap | None = None
 
     def answered(self, http: SimulatedHttp, admitted: Admitted) -> Reply:
-        """Let the body be that of the answer to an admitted request; of a streamed one the rest comes later."""
+        """Let the body be the one of the answer to an admitted request; of a streamed one the rest comes later."""
         self._http, self._payload = http, admitted
         self._rest_s = admitted.duration_s - admitted.first_s if http.request.stream else 0.0
         self._broken = admitted.fault == "stream"

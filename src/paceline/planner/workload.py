@@ -54,7 +54,7 @@ class Work:
         lanes: The lanes of its calls.
         provider: Settings of the simulated provider (:class:`~paceline.emulator.Settings`).
         limits: By model the limits that its file states.
-        left_out: How many calls there are beyond those of ``items``, because a plan is bounded.
+        left_out: How many calls there are beyond ``items``, because a plan is bounded.
     """
 
     items: Iterable[Item]
@@ -72,7 +72,7 @@ class Phase:
     """A table ``[[phases]]`` of a workload file.
 
     Attributes:
-        name: Its name, and that of its lane.
+        name: Its name, which its lane has, too.
         models: The model, or several: each of them is called.
         in_turn: Of several models, each item calls one.
         calls: How many times each model is called.

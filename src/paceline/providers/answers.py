@@ -176,7 +176,7 @@ class Answer(NamedTuple):
 def refusal_of(error: object, provider: str | None = None) -> Refusal | None:
     """The refusal in an exception, in the provider's own dialect.
 
-    The first HTTP answer decides: that of the exception, or else of one behind it (``__cause__``, ``__context__``). An
+    The first HTTP answer decides: the one of the exception, or else of one behind it (``__cause__``, ``__context__``). An
     exception group is a refusal if each of its exceptions is one; the longest wait of them holds. Without any answer, a
     text with ``rate limit``, ``rate_limit``, ``too many requests`` or the word ``429`` is a refusal, unless the exception
     is of a kind that has another cause (a ``TypeError``, a ``FileNotFoundError``).
@@ -185,7 +185,7 @@ def refusal_of(error: object, provider: str | None = None) -> Refusal | None:
         error: An exception of ``openai``, ``anthropic``, ``groq``, ``mistralai``, ``google-genai``, ``cohere``, ``botocore``
             or ``httpx``; any object that has a ``response`` with a status and headers, or a status code itself; an
             exception that was raised because of one of them.
-        provider: The provider whose dialect it is in, e.g. ``openai``; by default that of the answer's host, else the
+        provider: The provider whose dialect it is in, e.g. ``openai``; by default the provider of the answer's host, else the
             SDK's.
 
     Returns:
@@ -262,7 +262,7 @@ _OTHER: Final = (
 def _is_other(error: BaseException) -> bool:
     """Whether ``error`` is by its type about something else, so that its text may mention a limit by chance.
 
-    The text of a subclass of ``ValueError`` repeats what could not be parsed, that of an ``OSError`` with a number a file.
+    The text of a subclass of ``ValueError`` repeats what could not be parsed, and the text of an ``OSError`` with a number names a file.
     """
     parses = isinstance(error, ValueError) and type(error) is not ValueError
     system = isinstance(error, OSError) and error.errno is not None

@@ -44,5 +44,5 @@ class Azure(OpenAIDialect):
         return replace(call, model=f"{self.host}/{deployment}" if self.host else deployment)
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
-        """A wait of a day is that of a free or batch quota, never of a minute's."""
+        """A wait of a day is about a free or batch quota, never about a minute's."""
         return replace(refusal, period_s=DAY_S) if (refusal.retry_after_s or 0) >= DAY_S else refusal

@@ -108,7 +108,7 @@ class Provider(Protocol):
     holds_cached: bool
     """Whether the whole prompt must fit at admission, even if it is cached."""
     units: frozenset[str]
-    """The units that the costs of some requests have, or that headers report, beside those of every cost."""
+    """The units that the costs of some requests have, or that headers report, beside the units of every cost."""
     encoding: str
     """The estimator's weights: ``o200k``, ``claude_v3``, ``claude_v4_8`` or ``gemma3``."""
 

@@ -37,7 +37,7 @@ class Dialect:
 
     Attributes:
         costs: How it counts tokens.
-        units: Units that its headers report, beside those of every cost.
+        units: Units that its headers report, beside the units of every cost.
         codes: Error codes and statuses of its own, or with a meaning of its own.
         modes: The values of ``service_tier`` whose requests have limits of their own.
         documented: What it documents of its headers.
@@ -105,7 +105,7 @@ def _mistral_refusal(refusal: Refusal, _text: str, headers: Headers) -> Refusal:
     return replace(refusal, kind=kind, requested=parse.amount(headers.get("x-ratelimit-tokens-query-cost")))
 
 
-# xAI: undocumented headers, of which only those count that prove their period: a minute's number must not pass for a
+# xAI: undocumented headers: only headers that prove their period count, because a minute's number must not pass for a
 # second's. A chat's completion leaves reasoning out.
 
 

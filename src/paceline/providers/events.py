@@ -44,7 +44,7 @@ _STARTS: Final = frozenset({
 
 
 def _is_sound(raw: bytes) -> bool:
-    """Whether an event has none of the words of which each form of an error has one: quicker than to search for an error."""
+    """Whether an event has no word that a form of an error has: quicker than to search for an error."""
     return not (b"rror" in raw or b'"code"' in raw or b"base_resp" in raw or b"__type" in raw)
 
 

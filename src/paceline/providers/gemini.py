@@ -75,7 +75,7 @@ class Gemini(OpenAIDialect):
         return model.removeprefix("models/")
 
     def usage_reader(self, call: Call) -> UsageReader:
-        """A reader for a JSON answer, or for server-sent events (``alt=sse``), of which the last usage counts.
+        """A reader for a JSON answer, or for server-sent events (``alt=sse``): the last usage counts.
 
         A stream without ``alt=sse`` is one JSON array; its usage is not read, and its estimate stays charged.
         """

@@ -57,7 +57,7 @@ def limits_in(headers: object, provider: str | None = None, *, now_s: float | No
     Args:
         headers: A mapping, or pairs of a name and a value; names and values are texts or bytes, in any case.
         provider: The provider that gave the answer, e.g. ``groq``. ``None``: the one that uses these names. They do not
-            always tell: ``x-ratelimit-limit-requests`` is for a day at Groq, and for a minute at OpenAI, as which it is read.
+            always tell: ``x-ratelimit-limit-requests`` is for a day at Groq, and for a minute at OpenAI. It is read so.
         now_s: The time of the answer in seconds since the epoch, where its ``date`` header is missing; now by default. It is
             used for resets that are instants.
 

@@ -118,7 +118,7 @@ def _kinds_by_words(status: int | None, codes: list[str], text: str) -> Iterator
     """What the words of an error say.
 
     A 400, 401 or 403 may quote the request: there, quoted words do not count, nor any if a code has another meaning, and
-    those of a 400 only in a message to the owner of the account.
+    the words of a 400 count only in a message to the owner of the account.
     """
     if status in (400, 401, 403):
         if any(" " not in code and _OTHER.search(code) for code in codes) or _BAD_KEY.match(text):

@@ -116,7 +116,7 @@ class OpenAIDialect(BaseProvider):
         return self.usage(event), self._refused(event), over
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
-        """Add the name of the limit, whose ending may be that of a mode."""
+        """Add the name of the limit, whose ending may name a mode."""
         named = _POOL_NAMED.search(text)
         if named is None:
             return refusal

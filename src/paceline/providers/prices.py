@@ -1,4 +1,4 @@
-"""What requests cost in US dollars: given prices, else those of genai-prices, which collects them from providers' pages."""
+"""What requests cost in US dollars: given prices, else the prices of genai-prices, which collects them from providers' pages."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Documented:
 
     Attributes:
         periods: The period of a family, in seconds.
-        assumed: The families whose documented period is not that of every account.
+        assumed: The families whose documented period is not true of every account.
         alone: Whether a limit or a remainder counts without the other, and a remainder below 0.
         resets: Whether a reset says when the quota is full again, or restarts.
         known: Whether only readings count whose period is known.
@@ -118,7 +118,7 @@ def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = N
         if reading is not None:
             key = family.unit, family.period_s
             found[key] = _strictest(found[key], reading) if key in found else reading
-    # The family of all tokens repeats that of the input or of the output.
+    # The family of all tokens repeats the one of the input or of the output.
     split = any(unit in (INPUT_TOKENS, OUTPUT_TOKENS) for unit, _ in found)
     kept = [reading for reading in found.values() if not (split and reading.unit == TOKENS)]
     return sorted(kept, key=lambda reading: (_ORDER.index(reading.unit), reading.period_s or 0))

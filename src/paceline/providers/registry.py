@@ -33,7 +33,7 @@ class Entry(NamedTuple):
         day: The time zone whose midnight restarts the quotas of a day; empty where they refill continuously,
             so that a quota of a day that the user gives is a bucket, too, and the window restarts at midnight UTC.
             Sources (2026-10): Google's page on rate limits for Los Angeles; messages of OpenAI's and Groq's refusals, whose
-            waits are those of a bucket; DigitalOcean's page on limits. For all others UTC is an assumption, except OpenRouter.
+            waits are a bucket's; DigitalOcean's page on limits. For all others UTC is an assumption, except OpenRouter.
     """
 
     key_env: str
@@ -188,7 +188,7 @@ def register(provider: _P) -> _P:
 def provider_named(name: str) -> Provider:
     """The provider called ``name``; for an unknown name, an OpenAI-compatible provider that carries it.
 
-    ``openai@eu`` is OpenAI with quotas of its own: those of another key, region or deployment.
+    ``openai@eu`` is OpenAI with quotas of its own: of another key, region or deployment.
     """
     clean = _canonical(name)
     return _added.get(clean) or _load(clean)

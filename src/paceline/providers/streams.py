@@ -113,7 +113,7 @@ class SseReader(_Reader):
 
     Args:
         on_event: Reads a decoded event; its second argument is the usage so far.
-        needles: Bytes of which an event must contain one to be decoded. Most events of a long answer contain none and
+        needles: An event must contain one of these bytes to be decoded. Most events of a long answer contain none and
             cost only this search.
     """
 

@@ -1,6 +1,6 @@
 """What the message of a refusal says about a quota: its unit, period and amounts, and the wait; in any provider's words.
 
-The readers take time linear in the text, of which the first ``TEXT_MAX`` characters are read. English, and the Chinese
+The readers take time linear in the text. Its first ``TEXT_MAX`` characters are read. English, and the Chinese
 forms that were seen.
 """
 
@@ -107,9 +107,7 @@ _REQUESTED = re.compile(
     rf"\b(?:requested|requires):? {{0,2}}~?({_AMOUNT})(?![\d,]| credits| requests| tokens per)", re.IGNORECASE
 )
 _PAIR = re.compile(rf"\((?:actual|used|current)/limit\): ?({_AMOUNT}) ?/ ?({_AMOUNT})", re.IGNORECASE)
-_EACH = re.compile(
-    r"\bcurrent ([rt]pm): (\d{1,15}), \1 limit: (\d{1,15})"
-)  # litellm names all, of which one is exceeded
+_EACH = re.compile(r"\bcurrent ([rt]pm): (\d{1,15}), \1 limit: (\d{1,15})")  # litellm names all; one is exceeded
 
 _TIME = r"\d{1,9}(?:\.\d{1,12})? {0,2}(?:milliseconds?|ms|us|µs|ns|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|w)"
 _DURATION = rf"(?: in| after| for| within)?(?: about| approximately)? ?~?((?:{_TIME}(?![a-z])(?:,? and |, ?| )?|{_TIME}(?=\d)){{1,6}})"

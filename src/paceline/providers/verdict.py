@@ -260,7 +260,7 @@ _RESULTS: Final = (
     "artifacts", "pages", "promptFeedback", "prompt_feedback", "stop_reason", "done", "outputText", "answer", "segments",
     "job_id", "task_id",
 )  # fmt: skip
-"""Fields of which the answer of some API has one; it may be empty: a search without hits, a recording of silence."""
+"""Fields: the answer of some API has one of them. It may be empty: a search without hits, a recording of silence."""
 
 
 def has_result(payload: Any, *, strict: bool = True) -> bool:

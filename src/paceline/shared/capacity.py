@@ -267,7 +267,7 @@ class SharedCapacity:
 
     @property
     def pause_reason(self) -> str:
-        """The reason of the longest pause: that of all processes, or of this one."""
+        """The reason of the longest pause: the pause of all processes, or of this one."""
         of_all, own = self.ledger.pause, self._pause
         return own.reason if own.until_ns >= of_all.until_ns else of_all.reason
 
@@ -280,10 +280,10 @@ class SharedCapacity:
         self._pause.lift(now_ns, until_ns)
 
     def arrive(self, now_ns: int) -> None:
-        """Nothing: the leases of this process are charged already, and the store's quotas are those of all processes."""
+        """Nothing: the leases of this process are charged already, and all processes share the store's quotas."""
 
     def cool_down_ns(self, now_ns: int) -> int:
-        """The rest of the longest pause: that of all processes, or of this one."""
+        """The rest of the longest pause: the pause of all processes, or of this one."""
         return max(self.ledger.pause.until_ns, self._pause.until_ns) - now_ns
 
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:  # noqa: ARG002

@@ -16,7 +16,7 @@ Shares
     Each reply tells the process its share of the limits while the store is lost. A share rises only when others have
     fallen: a process counts with the larger one of what it was told and what it last reported, so that the shares of all
     processes never add up to more than 1, whichever replies arrive. An eighth of what is left stays for the next process
-    to join. The share of a process without requests wanes, in its own arithmetic as in that of the ledger.
+    to join. The share of a process without requests wanes, in its own arithmetic as in the ledger's.
 
     A process whose requests wait, or that has a lease, announces when it will report again. One that does not may have
     lost the store while others reach it. For ``VANISHED_US`` the ledger charges what this process may spend with its share
@@ -101,7 +101,7 @@ class SharedLedger:
         self._set_ns = 0  # the sum of all clock steps; the marks of buckets are instants without them
 
     def apply(self, now_ns: int, message: Message, ended: Callable[[str], bool] = lambda _: False) -> Reply:
-        """Apply the news of a process, then grant those of its requests that fit: in all quotas, or in none.
+        """Apply the news of a process, then grant its requests that fit: in all quotas, or in none.
 
         Args:
             now_ns: The present, in nanoseconds since the epoch, by a clock that all processes of the place agree on.

@@ -72,7 +72,7 @@ class Message:
             store applies the news of a number once.
         quotas: The quotas as configured in this process; amounts and marks are in this order.
         versions: For each quota, the version of its :class:`LearnedState` that the process has; -1: none.
-        fresh: Whether the configured quotas replace those of the store; in the first message of a process.
+        fresh: Whether the configured quotas replace the store's; in the first message of a process.
         headroom_s: What each quota keeps unused, in seconds of its refill.
         gentle: Whether buckets open slowly.
         news: The updates since the last message, in order.
@@ -193,7 +193,7 @@ class Reply:
         pause_ns: The rest of the pause.
         peers: How many processes share the pool now, this one included.
         share: The share of the limits for this process while the store is lost.
-        standings: The states of the message's quotas, then those of quotas that the message does not have.
+        standings: The states of the message's quotas, then of quotas that the message does not have.
     """
 
     grants: list[list[Mark]]

@@ -60,7 +60,7 @@ class Outbox:
         self.soon(now_ns)
 
     def take(self, now_ns: int, slack_ns: int, fallback: Fallback | None) -> list[News]:
-        """The news for the next message, with that of ``fallback``; the previous news while it is unconfirmed.
+        """The news for the next message, with the news of ``fallback``; the previous news while it is unconfirmed.
 
         News that comes after it lingers longer while leases last for ``slack_ns``.
         """

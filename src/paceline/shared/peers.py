@@ -28,7 +28,7 @@ VANISHED_US, QUIET_US = 120_000_000, 7_000_000
 without any message all processes had lost the store."""
 
 FORGET_US, LEFT_US = 3_600_000_000, 600_000_000
-"""How long the number of a process's last message is remembered; and that of a process that has left."""
+"""How long the number of a process's last message is remembered, and the number of a process that has left."""
 
 BILLION = 1_000_000_000
 SHARE_MIN = 1_000
@@ -261,7 +261,7 @@ class Peers:
         return spent
 
     def meet(self, who: str, now_us: int) -> Peer:
-        """The process ``who``, taken out of the sums until :meth:`part`; its times are those of its last message."""
+        """The process ``who``, taken out of the sums until :meth:`part`; its times are taken from its last message."""
         peer = self._peers.get(who)
         if peer is None:
             peer = self._peers[who] = Peer(now_us)

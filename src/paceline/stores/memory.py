@@ -1,4 +1,4 @@
-"""A store inside one process, of which each object is another place: for limiters that share quotas there, and for tests."""
+"""A store inside one process, where each object is another place: for limiters that share quotas there, and for tests."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def notes_beside(
 class RedisNotes:
     """Notes in a hash, and their times, by the clock of the server, in a sorted set: before 7.4 no field of a hash expires.
 
-    No connection stays open between two notes, unless the store is in use: those of the quotas are enough for a server.
+    No connection stays open between two notes, unless the store is in use: the connections of the quotas are enough for a server.
     """
 
     def __init__(self, store: RedisStore, kind: str = "runs", *, in_use: bool = False) -> None:
@@ -113,7 +113,7 @@ class RedisNotes:
 
 
 class SQLiteNotes:
-    """Notes in a file beside that of the store.
+    """Notes in a file beside the store's.
 
     Args:
         store: The file of the store.

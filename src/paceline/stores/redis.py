@@ -103,7 +103,7 @@ class RedisStore:
         self._timeout_s = timeout_s
         self._errors = library().exceptions
         self._sha = sha1(script().encode(), usedforsecurity=False).hexdigest()
-        self._ahead_us: int | None = None  # the server's clock, beyond that of this process
+        self._ahead_us: int | None = None  # the server's clock, beyond this process's
         self._client: _Connection | _Cluster | None = None
         self._inherited: list[Any] = []
         self._lock = threading.Lock()

@@ -39,7 +39,7 @@ class Address:
 
     Attributes:
         url: For logs and errors: without user and passwords.
-        pool: A connection pool of redis-py, of which only the settings are used.
+        pool: A connection pool of redis-py: only its settings are used.
         nodes: Some nodes of a cluster; empty if it is none.
         prefix: What keeps apart several accounts on one server.
     """

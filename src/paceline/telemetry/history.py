@@ -19,7 +19,7 @@ SAMPLES: Final = 600
 """The samples that are kept of each pool: ten minutes."""
 
 POOLS_MAX: Final = 200
-"""The pools of which samples are kept, in the order of their names."""
+"""The number of pools whose samples are kept, in the order of their names."""
 
 EVENTS: Final = 200
 TEXT_MAX: Final = 500

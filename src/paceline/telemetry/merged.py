@@ -14,9 +14,9 @@ QUEUE_SHOWN: Final = 50
 
 
 def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One status for those of several processes, of which the first is that of this one.
+    """One status out of the statuses of several processes; the first is this one's.
 
-    What the store knows (the quotas, what is left of them) is that of the first process that has the pool; requests,
+    What the store knows (the quotas, what is left of them) is taken from the first process that has the pool; requests,
     counts and waits are added up.
     """
     pools: dict[str, list[Any]] = {}
