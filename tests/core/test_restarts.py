@@ -9,7 +9,7 @@ from core_pools import local_pool
 from core_worlds import T0, quota
 
 from paceline.core.learning import Learning
-from paceline.core.meters import OPENING_NS, Restarting, Spread
+from paceline.core.meters import OPENING_NS, Bucket, Restarting, Spread
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS
 from paceline.core.restarts import Named, Restarts
@@ -31,9 +31,7 @@ class TestRestarts:
         assert self.read(restarts, 1, 29.0) is Named.NEXT
         assert self.read(restarts, 5, 25.6) is Named.SAME
         assert (restarts.low_ns, restarts.high_ns) == (at(29.4), at(31))
-        assert not restarts.agree
         assert self.read(restarts, 9, 21.0) is Named.SAME
-        assert restarts.agree
 
     def test_the_next_instant_shows_the_period(self):
         restarts = Restarts()
@@ -79,7 +77,12 @@ class TestRestarts:
         assert self.read(restarts, 36, 54.0, lack=1.0) is Named.NEXT
         assert restarts.high_ns == at(36 + 54 + 1 + 4.8)
 
-    @pytest.mark.parametrize(("reset_s", "took_s"), [(3.0, 0.2), (30.0, 20.0)])
+    def test_restarts_that_come_soon_after_each_other_are_none(self):
+        restarts = Restarts()
+        assert self.read(restarts, 1, 4.0) is Named.NEXT
+        assert self.read(restarts, 8, 4.0, lack=1.0) is Named.NONE
+
+    @pytest.mark.parametrize(("reset_s", "took_s"), [(1.0, 0.2), (30.0, 20.0)])
     def test_a_short_reset_and_a_slow_answer_name_nothing(self, reset_s, took_s):
         assert self.read(Restarts(), 30, reset_s, took_s=took_s) is None
 
@@ -237,12 +240,33 @@ def test_of_a_part_of_the_limit_as_much_is_used():
     assert [server.work(second) for second in (0, 21, 81)] == [50, 50, 50]
 
 
-def test_a_number_without_a_meaning_is_an_instant_once_answers_agree():
+def test_a_number_without_a_meaning_is_an_instant_while_answers_agree():
     server = Window()
     for second in range(10):
         one = server.send(second)
         server.answer(second, one, Reading("requests", 100, 99 - second, reset_number=20.0 - second))
-        assert isinstance(server.meter, Restarting) == (second > 4)
+        assert isinstance(server.meter, Restarting)
+    server.answer(10, server.send(10), Reading("requests", 100, 89, reset_number=20.0))
+    assert (type(server.meter), server.meter.level(at(10))) == (Bucket, 89)
+
+
+def test_what_is_left_goes_at_once_before_a_restart_that_is_near():
+    server = Window()
+    one = server.send(10)
+    server.answer(11, one, Reading("requests", 100, 99, reset_number=9.0))
+    sent = 0
+    while server.send(11) is not None:
+        sent += 1
+    assert sent == 99
+
+
+def test_what_was_sent_just_before_the_answered_attempt_counts_in_a_window_that_began_early():
+    server = Window()
+    server.work(0)
+    sent = [server.send(21) for _ in range(3)]
+    server.meter.counted = 0.0  # as of a restart that is known too late
+    server.answer(21.1, sent[2], Reading("requests", 100, 99, reset_s=58.0))
+    assert server.meter.level(at(21.1)) == 97
 
 
 def test_a_number_that_moves_is_none():

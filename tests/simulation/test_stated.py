@@ -19,6 +19,14 @@ def test_each_window_is_used_whole(told, form, offset_s):
     assert pool["quotas"][-1]["resets_at"]
 
 
+@pytest.mark.parametrize(("offset_s", "form"), sampled([5.0, 12.0, 20.0, 40.0, 55.0], FORMS, quick=[0]))
+def test_a_first_window_that_ends_soon_is_used_whole(offset_s, form):
+    outcome = run(Server(limit=200, offset_s=offset_s, form=form), None)
+    assert outcome.answered == 600
+    assert outcome.refused <= 3
+    assert outcome.share >= 0.94
+
+
 @WORLD
 @pytest.mark.parametrize(
     ("server", "least"),

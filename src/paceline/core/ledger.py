@@ -419,11 +419,15 @@ class Ledger:
             spread.full_at_ns = max(spread.full_at_ns, one_ns + spread.reach_ns)
         return spread
 
-    def count_restarts(self, now_ns: int, index: int, stop_ns: int, used: float) -> None:
-        """Count the quota at ``index`` as one that restarts at ``stop_ns``, with ``used`` of its present window."""
+    def count_restarts(self, now_ns: int, index: int, stop_ns: int, used: float, *, whole: bool = False) -> None:
+        """Count the quota at ``index`` as one that restarts at ``stop_ns``, with ``used`` of its present window.
+
+        ``whole``: whether all of that may go at once.
+        """
         account = self.accounts[index]
         assert isinstance(account.meter, Bucket)  # no other meter has a tracker, which learns of restarts
-        restarting = Restarting(account.meter.quota, now_ns, self.headroom_s, stop_ns, account.meter.opened + used)
+        opened = math.inf if whole else account.meter.opened + used
+        restarting = Restarting(account.meter.quota, now_ns, self.headroom_s, stop_ns, opened)
         self._replace(now_ns, account, restarting, used)
         restarting.counted = used  # the log that it may have taken does not say what belongs to the present window
 

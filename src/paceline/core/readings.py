@@ -12,13 +12,17 @@ from paceline.core.corrections import Corrections
 from paceline.core.meters import Restarting, Window
 from paceline.core.quota import NS, Rule
 from paceline.core.refill import LONGER_PERIOD, PERIOD_MARGIN, Refill
-from paceline.core.restarts import Named, Restarts
+from paceline.core.restarts import Named
 from paceline.core.results import LEARNED, Basis, Reading, Reservation
 from paceline.core.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker
 
 LIMIT_MIN, LIMIT_MAX = 1e-3, 1e12
 WAIT_MAX_S = 32 * 86_400.0
 """The range of limits and waits of providers; a number outside of it counts as missing."""
+
+OPENING_TIMES = 20
+"""A counter that restarts before so many times the time of an answer is over opens at once: the first answer is one of the fastest,
+and what is not used of the window is lost."""
 
 
 class Readings:
@@ -166,21 +170,25 @@ class Readings:
         restarts = tracker.restarts
         lack = limit - remaining
         named = restarts.read(sent_ns, now_ns, reset_s, lack)
-        least, most = tracker.used_by(sent_ns, note, lack)
+        least, most = tracker.used_by(sent_ns, lack)
         if named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack):
             named = Named.NONE
         if named is None:
             pass
-        elif named is Named.NONE and whole.reset_s is None and not m.restarts_by_answers:
-            tracker.restarts = Restarts()  # the number is in another unit, or moves
         elif named is Named.NONE:
             self._corrections.refute_restarts(now_ns, index)
+            is_number = whole.reset_s is None  # which moves, or is in another unit
+            if is_number and self._take_bucket(now_ns, index, tracker):
+                tracker.take_level(now_ns, sent_ns, note, reading)
         elif isinstance(m, Restarting):
+            if named is Named.NEXT and most < math.inf:
+                least = max(least, most - lack)  # it may have restarted before anything of about the same time was sent
             m.stated(sent_ns, named, restarts.high_ns, least, most)
-        elif whole.reset_s is not None or restarts.agree:
+        else:
             started_ns = restarts.low_ns - round(m.quota.period_s * NS)
-            used = max(least, tracker.admitted_since(started_ns, account.spent))
-            self._ledger.count_restarts(now_ns, index, restarts.high_ns, used)
+            used = min(max(least, tracker.admitted_since(started_ns, account.spent)), most)
+            is_soon = restarts.high_ns - now_ns < OPENING_TIMES * (now_ns - sent_ns)
+            self._ledger.count_restarts(now_ns, index, restarts.high_ns, used, whole=is_soon)
             tracker.begin_epoch(now_ns)
         return account.meter.restarts_by_answers
 

@@ -11,7 +11,7 @@ ROUNDED_NS = NS
 """By how much a stated instant differs from the true one at most: instants are rounded to whole seconds, up or down."""
 
 LEAST_NS = 5 * ROUNDED_NS
-"""A shorter reset is no instant to wait for: the rounding is too large a part of it."""
+"""If no reset was as long, the restarts are too close together: the rounding is too large a part of their distance."""
 
 JUMP = 0.5
 """An instant that moves by this part of the longest reset is about the next restart. The reset of a trailing period moves by less."""
@@ -38,21 +38,19 @@ class Restarts:
         low_ns: The earliest instant of the restart that was named last.
         high_ns: The latest instant of it.
         period_s: The time between two restarts; ``None`` before the second one.
-        agree: Whether answers have agreed about an instant for so long that it does not move.
         refuted: Whether the quota does not restart at the stated instants.
     """
 
     __slots__ = (
-        "_agree_ns", "_due_ns", "_late_ns", "_longest_ns", "_most", "_since_ns", "agree", "high_ns", "low_ns", "period_s", "refuted",
+        "_due_ns", "_late_ns", "_longest_ns", "_most", "_since_ns", "high_ns", "low_ns", "period_s", "refuted",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.low_ns = self.high_ns = 0
         self.period_s: float | None = None
-        self.agree = self.refuted = False
+        self.refuted = False
         self._longest_ns = 0  # the longest reset so far
         self._since_ns = 0  # when the first attempt was sent whose answer has named this restart
-        self._agree_ns = 0  # the longest distance of two bounds
         self._late_ns = 0  # by how much the restarts are later than stated
         self._due_ns = 0  # when the present one should have come, if it is late; else 0
         self._most = 0.0  # the most that the quota has lacked since
@@ -65,22 +63,21 @@ class Restarts:
         reset_ns = round(reset_s * NS)
         self._longest_ns = max(self._longest_ns, reset_ns)
         low_ns, high_ns = sent_ns + reset_ns - ROUNDED_NS, now_ns + reset_ns + ROUNDED_NS + self._late_ns
-        if self._longest_ns < LEAST_NS or now_ns - sent_ns > JUMP * self._longest_ns:
+        if self._longest_ns <= ROUNDED_NS or now_ns - sent_ns > JUMP * self._longest_ns:
             return None
         if 0 < self.high_ns <= sent_ns < self.high_ns + JUMP * self._longest_ns and not reset_ns:
             self._due_ns = self._due_ns or self.high_ns
             self.high_ns = now_ns + ROUNDED_NS
             return Named.LATE
         if low_ns <= self.high_ns and high_ns >= self.low_ns and sent_ns < self.high_ns:
-            self._agree_ns = max(self._agree_ns, high_ns - low_ns)
-            self.agree = self.agree or sent_ns - self._since_ns > 2 * self._agree_ns
             self.low_ns, self.high_ns = max(self.low_ns, low_ns), min(self.high_ns, high_ns)
             self._most = max(self._most, lack)
             return Named.SAME
         if high_ns < self.low_ns and sent_ns < self._since_ns:
             return Named.EARLIER
         back = now_ns >= self.low_ns or lack < JUMP * self._most
-        if self.high_ns and not (back and low_ns - self.high_ns >= JUMP * self._longest_ns):
+        jumps = back and low_ns - self.high_ns >= JUMP * self._longest_ns and self._longest_ns >= LEAST_NS
+        if self.high_ns and not jumps:
             self.refuted = True
             return Named.NONE
         if self._due_ns:

@@ -332,19 +332,18 @@ class QuotaTracker:
         after = bisect_right(self._slices, (at_ns, 0.0))
         return self._slices[after][1] if after < len(self._slices) else self.charged
 
-    def used_by(self, sent_ns: int, note: Note, lack: float) -> tuple[float, float]:
-        """The least and the most that is used now of a counter that lacked ``lack`` at the attempt of ``note``.
+    def used_by(self, sent_ns: int, lack: float) -> tuple[float, float]:
+        """The least and the most that is used now of a counter that lacked ``lack`` at an attempt that was sent at ``sent_ns``.
 
         Attempts of about the same time may be in the lack. Of a quota whose charges are corrected, the most is unknown.
         """
         after = max(self.charged - self._charged_until(sent_ns + self.about_ns), 0.0)
-        since = self.charged - note.charged + self.charged_since(note, sent_ns - self.about_ns)
+        since = self.charged - self._charged_before(sent_ns - self.about_ns)
         return lack + after, lack + since if self.meter.quota.unit == REQUESTS else math.inf
 
     def admitted_since(self, since_ns: int, spent: float) -> float:
         """What this pool has used since an instant: its true costs, without refused attempts. ``spent``: as in the account."""
-        before = bisect_right(self._slices, (since_ns, 0.0)) - 1
-        return spent - self.refused_amount - (self._slices[before][1] if before >= 0 else 0.0)
+        return spent - self.refused_amount - self._charged_before(since_ns)
 
     def used_lately(self, now_ns: int, spent: float) -> tuple[int, float]:
         """Since when this pool has sent attempts, a period ago at most, and what of them was not refused. ``spent``: as in the account."""
@@ -381,6 +380,14 @@ class QuotaTracker:
         """The charges from an instant to the attempt of ``note``; beyond the log, all."""
         before = bisect_right(self._slices, (since_ns, 0.0)) - 1
         return note.charged - (self._slices[before][1] if before >= 0 else 0.0)
+
+    def _charged_before(self, at_ns: int) -> float:
+        """The sum of all charges before an instant, and before its slice; of an instant before the log, 0."""
+        slices = self._slices
+        if not slices or at_ns < slices[0][0]:
+            return 0.0
+        at = bisect_right(slices, (at_ns - SLICE_NS, math.inf))  # the first slice that ends after the instant
+        return slices[at][1] if at < len(slices) else self.charged
 
     def _shift(self, now_ns: int, as_of_ns: int, by_ns: int) -> None:
         self._as_of_ns = max(self._as_of_ns, as_of_ns)
