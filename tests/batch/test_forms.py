@@ -101,6 +101,22 @@ def test_lines_of_text():
     assert [line["body"]["messages"][0]["content"] for line in found] == ["One?", "Two?"]
 
 
+def test_messages_in_a_table_are_json():
+    said = json.dumps(MESSAGES).replace('"', '""')
+    (line,), _ = lines(f'id,messages\na,"{said}"\n', "p.csv", model="gpt-5")
+    assert line["body"]["messages"] == MESSAGES
+    with pytest.raises(QuotaError, match="row 1: 'messages' is a text that is no JSON array of messages: write"):
+        lines("id,messages\na,Why?\n", "p.csv", model="gpt-5")
+
+
+@pytest.mark.parametrize("row", [{"q": {"text": "Why?"}, "a": {"text": "b"}}, {"q": [{"text": "Why?"}], "a": "b"}])
+def test_one_row_that_is_named_is_a_row(row):
+    """A file with one object could be one that has rows."""
+    field = "q[text]" if isinstance(row["q"], dict) else "q[0][text]"
+    (line,), _ = lines(rows(row), model="m", template=f"{{{field}}}")
+    assert line["body"]["messages"] == MESSAGES
+
+
 def test_a_template():
     (line,), _ = lines(rows({"text": "{a}", "language": "French"}), model="m", template="Into {language}: {text}")
     assert line["body"]["messages"][0]["content"] == "Into French: {a}"

@@ -47,6 +47,9 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
 @click.option(
     "--files", metavar="NAME", multiple=True, help="A column with the paths of images or PDF files. Can be repeated."
 )
+@click.option(
+    "--no-header", is_flag=True, help="The first line of the table is a row; its columns are column1, column2, ..."
+)
 @click.option("--into", default="answer", help="The column of the answers in a table; 'answer' by default.")
 @click.option("--max-tokens", type=click.IntRange(1), help="The most tokens of an answer.")
 @click.option("--max-attempts", type=int, help="HTTP attempts for one request; 6 by default.")
@@ -107,6 +110,7 @@ def command(
     template: str | None,
     key: str | None,
     files: tuple[str, ...],
+    no_header: bool,
     into: str,
     max_tokens: int | None,
     restart: bool,
@@ -149,7 +153,7 @@ def command(
             deadline_s=deadline,
             batch_lines=batch_lines,
             batch_queue=batch_queue,
-            form=Form(model, column, template, key, max_tokens, files=files),
+            form=Form(model, column, template, key, max_tokens, files=files, header=not no_header),
             into=into,
         )
         raise_files()
