@@ -343,7 +343,21 @@ def test_the_command_says_once_what_is_missing(tmp_path, emulator):
         ("https://a.example/v1beta/openai", "/v1/chat/completions", "https://a.example/v1beta/openai/chat/completions"),
         ("https://a.example/v1beta", "/v1beta/models/m:generateContent", "https://a.example/v1beta/models/m:generateContent"),
         ("https://a.example/api/v3", "/chat/completions", "https://a.example/api/v3/chat/completions"),
+        ("https://a.example", "/chat/completions", "https://a.example/chat/completions"),
+        ("https://api.openai.com", "/chat/completions", "https://api.openai.com/v1/chat/completions"),
+        ("https://api.openai.com", "/v1/chat/completions", "https://api.openai.com/v1/chat/completions"),
     ],
 )  # fmt: skip
 def test_one_rule_joins_an_address_and_a_path(root, path, url):
     assert joined(root, path) == url
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/chat/completions", "/openai/v1/chat/completions"])
+def test_azure_has_one_path_for_each_form_of_it(path):
+    assert request_of(1, chat("a") | {"url": path}, "azure").path == "/openai/v1/chat/completions"
+    assert request_of(1, chat("a") | {"url": path}).path == path
+
+
+def test_a_path_of_azure_with_a_deployment_stays():
+    path = "/openai/deployments/d/chat/completions?api-version=2024-10-21"
+    assert request_of(1, chat("a") | {"url": path}, "azure").path == path
