@@ -271,6 +271,14 @@ def test_a_form_that_is_not_known_is_one_error_with_a_command(content, name, for
             "its body has none of the fields messages, contents, input",
         ),
         (rows(chat("a")), "p.jsonl", {}, "its lines are whole requests: leave out --model"),
+        (json.dumps([chat("a")]), "p.json", {}, "its lines are whole requests: leave out --model"),
+        (rows(ASKED), "p.jsonl", {"max_tokens": 9}, "it has bodies of requests: leave out --max-tokens and --schema"),
+        (
+            rows({"key": "a", "request": {"contents": CONTENTS}}),
+            "p.jsonl",
+            {"schema": {"type": "object"}},
+            "it has bodies of",
+        ),
     ],
     ids=[
         "fields",
@@ -289,6 +297,9 @@ def test_a_form_that_is_not_known_is_one_error_with_a_command(content, name, for
         "sharegpt",
         "body",
         "requests",
+        "array of requests",
+        "bodies",
+        "gemini",
     ],
 )
 def test_damage_is_named_with_its_place(content, name, form, message):

@@ -101,6 +101,33 @@ class Form:
         return {name for name in named if name}
 
 
+def schema_at(path: str | None) -> Mapping[str, Any] | None:
+    """The JSON schema in a file; ``None`` without one.
+
+    Raises:
+        QuotaError: It cannot be read, or is none.
+    """
+    if path is None:
+        return None
+    try:
+        found = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise QuotaError(f"schema {path}: it cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise QuotaError(f"schema {path}: it is not JSON: {error}") from None
+    if not isinstance(found, dict) or not found.keys() & {
+        "type",
+        "properties",
+        "$ref",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "enum",
+    }:
+        raise QuotaError(f'schema {path}: it must be a JSON schema, e.g. {{"type": "object", "properties": {{...}}}}')
+    return found
+
+
 class UnknownFormError(QuotaError):
     """The input is in no form that can be read. The message names its columns, and no value."""
 
@@ -120,11 +147,7 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> tuple[BinaryIO, str]:
     head = file.read(4)
     file.seek(0)
     if _is_lines(file, head, form):
-        if not form.is_plain:
-            raise QuotaError(
-                f"{name}: its lines are whole requests: leave out --model, --column, --template, --key, --max-tokens, --schema, "
-                "--files and --no-header"
-            )
+        _require_plain(form, name)
         return file, ""
     with ExitStack() as made:
         spool = made.enter_context(_spool())
@@ -133,6 +156,14 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> tuple[BinaryIO, str]:
         spool.seek(0)
         made.pop_all()
     return spool, f"{name}: {kind}, {shown}"
+
+
+def _require_plain(form: Form, name: str) -> None:
+    if not form.is_plain:
+        raise QuotaError(
+            f"{name}: its lines are whole requests: leave out --model, --column, --template, --key, --max-tokens, --schema, "
+            "--files and --no-header"
+        )
 
 
 def _write(spool: BinaryIO, opened: ExitStack, file: BinaryIO, head: bytes, name: str, form: Form) -> tuple[str, str]:
@@ -471,16 +502,20 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
 
     is_told = form.column is not None or form.template is not None
     if _envelope(row) is not None and not is_told:
+        _require_own(form, name)
         return _with_files(_enveloped(form, identity, name), form), f"bodies of requests, {by}"
     if "custom_id" in row and not is_told:
         if _is_whole(row):
+            _require_plain(form, name)
             return lambda _, row: dict(row), "whole requests"
         if "url" in row and str(row.get("body")).startswith("{"):  # a table with the body as JSON
             return lambda _, row: {**row, "body": decode(row["body"].encode())}, "whole requests"
     if isinstance(row.get("request"), Mapping) and not is_told:
+        _require_own(form, name)
         return _with_files(_gemini(form, identity, name), form), f"requests of Gemini's Batch API, {by}"
     field = None if is_told else next((field for field in BODIES if field in row), None)
     if field is not None and (field == "contents" or "model" in row):
+        _require_own(form, name)
         return _with_files(_bodies(form, identity, field), form), f"bodies of requests, {by}"
     prompt, shown, column = *_prompt(row, form), form.column
     model = form.model or ("{model}" if "model" in row else None)
@@ -506,6 +541,14 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
         return _asked(identity(number, row), form.model or row["model"], messages, form)
 
     return _with_files(line, form), f"{shown} is the prompt of {form.model or 'its model'}, each {by}"
+
+
+def _require_own(form: Form, name: str) -> None:
+    """Refuse what would be part of bodies that the input has."""
+    if form.max_tokens or form.schema is not None:
+        raise QuotaError(
+            f"{name}: it has bodies of requests: leave out --max-tokens and --schema, or write them in each body"
+        )
 
 
 def _with_files(make: _Make, form: Form) -> _Make:
