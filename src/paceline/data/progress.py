@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
@@ -88,3 +89,34 @@ def _made(total: int | None) -> Bar:
     except ImportError:
         return Lines(total)
     return Tqdm(tqdm(total=total, unit="item", dynamic_ncols=True))
+
+
+@contextmanager
+def logged(say: Callable[[str], None]) -> Iterator[None]:
+    """Let ``say`` have the lines that paceline logs, so that no line breaks a bar, and a quiet run writes none."""
+    log, handler = logging.getLogger("paceline"), _Logged(say)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Logged(logging.Handler):
+    """Says the lines of a log. Of the refusals in one pool for one reason, which the progress counts, it says the first one."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+        self._said: set[tuple[str, str]] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say one line."""
+        text, fields = record.getMessage(), record.__dict__
+        if "reason" in fields:
+            kind = fields["pool"], fields["reason"]
+            if kind in self._said:
+                return
+            self._said.add(kind)
+            text = text.removeprefix(f"{fields['event']} ") + "; further ones are not shown"
+        self._say(text)
