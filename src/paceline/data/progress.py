@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any
 
@@ -28,6 +28,11 @@ class Bar:
     def show(self, failed: int) -> None:
         """Show the count."""
 
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        with suppress(OSError):
+            print(text, file=sys.stderr, flush=True)  # noqa: T201
+
     def close(self) -> None:
         """End the display."""
 
@@ -47,9 +52,7 @@ class Lines(Bar):
         if now_s >= self._next_s:
             self._next_s = now_s + EVERY_S
             speed = self.done / (now_s - self._begun_s) * 60
-            with suppress(OSError):
-                line = f"{self.done:,}{self._total} done, {failed:,} failed, {speed:,.0f}/min"
-                print(line, file=sys.stderr, flush=True)  # noqa: T201
+            self.say(f"{self.done:,}{self._total} done, {failed:,} failed, {speed:,.0f}/min")
 
 
 class Tqdm(Bar):
@@ -66,6 +69,11 @@ class Tqdm(Bar):
             self._shown.set_postfix_str(f"{failed:,} failed", refresh=False)
         self._shown.update()
 
+    def say(self, text: str) -> None:
+        """See :meth:`Bar.say`."""
+        with suppress(OSError):
+            self._shown.write(text, file=sys.stderr)
+
     def close(self) -> None:
         """See :meth:`Bar.close`."""
         self._shown.close()
@@ -73,10 +81,15 @@ class Tqdm(Bar):
 
 @contextmanager
 def bar(total: int | None, wanted: bool) -> Iterator[Bar]:
-    """A bar for the time of a block."""
+    """A bar for the time of a block.
+
+    Above it are the lines that paceline logs, unless the program has a handler for them: Python would print each refusal.
+    """
     shown = _made(total) if wanted else Bar()
+    has_handler = logging.getLogger("paceline").hasHandlers()
     try:
-        yield shown
+        with logged(shown.say) if wanted and not has_handler else nullcontext():
+            yield shown
     finally:
         shown.close()
 
