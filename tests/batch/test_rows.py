@@ -3,6 +3,7 @@
 import _thread
 import asyncio
 import csv
+import datetime as dt
 import json
 import sys
 import threading
@@ -14,7 +15,7 @@ from batch_helpers import FAST, call
 
 import paceline
 from odd_server import JSON, OddServer
-from paceline.batch.forms import Form, lines_of, schema_at
+from paceline.batch.forms import Form, UnknownFormError, lines_of, schema_at
 from paceline.batch.tables import text_of
 
 ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
@@ -199,7 +200,7 @@ def test_an_interrupt_inside_of_a_loop(ask, emulator, tmp_path, monkeypatch):
     [
         ({"a": 1}, {}, "rows is a dict: give a table, a list of dicts"),
         (["a"], {}, "row 0 is a str: give dicts"),
-        ([{"text": "a"}], {}, "it is a table with the fields text: name the column of the prompts"),
+        ([{"text": "a"}], {}, "it is a table in memory with the fields text: name the column of the prompts"),
         ([{"prompt": "a"}], {"model": None}, "name the model"),
         ([{"prompt": "a"}], {"wrokers": 2}, "wrokers: no such setting; did you mean 'workers'"),
         ([{"prompt": "a", "id": 1}, {"prompt": "b", "id": 1}], {}, "custom_id is that of line 1"),
@@ -225,6 +226,24 @@ class Reply(pydantic.BaseModel):
 
 
 SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
+
+
+def test_an_unknown_form_is_told_in_python(ask):
+    with pytest.raises(UnknownFormError) as caught:
+        ask(ROWS, prompt="txt")
+    assert str(caught.value).endswith("""(it has no 'txt'), e.g. paceline.run(rows, model="gpt-5", prompt='text')""")
+
+
+@pytest.mark.parametrize(("given", "sent"), [(1.0, 1), (1.5, "1.5"), (dt.date(2026, 11, 27), "2026-11-27"), ("a", "a")])
+def test_the_identity_of_a_row(given, sent):
+    (line,) = lines_of([{"id": given, "prompt": "a"}], Form("gpt-5"), "rows")
+    assert line["custom_id"] == sent
+
+
+@pytest.mark.parametrize("value", [None, float("nan")])
+def test_a_row_without_its_identity(value):
+    with pytest.raises(paceline.QuotaError, match="rows: row 1: 'id', which identifies the rows, has no value"):
+        lines_of([{"id": value, "prompt": "a"}], Form("gpt-5"), "rows")
 
 
 class TestSchemas:

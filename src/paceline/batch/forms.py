@@ -220,7 +220,7 @@ def _lines(make: _Make, rows: Iterable[Mapping[str, Any]], name: str) -> Iterato
 
 def lines_of(rows: Sequence[Mapping[str, Any]], form: Form, name: str) -> list[dict[str, Any]]:
     """The lines of requests of rows in memory; see :func:`as_lines`."""
-    return list(_lines(_made(rows[0], form, name, "a table")[0], rows, name)) if rows else []
+    return list(_lines(_made(rows[0], form, name, _IN_MEMORY)[0], rows, name)) if rows else []
 
 
 @contextmanager
@@ -485,6 +485,8 @@ def _parquet(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
         yield from batch.to_pylist()
 
 
+_IN_MEMORY: Final = "a table in memory"
+
 _Make = Callable[[int, Mapping[str, Any]], dict[str, Any]]
 """Makes the line of a request of a row and its number, from 1."""
 
@@ -496,7 +498,12 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
 
     def identity(number: int, row: Mapping[str, Any]) -> str | int:
         if key:
-            return cast("str | int", row[key])
+            value = row[key]
+            if is_missing(value):
+                raise TypeError(f"{key!r}, which identifies the rows, has no value ({value})")
+            if isinstance(value, float) and value.is_integer():
+                return int(value)  # pandas makes floats of the integers of a column with a missing one
+            return value if isinstance(value, str | int) else str(value)
         content = json.dumps(row, sort_keys=True, default=str)  # another row at the same place is another request
         return f"row-{number}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
@@ -642,6 +649,8 @@ def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:
         return f"{name}: it is {kind} with the fields {shown_names(row)}: to send the rows of a list in it, e.g. {told}"
     column = next((column for column in row if column not in IDS), "text")
     example = f"paceline run {name} --model {model}" + (f" --column {column}" if column not in PROMPTS else "")
+    if kind == _IN_MEMORY:
+        example = f'paceline.run({name}, model="{model}", prompt={column!r})'
     no_header = "; or, if its first line is no header, --no-header" if kind == "a table" and form.header else ""
     return f"{name}: it is {kind} with the fields {shown_names(row)}: name {missing}, e.g. {example}{no_header}"
 
