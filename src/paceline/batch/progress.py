@@ -7,7 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from html import escape
 from importlib import import_module
@@ -23,6 +23,7 @@ from paceline.batch.check import Plan, Share
 from paceline.batch.summary import Tally, in_time, since
 from paceline.core.quota import REQUESTS
 from paceline.core.results import PacelineError
+from paceline.data.progress import logged as lines_logged
 from paceline.limiter.limiter import Limiter
 from paceline.planner.forecast import eta
 
@@ -134,6 +135,11 @@ def view(*, quiet: bool) -> View:
     if hasattr(ipython and ipython.get_ipython(), "kernel"):
         return InNotebook(import_module("IPython.display").display)
     return Live() if sys.stderr.isatty() else Plain()
+
+
+def logged(view: View) -> AbstractContextManager[None]:
+    """Let ``view`` say what paceline logs."""
+    return lines_logged(view.say)
 
 
 class Meter:

@@ -19,7 +19,6 @@ from paceline.batch.forms import Form, lines_of, read_rows
 from paceline.batch.tables import Answers, Table, checked
 from paceline.core.results import QuotaError
 from paceline.data.frames import Made, dicts, rows_of
-from paceline.data.progress import logged
 from paceline.pacing.owners import LOOK_S, in_a_loop, in_a_thread
 
 _P = ParamSpec("_P")
@@ -77,7 +76,7 @@ def run(
     try:
         from paceline.batch.address import provider_of
         from paceline.batch.job import Job
-        from paceline.batch.progress import view
+        from paceline.batch.progress import logged, view
         from paceline.batch.runner import INTERRUPTED, interrupts
         from paceline.config import Config
     except ModuleNotFoundError as error:
@@ -112,7 +111,7 @@ def run(
         source.write_text("".join(json.dumps(line) + "\n" for line in lines), "ascii")
         path = kept or str(Path(folder) / "answers.jsonl")
         shown = view(quiet=not progress)
-        with logged(shown.say):
+        with logged(shown):
             job = partial(Job(str(source), path, config, keeps=kept is not None).run, shown)
             # The loop of a notebook runs here. An interrupt stops the job as Ctrl-C stops the command.
             code, _ = in_a_thread(job, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else job()

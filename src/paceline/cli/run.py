@@ -125,11 +125,10 @@ def command(
     """Send a file of requests at the full speed that the limits allow, and write a file of answers."""
     from paceline.batch.forms import Form, schema_at
     from paceline.batch.job import Job
-    from paceline.batch.progress import view
+    from paceline.batch.progress import logged, view
     from paceline.batch.requests import WHOLE, Shard
     from paceline.batch.runner import INTERRUPTED, USAGE
     from paceline.config import Config, parse_limit
-    from paceline.data.progress import logged
     from paceline.pacing.lack import raise_files
 
     if mode == "sync" and (batch_lines is not None or batch_queue is not None):
@@ -164,7 +163,7 @@ def command(
         gc.freeze()  # what is imported stays; most of the rest is freed by its last reference
         gc.set_threshold(*GC_THRESHOLD)
         shown = view(quiet=quiet)
-        with logged(shown.say):
+        with logged(shown):
             code, report = job.run(shown)
     except PacelineError as error:
         click.echo(f"paceline run: {error}", err=True)
