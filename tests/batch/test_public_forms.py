@@ -80,7 +80,7 @@ REFUSED = [
     ("natural-instructions.json", "allenai/natural-instructions", "tasks/task046_miscellaneous_question_typing.json", GPT | {"column": "input"}, """e.g. jq '.["Instances"]' natural-instructions.json | paceline run - --model gpt-5 --column input"""),
     ("llama-factory.json", "hiyouga/LLaMA-Factory", "data/glaive_toolcall_en_demo.json", GPT | {"column": "conversations"}, "row 1: a message of its prompt has the fields from, value: it must have role and content"),
     ("mt-bench.jsonl", "lm-sys/FastChat", "fastchat/llm_judge/data/mt_bench/question.jsonl", GPT | {"column": "turns"}, "one of the list is --template '{turns[0]}'"),
-    ("mmlu.csv", "HaeChan0305/MLILAB-FedLLM", "data/mmlu/test/anatomy_test.csv", GPT, "if its first line is no header, --no-header"),
+    ("mmlu.csv", "HaeChan0305/MLILAB-FedLLM", "data/mmlu/test/anatomy_test.csv", GPT, "--column 'Which of the two bones is longer?'; or, if its first line is no header, --no-header"),
     ("promptfoo-space.csv", "promptfoo/promptfoo", "examples/csv-prompts/single-column.csv", GPT, "line 3: ',' expected after"),
 ]  # fmt: skip
 

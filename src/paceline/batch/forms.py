@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain, islice, tee
 from pathlib import Path
+from shlex import quote
 from string import Formatter
 from typing import Any, BinaryIO, Final, cast
 
@@ -643,14 +644,15 @@ def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:
         missing += " and the model" if missing else "the model"
     model = form.model or "gpt-5"
     if lists := _lists(row) if kind == "JSON objects" and "column" in missing else []:
-        told = (
-            f"jq '.[\"{lists[-1]}\"]' {name} | paceline run - --model {model} --column {next(iter(row[lists[-1]][0]))}"
-        )
+        first = quote(next(iter(row[lists[-1]][0])))
+        told = f"jq '.[\"{lists[-1]}\"]' {quote(name)} | paceline run - --model {model} --column {first}"
         return f"{name}: it is {kind} with the fields {shown_names(row)}: to send the rows of a list in it, e.g. {told}"
     column = next((column for column in row if column not in IDS), "text")
-    example = f"paceline run {name} --model {model}" + (f" --column {column}" if column not in PROMPTS else "")
     if kind == _IN_MEMORY:
         example = f'paceline.run({name}, model="{model}", prompt={column!r})'
+    else:
+        shown = "" if column in PROMPTS else f" --column {quote(column)}"
+        example = f"paceline run {quote(name)} --model {model}{shown}"
     no_header = "; or, if its first line is no header, --no-header" if kind == "a table" and form.header else ""
     return f"{name}: it is {kind} with the fields {shown_names(row)}: name {missing}, e.g. {example}{no_header}"
 
