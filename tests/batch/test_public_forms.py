@@ -36,7 +36,7 @@ READ = [
     # conversations
     ("mistral-cookbook.jsonl", "mistralai/cookbook", "mistral/observability/data/dataset-import-example.jsonl", GPT, CHAT),
     ("together-cookbook.jsonl", "togethercomputer/together-cookbook", "datasets/small_coqa_10.jsonl", GPT, CHAT),
-    ("openai-evals.jsonl", "openai/evals", "evals/registry/data/test_match/samples.jsonl", GPT | {"column": "input"}, CHAT),
+    ("openai-evals.jsonl", "openai/evals", "build/lib/evals/registry/data/test_match/samples.jsonl", GPT | {"column": "input"}, CHAT),
     ("lm-eval.jsonl", "EleutherAI/lm-evaluation-harness", "lm_eval/tasks/agent_pre_action_control/samples.jsonl", GPT | {"column": "input"}, CHAT),
     ("evalscope-images.jsonl", "modelscope/evalscope", "custom_eval/multimodal/mcq/example_openai.jsonl", GPT, CHAT),
     ("mt-bench.jsonl", "lm-sys/FastChat", "fastchat/llm_judge/data/mt_bench/question.jsonl", GPT | {"template": "{turns[0]}"}, CHAT),
@@ -62,7 +62,7 @@ READ = [
     ("scienceqa.json", "Think-ScienceQA/Think-ScienceQA.github.io", "data/scienceqa/problems.json", GPT | {"template": "{question} {choices}"}, CHAT),
     ("alpaca-5000.json", "tatsu-lab/stanford_alpaca", "data/alpaca_5000.json", GPT | {"template": "{instruction}{input}"}, CHAT),
     ("findver.json", "yilunzhao/FinDVer", "data/testmini.json", GPT | {"column": "statement"}, CHAT),
-    ("we-math.json", "We-Math/We-Math", "data/testmini.json", GPT | {"template": "{question} {option}"}, CHAT),
+    ("we-math.json", "We-Math/We-Math", "data/testmini.json", GPT | {"template": "{question} {option}", "key": "question number"}, CHAT),
     ("creditml.json", "javierdecas/creditml-scoring", "batch_requests.json", GPT | {"template": "{age} years, {income}"}, CHAT),
     # tables
     ("promptfoo.csv", "promptfoo/promptfoo", "examples/simple-csv/tests.csv", GPT | {"template": "{language}: {body}"}, CHAT),
