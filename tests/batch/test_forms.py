@@ -101,6 +101,22 @@ def test_lines_of_text():
     assert [line["body"]["messages"][0]["content"] for line in found] == ["One?", "Two?"]
 
 
+def test_messages_in_a_table_are_json():
+    said = json.dumps(MESSAGES).replace('"', '""')
+    (line,), _ = lines(f'id,messages\na,"{said}"\n', "p.csv", model="gpt-5")
+    assert line["body"]["messages"] == MESSAGES
+    with pytest.raises(QuotaError, match="row 1: 'messages' is a text that is no JSON array of messages: write"):
+        lines("id,messages\na,Why?\n", "p.csv", model="gpt-5")
+
+
+@pytest.mark.parametrize("row", [{"q": {"text": "Why?"}, "a": {"text": "b"}}, {"q": [{"text": "Why?"}], "a": "b"}])
+def test_one_row_that_is_named_is_a_row(row):
+    """A file with one object could be one that has rows."""
+    field = "q[text]" if isinstance(row["q"], dict) else "q[0][text]"
+    (line,), _ = lines(rows(row), model="m", template=f"{{{field}}}")
+    assert line["body"]["messages"] == MESSAGES
+
+
 def test_a_template():
     (line,), _ = lines(rows({"text": "{a}", "language": "French"}), model="m", template="Into {language}: {text}")
     assert line["body"]["messages"][0]["content"] == "Into French: {a}"
@@ -255,6 +271,14 @@ def test_a_form_that_is_not_known_is_one_error_with_a_command(content, name, for
             "its body has none of the fields messages, contents, input",
         ),
         (rows(chat("a")), "p.jsonl", {}, "its lines are whole requests: leave out --model"),
+        (json.dumps([chat("a")]), "p.json", {}, "its lines are whole requests: leave out --model"),
+        (rows(ASKED), "p.jsonl", {"max_tokens": 9}, "it has bodies of requests: leave out --max-tokens and --schema"),
+        (
+            rows({"key": "a", "request": {"contents": CONTENTS}}),
+            "p.jsonl",
+            {"schema": {"type": "object"}},
+            "it has bodies of",
+        ),
     ],
     ids=[
         "fields",
@@ -273,6 +297,9 @@ def test_a_form_that_is_not_known_is_one_error_with_a_command(content, name, for
         "sharegpt",
         "body",
         "requests",
+        "array of requests",
+        "bodies",
+        "gemini",
     ],
 )
 def test_damage_is_named_with_its_place(content, name, form, message):
@@ -327,7 +354,21 @@ def test_the_command_says_once_what_is_missing(tmp_path, emulator):
         ("https://a.example/v1beta/openai", "/v1/chat/completions", "https://a.example/v1beta/openai/chat/completions"),
         ("https://a.example/v1beta", "/v1beta/models/m:generateContent", "https://a.example/v1beta/models/m:generateContent"),
         ("https://a.example/api/v3", "/chat/completions", "https://a.example/api/v3/chat/completions"),
+        ("https://a.example", "/chat/completions", "https://a.example/chat/completions"),
+        ("https://api.openai.com", "/chat/completions", "https://api.openai.com/v1/chat/completions"),
+        ("https://api.openai.com", "/v1/chat/completions", "https://api.openai.com/v1/chat/completions"),
     ],
 )  # fmt: skip
 def test_one_rule_joins_an_address_and_a_path(root, path, url):
     assert joined(root, path) == url
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/chat/completions", "/openai/v1/chat/completions"])
+def test_azure_has_one_path_for_each_form_of_it(path):
+    assert request_of(1, chat("a") | {"url": path}, "azure").path == "/openai/v1/chat/completions"
+    assert request_of(1, chat("a") | {"url": path}).path == path
+
+
+def test_a_path_of_azure_with_a_deployment_stays():
+    path = "/openai/deployments/d/chat/completions?api-version=2024-10-21"
+    assert request_of(1, chat("a") | {"url": path}, "azure").path == path

@@ -2,6 +2,8 @@
 
 import _thread
 import asyncio
+import csv
+import datetime as dt
 import json
 import sys
 import threading
@@ -9,11 +11,11 @@ import types
 
 import pydantic
 import pytest
-from batch_helpers import FAST
+from batch_helpers import FAST, call
 
 import paceline
 from odd_server import JSON, OddServer
-from paceline.batch.forms import Form, lines_of
+from paceline.batch.forms import Form, UnknownFormError, lines_of, schema_at
 from paceline.batch.tables import text_of
 
 ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
@@ -198,7 +200,7 @@ def test_an_interrupt_inside_of_a_loop(ask, emulator, tmp_path, monkeypatch):
     [
         ({"a": 1}, {}, "rows is a dict: give a table, a list of dicts"),
         (["a"], {}, "row 0 is a str: give dicts"),
-        ([{"text": "a"}], {}, "it is a table with the fields text: name the column of the prompts"),
+        ([{"text": "a"}], {}, "it is a table in memory with the fields text: name the column of the prompts"),
         ([{"prompt": "a"}], {"model": None}, "name the model"),
         ([{"prompt": "a"}], {"wrokers": 2}, "wrokers: no such setting; did you mean 'workers'"),
         ([{"prompt": "a", "id": 1}, {"prompt": "b", "id": 1}], {}, "custom_id is already in line 1"),
@@ -226,8 +228,38 @@ class Reply(pydantic.BaseModel):
 SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 
 
+def test_an_unknown_form_is_told_in_python(ask):
+    with pytest.raises(UnknownFormError) as caught:
+        ask(ROWS, prompt="txt")
+    assert str(caught.value).endswith("""(it has no 'txt'), e.g. paceline.run(rows, model="gpt-5", prompt='text')""")
+
+
+@pytest.mark.parametrize(("given", "sent"), [(1.0, 1), (1.5, "1.5"), (dt.date(2026, 11, 27), "2026-11-27"), ("a", "a")])
+def test_the_identity_of_a_row(given, sent):
+    (line,) = lines_of([{"id": given, "prompt": "a"}], Form("gpt-5"), "rows")
+    assert line["custom_id"] == sent
+
+
+@pytest.mark.parametrize("value", [None, float("nan")])
+def test_a_row_without_its_identity(value):
+    with pytest.raises(paceline.QuotaError, match="rows: row 1: 'id', which identifies the rows, has no value"):
+        lines_of([{"id": value, "prompt": "a"}], Form("gpt-5"), "rows")
+
+
 class TestSchemas:
     """The answers in a form that is asked for."""
+
+    @staticmethod
+    def answering(texts):
+        """A server that answers the number of a text with it."""
+
+        def answer(_, body):
+            message = {"role": "assistant", "content": texts[int(body["messages"][0]["content"])]}
+            usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+            choices = [{"index": 0, "finish_reason": "stop", "message": message}]
+            return 200, JSON, {"id": "1", "object": "chat.completion", "choices": choices, "usage": usage}
+
+        return OddServer(answer)
 
     @pytest.fixture
     def reply(self, monkeypatch):
@@ -235,13 +267,7 @@ class TestSchemas:
         monkeypatch.setenv("OPENAI_API_KEY", "key")
 
         def reply(*texts, schema):
-            def answer(_, body):
-                message = {"role": "assistant", "content": texts[int(body["messages"][0]["content"])]}
-                usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-                choices = [{"index": 0, "finish_reason": "stop", "message": message}]
-                return 200, JSON, {"id": "1", "object": "chat.completion", "choices": choices, "usage": usage}
-
-            with OddServer(answer) as server:
+            with self.answering(texts) as server:
                 rows = [{"prompt": str(number)} for number in range(len(texts))]
                 options = {"limits": {"*": FAST}, "progress": False, "schema": schema}
                 answered = paceline.run(rows, model="gpt-5", base_url=server.base_url, **options)
@@ -271,6 +297,36 @@ class TestSchemas:
         for name in place:
             found = found[name]
         assert found == SCHEMA
+
+    def test_the_command(self, tmp_path):
+        """The answers are asked for in the form of a file, and checked in a table."""
+        source, schema, table = tmp_path / "rows.csv", tmp_path / "schema.json", tmp_path / "answers.csv"
+        source.write_text("id,prompt\na,0\nb,1\n")
+        schema.write_text(json.dumps(SCHEMA))
+        with self.answering(['{"number": 5}', "five"]) as server:
+            words = [source, "--model", "gpt-5", "--schema", schema, "-o", table]
+            call(*words, base_url=server.base_url, environ={"OPENAI_API_KEY": "key"})
+            assert server.asked[0]["response_format"]["json_schema"]["schema"] == SCHEMA
+        good, wrong = csv.DictReader(table.read_text("utf-8").splitlines())
+        assert (json.loads(good["answer"]), good["error"]) == ({"number": 5}, "")
+        assert (wrong["answer"], wrong["error"][:15]) == ("", "invalid_answer:")
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (None, "it cannot be read: No such file"),
+            ("{", "it is not JSON: Expecting property name"),
+            ('["a"]', "it must be a JSON schema, e.g."),
+            ('{"name": "answer", "schema": {}}', "it must be a JSON schema, e.g."),
+        ],
+    )
+    def test_a_file_that_is_no_schema(self, tmp_path, content, message):
+        schema = tmp_path / "schema.json"
+        if content is not None:
+            schema.write_text(content)
+        with pytest.raises(paceline.QuotaError) as caught:
+            schema_at(str(schema))
+        assert message in str(caught.value)
 
     def test_what_is_no_schema(self, ask):
         with pytest.raises(paceline.QuotaError, match="schema is a int: give a model of pydantic"):

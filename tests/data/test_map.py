@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import sqlite3
 import subprocess
@@ -530,6 +531,38 @@ class TestProgress:
         monkeypatch.setattr("paceline.data.progress.time", SimpleNamespace(monotonic=lambda: next(times)))
         await paceline.map(double, range(4))
         assert capsys.readouterr().err.splitlines() == ["2/4 done, 0 failed, 12/min", "4/4 done, 0 failed, 12/min"]
+
+    @pytest.mark.parametrize("module", ["tqdm", "none"])
+    async def test_refusals_are_one_line(self, monkeypatch, capsys, module):
+        """A cell of a notebook had one for each refusal."""
+        if module == "none":
+            monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+        log = logging.getLogger("paceline")
+        monkeypatch.setattr(log, "propagate", False)  # the test runner has handlers
+
+        async def refused(number):
+            fields = {"event": "rate_limit.429_error", "pool": "openai/gpt-5", "reason": "rate"}
+            log.warning("rate_limit.429_error openai/gpt-5: refused (rate)", extra=fields)
+            return number
+
+        await paceline.map(refused, range(5))
+        shown = capsys.readouterr().err
+        assert shown.count("refused (rate)") == 1
+        assert "openai/gpt-5: refused (rate); further ones are not shown" in shown
+        assert not log.handlers
+
+    async def test_a_program_with_a_handler_has_all_lines(self, capsys):
+        seen = logging.Handler()
+        lines = []
+        seen.emit = lambda record: lines.append(record.getMessage())
+        log = logging.getLogger("paceline")
+        log.addHandler(seen)
+        try:
+            await paceline.map(lambda _: log.warning("a line"), range(3), progress=True)
+        finally:
+            log.removeHandler(seen)
+        assert lines == ["a line"] * 3
+        assert "a line" not in capsys.readouterr().err
 
     async def test_a_bar_of_tqdm(self, capsys):
         async def invert(number):

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from yarl import URL
 
+from paceline.batch.requests import BARE
 from paceline.config import Config
 from paceline.config.servers import root_named
 from paceline.core.results import QuotaError
@@ -121,9 +122,11 @@ def joined(root: str, path: str) -> str:
     """The URL of ``path`` below the server's ``root``.
 
     A root with a version of its own (``/api/paas/v4``, ``/v1beta/openai``) replaces the version at the beginning of the path,
-    and a path that begins with the path of the root is not appended to it.
+    and a path that begins with the path of the root is not appended to it. OpenAI has no path without a version.
     """
     base = urlsplit(root).path
+    if root == ROOTS["openai"] and path in BARE:
+        return f"{root}/v1{path}"
     if base and path.startswith(f"{base}/"):
         return root.removesuffix(base) + path
     version = _VERSION.match(path)

@@ -222,7 +222,7 @@ class Checker:
             used = f"{', '.join(stated)} are used" if stated else "the rate is measured"
             self.plan.warnings.append(
                 f"no published limits for {provider.name}'s model {model!r}: {used} until answers state"
-                f" others; set the real limits with --limit '{model}=500 requests/min,400k tokens/min'"
+                f" others; set the real limits with --limit '{model}=500 requests/min,400k tokens/min', in Python with limits="
             )
         share = self.plan.shares.setdefault(scheduler.pool.name, Share(model=f"{provider.name}/{model}"))
         return Part(scheduler, share, min((quota.rate for quota in resolved.quotas if quota.period_s), default=1.0))

@@ -18,11 +18,14 @@ _HEIC: Final = ("image/heic", "image/heif")
 
 TYPES: Final = {"gemini": ("image/png", "image/jpeg", "image/webp", *_HEIC, PDF)}
 OTHER_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp", PDF)
-"""What a provider takes: the guides to images and PDF files of OpenAI, Anthropic and Gemini (2026-11; HEIC and HEIF were not checked there)."""
+"""What a provider takes: the guides to images and PDF files of OpenAI, Anthropic and Gemini (2026-11); HEIC and HEIF:
+docs.cloud.google.com/vertex-ai/docs/generative-ai, image understanding (2026-11)."""
 
 MOST_MB: Final = {"gemini": 20, "anthropic": 32}
 OTHER_MOST_MB: Final = 50
-"""The most megabytes of a request: Gemini's from its guide (2026-11), the others were not checked there. The files of a row are below it in base64."""
+"""The most megabytes of a request: Gemini's from its guide (2026-11); Anthropic's: docs.anthropic.com/en/api/overview, request size
+limits (2026-11); the other one is OpenAI's for the images of a request, from a copy of its guide to images (openai-hd4n6.mintlify.app, read 2026-11).
+The files of a row are below it in base64."""
 
 _HEAD: Final = 1_024
 """The bytes in which the mark of a PDF file may stand (PDF Reference, implementation note 13)."""

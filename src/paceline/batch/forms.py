@@ -15,11 +15,13 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain, islice, tee
 from pathlib import Path
+from shlex import quote
+from string import Formatter
 from typing import Any, BinaryIO, Final, cast
 
 from paceline.batch.files import add, files_in
@@ -66,6 +68,7 @@ class Form:
         schema: The JSON schema of the answers.
         files: The columns with the paths of images and PDF files.
         folder: Where relative paths may begin, too.
+        header: Whether the first line of a table has the names of its columns. Else they are ``column1``, ``column2`` and so on.
     """
 
     model: str | None = None
@@ -77,6 +80,7 @@ class Form:
     schema: Mapping[str, Any] | None = None
     files: tuple[str, ...] = ()
     folder: str = ""
+    header: bool = True
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
@@ -86,7 +90,43 @@ class Form:
     @property
     def is_plain(self) -> bool:
         """Whether it says nothing about rows."""
-        return not (self.model or self.column or self.template or self.key or self.max_tokens or self.files)
+        told = self.model or self.column or self.template or self.key or self.max_tokens or self.schema or self.files
+        return self.header and not told
+
+    @property
+    def fields(self) -> set[str]:
+        """The fields of a row that it names."""
+        named = {self.column, self.key, *self.files}
+        with suppress(ValueError):  # a template that cannot be read is reported when it is used
+            named |= {re.split(r"[.[]", field)[0] for _, field, _, _ in Formatter().parse(self.template or "") if field}
+        return {name for name in named if name}
+
+
+def schema_at(path: str | None) -> Mapping[str, Any] | None:
+    """The JSON schema in a file; ``None`` without one.
+
+    Raises:
+        QuotaError: It cannot be read, or is none.
+    """
+    if path is None:
+        return None
+    try:
+        found = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise QuotaError(f"schema {path}: it cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise QuotaError(f"schema {path}: it is not JSON: {error}") from None
+    if not isinstance(found, dict) or not found.keys() & {
+        "type",
+        "properties",
+        "$ref",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "enum",
+    }:
+        raise QuotaError(f'schema {path}: it must be a JSON schema, e.g. {{"type": "object", "properties": {{...}}}}')
+    return found
 
 
 class UnknownFormError(QuotaError):
@@ -108,10 +148,7 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> tuple[BinaryIO, str]:
     head = file.read(4)
     file.seek(0)
     if _is_lines(file, head, form):
-        if not form.is_plain:
-            raise QuotaError(
-                f"{name}: its lines are whole requests: leave out --model, --column, --template, --key, --max-tokens and --files"
-            )
+        _require_plain(form, name)
         return file, ""
     with ExitStack() as made:
         spool = made.enter_context(_spool())
@@ -122,10 +159,18 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> tuple[BinaryIO, str]:
     return spool, f"{name}: {kind}, {shown}"
 
 
+def _require_plain(form: Form, name: str) -> None:
+    if not form.is_plain:
+        raise QuotaError(
+            f"{name}: its lines are whole requests: leave out --model, --column, --template, --key, --max-tokens, --schema, "
+            "--files and --no-header"
+        )
+
+
 def _write(spool: BinaryIO, opened: ExitStack, file: BinaryIO, head: bytes, name: str, form: Form) -> tuple[str, str]:
     """Write the lines of requests; return what the rows are written in, and how they became requests."""
     content, packed = _unpacked(opened, file, head)
-    kind, rows = _rows(opened, content, name)
+    kind, rows = _rows(opened, content, name, form)
     first = next(rows, None)
     if first is None:
         raise UnknownFormError(f"{name}: there is nothing in it")
@@ -146,7 +191,7 @@ def identified(
         yield (_id_alone(raw) for _, raw in read_lines(file, shard))
         return
     with ExitStack() as opened:
-        kind, rows = _rows(opened, _unpacked(opened, file, head)[0], name)
+        kind, rows = _rows(opened, _unpacked(opened, file, head)[0], name, form)
         first = next(rows, {})
         make, _ = _made(first, replace(form, files=()), name, kind)  # no file is looked at again
         rows, copies = tee(chain([first], rows))
@@ -176,7 +221,7 @@ def _lines(make: _Make, rows: Iterable[Mapping[str, Any]], name: str) -> Iterato
 
 def lines_of(rows: Sequence[Mapping[str, Any]], form: Form, name: str) -> list[dict[str, Any]]:
     """The lines of requests of rows in memory; see :func:`as_lines`."""
-    return list(_lines(_made(rows[0], form, name, "a table")[0], rows, name)) if rows else []
+    return list(_lines(_made(rows[0], form, name, _IN_MEMORY)[0], rows, name)) if rows else []
 
 
 @contextmanager
@@ -193,7 +238,7 @@ def read_rows(path: str, *, cut: str | None = None) -> Iterator[Iterator[Mapping
     with _explained(path), Path(path).open("rb") as file, ExitStack() as opened:
         head = file.read(4)
         file.seek(0)
-        yield _rows(opened, _unpacked(opened, file, head)[0], path, cut)[1]
+        yield _rows(opened, _unpacked(opened, file, head)[0], path, Form(), cut)[1]
 
 
 def _is_lines(file: BinaryIO, head: bytes, form: Form) -> bool:
@@ -277,7 +322,7 @@ def _zstd(file: BinaryIO) -> BinaryIO:
 
 
 def _rows(
-    opened: ExitStack, file: BinaryIO, name: str, cut: str | None = None
+    opened: ExitStack, file: BinaryIO, name: str, form: Form, cut: str | None = None
 ) -> tuple[str, Iterator[Mapping[str, Any]]]:
     """What the rows are written in, and the rows."""
     head = file.read(4)
@@ -297,14 +342,19 @@ def _rows(
     if first == "[":
         return "a JSON array", map(_row, _array(text))
     if first == "{":
-        return _objects(text, cut)
+        return _objects(text, cut, form.fields)
     end = Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
-    header = text.readline()
+    begin = text.readline()
     text.seek(0)
-    if end == ".txt" and "\t" not in header:  # with tabs it is what Excel calls Unicode text
+    if end == ".txt" and "\t" not in begin:  # with tabs it is what Excel calls Unicode text
         return "lines of text", ({"prompt": line.strip()} for line in text if line.strip())
-    separator = _SEPARATORS.get(end) or max(",\t;", key=header.count)
-    return "a table", _table(csv.DictReader(text, delimiter=separator, strict=True))
+    separator = _SEPARATORS.get(end) or max(",\t;", key=begin.count)
+    csv.field_size_limit(_FIELD)  # of the process; it stays, because another thread may read a table, too
+    names = None
+    if not form.header:
+        names = [f"column{number}" for number, _ in enumerate(next(csv.reader(text, delimiter=separator), ()), 1)]
+        text.seek(0)
+    return "a table", _table(csv.DictReader(text, names, delimiter=separator, strict=True))
 
 
 def _first_character(text: io.TextIOWrapper) -> str:
@@ -315,15 +365,16 @@ def _first_character(text: io.TextIOWrapper) -> str:
     return character
 
 
-def _objects(text: io.TextIOWrapper, cut: str | None) -> tuple[str, Iterator[Mapping[str, Any]]]:
-    """Objects, one in a line or over several; or one with a list of them, as ``{"requests": [...]}`` of Anthropic's batches.
+def _objects(text: io.TextIOWrapper, cut: str | None, told: set[str]) -> tuple[str, Iterator[Mapping[str, Any]]]:
+    """Objects, one in a line or over several; or one that holds them all.
 
-    A log, for which ``cut`` is given, has an object of its own form that holds lists.
+    It has a list of them, as ``{"requests": [...]}`` of Anthropic's batches, or rows by their identity, ``{"1": {"question": ...}, "2": ...}``. An
+    object with a field that was ``told`` is a row. A log, for which ``cut`` is given, has an object of its own form that holds lists.
     """
     begin = list(islice((line for line in text if line.strip()), 2))
     text.seek(0)
     try:
-        are_lines = cut is not None or len(begin) == 2 or not _is_holder(_decoder.decode(begin[0]))
+        are_lines = cut is not None or len(begin) == 2 or not _is_of_rows(_decoder.decode(begin[0]), told)
         if cut is None or not begin[0].startswith(cut):
             _decoder.decode(begin[0])
     except ValueError:
@@ -331,7 +382,9 @@ def _objects(text: io.TextIOWrapper, cut: str | None) -> tuple[str, Iterator[Map
     if are_lines:
         return "JSON lines", _one_a_line(text, cut)
     values = _in_turn(text.read())
-    if cut is None and len(values) == 1 and _is_holder(values[0]):
+    if cut is None and len(values) == 1 and _is_of_rows(values[0], told):
+        if _is_keyed(values[0]):
+            return "an object of rows", ({"id": key, **row} for key, row in values[0].items())
         return "a JSON array", map(_row, next(one for one in values[0].values() if isinstance(one, list)))
     return "JSON objects", map(_row, values)
 
@@ -347,14 +400,31 @@ def _one_a_line(text: io.TextIOWrapper, cut: str | None) -> Iterator[Mapping[str
                     raise ValueError(f"line {number} is {error}") from None
 
 
-def _is_holder(value: Any) -> bool:
-    """Whether an object is no row, but has a list of rows."""
-    if not isinstance(value, dict) or any(
-        field in value for field in (*BODIES, *PROMPTS, *ENVELOPES, *IDS, "model", "request")
-    ):
+def _is_of_rows(value: Any, told: set[str]) -> bool:
+    """Whether a value is an object that is no row, but has rows."""
+    return isinstance(value, dict) and not told & value.keys() and (_is_holder(value) or _is_keyed(value))
+
+
+def _is_holder(value: Mapping[str, Any]) -> bool:
+    """Whether an object has a list of rows, and no field of a row."""
+    if any(field in value for field in (*BODIES, *PROMPTS, *ENVELOPES, *IDS, "model", "request")):
         return False
-    lists = [one for one in value.values() if isinstance(one, list)]
-    return len(lists) == 1 and bool(lists[0]) and all(isinstance(one, dict) for one in lists[0])
+    return len(_lists(value)) == 1 == sum(isinstance(one, list) for one in value.values())
+
+
+def _lists(row: Mapping[str, Any]) -> list[str]:
+    """The fields with lists of objects."""
+    return [
+        name
+        for name, value in row.items()
+        if isinstance(value, list) and value and all(isinstance(one, dict) for one in value)
+    ]
+
+
+def _is_keyed(value: Mapping[str, Any]) -> bool:
+    """Whether all values of an object are rows: objects with the same fields."""
+    rows = list(value.values())
+    return len(rows) > 1 and all(isinstance(row, dict) and row.keys() == rows[0].keys() != set() for row in rows)
 
 
 def _in_turn(text: str) -> list[Any]:
@@ -383,10 +453,17 @@ def _row(value: Any) -> Mapping[str, Any]:
 
 
 def _table(reader: csv.DictReader[str]) -> Iterator[Mapping[str, Any]]:
-    csv.field_size_limit(_FIELD)  # of the process; it stays, because another thread may read a table, too
-    for row in reader:
+    rows = iter(reader)
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            number = reader.reader.line_num  # the reader's own number is that of the last row
+            raise csv.Error(f"line {number}: {error}") from None
         if None in row or None in row.values():
-            raise csv.Error(f"line {reader.line_num} has not as many fields as the header")
+            raise csv.Error(f"line {reader.line_num} has not as many fields as the first one")
         yield row
 
 
@@ -409,6 +486,8 @@ def _parquet(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
         yield from batch.to_pylist()
 
 
+_IN_MEMORY: Final = "a table in memory"
+
 _Make = Callable[[int, Mapping[str, Any]], dict[str, Any]]
 """Makes the line of a request of a row and its number, from 1."""
 
@@ -420,24 +499,33 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
 
     def identity(number: int, row: Mapping[str, Any]) -> str | int:
         if key:
-            return cast("str | int", row[key])
+            value = row[key]
+            if is_missing(value):
+                raise TypeError(f"{key!r}, which identifies the rows, has no value ({value})")
+            if isinstance(value, float) and value.is_integer():
+                return int(value)  # pandas makes floats of the integers of a column with a missing one
+            return value if isinstance(value, str | int) else str(value)
         content = json.dumps(row, sort_keys=True, default=str)  # another row at the same place is another request
         return f"row-{number}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
     is_told = form.column is not None or form.template is not None
     if _envelope(row) is not None and not is_told:
+        _require_own(form, name)
         return _with_files(_enveloped(form, identity, name), form), f"bodies of requests, {by}"
     if "custom_id" in row and not is_told:
         if _is_whole(row):
+            _require_plain(form, name)
             return lambda _, row: dict(row), "whole requests"
         if "url" in row and str(row.get("body")).startswith("{"):  # a table with the body as JSON
             return lambda _, row: {**row, "body": decode(row["body"].encode())}, "whole requests"
     if isinstance(row.get("request"), Mapping) and not is_told:
+        _require_own(form, name)
         return _with_files(_gemini(form, identity, name), form), f"requests of Gemini's Batch API, {by}"
     field = None if is_told else next((field for field in BODIES if field in row), None)
     if field is not None and (field == "contents" or "model" in row):
+        _require_own(form, name)
         return _with_files(_bodies(form, identity, field), form), f"bodies of requests, {by}"
-    prompt, shown = _prompt(row, form)
+    prompt, shown, column = *_prompt(row, form), form.column
     model = form.model or ("{model}" if "model" in row else None)
     if prompt is None or model is None:
         raise UnknownFormError(_unknown(row, form, name, kind))
@@ -451,7 +539,8 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
         )
         if wrong:
             kind = ("" if wrong[0] is messages else "list of ") + type(wrong[0]).__name__
-            raise TypeError(f"its prompt is a {kind}: it must be a text, or a list of messages")
+            hint = f"; one of the list is --template '{{{column}[0]}}'" if column and wrong[0] is not messages else ""
+            raise TypeError(f"its prompt is a {kind}: it must be a text, or a list of messages{hint}")
         strange = next((one for one in messages if "role" not in one), None)
         if strange is not None:
             raise TypeError(
@@ -460,6 +549,14 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
         return _asked(identity(number, row), form.model or row["model"], messages, form)
 
     return _with_files(line, form), f"{shown} is the prompt of {form.model or 'its model'}, each {by}"
+
+
+def _require_own(form: Form, name: str) -> None:
+    """Refuse what would be part of bodies that the input has."""
+    if form.max_tokens or form.schema is not None:
+        raise QuotaError(
+            f"{name}: it has bodies of requests: leave out --max-tokens and --schema, or write them in each body"
+        )
 
 
 def _with_files(make: _Make, form: Form) -> _Make:
@@ -485,7 +582,24 @@ def _prompt(row: Mapping[str, Any], form: Form) -> tuple[Callable[[Mapping[str, 
     column = form.column or next((column for column in PROMPTS if column in row), None)
     if column is None or column not in row:
         return None, ""
+    if column == "messages":
+        return lambda row: _messages(row[column]), f"{column!r}"
     return lambda row: row[column], f"{column!r}"
+
+
+def _messages(value: Any) -> Any:
+    """The messages in a cell; in a CSV file they are JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise TypeError(
+            "'messages' is a text that is no JSON array of messages: write them as JSON, or name a column of prompts"
+        )
+    return found
 
 
 class _Template:
@@ -528,10 +642,19 @@ def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:
         missing = f"a column that it has (it has no {form.column!r})"
     if not form.model and "model" not in row:
         missing += " and the model" if missing else "the model"
-    column = next((column for column in row if column not in IDS), "text")
     model = form.model or "gpt-5"
-    example = f"paceline run {name} --model {model}" + (f" --column {column}" if column not in PROMPTS else "")
-    return f"{name}: it is {kind} with the fields {shown_names(row)}: name {missing}, e.g. {example}"
+    if lists := _lists(row) if kind == "JSON objects" and "column" in missing else []:
+        first = quote(next(iter(row[lists[-1]][0])))
+        told = f"jq '.[\"{lists[-1]}\"]' {quote(name)} | paceline run - --model {model} --column {first}"
+        return f"{name}: it is {kind} with the fields {shown_names(row)}: to send the rows of a list in it, e.g. {told}"
+    column = next((column for column in row if column not in IDS), "text")
+    if kind == _IN_MEMORY:
+        example = f'paceline.run({name}, model="{model}", prompt={column!r})'
+    else:
+        shown = "" if column in PROMPTS else f" --column {quote(column)}"
+        example = f"paceline run {quote(name)} --model {model}{shown}"
+    no_header = "; or, if its first line is no header, --no-header" if kind == "a table" and form.header else ""
+    return f"{name}: it is {kind} with the fields {shown_names(row)}: name {missing}, e.g. {example}{no_header}"
 
 
 def _gemini(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int], name: str) -> _Make:
@@ -599,6 +722,8 @@ def _asked(custom_id: str | int, model: str, messages: list[Any], form: Form) ->
 
 
 def _generate(custom_id: str | int, model: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    if "embedding" in model:
+        raise TypeError(f"its model is {model}, and embeddings of Gemini's own API are not supported")
     return {"custom_id": custom_id, "method": "POST", "url": generate_path(model), "body": dict(body)}
 
 

@@ -45,7 +45,7 @@ from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, read_li
 from paceline.batch.results import STDOUT, OutputError, Recovered, Results, read_answer
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
 from paceline.batch.summary import Tally, in_time, in_words
-from paceline.batch.tables import Rows, Table
+from paceline.batch.tables import Rows, Table, checked
 from paceline.batch.transport import require_certificates
 from paceline.config import Config
 from paceline.config.servers import Server, ServerGroup
@@ -145,11 +145,11 @@ class Job:
                         code = self._write(table, rows, view) or code
                     return code, report
 
-    @staticmethod
-    def _write(table: Table, rows: Rows, view: View) -> int:
+    def _write(self, table: Table, rows: Rows, view: View) -> int:
         """Write the table of answers; return the exit code if that has failed."""
         try:
-            view.say(f"{table.write(rows):,} rows with their answers are in {table.path}")
+            count = table.write(rows, partial(checked, self.form.schema))
+            view.say(f"{count:,} rows with their answers are in {table.path}")
         except OutputError as error:
             print(f"paceline run: {error}", file=sys.stderr)  # noqa: T201
             return FAILED

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from html import escape
 from importlib import import_module
@@ -24,6 +23,7 @@ from paceline.batch.check import Plan, Share
 from paceline.batch.summary import Tally, in_time, since
 from paceline.core.quota import REQUESTS
 from paceline.core.results import PacelineError
+from paceline.data.progress import logged as lines_logged
 from paceline.limiter.limiter import Limiter
 from paceline.planner.forecast import eta
 
@@ -137,35 +137,9 @@ def view(*, quiet: bool) -> View:
     return Live() if sys.stderr.isatty() else Plain()
 
 
-@contextmanager
-def logged(view: View) -> Iterator[None]:
-    """Let ``view`` say what paceline logs, so that no line breaks the bar, and a quiet run writes none."""
-    log, handler = logging.getLogger("paceline"), _Logged(view)
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-
-
-class _Logged(logging.Handler):
-    """Says the lines of a log. Of the refusals in one pool for one reason, which the progress counts, it says the first one."""
-
-    def __init__(self, view: View) -> None:
-        super().__init__(logging.WARNING)
-        self._view = view
-        self._said: set[tuple[str, str]] = set()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Say one line."""
-        text, fields = record.getMessage(), record.__dict__
-        if "reason" in fields:
-            kind = fields["pool"], fields["reason"]
-            if kind in self._said:
-                return
-            self._said.add(kind)
-            text = text.removeprefix(f"{fields['event']} ") + "; further ones are not shown"
-        self._view.say(text)
+def logged(view: View) -> AbstractContextManager[None]:
+    """Let ``view`` say what paceline logs."""
+    return lines_logged(view.say)
 
 
 class Meter:

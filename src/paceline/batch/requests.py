@@ -127,6 +127,9 @@ REQUIRED: Final = {
 }
 """Fields that a provider requires, by the end of the path."""
 
+BARE: Final = frozenset(["/chat/completions", "/responses", "/embeddings", "/completions"])
+"""Paths without a version, as Azure's guide to batches has them (learn.microsoft.com/azure/ai-foundry/openai/how-to/batch, 2026-11)."""
+
 _NAMES_MODEL: Final = re.compile(r"/(?:models|deployments)/[^/:]")
 """A path of Gemini, or an older one of Azure; its model holds, and not the model of the body."""
 
@@ -161,6 +164,8 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None)
         if not isinstance(path, str) or not path.startswith("/"):
             shown = keyless(path) if isinstance(path, str) else path
             raise BadLineError(f"url is {_quote(shown)}: it must be a path like '/v1/chat/completions'")
+    if provider == "azure" and (path in BARE or path.startswith("/v1/")):
+        path = f"/openai/v1{path.removeprefix('/v1')}"
     formats = {"/messages": "anthropic", ":generateContent": "gemini"}
     format_of = next((name for end, name in formats.items() if path.rstrip("/").endswith(end)), "openai")
     custom_id = value.get("custom_id")

@@ -12,12 +12,11 @@ from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial, wraps
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 from paceline.batch.forms import Form, lines_of, read_rows
-from paceline.batch.tables import Answers, Table
+from paceline.batch.tables import Answers, Table, checked
 from paceline.core.results import QuotaError
 from paceline.data.frames import Made, dicts, rows_of
 from paceline.pacing.owners import LOOK_S, in_a_loop, in_a_thread
@@ -119,11 +118,11 @@ def run(
         if code == INTERRUPTED:
             raise KeyboardInterrupt
         with Answers(path) as answers:
-            columns = [_read(schema, *answers.of(line["custom_id"])) for line in lines]
+            columns = [checked(schema, *answers.of(line["custom_id"])) for line in lines]
     if written is not None:
         bare = [{name: value for name, value in row.items() if name not in (into, "error")} for row in found]
         pairs = [(line["custom_id"], row) for line, row in zip(lines, bare, strict=True)]
-        written.write(lambda: nullcontext(iter(pairs)), partial(_read, schema))
+        written.write(lambda: nullcontext(iter(pairs)), partial(checked, schema))
     return table(found, {into: [text for text, _ in columns], "error": [error for _, error in columns]})
 
 
@@ -194,26 +193,6 @@ def _schema_of(schema: Any) -> Mapping[str, Any] | None:
     if not hasattr(schema, "model_json_schema"):
         raise QuotaError(f"schema is a {type(schema).__name__}: give a model of pydantic, or a JSON schema as a dict")
     return cast("Mapping[str, Any]", schema.model_json_schema())
-
-
-def _read(schema: Any, text: str | None, error: str | None) -> tuple[Any, str | None]:
-    """An answer in the form of ``schema``; no message quotes it."""
-    if schema is None or text is None:
-        return text, error
-    try:
-        if not isinstance(schema, Mapping):
-            return schema.model_validate_json(text).model_dump(mode="json"), None
-        value = json.loads(text)
-    except ValueError as invalid:
-        return None, f"invalid_answer: the answer does not match the schema ({type(invalid).__name__})"
-    try:
-        jsonschema = import_module("jsonschema")
-    except ImportError:
-        return value, None
-    wrong = next(jsonschema.validators.validator_for(schema)(schema).iter_errors(value), None)
-    if wrong is None:
-        return value, None
-    return None, f"invalid_answer: the answer does not match the schema (at {wrong.json_path}: {wrong.validator})"
 
 
 def _read_rows(rows: Any) -> tuple[list[dict[str, Any]], Made]:

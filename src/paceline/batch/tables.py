@@ -229,3 +229,23 @@ def text_of(body: Mapping[str, Any]) -> str:
         case _:
             return json.dumps(body)
     return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
+
+
+def checked(schema: Any, text: str | None, error: str | None) -> tuple[Any, str | None]:
+    """An answer in the form of ``schema``; no message quotes it."""
+    if schema is None or text is None:
+        return text, error
+    try:
+        if not isinstance(schema, Mapping):
+            return schema.model_validate_json(text).model_dump(mode="json"), None
+        value = json.loads(text)
+    except ValueError as invalid:
+        return None, f"invalid_answer: the answer does not match the schema ({type(invalid).__name__})"
+    try:
+        jsonschema = import_module("jsonschema")
+    except ImportError:
+        return value, None
+    wrong = next(jsonschema.validators.validator_for(schema)(schema).iter_errors(value), None)
+    if wrong is None:
+        return value, None
+    return None, f"invalid_answer: the answer does not match the schema (at {wrong.json_path}: {wrong.validator})"

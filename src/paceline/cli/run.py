@@ -47,8 +47,12 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
 @click.option(
     "--files", metavar="NAME", multiple=True, help="A column with the paths of images or PDF files. Can be repeated."
 )
+@click.option(
+    "--no-header", is_flag=True, help="The first line of the table is a row; its columns are column1, column2, ..."
+)
 @click.option("--into", default="answer", help="The column of the answers in a table; 'answer' by default.")
 @click.option("--max-tokens", type=click.IntRange(1), help="The most tokens of an answer.")
+@click.option("--schema", metavar="FILE", help="A file with the JSON schema that the answers are asked for.")
 @click.option("--max-attempts", type=int, help="HTTP attempts for one request; 6 by default.")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds for one HTTP answer; 600 by default.")
 @click.option(
@@ -107,8 +111,10 @@ def command(
     template: str | None,
     key: str | None,
     files: tuple[str, ...],
+    no_header: bool,
     into: str,
     max_tokens: int | None,
+    schema: str | None,
     restart: bool,
     repair: bool,
     page: int | None,
@@ -117,7 +123,7 @@ def command(
     **given: Any,
 ) -> None:
     """Send a file of requests at the full speed that the limits allow, and write a file of answers."""
-    from paceline.batch.forms import Form
+    from paceline.batch.forms import Form, schema_at
     from paceline.batch.job import Job
     from paceline.batch.progress import logged, view
     from paceline.batch.requests import WHOLE, Shard
@@ -136,6 +142,7 @@ def command(
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
         config = Config.load(file, given=given)
+        form = Form(model, column, template, key, max_tokens, None, schema_at(schema), files, header=not no_header)
         job = Job(
             source,
             output,
@@ -149,7 +156,7 @@ def command(
             deadline_s=deadline,
             batch_lines=batch_lines,
             batch_queue=batch_queue,
-            form=Form(model, column, template, key, max_tokens, files=files),
+            form=form,
             into=into,
         )
         raise_files()

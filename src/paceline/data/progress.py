@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any
 
@@ -27,6 +28,11 @@ class Bar:
     def show(self, failed: int) -> None:
         """Show the count."""
 
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        with suppress(OSError):
+            print(text, file=sys.stderr, flush=True)  # noqa: T201
+
     def close(self) -> None:
         """End the display."""
 
@@ -46,9 +52,7 @@ class Lines(Bar):
         if now_s >= self._next_s:
             self._next_s = now_s + EVERY_S
             speed = self.done / (now_s - self._begun_s) * 60
-            with suppress(OSError):
-                line = f"{self.done:,}{self._total} done, {failed:,} failed, {speed:,.0f}/min"
-                print(line, file=sys.stderr, flush=True)  # noqa: T201
+            self.say(f"{self.done:,}{self._total} done, {failed:,} failed, {speed:,.0f}/min")
 
 
 class Tqdm(Bar):
@@ -65,6 +69,11 @@ class Tqdm(Bar):
             self._shown.set_postfix_str(f"{failed:,} failed", refresh=False)
         self._shown.update()
 
+    def say(self, text: str) -> None:
+        """See :meth:`Bar.say`."""
+        with suppress(OSError):
+            self._shown.write(text, file=sys.stderr)
+
     def close(self) -> None:
         """See :meth:`Bar.close`."""
         self._shown.close()
@@ -72,10 +81,15 @@ class Tqdm(Bar):
 
 @contextmanager
 def bar(total: int | None, wanted: bool) -> Iterator[Bar]:
-    """A bar for the time of a block."""
+    """A bar for the time of a block.
+
+    Above it are the lines that paceline logs, unless the program has a handler for them: Python would print each refusal.
+    """
     shown = _made(total) if wanted else Bar()
+    has_handler = logging.getLogger("paceline").hasHandlers()
     try:
-        yield shown
+        with logged(shown.say) if wanted and not has_handler else nullcontext():
+            yield shown
     finally:
         shown.close()
 
@@ -88,3 +102,34 @@ def _made(total: int | None) -> Bar:
     except ImportError:
         return Lines(total)
     return Tqdm(tqdm(total=total, unit="item", dynamic_ncols=True))
+
+
+@contextmanager
+def logged(say: Callable[[str], None]) -> Iterator[None]:
+    """Let ``say`` have the lines that paceline logs, so that no line breaks a bar, and a quiet run writes none."""
+    log, handler = logging.getLogger("paceline"), _Logged(say)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Logged(logging.Handler):
+    """Says the lines of a log. Of the refusals in one pool for one reason, which the progress counts, it says the first one."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+        self._said: set[tuple[str, str]] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say one line."""
+        text, fields = record.getMessage(), record.__dict__
+        if "reason" in fields:
+            kind = fields["pool"], fields["reason"]
+            if kind in self._said:
+                return
+            self._said.add(kind)
+            text = text.removeprefix(f"{fields['event']} ") + "; further ones are not shown"
+        self._say(text)
