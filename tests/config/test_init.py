@@ -136,6 +136,21 @@ class TestConversion:
         assert "hidden" not in text
         Config.load(given=tomllib.loads(text), environ={})
 
+    @pytest.mark.parametrize(("table", "name", "value"), [
+        ("router_settings", "num_retries", "os.environ/RETRIES"),
+        ("router_settings", "timeout", "soon"),
+        ("litellm_settings", "request_timeout", -1),
+        ("general_settings", "global_max_parallel_requests", "many"),
+        ("router_settings", "redis_host", "u:hidden@h"),
+        ("router_settings", "redis_url", "redis://u:hidden@h"),
+    ])  # fmt: skip
+    def test_a_value_that_cannot_be_read_is_said_and_not_shown(self, table, name, value):
+        deployments = [{"model_name": "m", "litellm_params": {"model": "openai/a"}}]
+        made = convert({"model_list": deployments, table: {name: value}})
+        assert set(made.settings) == {"upstreams"}
+        assert [one for one in made.lost if one.startswith(f"{table}: {name}")]
+        assert "hidden" not in "".join(made.lost)
+
     def test_orders_are_a_group_in_order(self):
         both = [
             {"model": "openai/a", "order": 2},
@@ -147,8 +162,9 @@ class TestConversion:
     @pytest.mark.parametrize(("text", "said"), [
         ("a: 1", "x.yaml: it has no model_list"),
         ("model_list: [{model_name: m}]", r"x.yaml: model_list[1]: it has no litellm_params.model"),
+        ("model_list: [{model_name: m, litellm_params: {model: openai/}}]", r"x.yaml: model_list[1] (m): litellm_params.model has no model"),
         ("model_list: [", "x.yaml"),
-        ("model_list: [{model_name: m, litellm_params: {model: openai/a, rpm: 0.0001}}]", "0.0001: it must be a number from"),
+        ("model_list: [{model_name: m, litellm_params: {model: openai/a, rpm: 0.0001}}]", "x.yaml: limits: openai/a: rpm: 0.0001: it must be a number from"),
     ])  # fmt: skip
     def test_what_is_no_configuration_of_litellm(self, here, text, said):
         (here / "x.yaml").write_text(text)

@@ -1,10 +1,11 @@
 """The gateway of one program: which servers its environment names, and what the program gets in their place."""
 
 import pytest
+from gateway_helpers import chat
 
 from paceline.config import Config
 from paceline.core.results import QuotaError
-from paceline.gateway.private import KEY, NAMES, find_way
+from paceline.gateway.private import KEY, NAMES, find_way, private_gateway
 from paceline.gateway.server import Settings
 from paceline.gateway.upstreams import Upstreams
 
@@ -164,3 +165,17 @@ def test_a_limiter_without_an_address_for_its_provider_is_no_error(tmp_path):
     found = find_way(config, environ)
     settings = Settings(config=config, keys=tmp_path / "keys", host="127.0.0.1", servers=found.servers)
     assert list(settings.check(found.real)) == ["openai"]
+
+
+def test_a_program_sees_no_quotas_of_the_provider_which_it_need_not_keep(emulator, client, serve, tmp_path):
+    found = way({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": f"{emulator.base_url}/v1"})
+    settings = Settings(config=Config.load(environ={}, given={}), keys=tmp_path / "private", host="127.0.0.1")
+
+    def names(address, key):
+        answer = client.post(f"{address}/chat/completions", json=chat(), headers={"authorization": f"Bearer {key}"})
+        assert answer.status_code == 200
+        return {name for name in answer.headers if "ratelimit" in name}
+
+    with private_gateway(settings, found, lambda _: None) as environ:
+        assert names(environ["OPENAI_BASE_URL"], environ["OPENAI_API_KEY"]) == set()
+    assert "x-ratelimit-remaining-requests" in names(f"{serve(emulator.base_url).url}/openai/v1", "any")

@@ -90,9 +90,9 @@ def _converted(source: Path) -> str:
     problems.check()
     try:
         made = convert(values)
-        Config.load(given=made.settings, environ={})
     except QuotaError as error:
         raise QuotaError(f"{source}: {error}") from None
+    Config.load(given=made.settings, environ={}, where=str(source))
     tables = {name: len(made.settings.get(name, {})) for name in ("limits", "upstreams", "groups")}
     counts = ", ".join(f"{count} {name if count != 1 else name[:-1]}" for name, count in tables.items())
     click.echo(f"{source}: {made.deployments} deployments became {counts}", err=True)

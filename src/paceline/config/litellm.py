@@ -50,6 +50,7 @@ REASONS: Final = {
     "general_settings.master_key": "clients have keys of their own: paceline keys",
     "general_settings.database_url": "client keys and quotas are in the store: docs/stores.md",
     "general_settings.alerting": "metrics for alerts are in docs/status.md",
+    "include": "its files are not read: convert each of them",
     "model_info": "models are not described; prices are in [prices], in USD for a million tokens",
     "environment_variables": "set them in the environment: the file has no keys",
 }
@@ -118,9 +119,11 @@ class _Conversion:
         name = str(entry.get("model_name") or params["model"])
         place = f"{place} ({name})"
         provider, model = _named(params)
+        if not model:
+            raise QuotaError(f"{place}: litellm_params.model has no model behind its provider")
         limits = self._limits({**entry, **params}, place)
         server = self._server(provider, params, place)
-        weight, order = (_amount(params.get(part)) for part in ("weight", "order"))
+        weight, order = (self._amount(params, part, place) for part in ("weight", "order"))
         self._deployments.append(_Deployment(place, name, provider, model, server, limits, weight, order))
         known = {"model", "custom_llm_provider", "api_key", "api_base", "base_url", "rpm", "tpm", "max_parallel_requests", "weight", "order"}  # fmt: skip
         self._left_out(params, place, "litellm_params", known)
@@ -129,12 +132,22 @@ class _Conversion:
     def _limits(self, entry: Mapping[str, Any], place: str) -> dict[str, float]:
         limits = {}
         for theirs, ours in (("rpm", "rpm"), ("tpm", "tpm"), ("max_parallel_requests", "concurrency")):
-            amount = _amount(entry.get(theirs))
-            if amount:
+            if amount := self._amount(entry, theirs, place, least="above 0"):
                 limits[ours] = amount
-            elif entry.get(theirs) is not None:
-                self._lose(place, f"{theirs} is no number above 0")
         return limits
+
+    def _amount(self, table: Mapping[str, Any], name: str, place: str, *, least: str = "of 0 or more") -> float | None:
+        """The number in a setting; another value is lost."""
+        value = table.get(name)
+        try:
+            amount = None if value is None or isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            amount = None
+        if amount is not None and 0 <= amount < 1e12 and (amount or least != "above 0"):
+            return amount
+        if value is not None:
+            self._lose(place, f"{name} is no number {least}")
+        return None
 
     def _server(self, provider: str, params: Mapping[str, Any], place: str) -> str:
         """The name in ``[upstreams]`` of the server of a deployment; empty for one that the gateway cannot serve."""
@@ -198,10 +211,12 @@ class _Conversion:
             name = meant.get("model") if isinstance(meant, Mapping) else meant
             for one in [one for one in self._deployments if one.name == name and one.server]:
                 self._upstreams[one.server].setdefault("models", {})[str(alias)] = one.model
-        retries = _amount(router.get("num_retries"))
+        retries, fails, pause_s, timeout_s = (
+            self._amount(router, name, "router_settings")
+            for name in ("num_retries", "allowed_fails", "cooldown_time", "timeout")
+        )
         if retries is not None:
             self._top.setdefault("retry", {})["max_attempts"] = int(retries) + 1
-        fails, pause_s = _amount(router.get("allowed_fails")), _amount(router.get("cooldown_time"))
         breaker = {
             "failures": int(fails) + 1 if fails is not None else None,
             "pause_s": pause_s,
@@ -213,38 +228,36 @@ class _Conversion:
                 "router_settings",
                 "allowed_fails, cooldown_time: the breaker counts failures in a row at a host, litellm the failures of a minute at a deployment",
             )
-        timeout_s = _amount(router.get("timeout"))
         if timeout_s:
             self._top["timeout_s"] = timeout_s
-        host, url = router.get("redis_host"), router.get("redis_url")
-        secret = [
-            name for name in ("redis_url", "redis_host", "redis_port") if str(router.get(name, "")).startswith(VARIABLE)
-        ]
-        if secret or (isinstance(url, str) and ("@" in url or "?" in url)):
-            self._lose(
-                "router_settings",
-                f"{', '.join(secret) or 'redis_url'}: set PACELINE_STORE to the URL of the Redis server",
-            )
-        elif (url or host) and not router.get("redis_password"):
-            self._top["store"] = str(url or f"redis://{host}:{router.get('redis_port', 6379)}")
+        parts = {name: str(router[name]) for name in ("redis_url", "redis_host", "redis_port") if router.get(name)}
+        if parts and not router.get("redis_password"):
+            url = parts.get("redis_url") or f"redis://{parts.get('redis_host', '')}:{parts.get('redis_port', '6379')}"
+            if re.fullmatch(r"rediss?://[\w.-]+(:\d+)?(/\d*)?", url):
+                self._top["store"] = url
+            else:  # a variable, or a password, or what is no address
+                self._lose("router_settings", f"{', '.join(parts)}: set PACELINE_STORE to the URL of the Redis server")
         known = {"model_group_alias", "num_retries", "allowed_fails", "cooldown_time", "timeout", "redis_host", "redis_port", "redis_url"}  # fmt: skip
         self._left_out(router, "router_settings", "router_settings", known)
 
     def further(self, values: Mapping[str, Any]) -> None:
         """Read what is not of the router."""
         settings, general = _table(values, "litellm_settings"), _table(values, "general_settings")
-        retries, timeout_s = _amount(settings.get("num_retries")), _amount(settings.get("request_timeout"))
+        retries, timeout_s, budget = (
+            self._amount(settings, name, "litellm_settings")
+            for name in ("num_retries", "request_timeout", "max_budget")
+        )
         if retries is not None:
             self._top.setdefault("retry", {}).setdefault("max_attempts", int(retries) + 1)
         if timeout_s:
             self._top.setdefault("timeout_s", timeout_s)
         known = {"num_retries", "request_timeout"}
-        budget, period = _amount(settings.get("max_budget")), str(settings.get("budget_duration", ""))
+        period = str(settings.get("budget_duration", ""))
         if budget and re.fullmatch(r"[1-9]\d*[smhd]", period):
             known |= {"max_budget", "budget_duration"}
             self._top["budget"] = [f"{budget:g} usd/{period.replace('m', 'min')}"]
         self._left_out(settings, "litellm_settings", "litellm_settings", known)
-        most = _amount(general.get("global_max_parallel_requests"))
+        most = self._amount(general, "global_max_parallel_requests", "general_settings")
         if most:
             self._top["joint_limits"] = {"*": f"{most:g} concurrency"}
         self._left_out(general, "general_settings", "general_settings", {"global_max_parallel_requests"})
@@ -360,13 +373,6 @@ def _named(params: Mapping[str, Any]) -> tuple[str, str]:
 def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = values.get(name)
     return table if isinstance(table, Mapping) else {}
-
-
-def _amount(value: Any) -> float | None:
-    try:
-        return None if value is None or isinstance(value, bool) or not 0 <= float(value) < 1e12 else float(value)
-    except (TypeError, ValueError):
-        return None
 
 
 def _slug(text: str) -> str:

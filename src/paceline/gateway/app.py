@@ -130,6 +130,7 @@ class Gateway:
         open_to_all: Whether clients need no key as long as there are none: only on loopback.
         hosts: The names of this server in the header ``host``, while clients need no key; a browser that was led here
             by another name sends that name.
+        tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
 
     Attributes:
         draining: Whether the gateway ends: what waits is turned away.
@@ -145,8 +146,10 @@ class Gateway:
         folder: Path | None = None,
         open_to_all: bool,
         hosts: Iterable[str] = (),
+        tells_quotas: bool = True,
     ) -> None:
         self.limiter, self.upstreams = limiter, upstreams
+        self._tells_quotas = tells_quotas
         self.draining = False
         self._make = client
         self._client: Client | None = None
@@ -516,7 +519,7 @@ class Gateway:
         """The answer to a request, from the queue and the server. If its head has been sent, an error is an event."""
         exchange = held.exchange
         for request in held.requests:
-            request.pass_on = partial(_pass_on_early, send, connection)
+            request.pass_on = partial(_pass_on_early, send, connection, quotas=self._tells_quotas)
         note, begin_s, every_s = None, NOTES_FROM_S, NOTES_EVERY_S
         if asked_s is not None:
             begin_s = every_s = asked_s
@@ -593,7 +596,8 @@ class Gateway:
         if connection.answering:
             reply.decode()
         else:
-            await send({"type": "http.response.start", "status": reply.status, "headers": _headers_of(reply)})
+            headers = _headers_of(reply, quotas=self._tells_quotas)
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         left, more = reply.length, True
         try:
             while part := await reply.read():
@@ -657,20 +661,22 @@ def _renamed(asked: dict[str, Any], models: Mapping[str, str]) -> bytes | None:
 _HOP_BY_HOP_ANSWER: Final = HOP_BY_HOP - {b"content-length"}
 
 
-def _headers_of(reply: Reply) -> Headers:
-    """The headers of an answer as the client gets them."""
+def _headers_of(reply: Reply, *, quotas: bool) -> Headers:
+    """The headers of an answer as the client gets them; those of a refusal with what it says of ``quotas`` in any case."""
     drop = HOP_BY_HOP if reply.status in (204, 304) else _HOP_BY_HOP_ANSWER  # a 304 states the length of another answer
     headers, record = forwarded(reply.headers, drop), reply.record
+    if not quotas and reply.status < 400:
+        headers = [pair for pair in headers if b"ratelimit" not in pair[0]]
     if record is not None:
         headers.append((b"x-paceline-waited", b"%.3f" % record.waited_s))
         headers.append((b"x-paceline-attempts", b"%d" % record.attempts))
     return headers
 
 
-async def _pass_on_early(send: Send, connection: Connection, reply: Reply, part: bytes) -> None:
+async def _pass_on_early(send: Send, connection: Connection, reply: Reply, part: bytes, *, quotas: bool) -> None:
     """Send a part of an answer that is not judged yet, after its head."""
     if not connection.answering:  # what follows may be another attempt's, of another length
-        headers = [pair for pair in _headers_of(reply) if pair[0] != b"content-length"]
+        headers = [pair for pair in _headers_of(reply, quotas=quotas) if pair[0] != b"content-length"]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": part, "more_body": True})
 

@@ -206,7 +206,12 @@ def private_gateway(settings: Settings, way: Way, events: Callable[[Event], None
     key = Keys(settings.keys).add(
         "exec", may_read=True, endpoints=("/*",)
     )  # what the program could do with the real one
-    settings = replace(settings, servers=way.servers, stop_s=1)  # its program has ended
+    settings = replace(
+        settings,
+        servers=way.servers,
+        stop_s=1,  # its program has ended
+        tells_quotas=False,  # promptfoo 0.121 takes an answer after which nothing is left for a refusal, and pays again
+    )
     settings.check(way.real)
     try:
         listener = listen(HOST, 0)  # connections queue from here on

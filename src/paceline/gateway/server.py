@@ -83,6 +83,7 @@ class Settings:
         servers: The settings of the servers, where they differ from ``config``.
         folder: Where several processes have their files, by which they find each other.
         stop_s: How long requests in flight may go on after a signal.
+        tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
     """
 
     config: Config
@@ -96,6 +97,7 @@ class Settings:
     folder: Path | None = None
     stop_s: float = 30.0
     otel: bool = False
+    tells_quotas: bool = True
 
     def gateway(
         self, environ: Mapping[str, str] = os.environ, events: Callable[[Event], None] | None = None
@@ -111,6 +113,7 @@ class Settings:
             folder=self.folder,
             open_to_all=is_loopback(self.host),
             hosts=names_of(self.host),
+            tells_quotas=self.tells_quotas,
         )
 
     def process(self) -> Gateway:

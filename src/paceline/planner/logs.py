@@ -581,8 +581,10 @@ def _at(record: Mapping[str, Any], path: str) -> Any:
     """The value of a field; ``None`` where there is none, or an empty text."""
     value = record.get(path)
     if value is None:
-        name, dot, rest = path.partition(".")
-        inner = record.get(name) if dot else None
+        if "." not in path:
+            return None
+        name, _, rest = path.partition(".")
+        inner = record.get(name)
         if isinstance(inner, str) and inner[:1] == "{":
             inner = _parsed(inner)
         if isinstance(inner, Mapping):
