@@ -486,12 +486,11 @@ class Gateway:
         connection: Connection,
     ) -> Held:
         """The request in the place that was kept for it, or else in a new one."""
-        if key is None:
-            return Held(exchange, requests, None)
-        identify = partial(identity, key.name, scope["method"], path, query, scope["headers"], b"".join(parts))
-        kept = self._places.claim(key.name, identify, connection.opened_s, time.monotonic())
+        name, now_s = "" if key is None else key.name, time.monotonic()
+        identify = partial(identity, name, scope["method"], path, query, scope["headers"], b"".join(parts))
+        kept = self._places.claim(name, identify, connection.opened_s, now_s)
         if kept is None:
-            return Held(exchange, requests, identify)
+            return Held(exchange, requests, identify, now_s)
         self._held -= sum(map(len, parts))
         parts[:] = kept.parts
         return kept
@@ -520,11 +519,7 @@ class Gateway:
         note, begin_s, every_s = None, NOTES_FROM_S, NOTES_EVERY_S
         if asked_s is not None:
             begin_s = every_s = asked_s
-        if (
-            exchange.metered.call.stream
-            and asked_s != 0
-            and (asked_s is not None or held.identify is None or hears(headers))
-        ):
+        if exchange.metered.call.stream and asked_s != 0 and (asked_s is not None or hears(headers)):
             note = note_for(exchange.metered.provider.name, exchange.target[1], query, headers)
         task = asyncio.current_task()
         assert task is not None
@@ -533,12 +528,9 @@ class Gateway:
         if called is not None:
             self._waiting[called[:NAME_MAX]] = exchange
         try:
-            if note is None and held.identify is None:
-                reply = await exchange.run()
-            else:
-                until_s = None if note is not None or held.identify is None else patience_s(headers)
-                rhythm = _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
-                reply = await self._waited(held, rhythm, send, connection, parts)
+            until_s = None if note is not None else patience_s(headers)
+            rhythm = _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
+            reply = await self._waited(held, rhythm, send, connection, parts)
         except asyncio.CancelledError:
             if self.draining and exchange.waits:
                 task.uncancel()

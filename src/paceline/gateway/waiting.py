@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from paceline.gateway.client import Headers
 from paceline.gateway.relay import Relayed
+from paceline.gateway.upstreams import KEY_HEADERS
 from paceline.http.exchange import Exchange
 from paceline.http.routed import RoutedExchange
 from paceline.pacing.permit import Permit
@@ -26,7 +27,10 @@ PLACE_S: Final = 60.0
 """How long a place is kept after its connection has closed."""
 
 PLACES_MAX: Final = 1_000
-"""The places that are kept for one client key: as many agents as a program runs."""
+"""The places that are kept for one client key, or without client keys: as many agents as a program runs."""
+
+FRESH_S: Final = 60.0
+"""Without client keys, a client that leaves sooner leaves the queue: the user has stopped it, or it has a deadline of its own."""
 
 SOON: Final = 0.9
 """The share of a client's patience after which the gateway answers."""
@@ -105,16 +109,23 @@ def _seconds(value: bytes) -> float | None:
 
 
 class Identity(NamedTuple):
-    """What a request that comes again is known by: the name of the client's key, and a digest."""
+    """What a request that comes again is known by: the name of the client's key, empty without client keys, and a digest."""
 
     key: str
     digest: bytes
 
 
 def identity(key: str, method: str, path: str, query: str, headers: Headers, body: bytes) -> Identity:
-    """The identity of a request: by its ``Idempotency-Key``, or else by its body."""
+    """The identity of a request: by its ``Idempotency-Key``, or else by its body.
+
+    Without client keys also by the keys that it brings: those of a provider, which pass on with the request that has the place.
+    """
     named = next((value for name, value in headers if name == b"idempotency-key"), None)
     hashed = hashlib.sha256(f"{method} {path}?{query}\n".encode())
+    if not key:
+        for pair in headers:
+            if pair[0] in KEY_HEADERS:
+                hashed.update(b"%b: %b\n" % pair)
     hashed.update(b"body" + body if named is None else b"key " + named)
     return Identity(key, hashed.digest())
 
@@ -148,7 +159,8 @@ class Held:
     Args:
         exchange: Its exchange.
         requests: The request to each server that may answer it.
-        identify: Returns its identity; ``None`` for one of which no place is kept.
+        identify: Returns its identity.
+        begun_s: When it came.
 
     Attributes:
         parts: Its body, as it is counted, while no client is connected.
@@ -157,15 +169,16 @@ class Held:
         left_s: When the last connection was closed.
     """
 
-    __slots__ = ("exchange", "identify", "left_s", "parts", "requests", "same", "task")
+    __slots__ = ("begun_s", "exchange", "identify", "left_s", "parts", "requests", "same", "task")
 
     def __init__(
         self,
         exchange: KeptExchange | KeptRoutedExchange,
         requests: Sequence[Relayed],
-        identify: Callable[[], Identity] | None,
+        identify: Callable[[], Identity],
+        begun_s: float,
     ) -> None:
-        self.exchange, self.requests, self.identify = exchange, requests, identify
+        self.exchange, self.requests, self.identify, self.begun_s = exchange, requests, identify, begun_s
         self.same: Identity | None = None
         exchange.present = asyncio.Event()
         exchange.present.set()
@@ -196,10 +209,10 @@ class Places:
         Returns:
             Whether it is kept: only while it waits.
         """
-        if held.identify is None or not held.exchange.waits:
+        if not held.exchange.waits:
             return False
         same = held.identify()
-        if self._count[same.key] >= PLACES_MAX:
+        if self._count[same.key] >= PLACES_MAX or (not same.key and now_s - held.begun_s < FRESH_S):
             return False
         held.same, held.left_s, held.parts[:] = same, now_s, parts
         parts.clear()
