@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 from paceline.core.results import QuotaError
-from paceline.gateway.client import Client, Headers
+from paceline.gateway.client import Client, Headers, Upload
 from paceline.gateway.keys import ClientKey, Keys
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.relay import HOP_BY_HOP, Relayed, Reply, forwarded, plain, readable
@@ -62,7 +62,13 @@ BODIES_MAX: Final = 1024 * 2**20
 """Bytes of the bodies of all requests that wait or are in flight."""
 
 BODY_S: Final = 60.0
-"""The longest time in which the body of a request may arrive."""
+"""The longest time in which the body of a request may arrive, or ``UPLOAD_LEAST`` of one that is passed on as it comes."""
+
+UPLOAD_LEAST: Final = 2**20
+"""Bytes of an upload that must arrive in ``BODY_S``."""
+
+UPLOAD_FROM: Final = 2**20
+"""Bytes of a body from which on it is passed on as it comes, if nothing of it is read: that of an unmetered request."""
 
 TELL_S: Final = 60.0
 """The least time between two lines of the log that tell of the same lack."""
@@ -336,7 +342,14 @@ class Gateway:
         parts: list[bytes] = []
         reply: Reply | None = None
         try:
-            body = await self._read(scope, receive, connection, parts)
+            body = await self._read(
+                scope, receive, connection, parts, partial(self._is_unread, scope, key, place, path)
+            )
+            if body is None:
+                reply = await self._upload(scope, receive, connection, given, place, path, query, parts)
+                await reply.hide_key()
+                await self._pass_on(reply, send, connection)
+                return
             options = {name: value.decode("latin-1") for name, value in scope["headers"] if name.startswith(OPTION)}
             read = plain(scope["headers"], body, BODY_MAX)
             asked = _fields(read) if place.choice is not None else {}
@@ -362,12 +375,26 @@ class Gateway:
             if reply is not None:
                 reply.close()
 
-    async def _read(self, scope: Event, receive: Receive, connection: Connection, parts: list[bytes]) -> bytes:
-        """The body of a request; it is counted as it comes, and ``parts`` has what has been counted."""
-        length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
+    async def _read(
+        self,
+        scope: Event,
+        receive: Receive,
+        connection: Connection,
+        parts: list[bytes],
+        is_unread: Callable[[], bool],
+    ) -> bytes | None:
+        """The body of a request; it is counted as it comes, and ``parts`` has what has been counted.
+
+        ``None`` for a large one of which nothing is read: the rest is to come.
+        """
+        length, looked = _length(scope["headers"]) or 0, False
         size, more, self._slow[connection] = 0, True, time.monotonic() + BODY_S
         try:
             while more:
+                if max(length, size) > UPLOAD_FROM and not looked:
+                    looked = True
+                    if is_unread():
+                        return None
                 if max(length, size) > BODY_MAX:
                     raise RequestError(413, "too_large", f"the body is larger than {BODY_MAX // 2**20} MB")
                 if self._held + max(length - size, 0) > BODIES_MAX:
@@ -382,8 +409,64 @@ class Gateway:
         finally:
             del self._slow[connection]
 
+    def _is_unread(self, scope: Event, key: ClientKey | None, place: Place, path: str) -> bool:
+        """Whether nothing of the body of a request is read, because it costs nothing."""
+        if scope["method"] == "POST" and place.members[0].provider.describe(unquote(path), {}) is not None:
+            return False
+        _refuse_unmetered(key, scope["method"], path)
+        return True
+
+    async def _upload(
+        self,
+        scope: Event,
+        receive: Receive,
+        connection: Connection,
+        given: str,
+        place: Place,
+        path: str,
+        query: str,
+        parts: list[bytes],
+    ) -> Reply:
+        """The answer to a request whose body is passed on as it comes."""
+        first = place.members[0]
+        if scope["method"] == "POST":
+            announce(first.provider.name, first.host, path)
+        body = Upload(_length(scope["headers"]), self._coming(receive, connection, parts))
+        return await self._send_unpaced(self._request(scope, given, first, path, query, body, renamed=False))
+
+    async def _coming(self, receive: Receive, connection: Connection, parts: list[bytes]) -> AsyncGenerator[bytes]:
+        """The parts of a body as they come, after those that have come; ends the connection of a client that is too slow."""
+        while parts:
+            self._held -= len(parts[0])
+            if part := parts.pop(0):
+                yield part
+        size, more, until_s = 0, True, time.monotonic() + BODY_S
+        while more:
+            self._slow[connection] = until_s
+            try:
+                event = await receive()
+            finally:
+                del self._slow[connection]
+            if event["type"] != "http.request":
+                raise ConnectionResetError
+            size += len(event["body"])
+            more, came_s = event["more_body"], time.monotonic()
+            if event["body"]:
+                yield event["body"]
+            until_s += time.monotonic() - came_s  # in which the server took it
+            if size >= UPLOAD_LEAST:
+                size, until_s = 0, time.monotonic() + BODY_S
+
     def _request(
-        self, scope: Event, given: str, upstream: Upstream, path: str, query: str, body: bytes, *, renamed: bool
+        self,
+        scope: Event,
+        given: str,
+        upstream: Upstream,
+        path: str,
+        query: str,
+        body: bytes | Upload,
+        *,
+        renamed: bool,
     ) -> Relayed:
         """The request as it is sent; ``renamed``: its body is not encoded as that of the client."""
         sent = forwarded(scope["headers"], _DROPPED | {b"content-encoding"} if renamed else _DROPPED)
@@ -629,6 +712,11 @@ class Gateway:
                 "state": "waiting", "ahead": why.ahead, "binds": why.quota, "expected_wait_s": why.expected_wait_s
             }  # fmt: skip
         return state
+
+
+def _length(headers: Headers) -> int | None:
+    """The length of a body; ``None`` if it is not stated."""
+    return next((int(value) for name, value in headers if name == b"content-length"), None)
 
 
 def _fields(body: bytes) -> dict[str, Any]:

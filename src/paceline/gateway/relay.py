@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
 
-from paceline.gateway.client import Client, Fetched, Headers
+from paceline.gateway.client import Client, Fetched, Headers, Upload
 from paceline.gateway.upstreams import Upstream
 from paceline.http.exchange import Exchanged, Tap
 from paceline.pacing.permit import Permit
@@ -166,7 +166,14 @@ class Relayed:
     is_async = in_memory = True
 
     def __init__(
-        self, client: Client, upstream: Upstream, method: str, path: str, query: str, headers: Headers, body: bytes
+        self,
+        client: Client,
+        upstream: Upstream,
+        method: str,
+        path: str,
+        query: str,
+        headers: Headers,
+        body: bytes | Upload,
     ) -> None:
         self._client, self._upstream, self.method = client, upstream, method
         self._path, self._headers, self._body = path, headers, body
@@ -185,6 +192,7 @@ class Relayed:
         return any(wanted == header for header, _ in self._headers)
 
     async def content(self) -> bytes:
+        assert isinstance(self._body, bytes)
         return self._body
 
     async def send(self, permit: Permit | None = None) -> Reply:  # noqa: ARG002
