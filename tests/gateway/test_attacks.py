@@ -190,8 +190,17 @@ class TestFraming:
         assert answers(got)[:1] in ([400], [])
         assert upstream.raw == b""
 
-    def test_a_second_host_is_refused(self, open_gateway, upstream):
-        assert answers(talk(open_gateway.url, post(CHAT, b"host: localhost"))) == [400]
+    @pytest.mark.parametrize(
+        "sent",
+        [
+            post(CHAT, b"host: localhost"),
+            post(CHAT).replace(b"host: localhost\r\n", b""),
+            b"GET /openai/v1/models\r\n\r\n",
+            b"GET /openai/v1/models HTTP/0.9\r\nhost: localhost\r\n\r\n",
+        ],
+    )
+    def test_two_hosts_none_and_older_versions_are_refused(self, open_gateway, upstream, sent):
+        assert answers(talk(open_gateway.url, sent)) == [400]
         assert upstream.raw == b""
 
     @pytest.mark.parametrize(
@@ -903,15 +912,25 @@ class TestCrowds:
         assert "a request failed" not in caplog.text
 
     @pytest.mark.parametrize(
-        "name", ["gpt-5\nINFO forged", 'x"} 1\nforged 1', "<script>alert(1)</script>", "../../x", "\u202e", "a" * 5_000]
+        "name",
+        [
+            "gpt-5\nINFO forged",
+            'x"} 1\nforged 1',
+            "<script>alert(1)</script>",
+            "../../x",
+            "\u202e",
+            "\ud800",
+            "a" * 5_000,
+        ],
     )
     def test_a_hostile_name_forges_nothing(self, serve, upstream, name, caplog):
         running = serve(upstream.url)
         with caplog.at_level(logging.INFO):
             got = talk(running.url, post(CHAT, body=json.dumps(chat(model=name)).encode()))
         assert answers(got)[0] in (200, 429)
-        for line in b"".join([talk(running.url, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n")]).split(b"\n"):
-            assert not line.startswith(b"forged")
+        metrics = talk(running.url, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert answers(metrics) == [200]
+        assert not any(line.startswith(b"forged") for line in metrics.split(b"\n"))
         assert not any(record.getMessage().count("\n") for record in caplog.records)
         page = talk(running.url, b"GET / HTTP/1.1\r\nhost: localhost\r\naccept: text/html\r\n\r\n")
         assert b"<script>alert" not in page
