@@ -16,7 +16,7 @@ import time
 import tracemalloc
 import zlib
 from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 
 import pytest
 from attack_helpers import ANSWER, BODY, Process, answers, connect, post, raw_server, read, talk
@@ -122,6 +122,13 @@ def process(tmp_path):
         one.stop()
 
 
+def answer_to_chunks(upstream, connection):
+    """Read a chunked body to its end, and answer."""
+    while not upstream.raw.endswith(b"\r\n0\r\n\r\n"):
+        upstream.raw.extend(connection.recv(65_536))
+    connection.sendall(ANSWER)
+
+
 def granted(running, name=POOL):
     return running.limiter.status()["pools"].get(name, {"counts": {}})["counts"].get("granted", 0)
 
@@ -183,8 +190,17 @@ class TestFraming:
         assert answers(got)[:1] in ([400], [])
         assert upstream.raw == b""
 
-    def test_a_second_host_is_refused(self, open_gateway, upstream):
-        assert answers(talk(open_gateway.url, post(CHAT, b"host: localhost"))) == [400]
+    @pytest.mark.parametrize(
+        "sent",
+        [
+            post(CHAT, b"host: localhost"),
+            post(CHAT).replace(b"host: localhost\r\n", b""),
+            b"GET /openai/v1/models\r\n\r\n",
+            b"GET /openai/v1/models HTTP/0.9\r\nhost: localhost\r\n\r\n",
+        ],
+    )
+    def test_two_hosts_none_and_older_versions_are_refused(self, open_gateway, upstream, sent):
+        assert answers(talk(open_gateway.url, sent)) == [400]
         assert upstream.raw == b""
 
     @pytest.mark.parametrize(
@@ -360,6 +376,52 @@ class TestAddress:
         assert answers(talk(open_gateway.url, post(path))) == [200]
         assert granted(open_gateway) == before + 1
         assert upstream.raw.startswith(b"POST " + path[7:])
+
+
+class TestUploads:
+    """Bodies of which nothing is read pass as they come, of any size."""
+
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch):
+        monkeypatch.setattr(app, "UPLOAD_FROM", 1_000)
+        monkeypatch.setattr(app, "BODY_MAX", 10_000)
+
+    @pytest.mark.parametrize("path", [b"/openai/v1/files", b"/openai/v1/uploads/u/parts"])
+    @pytest.mark.parametrize("chunked", [False, True])
+    def test_one_passes_as_it_comes(self, open_gateway, upstream, path, chunked):
+        body = b"x" * 300_000
+        length = b"content-length: 300000"
+        if chunked:
+            length, body = b"transfer-encoding: chunked", b"493e0\r\n" + body + b"\r\n0\r\n\r\n"
+            upstream.answer, upstream.then = b"", partial(answer_to_chunks, upstream)
+        with connect(open_gateway.url) as client:
+            client.sendall(post(path, length, length=False, body=body[:200_000]))
+            until(lambda: len(upstream.raw) > 100_000)
+            client.sendall(body[200_000:])
+            assert answers(read(client, 1)) == [200]
+        head, _, sent = upstream.raw.partition(b"\r\n\r\n")
+        assert length in head
+        assert sent.count(b"x") == 300_000
+
+    def test_a_metered_one_is_too_large(self, open_gateway, upstream):
+        assert answers(talk(open_gateway.url, post(CHAT, body=b"x" * 300_000))) == [413]
+        assert upstream.raw == b""
+
+    def test_a_key_without_the_right_is_refused_before_the_body(self, guarded, upstream):
+        running, key = guarded
+        head = post(
+            b"/openai/v1/batches", b"authorization: Bearer " + key, b"content-length: 300000", length=False, body=b""
+        )
+        assert answers(talk(running.url, head, 1)) == [403]
+        assert upstream.raw == b""
+
+    def test_the_call_ends_with_the_client(self, serve, own_upstream):
+        running = serve(own_upstream.url)
+        with connect(running.url) as client:
+            client.sendall(post(b"/openai/v1/files", b"content-length: 300000", length=False, body=b"x" * 2_000))
+            until(lambda: own_upstream.raw.endswith(b"x" * 2_000))
+        until(lambda: own_upstream.open == 0)
+        until(lambda: idle(running))
 
 
 class TestHeaders:
@@ -768,6 +830,7 @@ class TestSlowness:
             (post(b"/status", b"content-length: 1000", length=False), b"x"),  # a body that is not waited for
             (post(CHAT, b"origin: null", b"content-length: 1000", length=False), b"x"),
             (post(CHAT, b"connection: upgrade", b"upgrade: h2c"), b"x"),
+            (post(b"/openai/v1/files", b"content-length: 9999999", length=False), b"x"),
         ],
     )
     def test_the_connection_ends(self, serve, upstream, first, then):
@@ -849,15 +912,25 @@ class TestCrowds:
         assert "a request failed" not in caplog.text
 
     @pytest.mark.parametrize(
-        "name", ["gpt-5\nINFO forged", 'x"} 1\nforged 1', "<script>alert(1)</script>", "../../x", "\u202e", "a" * 5_000]
+        "name",
+        [
+            "gpt-5\nINFO forged",
+            'x"} 1\nforged 1',
+            "<script>alert(1)</script>",
+            "../../x",
+            "\u202e",
+            "\ud800",
+            "a" * 5_000,
+        ],
     )
     def test_a_hostile_name_forges_nothing(self, serve, upstream, name, caplog):
         running = serve(upstream.url)
         with caplog.at_level(logging.INFO):
             got = talk(running.url, post(CHAT, body=json.dumps(chat(model=name)).encode()))
         assert answers(got)[0] in (200, 429)
-        for line in b"".join([talk(running.url, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n")]).split(b"\n"):
-            assert not line.startswith(b"forged")
+        metrics = talk(running.url, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert answers(metrics) == [200]
+        assert not any(line.startswith(b"forged") for line in metrics.split(b"\n"))
         assert not any(record.getMessage().count("\n") for record in caplog.records)
         page = talk(running.url, b"GET / HTTP/1.1\r\nhost: localhost\r\naccept: text/html\r\n\r\n")
         assert b"<script>alert" not in page

@@ -4,14 +4,16 @@ import asyncio
 import errno
 import ssl
 import sys
+from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 import trustme
 
 from paceline.gateway import client as module
-from paceline.gateway.client import HELD_MAX, HttpClient, InvalidAnswerError
+from paceline.gateway.client import HELD_MAX, HttpClient, InvalidAnswerError, Upload
 from paceline.gateway.upstreams import Upstream
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lack import Lack, lack_of
@@ -307,3 +309,105 @@ def test_where_files_lack_connections_without_a_request_make_room(monkeypatch):
             busy.client = own
 
     asyncio.run(main())
+
+
+class TestUploads:
+    """Bodies that are sent while they come."""
+
+    @pytest.fixture
+    async def server(self):
+        """Counts what comes after a head, until it is let go."""
+        seen, go = bytearray(), asyncio.Event()
+
+        async def serve(reader, writer):
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                seen.extend(await reader.readuntil(b"\r\n\r\n"))
+                await go.wait()
+                while not seen.endswith((b"end", b"0\r\n\r\n")):
+                    seen.extend(await reader.read(65_536))
+                writer.write(OK)
+                await reader.read()
+            writer.close()
+
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        upstream = Upstream("openai", provider_named("openai"), f"http://127.0.0.1:{port}")
+        client = HttpClient(1.0, ssl.create_default_context())
+        yield SimpleNamespace(seen=seen, go=go, upstream=upstream, client=client)
+        await client.close()
+        listening.close()
+
+    async def ask(self, server, parts, length, client=None):
+        async def come():
+            for part in parts:
+                await asyncio.sleep(0)
+                yield part
+
+        client = client or server.client
+        answer = await client.fetch(server.upstream, "POST", "/v1/files", [], Upload(length, come()))
+        return answer.status, await answer.read()
+
+    @pytest.mark.parametrize(
+        ("length", "head", "body"),
+        [
+            (6, b"content-length: 6\r\n", b"ab-end"),
+            (None, b"transfer-encoding: chunked\r\n", b"3\r\nab-\r\n3\r\nend\r\n0\r\n\r\n"),
+        ],
+    )
+    async def test_they_keep_their_framing(self, server, length, head, body):
+        server.go.set()
+        for client in (server.client, server.client, server.client._proxied):
+            server.seen.clear()
+            assert await self.ask(server, [b"ab-", b"end"], length, client) == (200, b"ok")
+            assert head in server.seen.lower()
+            assert server.seen.endswith(b"\r\n\r\n" + body)
+
+    async def test_no_more_is_taken_than_the_server_takes(self, server):
+        taken = 0
+
+        def parts():
+            nonlocal taken
+            for _ in range(1_000):
+                taken += 65_536
+                yield bytes(65_536)
+            yield b"end"
+
+        server.client._timeout_s = 60.0
+        asking, before = asyncio.create_task(self.ask(server, parts(), 1_000 * 65_536 + 3)), -1
+        while not taken or taken != before:
+            before = taken
+            await asyncio.sleep(0.1)
+        assert taken < 20 * 2**20  # what the system buffers
+        server.go.set()
+        assert await asking == (200, b"ok")
+
+    async def test_a_server_that_takes_nothing_is_a_timeout(self, server):
+        with pytest.raises(TimeoutError):
+            await self.ask(server, (bytes(65_536) for _ in range(1_000)), None)
+
+    async def test_an_early_answer_ends_it(self):
+        async def refuse(writer):
+            writer.write(OK.replace(b"200 OK", b"401 No"))
+
+        async def come():
+            yield b"begun"
+            await asyncio.Event().wait()
+
+        async with Server(refuse) as server:
+            answer = await server.client.fetch(server.upstream, "POST", "/v1/files", [], Upload(None, come()))
+            assert (answer.status, await answer.read()) == (401, b"ok")
+            assert not server.client._servers[server.upstream.root].idle
+
+    async def test_an_answer_that_stalls_after_an_early_head_is_a_timeout(self):
+        async def begin(writer):
+            writer.write(OK.removesuffix(b"ok"))
+
+        async def come():
+            yield b"begun"
+            await asyncio.Event().wait()
+
+        async with Server(begin) as server:
+            server.client._timeout_s = 0.1
+            answer = await server.client.fetch(server.upstream, "POST", "/v1/files", [], Upload(None, come()))
+            with pytest.raises(TimeoutError):
+                await answer.read()

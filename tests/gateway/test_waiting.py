@@ -8,16 +8,17 @@ from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
 
-import httpx2
 import pytest
 from attack_helpers import connect, post, read
 from gateway_helpers import chat, stub, until
 from test_gateway import CHAT, SSE, Odd
 
 from paceline.gateway import app as app_module
+from paceline.gateway import waiting
 from paceline.gateway.keys import Keys
 from paceline.gateway.waiting import (
     COMMENT,
+    FRESH_S,
     KEEPALIVE,
     PING,
     PLACE_S,
@@ -84,7 +85,7 @@ class TestPlaces:
         exchange = SimpleNamespace(waits=waits)
 
         async def make():
-            return Held(exchange, [], identify)
+            return Held(exchange, [], identify, 0.0)
 
         return asyncio.run(make())
 
@@ -115,16 +116,26 @@ class TestPlaces:
         assert self.claim(places, held, 20.0, 10.1 + PLACE_S) is None
         assert ended == [held]
 
-    def test_another_key_or_body_has_no_claim_and_an_idempotency_key_has(self, places):
+    def test_another_key_or_body_has_no_claim(self, places):
         named = [(b"idempotency-key", b"1")]
         places.keep(self.held(headers=named), [], 1.0)
         for other in (
             self.held(),
             self.held(headers=[(b"idempotency-key", b"2")]),
             self.held(key="bob", headers=named),
+            self.held(b"another", headers=named),
         ):
             assert self.claim(places, other, 2.0, 2.0) is None
-        assert self.claim(places, self.held(b"another", headers=named), 2.0, 2.0) is not None
+        assert self.claim(places, self.held(headers=named), 2.0, 2.0) is not None
+
+    def test_without_client_keys_one_that_leaves_soon_leaves_the_queue(self, places):
+        assert not places.keep(self.held(key=""), [], FRESH_S - 0.1)
+        assert places.keep(self.held(key=""), [], FRESH_S)
+
+    def test_without_client_keys_the_key_of_a_provider_counts(self, places):
+        places.keep(self.held(key="", headers=[(b"x-api-key", b"1")]), [], FRESH_S)
+        other = self.held(key="", headers=[(b"x-api-key", b"2")])
+        assert self.claim(places, other, FRESH_S, FRESH_S) is None
 
     def test_none_is_kept_of_what_is_in_flight_nor_beyond_the_bound(self, places, ended):
         assert not places.keep(self.held(waits=False), [], 1.0)
@@ -214,15 +225,30 @@ class TestServed:
         running.odd.go.set()
         assert b"200 OK" in read(back, 1)
 
-    def test_without_keys_nothing_is_kept(self, serve, ask):
-        with stub(Odd()) as url:
-            running = serve(url, limits={"*": "1 requests/hour"})
-            httpx2.post(running.url + CHAT, json=chat())
-            connection = ask(running, "none")
+    def test_without_client_keys_a_place_is_kept_of_one_that_has_waited(self, serve, ask, monkeypatch):
+        with stub(odd := Odd()) as url:
+            running = serve(url, limits={"*": "1 concurrency"})
+            odd.go.clear()
+            ask(running, "none")
+            until(lambda: odd.seen)
+            connection = ask(running, "none", user="first")
             until(lambda: running.pool()["waiting"] == 1)
             connection.close()
             until(lambda: running.pool()["waiting"] == 0)
             assert len(running.gateway._places) == 0
+            monkeypatch.setattr(waiting, "FRESH_S", 0.0)
+            monkeypatch.setattr(app_module, "SOON", 0.0001)
+            assert b"429" in read(ask(running, "none", b"x-stainless-runtime: node", user="first"), 1)
+            monkeypatch.setattr(app_module, "SOON", 0.9)
+            other = ask(running, "another", user="first")  # with another key of a provider it is another request
+            until(lambda: running.pool()["waiting"] == 2)
+            back = ask(running, "none", b"x-stainless-runtime: node", user="first")
+            until(lambda: len(running.gateway._places) == 0)
+            assert running.pool()["waiting"] == 2
+            odd.go.set()
+            assert b"200 OK" in read(back, 1)
+            assert b"200 OK" in read(other, 1)
+            until(lambda: running.gateway._held == 0)
 
     def test_a_stream_is_kept_alive_by_default(self, running, key, ask, monkeypatch):
         monkeypatch.setattr(app_module, "NOTES_FROM_S", 0.01)

@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,18 +16,21 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 from paceline.core.results import QuotaError
-from paceline.gateway.client import Client, Headers
+from paceline.gateway.answers import Answers
+from paceline.gateway.client import Client, Headers, Upload
 from paceline.gateway.keys import ClientKey, Keys
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.relay import HOP_BY_HOP, Relayed, Reply, forwarded, plain, readable
 from paceline.gateway.siblings import Siblings
 from paceline.gateway.upstreams import KEY_HEADERS, Place, Upstream, Upstreams, is_plain, key_in_query, without_key
 from paceline.gateway.waiting import (
+    IDEMPOTENCY,
     NOTES_EVERY_S,
     NOTES_FROM_S,
     PLACE_S,
     SOON,
     Held,
+    Identity,
     KeptExchange,
     KeptRoutedExchange,
     Places,
@@ -62,7 +65,13 @@ BODIES_MAX: Final = 1024 * 2**20
 """Bytes of the bodies of all requests that wait or are in flight."""
 
 BODY_S: Final = 60.0
-"""The longest time in which the body of a request may arrive."""
+"""The longest time in which the body of a request may arrive, or ``UPLOAD_LEAST`` of one that is passed on as it comes."""
+
+UPLOAD_LEAST: Final = 2**20
+"""Bytes of an upload that must arrive in ``BODY_S``."""
+
+UPLOAD_FROM: Final = 2**20
+"""Bytes of a body from which on it is passed on as it comes, if nothing of it is read: that of an unmetered request."""
 
 TELL_S: Final = 60.0
 """The least time between two lines of the log that tell of the same lack."""
@@ -166,6 +175,7 @@ class Gateway:
         self._waiting: dict[str, Exchange] = {}  # by the id of the request
         self._tasks: dict[asyncio.Task[Any], Exchange] = {}  # those that wait for a permit or an answer
         self._places = Places(self._end)
+        self._answers = Answers()
         self._slow: dict[Connection, float] = {}  # until when a client must send its body
         self._janitor: asyncio.Task[None] | None = None
 
@@ -243,6 +253,7 @@ class Gateway:
                 self._hand_back()
             now_s = time.monotonic()
             self._places.expire(now_s)
+            self._answers.expire(now_s)
             self._models.expire(now_s)
             for connection in [one for one, until_s in self._slow.items() if until_s < now_s]:
                 connection.abort()
@@ -339,25 +350,37 @@ class Gateway:
         parts: list[bytes] = []
         reply: Reply | None = None
         try:
-            body = await self._read(scope, receive, connection, parts)
-            options = {name: value.decode("latin-1") for name, value in scope["headers"] if name.startswith(OPTION)}
-            read = plain(scope["headers"], body, BODY_MAX)
-            asked = _fields(read) if place.choice is not None else {}
-            requests = list[Relayed]()
-            for upstream in place.members if scope["method"] == "POST" else place.members[:1]:
-                own = _renamed(asked, upstream.models) or body
-                made = self._request(scope, given, upstream, path, query, own, renamed=own is not body)
-                requests.append(made)
-            exchange = self._exchange(requests, place, path, read, asked, key, options)
-            if self.draining:  # the body ended after the signal
-                raise _stopping()
-            if exchange is None:
-                _refuse_unmetered(key, scope["method"], path)
-                reply = await self._send_unpaced(requests[0])
+            body = await self._read(
+                scope, receive, connection, parts, partial(self._is_unread, scope, key, place, path)
+            )
+            if body is None:
+                reply = await self._upload(scope, receive, connection, given, place, path, query, parts)
             else:
-                asked_s = _number(options, _KEEPALIVE, *NOTES_S, also=0.0)  # nothing may fail once a place is claimed
-                held = self._held_place(exchange, requests, scope, key, path, query, parts, connection)
-                reply = await self._send(held, options, asked_s, scope["headers"], query, send, connection, parts)
+                options = {name: value.decode("latin-1") for name, value in scope["headers"] if name.startswith(OPTION)}
+                read = plain(scope["headers"], body, BODY_MAX)
+                asked = _fields(read) if place.choice is not None else {}
+                requests = list[Relayed]()
+                for upstream in place.members if scope["method"] == "POST" else place.members[:1]:
+                    own = _renamed(asked, upstream.models) or body
+                    made = self._request(scope, given, upstream, path, query, own, renamed=own is not body)
+                    requests.append(made)
+                exchange = self._exchange(requests, place, path, read, asked, key, options)
+                if self.draining:  # the body ended after the signal
+                    raise _stopping()
+                if exchange is None:
+                    _refuse_unmetered(key, scope["method"], path)
+                    reply = await self._send_unpaced(requests[0])
+                else:
+                    asked_s = _number(
+                        options, _KEEPALIVE, *NOTES_S, also=0.0
+                    )  # nothing may fail once a place is claimed
+                    found = self._held_place(exchange, requests, scope, key, path, query, parts, connection)
+                    if isinstance(found, Held):
+                        await self._relay_held(
+                            found, options, asked_s, scope["headers"], query, send, connection, parts
+                        )
+                        return
+                    reply = found
             await reply.hide_key()
             await self._pass_on(reply, send, connection)
         finally:
@@ -365,12 +388,57 @@ class Gateway:
             if reply is not None:
                 reply.close()
 
-    async def _read(self, scope: Event, receive: Receive, connection: Connection, parts: list[bytes]) -> bytes:
-        """The body of a request; it is counted as it comes, and ``parts`` has what has been counted."""
-        length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
+    async def _relay_held(
+        self,
+        held: Held,
+        options: dict[bytes, str],
+        asked_s: float | None,
+        headers: Headers,
+        query: str,
+        send: Send,
+        connection: Connection,
+        parts: list[bytes],
+    ) -> None:
+        """Relay a metered request, whose place or answer is kept if its client leaves."""
+        reply: Reply | None = None
+        try:
+            reply = await self._send(held, options, asked_s, headers, query, send, connection, parts)
+            if held.named is not None and reply.is_good:
+                reply.start(self._answers.room)
+            await reply.hide_key()
+            await self._pass_on(reply, send, connection)
+            self._keep_answer(held, reply)
+        except asyncio.CancelledError:
+            if reply is not None and reply.seen is not None and connection.gone:
+                self._keep_place(held, parts)
+            raise
+        finally:
+            if held not in self._places:
+                if reply is not None:
+                    reply.close()
+                if held.named is not None:
+                    self._answers.end(held.named)
+
+    async def _read(
+        self,
+        scope: Event,
+        receive: Receive,
+        connection: Connection,
+        parts: list[bytes],
+        is_unread: Callable[[], bool],
+    ) -> bytes | None:
+        """The body of a request; it is counted as it comes, and ``parts`` has what has been counted.
+
+        ``None`` for a large one of which nothing is read: the rest is to come.
+        """
+        length, looked = _length(scope["headers"]) or 0, False
         size, more, self._slow[connection] = 0, True, time.monotonic() + BODY_S
         try:
             while more:
+                if max(length, size) > UPLOAD_FROM and not looked:
+                    looked = True
+                    if is_unread():
+                        return None
                 if max(length, size) > BODY_MAX:
                     raise RequestError(413, "too_large", f"the body is larger than {BODY_MAX // 2**20} MB")
                 if self._held + max(length - size, 0) > BODIES_MAX:
@@ -385,8 +453,64 @@ class Gateway:
         finally:
             del self._slow[connection]
 
+    def _is_unread(self, scope: Event, key: ClientKey | None, place: Place, path: str) -> bool:
+        """Whether nothing of the body of a request is read, because it costs nothing."""
+        if scope["method"] == "POST" and place.members[0].provider.describe(unquote(path), {}) is not None:
+            return False
+        _refuse_unmetered(key, scope["method"], path)
+        return True
+
+    async def _upload(
+        self,
+        scope: Event,
+        receive: Receive,
+        connection: Connection,
+        given: str,
+        place: Place,
+        path: str,
+        query: str,
+        parts: list[bytes],
+    ) -> Reply:
+        """The answer to a request whose body is passed on as it comes."""
+        first = place.members[0]
+        if scope["method"] == "POST":
+            announce(first.provider.name, first.host, path)
+        body = Upload(_length(scope["headers"]), self._coming(receive, connection, parts))
+        return await self._send_unpaced(self._request(scope, given, first, path, query, body, renamed=False))
+
+    async def _coming(self, receive: Receive, connection: Connection, parts: list[bytes]) -> AsyncGenerator[bytes]:
+        """The parts of a body as they come, after those that have come; ends the connection of a client that is too slow."""
+        while parts:
+            self._held -= len(parts[0])
+            if part := parts.pop(0):
+                yield part
+        size, more, until_s = 0, True, time.monotonic() + BODY_S
+        while more:
+            self._slow[connection] = until_s
+            try:
+                event = await receive()
+            finally:
+                del self._slow[connection]
+            if event["type"] != "http.request":
+                raise ConnectionResetError
+            size += len(event["body"])
+            more, came_s = event["more_body"], time.monotonic()
+            if event["body"]:
+                yield event["body"]
+            until_s += time.monotonic() - came_s  # in which the server took it
+            if size >= UPLOAD_LEAST:
+                size, until_s = 0, time.monotonic() + BODY_S
+
     def _request(
-        self, scope: Event, given: str, upstream: Upstream, path: str, query: str, body: bytes, *, renamed: bool
+        self,
+        scope: Event,
+        given: str,
+        upstream: Upstream,
+        path: str,
+        query: str,
+        body: bytes | Upload,
+        *,
+        renamed: bool,
     ) -> Relayed:
         """The request as it is sent; ``renamed``: its body is not encoded as the client's."""
         sent = forwarded(scope["headers"], _DROPPED | {b"content-encoding"} if renamed else _DROPPED)
@@ -487,23 +611,70 @@ class Gateway:
         query: str,
         parts: list[bytes],
         connection: Connection,
-    ) -> Held:
-        """The request in the place that was kept for it, or else in a new one."""
-        if key is None:
-            return Held(exchange, requests, None)
-        identify = partial(identity, key.name, scope["method"], path, query, scope["headers"], b"".join(parts))
-        kept = self._places.claim(key.name, identify, connection.opened_s, time.monotonic())
+    ) -> Held | Reply:
+        """The request in the place that was kept for it, or else in a new one; or the answer that was kept for it."""
+        headers: Headers = scope["headers"]
+        name, now_s = "" if key is None else key.name, time.monotonic()
+        identify = partial(identity, name, scope["method"], path, query, headers, b"".join(parts))
+        named: Identity | None = None
+        if key is not None and any(one == IDEMPOTENCY and value for one, value in headers):
+            named = identify()
+            content = self._answers.content(named)
+            if content not in (None, named.content):
+                raise RequestError(422, "reused", "this Idempotency-Key was used for another request: each has its own")
+            if (answer := self._answers.get(named)) is not None:
+                accepted = b",".join([value for one, value in headers if one == b"accept-encoding"])
+                return answer.reply(accepted.decode("latin-1"))
+        kept = self._places.claim(name, identify, connection.opened_s, now_s)
         if kept is None:
-            return Held(exchange, requests, identify)
+            if named is not None:
+                if content is not None:
+                    raise RequestError(409, "under_way", "a request with this Idempotency-Key is being answered")
+                self._answers.begin(named)
+            return Held(exchange, requests, identify, now_s, named)
+        if kept.reader is not None:
+            kept.reader.cancel()
         self._held -= sum(map(len, parts))
         parts[:] = kept.parts
         return kept
 
+    def _keep_place(self, held: Held, parts: list[bytes]) -> bool:
+        """Keep the place of a request whose connection closes now; returns whether it is kept."""
+        kept = not self.draining and self._places.keep(held, parts, time.monotonic())
+        if kept and held.named is not None:
+            held.reader = asyncio.create_task(self._read_on(held))
+        return kept
+
+    async def _read_on(self, held: Held) -> None:
+        """Read the answer to a request whose client has left, and may come back for it."""
+        assert held.task is not None
+        try:
+            reply: Reply = await asyncio.shield(held.task)
+        except Exception:  # noqa: BLE001  (for the client that comes back)
+            return
+        if reply.is_good:
+            reply.start(self._answers.room)
+            with suppress(Exception):
+                while await reply.read() and reply.seen is not None:
+                    pass
+                self._keep_answer(held, reply)
+            self._places.end(held)
+
+    def _keep_answer(self, held: Held, reply: Reply) -> None:
+        """Keep the answer to a request with an ``Idempotency-Key``, which is over."""
+        if held.named is not None and not reply.broken:
+            self._answers.keep(held.named, reply, time.monotonic(), stream=held.exchange.metered.call.stream)
+
     def _end(self, held: Held) -> None:
         """End a request whose client has not come back."""
         self._held -= sum(map(len, held.parts))
-        if held.task is not None:
-            held.task.cancel()
+        if held.named is not None:
+            self._answers.end(held.named)
+        if held.reader is not None and held.reader is not asyncio.current_task():
+            held.reader.cancel()
+        task = held.task
+        if task is not None and not task.cancel() and not task.cancelled() and task.exception() is None:
+            task.result().close()
 
     async def _send(
         self,
@@ -523,11 +694,7 @@ class Gateway:
         note, begin_s, every_s = None, NOTES_FROM_S, NOTES_EVERY_S
         if asked_s is not None:
             begin_s = every_s = asked_s
-        if (
-            exchange.metered.call.stream
-            and asked_s != 0
-            and (asked_s is not None or held.identify is None or hears(headers))
-        ):
+        if exchange.metered.call.stream and asked_s != 0 and (asked_s is not None or hears(headers)):
             note = note_for(exchange.metered.provider.name, exchange.target[1], query, headers)
         task = asyncio.current_task()
         assert task is not None
@@ -536,12 +703,9 @@ class Gateway:
         if called is not None:
             self._waiting[called[:NAME_MAX]] = exchange
         try:
-            if note is None and held.identify is None:
-                reply = await exchange.run()
-            else:
-                until_s = None if note is not None or held.identify is None else patience_s(headers)
-                rhythm = _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
-                reply = await self._waited(held, rhythm, send, connection, parts)
+            until_s = None if note is not None else patience_s(headers)
+            rhythm = _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
+            reply = await self._waited(held, rhythm, send, connection, parts)
         except asyncio.CancelledError:
             if self.draining and exchange.waits:
                 task.uncancel()
@@ -572,7 +736,7 @@ class Gateway:
             while not (await asyncio.wait([task], timeout=due_s))[0]:
                 if rhythm.note is None:
                     due_s = None
-                    if kept := self._places.keep(held, parts, time.monotonic()):
+                    if kept := self._keep_place(held, parts):
                         raise _come_back()
                     continue
                 due_s = rhythm.every_s
@@ -582,7 +746,7 @@ class Gateway:
                 await send({"type": "http.response.body", "body": rhythm.note, "more_body": True})
             reply = cast("Reply", task.result())
         except asyncio.CancelledError:
-            kept = connection.gone and not self.draining and self._places.keep(held, parts, time.monotonic())
+            kept = connection.gone and self._keep_place(held, parts)
             raise
         else:
             return reply
@@ -593,6 +757,7 @@ class Gateway:
                     (await task).close()
 
     async def _pass_on(self, reply: Reply, send: Send, connection: Connection) -> None:
+        """Send an answer; one that has broken off is ``broken`` afterwards."""
         if connection.answering:
             reply.decode()
         else:
@@ -611,6 +776,7 @@ class Gateway:
                 await asyncio.sleep(BODY_S)  # its end ends this task
         except Exception as error:  # noqa: BLE001  (its head is sent: only the connection can say it)
             log.warning("an answer broke off: %s", type(error).__name__)
+            reply.broken = True
             connection.abort()
             await asyncio.sleep(0)  # until the server knows
             return
@@ -641,6 +807,11 @@ class Gateway:
                 "state": "waiting", "ahead": why.ahead, "binds": why.quota, "expected_wait_s": why.expected_wait_s
             }  # fmt: skip
         return state
+
+
+def _length(headers: Headers) -> int | None:
+    """The length of a body; ``None`` if it is not stated."""
+    return next((int(value) for name, value in headers if name == b"content-length"), None)
 
 
 def _fields(body: bytes) -> dict[str, Any]:
@@ -828,6 +999,8 @@ def _refusal(error: RequestError) -> Reply:
         headers["x-should-retry"] = "false"
     elif error.status == 503:
         headers["retry-after"] = "1"
+    elif error.word == "under_way":
+        headers |= {"retry-after": "5", "x-should-retry": "true"}
     elif error.word == "waiting":  # only a connection that is opened later has a claim
         headers |= {"retry-after": "5", "x-should-retry": "true", "connection": "close"}
     return _own(error.status, error.word, str(error), headers)

@@ -7,10 +7,10 @@ import socket
 import ssl
 import string
 from collections import deque
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing, suppress
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -78,10 +78,19 @@ class Fetched(Protocol):
         """End it, if it is not over; the connection cannot be used again then."""
 
 
+class Upload(NamedTuple):
+    """A body that is sent while it comes: its bytes, ``None`` if they are not stated, and its parts, none of them empty."""
+
+    length: int | None
+    parts: AsyncGenerator[bytes]
+
+
 class Client(Protocol):
     """Sends requests."""
 
-    async def fetch(self, upstream: Upstream, method: str, path: str, headers: Headers, body: bytes) -> Fetched:
+    async def fetch(
+        self, upstream: Upstream, method: str, path: str, headers: Headers, body: bytes | Upload
+    ) -> Fetched:
         """Send a request; returns when the head of its answer is there.
 
         Args:
@@ -89,7 +98,7 @@ class Client(Protocol):
             method: The method.
             path: The path there and the query, encoded.
             headers: The headers, without the connection's own.
-            body: The body; empty for none.
+            body: The body; empty for none. What is left of an upload when the answer begins is not sent.
         """
 
     async def close(self) -> None:
@@ -112,7 +121,9 @@ class HttpClient:
         self._servers: dict[str, _Server] = {}
         self._proxied = _AiohttpClient(timeout_s, trusted)
 
-    async def fetch(self, upstream: Upstream, method: str, path: str, headers: Headers, body: bytes) -> Fetched:
+    async def fetch(
+        self, upstream: Upstream, method: str, path: str, headers: Headers, body: bytes | Upload
+    ) -> Fetched:
         """See :meth:`Client.fetch`.
 
         Raises:
@@ -126,10 +137,13 @@ class HttpClient:
         server = self._servers.get(upstream.root)
         if server is None:
             server = self._servers[upstream.root] = _Server(upstream.root, self._trusted)
-        connection = server.kept() or await self._connect(server)
+        upload = body if isinstance(body, Upload) else None  # cannot be sent again: no connection that may have ended
+        connection = (server.kept() if upload is None else None) or await self._connect(server)
         answer = _Answer(connection, method, self._timeout_s)
         connection.begin(answer, _message(server, method, path, headers, body))
         try:
+            if upload is not None:
+                await _send_parts(connection, answer, upload)
             await answer.head
         except BaseException:
             answer.close()
@@ -157,14 +171,43 @@ class HttpClient:
         await asyncio.sleep(0)  # the transports close
 
 
-def _message(server: _Server, method: str, path: str, headers: Headers, body: bytes) -> bytes:
+async def _send_parts(connection: _Connection, answer: _Answer, upload: Upload) -> None:
+    """Send a body while it comes, until the server answers."""
+
+    async def send() -> None:
+        async with aclosing(upload.parts):
+            async for part in upload.parts:
+                answer.starves = False
+                await connection.send(part if upload.length is not None else b"%x\r\n%b\r\n" % (len(part), part))
+                answer.renew()
+                answer.starves = True
+        if upload.length is None:
+            await connection.send(b"0\r\n\r\n")
+        answer.unsent = False
+        answer.renew()
+
+    answer.starves = answer.unsent = True
+    sending = asyncio.create_task(send())
+    try:
+        await asyncio.wait([sending, answer.head], return_when=asyncio.FIRST_COMPLETED)
+        if sending.done():
+            sending.result()
+    finally:
+        sending.cancel()
+        answer.starves = False
+
+
+def _message(server: _Server, method: str, path: str, headers: Headers, body: bytes | Upload) -> bytes:
     target = server.base + path.encode("latin-1")
     if not target.startswith(b"/"):
         target = b"/" + target
     lines = [b"%b %b HTTP/1.1\r\nhost: %b" % (method.encode(), target, server.netloc)]
     lines += [b"%b: %b" % pair for pair in headers]
-    if body or method not in _BODILESS:
-        lines.append(b"content-length: %d" % len(body))
+    length, body = (body.length, b"") if isinstance(body, Upload) else (len(body), body)
+    if length is None:
+        lines.append(b"transfer-encoding: chunked")
+    elif length or method not in _BODILESS:
+        lines.append(b"content-length: %d" % length)
     head = b"\r\n".join(lines)
     if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines):  # one more in the first
         raise InvalidAnswerError("a line of the request's head has a line end")
@@ -245,6 +288,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._server = server
         self._answer: _Answer | None = None
         self._parser: Any = None
+        self._full: asyncio.Future[None] | None = None
         self.idle_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -254,6 +298,20 @@ class _Connection(asyncio.BufferedProtocol):
         """Send a request."""
         self._answer, self._parser = answer, httptools.HttpResponseParser(answer)
         self.transport.write(message)
+
+    async def send(self, part: bytes) -> None:
+        """Send more of a request; returns when there is room for more."""
+        self.transport.write(part)
+        if self._full is not None:
+            await self._full
+
+    def pause_writing(self) -> None:
+        self._full = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        if self._full is not None and not self._full.done():
+            self._full.set_result(None)
+        self._full = None
 
     def status(self) -> tuple[int, bool]:
         """The status of the answer, and whether the server keeps the connection, once its head is there."""
@@ -278,12 +336,13 @@ class _Connection(asyncio.BufferedProtocol):
             cause = getattr(error, "__context__", None)  # what a callback raised
             answer.fail(cause if isinstance(cause, InvalidAnswerError) else InvalidAnswerError("it is no HTTP"))
         if answer.over:
-            self._end(answer, reusable=clean and answer.whole and answer.keeps)
+            self._end(answer, reusable=clean and answer.whole and answer.keeps and not answer.unsent)
 
     def eof_received(self) -> None:
         """Close: the server sends no more."""
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.resume_writing()
         if (answer := self._answer) is not None:
             answer.lost(exc)
             self._answer = None
@@ -317,12 +376,14 @@ class _Answer:
         over: Whether nothing more will come.
         whole: Whether it has ended as its head says, and nothing came after it.
         paused: Whether the connection is paused.
+        unsent: Whether a part of the request is still to be sent.
+        starves: Whether the server waits for that part, because the client has not sent it.
         keeps: Whether the server keeps the connection.
     """
 
     __slots__ = (
         "_body", "_connection", "_due_s", "_early", "_error", "_framed", "_head_size", "_held", "_loop", "_method",
-        "_timeout_s", "_timer", "_wait", "head", "headers", "keeps", "over", "paused", "status", "whole",
+        "_timeout_s", "_timer", "_wait", "head", "headers", "keeps", "over", "paused", "starves", "status", "unsent", "whole",
     )  # fmt: skip
 
     def __init__(self, connection: _Connection, method: str, timeout_s: float) -> None:
@@ -330,7 +391,7 @@ class _Answer:
         self._loop = asyncio.get_running_loop()
         self.head: asyncio.Future[None] = self._loop.create_future()
         self.status, self.headers = 0, Headers()
-        self.over = self.whole = self.paused = self.keeps = False
+        self.over = self.whole = self.paused = self.keeps = self.unsent = self.starves = False
         self._body: deque[bytes] = deque()
         self._wait: asyncio.Future[None] | None = None
         self._error: Exception | None = None
@@ -394,11 +455,15 @@ class _Answer:
 
     def received(self, size: int) -> None:
         """So many bytes came."""
-        self._due_s = self._loop.time() + self._timeout_s
+        self.renew()
         if not self.status:
             self._head_size += size
             if self._head_size > HEAD_MAX:
                 raise InvalidAnswerError("its head is too large")
+
+    def renew(self) -> None:
+        """There was progress."""
+        self._due_s = self._loop.time() + self._timeout_s
 
     def lost(self, error: Exception | None) -> None:
         """The connection ended."""
@@ -430,7 +495,7 @@ class _Answer:
     def _look(self) -> None:
         """Fail, if nothing has come for too long."""
         now_s = self._loop.time()
-        if self.paused:  # the reader is slow, and not the server
+        if self.paused or self.starves:  # the client is slow, and not the server
             self._due_s = now_s + self._timeout_s
         if now_s < self._due_s:
             self._timer = self._loop.call_later(self._due_s - now_s, self._look)
@@ -474,16 +539,20 @@ class _AiohttpClient:
         self._timeout_s, self._trusted = timeout_s, trusted
         self._session: aiohttp.ClientSession | None = None
 
-    async def fetch(self, upstream: Upstream, method: str, path: str, headers: Headers, body: bytes) -> Fetched:
+    async def fetch(
+        self, upstream: Upstream, method: str, path: str, headers: Headers, body: bytes | Upload
+    ) -> Fetched:
         if self._session is None:
             self._session = self._open()
         sent = CIMultiDict([(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers])
+        if isinstance(body, Upload) and body.length is not None:
+            sent["content-length"] = str(body.length)
         try:
             response = await self._session.request(
                 method,
                 _url(upstream.root + path),
                 headers=sent,
-                data=body or None,
+                data=body.parts if isinstance(body, Upload) else body or None,
                 allow_redirects=False,
                 proxy=upstream.proxy,
             )

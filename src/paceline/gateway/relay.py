@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
 
-from paceline.gateway.client import Client, Fetched, Headers
+from paceline.gateway.client import Client, Fetched, Headers, Upload
 from paceline.gateway.upstreams import Upstream
 from paceline.http.exchange import Exchanged, Tap
 from paceline.pacing.permit import Permit
@@ -36,6 +36,27 @@ DECODED: Final = ("gzip", "deflate", "identity")
 """The content encodings in which the usage of an answer can be read."""
 
 
+class Room:
+    """The bytes of answers that may be noted while they are read.
+
+    Args:
+        of_one: Those of one answer.
+        of_all: Those of all.
+    """
+
+    __slots__ = ("_of_one", "left")
+
+    def __init__(self, of_one: int = 0, of_all: int = 0) -> None:
+        self._of_one, self.left = of_one, of_all
+
+    def take(self, before: int, size: int) -> bool:
+        """Take ``size`` more bytes for an answer that has so many ``before``; false if there is no room."""
+        if before + size > self._of_one or size > self.left:
+            return False
+        self.left -= size
+        return True
+
+
 class Reply:
     """An answer for the client: a server's, or one of the gateway's own.
 
@@ -44,9 +65,12 @@ class Reply:
         headers: Its headers.
         record: What is known of its exchange; ``None`` without one.
         broken: Whether the client is to see that the answer is not whole.
+        seen: What has been read of the body since :meth:`start`; ``None`` without that, and if it is more than there was room for.
     """
 
-    __slots__ = ("_body", "_decode", "_fetched", "_key", "_tap", "_unread", "broken", "headers", "record", "status")
+    __slots__ = (
+        "_again", "_body", "_decode", "_fetched", "_key", "_room", "_tap", "_unread", "broken", "headers", "record", "seen", "status",
+    )  # fmt: skip
 
     def __init__(
         self, status: int, headers: Headers, body: bytes = b"", fetched: Fetched | None = None, key: str = ""
@@ -57,6 +81,8 @@ class Reply:
         self.status, self.headers = status, headers
         self.record: Exchanged | None = None
         self.broken = False
+        self.seen: bytearray | None = None
+        self._again, self._room = b"", Room()
         self._body, self._fetched = bytearray(body), fetched
         self._unread = fetched is not None  # whether more of the body can come
         self._tap: Tap | None = None
@@ -120,8 +146,41 @@ class Reply:
         if self._decode is not None:
             self.headers = [pair for pair in self.headers if pair[0] not in (b"content-encoding", b"content-length")]
 
+    @property
+    def is_good(self) -> bool:
+        """Whether its status says that it is what was asked for."""
+        return 200 <= self.status < 300
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of the body; empty for none."""
+        return self._header(b"content-encoding").decode("latin-1").strip().lower()
+
+    def start(self, room: Room) -> None:
+        """Read from the beginning on, and note what is read for another reader, while there is ``room``."""
+        if self.seen is None:
+            self.seen, self._room = bytearray(), room
+        self._again = bytes(self.seen)
+
     async def read(self) -> bytes:
         """The next part of the body, as it comes; empty at its end."""
+        if self._again:
+            part, self._again = self._again, b""
+            return part
+        part = await self._plain()
+        if self.seen is not None:
+            if self._room.take(len(self.seen), len(part)):
+                self.seen += part
+            else:
+                self._forget()
+        return part
+
+    def _forget(self) -> None:
+        if self.seen is not None:
+            self._room.left += len(self.seen)
+            self.seen = None
+
+    async def _plain(self) -> bytes:
         while part := await self._read():
             if self._decode is None:
                 return part
@@ -149,6 +208,7 @@ class Reply:
 
     def close(self) -> None:
         """The body is over, or the client is gone: settle with what has been read."""
+        self._forget()
         if self._fetched is not None:
             self._fetched.close()
         if self._tap is not None:
@@ -166,7 +226,14 @@ class Relayed:
     is_async = in_memory = True
 
     def __init__(
-        self, client: Client, upstream: Upstream, method: str, path: str, query: str, headers: Headers, body: bytes
+        self,
+        client: Client,
+        upstream: Upstream,
+        method: str,
+        path: str,
+        query: str,
+        headers: Headers,
+        body: bytes | Upload,
     ) -> None:
         self._client, self._upstream, self.method = client, upstream, method
         self._path, self._headers, self._body = path, headers, body
@@ -185,6 +252,7 @@ class Relayed:
         return any(wanted == header for header, _ in self._headers)
 
     async def content(self) -> bytes:
+        assert isinstance(self._body, bytes)
         return self._body
 
     async def send(self, permit: Permit | None = None) -> Reply:  # noqa: ARG002

@@ -210,7 +210,7 @@ class _Protocol(HttpToolsProtocol):
         if large or len(self.headers) > HEADERS_MAX:
             self._refuse(431)
             return
-        if not _clear(self.headers):
+        if not _clear(self.headers, self.parser.get_http_version()):
             self._refuse(400)
             return
         super().on_headers_complete()
@@ -290,11 +290,11 @@ class _Protocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def _clear(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Whether a request has one host at most, and its body no other encoding on the way than ``chunked``."""
+def _clear(headers: list[tuple[bytes, bytes]], version: str) -> bool:
+    """Whether a request of HTTP 1.0 or 1.1 names its host as that asks, and its body has no other encoding on the way than ``chunked``."""
     hosts = [value for name, value in headers if name == b"host"]
     codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
-    return len(hosts) <= 1 and codings in ([], [b"chunked"])
+    return version in ("1.0", "1.1") and int(version == "1.1") <= len(hosts) <= 1 and codings in ([], [b"chunked"])
 
 
 def _connections_max() -> int:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from paceline.gateway.client import Headers
 from paceline.gateway.relay import Relayed
+from paceline.gateway.upstreams import KEY_HEADERS
 from paceline.http.exchange import Exchange
 from paceline.http.routed import RoutedExchange
 from paceline.pacing.permit import Permit
@@ -26,13 +27,19 @@ PLACE_S: Final = 60.0
 """How long a place is kept after its connection has closed."""
 
 PLACES_MAX: Final = 1_000
-"""The places that are kept for one client key: as many agents as a program runs."""
+"""The places that are kept for one client key, or without client keys: as many agents as a program runs."""
+
+FRESH_S: Final = 60.0
+"""Without client keys, a client that leaves sooner leaves the queue: the user has stopped it, or it has a deadline of its own."""
 
 SOON: Final = 0.9
 """The share of a client's patience after which the gateway answers."""
 
 PATIENCE_MIN_S: Final = 60.0
 """A shorter patience is the user's own deadline, and left to the client."""
+
+IDEMPOTENCY: Final = b"idempotency-key"
+"""The header by which a request is known when it is sent again (draft-ietf-httpapi-idempotency-key-header-06, 2025-02)."""
 
 _HEAD_S: Final = 300.0
 """The time without a head after which the ``fetch`` of Node gives up (302 s under openai 6.49, @anthropic-ai/sdk 1.14 and Vercel's
@@ -105,17 +112,33 @@ def _seconds(value: bytes) -> float | None:
 
 
 class Identity(NamedTuple):
-    """What a request that comes again is known by: the name of the client's key, and a digest."""
+    """What a request that comes again is known by.
+
+    Attributes:
+        key: The name of the client's key; empty without client keys.
+        digest: The digest of its ``Idempotency-Key``, or else of its target and body.
+        content: The digest of its target and body, where the other one is of an ``Idempotency-Key``.
+    """
 
     key: str
     digest: bytes
+    content: bytes = b""
 
 
 def identity(key: str, method: str, path: str, query: str, headers: Headers, body: bytes) -> Identity:
-    """The identity of a request: by its ``Idempotency-Key``, or else by its body."""
-    named = next((value for name, value in headers if name == b"idempotency-key"), None)
+    """The identity of a request.
+
+    Without client keys it is by its body and the headers that name a request or have a key: with those of a provider, the
+    request that has the place is sent.
+    """
     hashed = hashlib.sha256(f"{method} {path}?{query}\n".encode())
-    hashed.update(b"body" + body if named is None else b"key " + named)
+    named = next((value for name, value in headers if name == IDEMPOTENCY), b"")
+    for pair in () if key else headers:
+        if pair[0] in (*KEY_HEADERS, IDEMPOTENCY):
+            hashed.update(b"%b: %b\n" % pair)
+    hashed.update(body)
+    if key and named:
+        return Identity(key, hashlib.sha256(b"key " + named).digest(), hashed.digest())
     return Identity(key, hashed.digest())
 
 
@@ -148,25 +171,32 @@ class Held:
     Args:
         exchange: Its exchange.
         requests: The request to each server that may answer it.
-        identify: Returns its identity; ``None`` for one without a place.
+        identify: Returns its identity.
+        begun_s: When it came.
+        named: Its identity by an ``Idempotency-Key``, by which its answer is kept; ``None`` without one.
 
     Attributes:
         parts: Its body, as it is counted, while no client is connected.
         same: Its identity, while no client is connected.
         task: Runs the exchange.
+        reader: Reads its answer while no client is connected.
         left_s: When the last connection was closed.
     """
 
-    __slots__ = ("exchange", "identify", "left_s", "parts", "requests", "same", "task")
+    __slots__ = ("begun_s", "exchange", "identify", "left_s", "named", "parts", "reader", "requests", "same", "task")
 
     def __init__(
         self,
         exchange: KeptExchange | KeptRoutedExchange,
         requests: Sequence[Relayed],
-        identify: Callable[[], Identity] | None,
+        identify: Callable[[], Identity],
+        begun_s: float,
+        named: Identity | None = None,
     ) -> None:
-        self.exchange, self.requests, self.identify = exchange, requests, identify
+        self.exchange, self.requests, self.identify, self.begun_s = exchange, requests, identify, begun_s
+        self.named = named
         self.same: Identity | None = None
+        self.reader: asyncio.Task[None] | None = None
         exchange.present = asyncio.Event()
         exchange.present.set()
         self.parts: list[bytes] = []
@@ -194,12 +224,12 @@ class Places:
         """Keep the place of ``held``, whose connection closes now, and its body, which is taken from ``parts``.
 
         Returns:
-            Whether it is kept: only while it waits.
+            Whether it is kept: only while it waits, or where its answer will be kept.
         """
-        if held.identify is None or not held.exchange.waits:
+        if not held.exchange.waits and held.named is None:
             return False
         same = held.identify()
-        if self._count[same.key] >= PLACES_MAX:
+        if self._count[same.key] >= PLACES_MAX or (not same.key and now_s - held.begun_s < FRESH_S):
             return False
         held.same, held.left_s, held.parts[:] = same, now_s, parts
         parts.clear()
@@ -212,11 +242,12 @@ class Places:
     def claim(self, key: str, identify: Callable[[], Identity], opened_s: float, now_s: float) -> Held | None:
         """The place for a request that comes again over a connection opened at ``opened_s``; ``None`` for none.
 
-        A request over a connection that was open already is another one: a program may send the same body several times.
+        A request over a connection that was open already is another one, unless an ``Idempotency-Key`` says that it is the same: a
+        program may send the same body several times.
         """
         self.expire(now_s)
         kept = self._kept.get(identify()) if key in self._count else None
-        if kept is None or kept[0].left_s > opened_s:
+        if kept is None or (kept[0].named is None and kept[0].left_s > opened_s):
             return None
         held = self._remove(kept[0])
         held.exchange.present.set()
@@ -226,6 +257,13 @@ class Places:
         """End those whose time is over."""
         while self._order and (oldest := next(iter(self._order))).left_s + PLACE_S < now_s:
             self._end(self._remove(oldest))
+
+    def __contains__(self, held: Held) -> bool:
+        return held in self._order
+
+    def end(self, held: Held) -> None:
+        """End one."""
+        self._end(self._remove(held))
 
     def clear(self) -> None:
         """End all."""

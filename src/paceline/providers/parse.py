@@ -216,8 +216,9 @@ def as_text(value: Any) -> str:
 
 
 def model_of(body: Mapping[str, Any]) -> str:
-    """The model that a request names."""
-    return as_text(body.get("model"))[:200] or UNKNOWN
+    """The model that a request names; a half of a surrogate pair, which no report could encode, becomes ``?``."""
+    name = as_text(body.get("model"))[:200] or UNKNOWN
+    return name if name.isascii() else name.encode("utf-8", "replace").decode()
 
 
 def undated(model: str) -> str:

@@ -1,0 +1,307 @@
+"""Requests with an ``Idempotency-Key`` that come again: their answers are kept, for each client key, within bounds."""
+
+import gzip
+import json
+import logging
+import socket
+from contextlib import ExitStack
+
+import pytest
+from attack_helpers import connect, post, read
+from gateway_helpers import chat, stub, until
+from test_gateway import CHAT, SSE, Odd
+
+from paceline.gateway import answers as module
+from paceline.gateway import app, waiting
+from paceline.gateway.answers import ANSWER_S, Answers
+from paceline.gateway.keys import Keys
+from paceline.gateway.relay import Reply, Room
+from paceline.gateway.waiting import Identity
+
+ANSWER = b'{"choices": [{"message": {"content": "hi"}}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
+PARTS = [b'data: {"choices": [{"delta": {"content": "%d"}}]}\n\n' % number for number in range(3)] + [
+    b"data: [DONE]\n\n"
+]
+ERROR = b'data: {"error": {"message": "overloaded", "type": "server_error"}}\n\n'
+
+
+def seen(body, status=200, headers=()):
+    """An answer that was read to its end."""
+    reply = Reply(status, list(headers), body)
+    reply.start(Room(10**9, 10**9))
+    reply.seen.extend(body)
+    return reply
+
+
+def same(number=0, key="alice", content=b"content"):
+    return Identity(key, b"%d" % number, content)
+
+
+class TestAnswers:
+    @pytest.fixture
+    def answers(self):
+        return Answers()
+
+    def keep(self, answers, identity, body=b"{}", now_s=0.0, **given):
+        answers.keep(identity, seen(body, **given), now_s, stream=True)
+
+    def test_one_is_kept_for_its_key_alone(self, answers):
+        self.keep(answers, same())
+        assert answers.get(same()).body == b"{}"
+        assert answers.content(same(content=b"other")) == b"content"
+        assert answers.content(same(1)) is None
+        assert answers.content(same(key="bob")) is None
+
+    def test_one_under_way_is_known_until_it_ends(self, answers):
+        answers.begin(same())
+        assert (answers.content(same()), answers.get(same())) == (b"content", None)
+        answers.end(same())
+        assert answers.content(same()) is None
+
+    def test_it_is_forgotten_in_time(self, answers):
+        for number in range(3):
+            self.keep(answers, same(number), now_s=float(number))
+        answers.expire(1.5 + ANSWER_S)
+        assert [answers.get(same(number)) is None for number in range(3)] == [True, True, False]
+        answers.expire(9.0 + ANSWER_S)
+        assert not answers._kept
+        assert not answers._sizes
+
+    @pytest.mark.parametrize(
+        ("name", "most"),
+        [("ANSWERS_MAX", 2), ("OF_KEY_MAX", 2 * (module._BESIDE + 2)), ("ALL_MAX", 3 * (module._BESIDE + 2))],
+    )
+    def test_the_oldest_of_the_key_with_the_most_make_room(self, answers, monkeypatch, name, most):
+        monkeypatch.setattr(module, name, most)
+        self.keep(answers, same(key="bob"))
+        for number in range(3):
+            self.keep(answers, same(number))
+        assert answers.get(same(key="bob"))
+        assert [answers.get(same(number)) is None for number in range(3)] == [True, False, False]
+
+    @pytest.mark.parametrize(
+        ("body", "status", "headers"),
+        [
+            (b"{}", 500, []),
+            (b"{}", 400, []),
+            (b"".join(PARTS[:2]) + ERROR, 200, []),
+            (b"".join(PARTS[:1]) * 10_000 + ERROR.rstrip(), 200, []),
+            (gzip.compress(PARTS[0] + ERROR), 200, [(b"content-encoding", b"gzip")]),
+            (b'{"text": "a"}\n{"error": {"message": "x"}}\n', 200, []),
+        ],
+    )
+    def test_of_what_failed_none_is_kept(self, answers, body, status, headers):
+        self.keep(answers, same(), body, status=status, headers=headers)
+        assert answers.get(same()) is None
+
+    def test_of_a_stream_that_ends_well_one_is_kept(self, answers):
+        self.keep(answers, same(), b"".join(PARTS))
+        assert answers.get(same()).body == b"".join(PARTS)
+
+    @pytest.mark.parametrize(("accepted", "encoded"), [("gzip, deflate", True), ("br", False), ("", False)])
+    def test_it_has_an_encoding_that_the_client_accepts(self, answers, accepted, encoded):
+        headers = [(b"content-encoding", b"gzip"), (b"content-length", b"9"), (b"x-request-id", b"1")]
+        self.keep(answers, same(), gzip.compress(ANSWER), headers=headers)
+        reply = answers.get(same()).reply(accepted)
+        assert ((b"content-encoding", b"gzip") in reply.headers) == encoded
+        assert (b"x-request-id", b"1") in reply.headers
+        assert (b"idempotent-replayed", b"true") in reply.headers
+
+    async def test_what_is_too_large_is_read_and_not_kept(self):
+        room = Room(10, 100)
+        reply = Reply(200, [], b"x" * 11)
+        reply.start(room)
+        assert await reply.read() == b"x" * 11
+        assert (reply.seen, room.left) == (None, 100)
+
+    async def test_room_is_given_back(self):
+        room = Room(10, 100)
+        reply = Reply(200, [], b"x" * 9)
+        reply.start(room)
+        await reply.read()
+        reply.start(room)
+        assert (await reply.read(), await reply.read(), room.left) == (b"x" * 9, b"", 91)
+        reply.close()
+        assert room.left == 100
+
+
+class TestServed:
+    @pytest.fixture(autouse=True)
+    def soon(self, monkeypatch):
+        monkeypatch.setattr(app, "LOOK_S", 0.05)
+
+    @pytest.fixture
+    def odd(self):
+        return Odd([ANSWER])
+
+    @pytest.fixture
+    def keys(self, tmp_path):
+        return Keys(tmp_path / "keys.json")
+
+    @pytest.fixture
+    def key(self, keys):
+        return keys.add("alice")
+
+    @pytest.fixture
+    def running(self, serve, odd, key):
+        with stub(odd) as url:
+            running = serve(url)
+            yield running
+            odd.go.set()
+            until(lambda: not running.gateway._held and not running.gateway._answers._under_way)
+            assert running.gateway._answers.room.left == module.ALL_MAX
+
+    @pytest.fixture
+    def ask(self, running, key):
+        with ExitStack() as stack:
+
+            def ask(name=b"1", key=key, headers=(), **fields):
+                connection = stack.enter_context(connect(running.url))
+                lines = [b"authorization: Bearer " + key.encode(), *headers]
+                lines += [b"idempotency-key: " + name] if name else []
+                connection.sendall(post(CHAT.encode(), *lines, body=json.dumps(chat(**fields)).encode()))
+                return connection
+
+            yield ask
+
+    def leave(self, running, connection):
+        kept = len(running.gateway._places)
+        connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
+        until(lambda: len(running.gateway._places) == kept + 1)
+
+    def test_the_answer_comes_again_and_is_paid_once(self, running, odd, ask, caplog):
+        with caplog.at_level(logging.DEBUG, "paceline"):
+            first, again = read(ask(user="secret-prompt"), 1), read(ask(user="secret-prompt"), 1)
+        assert ANSWER in first
+        assert ANSWER in again
+        assert b"idempotent-replayed" not in first
+        assert b"idempotent-replayed: true\r\n" in again
+        assert len(odd.seen) == 1
+        assert odd.seen[0][3][b"idempotency-key"] == b"1"
+        assert running.pool()["counts"]["granted"] == 1
+        assert "secret-prompt" not in caplog.text
+        assert '"hi"' not in caplog.text
+
+    def test_a_stream_too(self, odd, ask):
+        odd.parts, odd.headers = PARTS, SSE
+        texts = []
+        for _ in range(2):
+            got = read(ask(stream=True), 1).partition(b"\r\n\r\n")[2]
+            texts.append(b"".join(line + b"\n\n" for line in got.splitlines() if line.startswith(b"data: ")))
+        assert texts == [b"".join(PARTS)] * 2
+        assert len(odd.seen) == 1
+
+    def test_another_body_is_a_422_and_another_client_is_another_request(self, odd, keys, ask, running):
+        other = keys.add("bob")
+        until(lambda: b"200 OK" in read(ask(b"2", other), 1), 5)
+        count = len(odd.seen)
+        assert b"200 OK" in read(ask(), 1)
+        refused = read(ask(user="another"), 1)
+        assert refused.startswith(b"HTTP/1.1 422")
+        assert b"this Idempotency-Key was used for another request" in refused
+        assert b"200 OK" in read(ask(key=other), 1)
+        assert b"200 OK" in read(ask(b""), 1)
+        assert len(odd.seen) == count + 3
+
+    def test_one_that_is_being_answered_is_a_409(self, odd, ask):
+        odd.go.clear()
+        first = ask()
+        until(lambda: odd.seen)
+        refused = read(ask(), 1).lower()
+        assert refused.startswith(b"http/1.1 409")
+        assert b"retry-after: 5\r\n" in refused
+        assert b"x-should-retry: true\r\n" in refused
+        assert read(ask(user="another"), 1).startswith(b"HTTP/1.1 422")
+        odd.go.set()
+        assert b"200 OK" in read(first, 1)
+        assert len(odd.seen) == 1
+
+    def test_a_client_that_leaves_in_flight_gets_its_answer_later(self, running, odd, ask):
+        odd.go.clear()
+        first = ask()
+        until(lambda: odd.seen)
+        self.leave(running, first)
+        odd.go.set()
+        until(lambda: len(running.gateway._places) == 0)
+        assert ANSWER in read(ask(), 1)
+        assert (len(odd.seen), odd.gone) == (1, 0)
+
+    def test_it_can_come_back_before_the_answer(self, running, odd, ask):
+        odd.go.clear()
+        first = ask()
+        until(lambda: odd.seen)
+        self.leave(running, first)
+        back = ask()
+        until(lambda: len(running.gateway._places) == 0)
+        odd.go.set()
+        assert ANSWER in read(back, 1)
+        assert ANSWER in read(ask(), 1)
+        assert (len(odd.seen), odd.gone) == (1, 0)
+
+    def test_one_that_leaves_within_a_stream_gets_it_from_the_beginning(self, running, odd, ask):
+        odd.parts, odd.headers, odd.held = PARTS, SSE, 2
+        odd.go.clear()
+        first = ask(stream=True)
+        got = b""
+        while PARTS[1] not in got:
+            got += first.recv(65_536)
+        self.leave(running, first)
+        back = ask(stream=True)
+        got = b""
+        while PARTS[1] not in got:
+            got += back.recv(65_536)
+        odd.go.set()
+        assert PARTS[0] in got
+        got = read(back, 0)
+        assert PARTS[2] in got
+        assert PARTS[3] in got
+        assert (len(odd.seen), odd.gone) == (1, 0)
+
+    def test_the_call_ends_if_no_client_comes_back(self, odd, ask, monkeypatch):
+        monkeypatch.setattr(waiting, "PLACE_S", 0.0)
+        odd.go.clear()
+        first = ask()
+        until(lambda: odd.seen)
+        first.close()
+        until(lambda: odd.gone == 1)
+        odd.go.set()
+        assert ANSWER in read(ask(), 1)
+        assert len(odd.seen) == 2
+
+    def test_one_that_has_become_too_large_is_asked_for_again(self, running, odd, ask):
+        running.gateway._answers.room._of_one = 10
+        odd.go.clear()
+        first = ask()
+        until(lambda: odd.seen)
+        self.leave(running, first)
+        odd.go.set()
+        until(lambda: len(running.gateway._places) == 0)
+        assert ANSWER in read(ask(), 1)
+        assert len(odd.seen) == 2
+
+    def test_of_an_error_none_is_kept(self, odd, ask):
+        odd.status = 404
+        assert b" 404 " in read(ask(), 1)
+        odd.status = 200
+        assert ANSWER in read(ask(), 1)
+        assert len(odd.seen) == 2
+
+    def test_before_a_client_gives_up_in_flight_it_is_told_to_come_back(self, odd, ask, monkeypatch):
+        monkeypatch.setattr(app, "SOON", 0.0001)
+        odd.go.clear()
+        assert read(ask(headers=[b"x-stainless-runtime: node"]), 1).startswith(b"HTTP/1.1 429")
+        until(lambda: odd.seen)
+        odd.go.set()
+        assert ANSWER in read(ask(), 1)
+        assert len(odd.seen) == 1
+
+    def test_without_client_keys_none_is_kept(self, serve):
+        with stub(odd := Odd([ANSWER])) as url:
+            running = serve(url)
+            for _ in range(2):
+                with connect(running.url) as connection:
+                    connection.sendall(post(CHAT.encode(), b"idempotency-key: 1"))
+                    assert ANSWER in read(connection, 1)
+            assert len(odd.seen) == 2
+            assert not running.gateway._answers._kept
