@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,22 @@ Exit codes: 0 ended by a signal, 2 it could not start."""
 @click.option("--keys", type=click.Path(path_type=Path), help="The file of client keys (see paceline keys).")
 @click.option("--tls-cert", "certificate", type=click.Path(exists=True, path_type=Path), help="Serve HTTPS.")
 @click.option("--tls-key", "private_key", type=click.Path(exists=True, path_type=Path), help="Its private key.")
+@click.option(
+    "--drain",
+    "drain_s",
+    type=click.FloatRange(0, 3_600),
+    default=1.0,
+    show_default=True,
+    help="Seconds after SIGTERM in which /readyz answers 503 and requests are still taken.",
+)
+@click.option(
+    "--finish",
+    "stop_s",
+    type=click.FloatRange(1, 86_400),
+    default=30.0,
+    show_default=True,
+    help="Seconds after those in which requests may end.",
+)
 @click.option("--log-level", type=click.Choice(["info", "warning", "error"]), default="warning", show_default=True)
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--otel", is_flag=True, help="Spans and metrics through the global providers of OpenTelemetry.")
@@ -64,6 +81,8 @@ def command(
     keys: Path | None,
     certificate: Path | None,
     private_key: Path | None,
+    drain_s: float,
+    stop_s: float,
     log_level: str,
     log_format: str,
     otel: bool,
@@ -72,7 +91,8 @@ def command(
 ) -> None:
     """Serve the APIs of all providers at one address, with every request in its queue until the limits allow it."""
     try:
-        from paceline.gateway.server import Settings, listen, serve
+        from paceline.gateway.handover import inherit, listen, tell_ready
+        from paceline.gateway.server import Settings, serve
     except ImportError as error:
         raise click.ClickException(
             why_missing(error, f"{error.name} is missing: pip install 'paceline[gateway]'")
@@ -84,6 +104,9 @@ def command(
     _log(as_json=log_format == "json", level=log_level)
     with ExitStack() as stack:
         try:
+            inherited = inherit(os.environ)
+            if inherited is not None:
+                host, port = inherited.listener.getsockname()[:2]
             given["limits"] = dict(parse_limit(text) for text in limits)
             if demo:
                 from paceline.demo.traffic import emulated
@@ -106,16 +129,21 @@ def command(
                 workers=workers,
                 certificate=certificate,
                 private_key=private_key,
+                drain_s=drain_s,
+                stop_s=stop_s,
+                takes_over=inherited is not None and inherited.pipe is not None,
                 otel=otel,
             )
             upstreams = settings.check()
-            listener = listen(host, port)
+            listener = listen(host, port) if inherited is None else inherited.listener
         except PacelineError as error:
             click.echo(f"paceline serve: {error}", err=True)
             sys.exit(2)
         except OSError as error:
             click.echo(f"paceline serve: cannot listen on {host}:{port}: {error.strerror or error}", err=True)
             sys.exit(2)
+        for name in {"SIGHUP", "SIGUSR2"} & set(dir(signal)):  # they would end a process that does not serve yet
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
         shown = f"[{host}]" if ":" in host else host
         address = f"{'https' if certificate else 'http'}://{shown}:{listener.getsockname()[1]}"
 
@@ -127,7 +155,7 @@ def command(
             start(address)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt):  # uvicorn repeats the signal that has ended it
-            serve(settings, listener)
+            serve(settings, listener, partial(tell_ready, inherited))
 
 
 def _has_budget(config: Config, keys: Path) -> bool:

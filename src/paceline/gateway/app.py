@@ -18,6 +18,8 @@ from urllib.parse import unquote, urlsplit
 from paceline.core.results import QuotaError
 from paceline.gateway.client import Client, Headers
 from paceline.gateway.keys import ClientKey, Keys
+from paceline.gateway.life import Event as LifeEvent
+from paceline.gateway.life import State, after
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.relay import HOP_BY_HOP, Relayed, Reply, forwarded, plain, readable
 from paceline.gateway.siblings import Siblings
@@ -41,6 +43,7 @@ from paceline.http.exchange import Exchange
 from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
+from paceline.limiter.watch import StoreWatch
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lack import Lack, lack_of
 from paceline.pacing.pacer import NAME_MAX, current_lane
@@ -68,7 +71,10 @@ TELL_S: Final = 60.0
 """The least time between two lines of the log that tell of the same lack."""
 
 LOOK_S: Final = 5.0
-"""The time between two looks for clients that are slower."""
+"""The time between two looks for clients that are slower, and at a store that answers."""
+
+RETRY_S: Final = 1.0
+"""The time between two looks at a store that does not answer."""
 
 NOTES_S: Final = (1.0, 600.0)
 """The bounds of ``x-paceline-keepalive``, beside 0."""
@@ -127,12 +133,15 @@ class Gateway:
         client: Makes the HTTP client, when the event loop runs.
         keys: The keys of clients.
         folder: Where the processes of the gateway have their sockets; ``None`` for the only process.
+        store: Looks whether the store answers.
+        begun: Called when it serves.
+        takes_over: Whether it serves only when the store has answered: the process before does until then.
         open_to_all: Whether clients need no key as long as there are none: only on loopback.
         hosts: The names of this server in the header ``host``, while clients need no key; a browser that was led here
             by another name sends that name.
 
     Attributes:
-        draining: Whether the gateway ends: what waits is turned away.
+        state: What it does with requests.
     """
 
     def __init__(
@@ -143,11 +152,18 @@ class Gateway:
         *,
         keys: Keys,
         folder: Path | None = None,
+        store: StoreWatch,
+        begun: Callable[[], None],
+        takes_over: bool = False,
         open_to_all: bool,
         hosts: Iterable[str] = (),
     ) -> None:
         self.limiter, self.upstreams = limiter, upstreams
-        self.draining = False
+        self.state = State.STARTING
+        self._store, self._begun, self._takes_over = store, begun, takes_over
+        self._store_answers = asyncio.Event()
+        if not store.shared:
+            self._store_answers.set()
         self._make = client
         self._client: Client | None = None
         self._keys = keys
@@ -164,7 +180,7 @@ class Gateway:
         self._tasks: dict[asyncio.Task[Any], Exchange] = {}  # those that wait for a permit or an answer
         self._places = Places(self._end)
         self._slow: dict[Connection, float] = {}  # until when a client must send its body
-        self._janitor: asyncio.Task[None] | None = None
+        self._helpers: list[asyncio.Task[None]] = []
 
     # The server's side.
 
@@ -182,7 +198,7 @@ class Gateway:
                     await _respond(_refusal(error), send)
             except asyncio.CancelledError:
                 if not connection.gone:
-                    if not self.draining:
+                    if not self.state.closed:
                         raise
                     if connection.answering:  # the time for what is in flight is over
                         connection.abort()
@@ -210,27 +226,51 @@ class Gateway:
         await receive()
         asyncio.get_running_loop().set_exception_handler(_on_error)
         self._client = self._make()
-        self._janitor = asyncio.create_task(self._watch())
+        self._helpers = [asyncio.create_task(self._watch())]
+        if self._store.shared:
+            self._helpers.append(asyncio.create_task(self._watch_store()))
         state[CONNECTION] = self
+        if self._takes_over:
+            await self._store_answers.wait()
+        self.change(LifeEvent.STARTED)
+        self._begun()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        self._janitor.cancel()
+        for helper in self._helpers:
+            helper.cancel()
         await self._client.close()
         self._siblings.close()
         await asyncio.to_thread(self.limiter.close)
         await send({"type": "lifespan.shutdown.complete"})
 
+    @property
+    def draining(self) -> bool:
+        """Whether requests that wait, and new ones, are turned away: only the store tells the next process what is used."""
+        return self.state.closed and not (self.state.patient and self._store.shared)
+
+    def change(self, event: LifeEvent) -> bool:
+        """Go on to the state after ``event``; whether it is another one."""
+        before, self.state = self.state, after(self.state, event)
+        return self.state is not before
+
     def drain(self) -> None:
-        """End: requests that wait for a permit are turned away, and those in flight go on."""
-        if not self.draining:
-            self.draining = True
+        """End: requests in flight go on, and those that wait, where the next process shares the quotas with this one."""
+        self.change(LifeEvent.CLOSED)
+        self._places.clear()
+        if self.draining:
             self._hand_back()
 
     def _hand_back(self) -> None:
-        self._places.clear()
         for task, exchange in list(self._tasks.items()):
             if exchange.waits:
                 task.cancel()
+
+    async def _watch_store(self) -> None:
+        """Look whether the store answers, as long as requests are taken."""
+        while True:
+            answers = await asyncio.to_thread(self._store.answers)
+            (self._store_answers.set if answers else self._store_answers.clear)()
+            await asyncio.sleep(LOOK_S if answers else RETRY_S)
 
     async def _watch(self) -> None:
         """Close the connections of clients that are too slow; at the end, hand back what waits for another attempt."""
@@ -540,7 +580,7 @@ class Gateway:
                 rhythm = _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
                 reply = await self._waited(held, rhythm, send, connection, parts)
         except asyncio.CancelledError:
-            if self.draining and exchange.waits:
+            if self.state.closed and exchange.waits:
                 task.uncancel()
                 raise _stopping() from None
             raise
@@ -569,7 +609,7 @@ class Gateway:
             while not (await asyncio.wait([task], timeout=due_s))[0]:
                 if rhythm.note is None:
                     due_s = None
-                    if kept := self._places.keep(held, parts, time.monotonic()):
+                    if kept := not self.state.closed and self._places.keep(held, parts, time.monotonic()):
                         raise _come_back()
                     continue
                 due_s = rhythm.every_s
@@ -579,7 +619,7 @@ class Gateway:
                 await send({"type": "http.response.body", "body": rhythm.note, "more_body": True})
             reply = cast("Reply", task.result())
         except asyncio.CancelledError:
-            kept = connection.gone and not self.draining and self._places.keep(held, parts, time.monotonic())
+            kept = connection.gone and not self.state.closed and self._places.keep(held, parts, time.monotonic())
             raise
         else:
             return reply
@@ -616,9 +656,9 @@ class Gateway:
     # What the gateway says of itself.
 
     async def _tell_health(self, which: str, send: Send) -> None:
-        ready = not self.draining and self._client is not None
-        status = 200 if ready or which == "healthz" else 503
-        await _respond(_json(status, {"status": "ok" if status == 200 else "stopping"}), send)
+        ok = which == "healthz" or (self.state.ready and self._store_answers.is_set())
+        why = "the store does not answer" if self.state.ready else self.state.word
+        await _respond(_json(200 if ok else 503, {"status": "ok" if ok else why}), send)
 
     async def _tell_place(self, called: str, send: Send) -> None:
         """The place in the queue of the request that gave this id."""
