@@ -154,6 +154,32 @@ class TestSuccession:
             finally:
                 one.stop()
 
+    @pytest.mark.long("starts several processes")
+    def test_settings_are_read_again_or_not_at_all(self, tmp_path, client):
+        file = tmp_path / "paceline.toml"
+        file.write_text('limits = { "gpt-5" = "100 requests/min" }')
+
+        def limit():
+            return client.get(f"{one.url}/status").json()["pools"]["openai/gpt-5"]["quotas"][0]["limit"]
+
+        with raw_server(ANSWER) as upstream:
+            one = Process("--config", file, upstream=upstream.url, folder=tmp_path)
+            try:
+                until(lambda: answers(talk(one.url, post())) == [200])
+                file.write_text('limits = { "gpt-5" = "many" }')
+                one.signal(signal.SIGHUP)
+                until(lambda: "this one goes on" in one.log())
+                assert "paceline.toml: limits: gpt-5: " in one.log()
+                assert (one.process.poll(), limit()) == (None, 100)
+                file.write_text('limits = { "gpt-5" = "200 requests/min" }')
+                one.signal(signal.SIGHUP)
+                assert one.wait(60) == 0
+                assert limit() == 200
+                (line,) = [line for line in one.log().splitlines() if "serves in the place of this one" in line]
+                os.kill(int(line.split("process ")[1].split()[0]), signal.SIGTERM)
+            finally:
+                one.stop()
+
 
 class Away(MemoryStore):
     """A store that answers when it is told to."""

@@ -93,6 +93,7 @@ def command(
     try:
         from paceline.gateway.handover import inherit, listen, tell_ready
         from paceline.gateway.server import Settings, serve
+        from paceline.gateway.signals import SUCCEED
     except ImportError as error:
         raise click.ClickException(
             why_missing(error, f"{error.name} is missing: pip install 'paceline[gateway]'")
@@ -142,7 +143,7 @@ def command(
         except OSError as error:
             click.echo(f"paceline serve: cannot listen on {host}:{port}: {error.strerror or error}", err=True)
             sys.exit(2)
-        for name in {"SIGHUP", "SIGUSR2"} & set(dir(signal)):  # they would end a process that does not serve yet
+        for name in set(SUCCEED) & set(dir(signal)):  # they would end a process that does not serve yet
             signal.signal(getattr(signal, name), signal.SIG_IGN)
         shown = f"[{host}]" if ":" in host else host
         address = f"{'https' if certificate else 'http'}://{shown}:{listener.getsockname()[1]}"

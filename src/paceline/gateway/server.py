@@ -29,7 +29,7 @@ from paceline.gateway.app import CONNECTION, Gateway, names_of
 from paceline.gateway.client import HttpClient
 from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.keys import Keys
-from paceline.gateway.signals import heed
+from paceline.gateway.signals import SUCCEED, heed
 from paceline.gateway.upstreams import Upstreams
 from paceline.limiter.limiter import Limiter
 from paceline.limiter.watch import StoreWatch
@@ -139,7 +139,7 @@ class Settings:
     def process(self, begun: Callable[[], None] = _nothing, succeed: Callable[[], None] = _nothing) -> Gateway:
         """A gateway for a process that does nothing else; ``succeed``: starts the next process in its place."""
         gateway = self.gateway(begun=begun)
-        heed(gateway, self.drain_s, {"SIGUSR2": succeed})
+        heed(gateway, self.drain_s, dict.fromkeys(SUCCEED, succeed))
         gc.freeze()  # what is imported stays
         gc.set_threshold(*GC_THRESHOLD)
         return gateway
@@ -384,7 +384,13 @@ class _Workers(Multiprocess):
     ) -> None:
         super().__init__(config, [listener])
         self._begun: Callable[[], None] | None = begun
-        self.handle_usr2 = succeed
+        self._succeed = succeed
+
+    def handle_usr2(self) -> None:
+        self._succeed()
+
+    def handle_hup(self) -> None:  # in place of new workers with the old settings
+        self._succeed()
 
     def terminate_all(self) -> None:
         super().terminate_all()

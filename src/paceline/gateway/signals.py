@@ -6,10 +6,13 @@ import asyncio
 import signal
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from paceline.gateway.app import Gateway
 from paceline.gateway.life import Event
+
+SUCCEED: Final = ("SIGUSR2", "SIGHUP")
+"""The signals that start the next process, which reads the settings and the certificate again; Windows has neither."""
 
 
 def heed(gateway: Gateway, drain_s: float, others: dict[str, Callable[[], None]]) -> None:
