@@ -16,7 +16,7 @@ import click
 
 from paceline.cli import options
 from paceline.core.hints import why_missing
-from paceline.core.results import PacelineError, StoreError
+from paceline.core.results import PacelineError, QuotaError, StoreError
 from paceline.telemetry.logs import JsonFormatter
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ Exit codes: 0 ended by a signal, 2 it could not start."""
 @click.option("--keys", type=click.Path(path_type=Path), help="The file of client keys (see paceline keys).")
 @click.option("--tls-cert", "certificate", type=click.Path(exists=True, path_type=Path), help="Serve HTTPS.")
 @click.option("--tls-key", "private_key", type=click.Path(exists=True, path_type=Path), help="Its private key.")
+@click.option("--access-log", type=click.Path(path_type=Path), help="Append a line of JSON about each request.")
 @click.option(
     "--drain",
     "drain_s",
@@ -81,6 +82,7 @@ def command(
     keys: Path | None,
     certificate: Path | None,
     private_key: Path | None,
+    access_log: Path | None,
     drain_s: float,
     stop_s: float,
     log_level: str,
@@ -130,12 +132,15 @@ def command(
                 workers=workers,
                 certificate=certificate,
                 private_key=private_key,
+                access_log=access_log,
                 drain_s=drain_s,
                 stop_s=stop_s,
                 takes_over=inherited is not None and inherited.pipe is not None,
                 otel=otel,
             )
             upstreams = settings.check()
+            if access_log is not None:
+                _try_to_write(access_log)
             listener = listen(host, port) if inherited is None else inherited.listener
         except PacelineError as error:
             click.echo(f"paceline serve: {error}", err=True)
@@ -167,6 +172,14 @@ def _has_budget(config: Config, keys: Path) -> bool:
 
     given = [*(lane.limits for lane in config.lanes.values()), *(list(key.limits) for key in Keys(keys).all())]
     return bool(config.budget) or any(quota.unit == USD for limits in given if limits for quota in parsed(limits))
+
+
+def _try_to_write(file: Path) -> None:
+    """Refuse a file of the access log that cannot be written."""
+    try:
+        file.touch(0o600)
+    except OSError as error:
+        raise QuotaError(f"--access-log {file}: {error.strerror}: name a file that this user may write") from None
 
 
 def _log(*, as_json: bool, level: str) -> None:

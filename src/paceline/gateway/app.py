@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 from paceline.core.results import QuotaError
+from paceline.gateway.access import AccessLog, Entry
 from paceline.gateway.client import Client, Headers
 from paceline.gateway.keys import ClientKey, Keys
 from paceline.gateway.life import Event as LifeEvent
@@ -88,6 +89,9 @@ OWN: Final = frozenset({"", "status", "history", "metrics", "assets", "api", "fa
 CONNECTION: Final = "paceline"
 """The extension of a scope under which the server passes the connection; see :class:`Connection`."""
 
+ENTRY: Final = "paceline.access"
+"""The extension of a scope with the entry of the access log."""
+
 OPTION: Final = b"x-paceline-"
 _TIMEOUT, _LANE, _PRIORITY = b"x-paceline-timeout", b"x-paceline-lane", b"x-paceline-priority"
 _NAME, _KEEPALIVE, _ID = b"x-paceline-name", b"x-paceline-keepalive", b"x-paceline-id"
@@ -135,6 +139,7 @@ class Gateway:
         folder: Where the processes of the gateway have their sockets; ``None`` for the only process.
         store: Looks whether the store answers.
         begun: Called when it serves.
+        access: Writes a line about each request; ``None``: nothing does.
         takes_over: Whether it serves only when the store has answered: the process before does until then.
         open_to_all: Whether clients need no key as long as there are none: only on loopback.
         hosts: The names of this server in the header ``host``, while clients need no key; a browser that was led here
@@ -154,6 +159,7 @@ class Gateway:
         folder: Path | None = None,
         store: StoreWatch,
         begun: Callable[[], None],
+        access: AccessLog | None = None,
         takes_over: bool = False,
         open_to_all: bool,
         hosts: Iterable[str] = (),
@@ -161,6 +167,7 @@ class Gateway:
         self.limiter, self.upstreams = limiter, upstreams
         self.state = State.STARTING
         self._store, self._begun, self._takes_over = store, begun, takes_over
+        self._access = access
         self._store_answers = asyncio.Event()
         if not store.shared:
             self._store_answers.set()
@@ -189,6 +196,10 @@ class Gateway:
         if scope["type"] == "http":
             connection = scope["extensions"][CONNECTION]
             connection.task = task = asyncio.current_task()
+            entry = None
+            if self._access is not None:
+                entry = scope["extensions"][ENTRY] = self._access.begin(scope, send)
+                send = entry.send
             try:
                 await self._answer(scope, receive, send, connection)
             except RequestError as error:
@@ -217,6 +228,8 @@ class Gateway:
             finally:
                 if connection.task is task:  # else the next request has begun
                     connection.task = None
+                if entry is not None:
+                    entry.end()
         elif scope["type"] == "lifespan":
             await self._live(receive, send, scope.get("state", {}))
         elif scope["type"] == "websocket":
@@ -241,6 +254,8 @@ class Gateway:
         await self._client.close()
         self._siblings.close()
         await asyncio.to_thread(self.limiter.close)
+        if self._access is not None:
+            self._access.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     @property
@@ -307,6 +322,9 @@ class Gateway:
             await self._page(scope, receive, send)
             return
         key, given = self._authorise(headers, query)
+        entry: Entry | None = scope["extensions"].get(ENTRY)
+        if entry is not None:
+            entry.key, entry.relayed = "" if key is None else key.name, first not in OWN
         if first in OWN:
             if key is not None and not key.may_read:
                 raise RequestError(403, "forbidden", "this key may not read the status; `paceline keys add --may-read`")
@@ -401,6 +419,8 @@ class Gateway:
             self._held -= sum(map(len, parts))
             if reply is not None:
                 reply.close()
+                if (entry := scope["extensions"].get(ENTRY)) is not None:
+                    entry.record = reply.record
 
     async def _read(self, scope: Event, receive: Receive, connection: Connection, parts: list[bytes]) -> bytes:
         """The body of a request; it is counted as it comes, and ``parts`` has what has been counted."""

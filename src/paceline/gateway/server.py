@@ -25,6 +25,7 @@ from uvicorn.supervisors import Multiprocess
 from paceline.config import Config
 from paceline.core.hints import why_missing
 from paceline.core.results import QuotaError
+from paceline.gateway.access import AccessLog
 from paceline.gateway.app import CONNECTION, Gateway, names_of
 from paceline.gateway.client import HttpClient
 from paceline.gateway.handover import BACKLOG, Succession
@@ -89,6 +90,7 @@ class Settings:
         host: The address at which it listens.
         servers: The settings of the servers, where they are not those of ``config``.
         folder: Where several processes have their files, by which they find each other.
+        access_log: The file of the access log; ``None`` for none.
         drain_s: How long after SIGTERM the listener stays open, while ``/readyz`` answers 503 already.
         stop_s: How long requests may go on after that.
         takes_over: Whether the process before serves until this one has reached its store.
@@ -103,6 +105,7 @@ class Settings:
     store: str | None = None
     servers: Config | None = None
     folder: Path | None = None
+    access_log: Path | None = None
     drain_s: float = 0.0
     stop_s: float = 30.0
     takes_over: bool = False
@@ -131,6 +134,7 @@ class Settings:
             folder=self.folder,
             store=StoreWatch(limiter.pacer.pools.worker, self.config.on_store_failure),
             begun=begun,
+            access=None if self.access_log is None else AccessLog(self.access_log),
             takes_over=self.takes_over,
             open_to_all=is_loopback(self.host),
             hosts=names_of(self.host),
