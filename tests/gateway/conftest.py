@@ -17,7 +17,7 @@ def serve(tmp_path, monkeypatch):
     for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
         monkeypatch.setenv(f"{name}_API_KEY", f"sk-of-{name.lower()}")
 
-    def start(upstream, *, host="127.0.0.1", stop_s=20.0, store=None, keys=None, folder=None, **given):
+    def start(upstream, *, host="127.0.0.1", stop_s=20.0, store=None, keys=None, folder=None, access_log=None, **given):
         names = ("openai", "anthropic", "gemini")
         given = {"provider": "openai", "upstreams": {name: {"base_url": upstream} for name in names}, **given}
         config = Config.load(environ={}, given=given)
@@ -28,6 +28,7 @@ def serve(tmp_path, monkeypatch):
             stop_s=stop_s,
             store=store,
             folder=folder,
+            access_log=access_log,
         )
         one = start_gateway(settings)
         running.append(one)

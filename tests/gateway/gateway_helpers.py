@@ -9,7 +9,8 @@ from typing import Any
 import uvicorn
 
 from paceline.gateway.app import CONNECTION
-from paceline.gateway.server import listen, server_config
+from paceline.gateway.handover import listen
+from paceline.gateway.server import server_config
 
 
 @dataclass

@@ -143,6 +143,15 @@ def waiting(process):
     return sum(pool["waiting"] for pool in status(process)["pools"].values())
 
 
+def refused(url):
+    """Whether nothing listens there any more."""
+    try:
+        connect(url).close()
+    except OSError:
+        return True
+    return False
+
+
 def idle(running):
     """Whether nothing of a request is left."""
     gateway = running.gateway
@@ -975,7 +984,7 @@ class TestProcesses:
 
         def wait(connection):
             own_upstream.go.wait(60)
-            connection.sendall(ANSWER)
+            connection.sendall(ANSWER.replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
 
         own_upstream.then = wait
         yield own_upstream
@@ -1010,14 +1019,14 @@ class TestProcesses:
         assert [answers(read(client, 1)) for client in clients if client not in early] == [[200]] * most
         assert "failures in a row" not in one.log()
 
-    @pytest.mark.parametrize("workers", [1, 2])
-    def test_sigterm(self, process, held, ask, workers, tmp_path):
-        file = tmp_path / "quotas.db"
-        given = ("--limit", "gpt-5=20 concurrency", "--workers", workers, "--store", f"sqlite:{file}")
-        one = process(*given, upstream=held.url)
+    @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+    def test_what_waits_is_handed_back(self, process, held, ask, number):
+        """No other process knows the use of the quotas, and who presses Ctrl-C does not want to wait."""
+        store = {"SIGTERM": (), "SIGINT": ("--store", "sqlite:quotas.db")}[number]
+        one = process("--limit", "gpt-5=20 concurrency", "--drain", 0.1, *store, upstream=held.url)
         clients = ask(one.url, 60)
         until(lambda: waiting(one) == 40 and held.raw.count(b"POST ") == 20)
-        one.signal(signal.SIGTERM)
+        one.signal(getattr(signal, number))
         until(lambda: len(select.select(clients, [], [], 0)[0]) == 40)
         first = select.select(clients, [], [], 0)[0]
         got = [read(client, 1) for client in first]
@@ -1027,8 +1036,22 @@ class TestProcesses:
         assert [answers(read(client, 1)) for client in clients if client not in first] == [[200]] * 20
         assert one.wait(10) == 0
         assert "Traceback" not in one.log()
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_with_a_store_what_waits_is_finished(self, process, held, ask, workers, tmp_path):
+        file = tmp_path / "quotas.db"
+        given = ("--limit", "gpt-5=20 concurrency", "--workers", workers, "--store", f"sqlite:{file}", "--drain", 0.1)
+        one = process(*given, upstream=held.url)
+        clients = ask(one.url, 60)
+        until(lambda: waiting(one) == 40 and held.raw.count(b"POST ") == 20)
+        one.signal(signal.SIGTERM)
+        until(lambda: refused(one.url))
+        held.go.set()
+        assert [answers(read(client, 1)) for client in clients] == [[200]] * 60
+        assert one.wait(10) == 0
+        assert "Traceback" not in one.log()
         with closing(sqlite3.connect(file)) as database:
-            ((text,),) = database.execute("SELECT state FROM pools").fetchall()
+            ((text,),) = database.execute("SELECT state FROM pools WHERE name = ?", (POOL,)).fetchall()
         peers = SharedLedger.load(json.loads(text))._peers
         assert 1 <= len(peers._peers) <= workers  # the system chooses who gets the connections
         assert (peers.live, peers.told) == (0, 0), "they have signed off"

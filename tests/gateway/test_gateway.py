@@ -23,6 +23,7 @@ from paceline.gateway import app as app_module
 from paceline.gateway.app import _on_error
 from paceline.gateway.client import NoConnectionError, _Server
 from paceline.gateway.keys import Keys
+from paceline.gateway.life import Event
 from paceline.gateway.server import Settings
 from paceline.gateway.siblings import Siblings
 from paceline.limiter.limiter import Limiter
@@ -302,7 +303,7 @@ class TestStop:
         running = serve(emulator.base_url)
         assert client.get(running.url + "/healthz").json() == {"status": "ok"}
         assert client.get(running.url + "/readyz").status_code == 200
-        running.gateway.draining = True
+        running.gateway.change(Event.ASKED)
         assert client.get(running.url + "/healthz").status_code == 200
         assert client.get(running.url + "/readyz").status_code == 503
 
@@ -394,7 +395,7 @@ class TestKeys:
         keys.add("alice", limits=limits)
         started = []
 
-        def serve(settings, listener):
+        def serve(settings, listener, begun):
             started.append(settings)
             listener.close()
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import click
 
 from paceline.cli import options
 from paceline.core.hints import why_missing
-from paceline.core.results import PacelineError, StoreError
+from paceline.core.results import PacelineError, QuotaError, StoreError
 from paceline.telemetry.logs import JsonFormatter
 
 if TYPE_CHECKING:
@@ -50,6 +51,23 @@ Exit codes: 0 ended by a signal, 2 it could not start."""
 @click.option("--keys", type=click.Path(path_type=Path), help="The file of client keys (see paceline keys).")
 @click.option("--tls-cert", "certificate", type=click.Path(exists=True, path_type=Path), help="Serve HTTPS.")
 @click.option("--tls-key", "private_key", type=click.Path(exists=True, path_type=Path), help="Its private key.")
+@click.option("--access-log", type=click.Path(path_type=Path), help="Append a line of JSON about each request.")
+@click.option(
+    "--drain",
+    "drain_s",
+    type=click.FloatRange(0, 3_600),
+    default=1.0,
+    show_default=True,
+    help="Seconds after SIGTERM in which /readyz answers 503 and requests are still taken.",
+)
+@click.option(
+    "--finish",
+    "stop_s",
+    type=click.FloatRange(1, 86_400),
+    default=30.0,
+    show_default=True,
+    help="Seconds after those in which requests may end.",
+)
 @click.option("--log-level", type=click.Choice(["info", "warning", "error"]), default="warning", show_default=True)
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--otel", is_flag=True, help="Spans and metrics through the global providers of OpenTelemetry.")
@@ -64,6 +82,9 @@ def command(
     keys: Path | None,
     certificate: Path | None,
     private_key: Path | None,
+    access_log: Path | None,
+    drain_s: float,
+    stop_s: float,
     log_level: str,
     log_format: str,
     otel: bool,
@@ -72,7 +93,9 @@ def command(
 ) -> None:
     """Serve the APIs of all providers at one address, with every request in its queue until the limits allow it."""
     try:
-        from paceline.gateway.server import Settings, listen, serve
+        from paceline.gateway.handover import inherit, listen, tell_ready
+        from paceline.gateway.server import Settings, serve
+        from paceline.gateway.signals import SUCCEED
     except ImportError as error:
         raise click.ClickException(
             why_missing(error, f"{error.name} is missing: pip install 'paceline[gateway]'")
@@ -84,6 +107,9 @@ def command(
     _log(as_json=log_format == "json", level=log_level)
     with ExitStack() as stack:
         try:
+            inherited = inherit(os.environ)
+            if inherited is not None:
+                host, port = inherited.listener.getsockname()[:2]
             given["limits"] = dict(parse_limit(text) for text in limits)
             if demo:
                 from paceline.demo.traffic import emulated
@@ -106,16 +132,24 @@ def command(
                 workers=workers,
                 certificate=certificate,
                 private_key=private_key,
+                access_log=access_log,
+                drain_s=drain_s,
+                stop_s=stop_s,
+                takes_over=inherited is not None and inherited.pipe is not None,
                 otel=otel,
             )
             upstreams = settings.check()
-            listener = listen(host, port)
+            if access_log is not None:
+                _try_to_write(access_log)
+            listener = listen(host, port) if inherited is None else inherited.listener
         except PacelineError as error:
             click.echo(f"paceline serve: {error}", err=True)
             sys.exit(2)
         except OSError as error:
             click.echo(f"paceline serve: cannot listen on {host}:{port}: {error.strerror or error}", err=True)
             sys.exit(2)
+        for name in set(SUCCEED) & set(dir(signal)):  # they would end a process that does not serve yet
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
         shown = f"[{host}]" if ":" in host else host
         address = f"{'https' if certificate else 'http'}://{shown}:{listener.getsockname()[1]}"
 
@@ -127,7 +161,7 @@ def command(
             start(address)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt):  # uvicorn repeats the signal that has ended it
-            serve(settings, listener)
+            serve(settings, listener, partial(tell_ready, inherited))
 
 
 def _has_budget(config: Config, keys: Path) -> bool:
@@ -138,6 +172,14 @@ def _has_budget(config: Config, keys: Path) -> bool:
 
     given = [*(lane.limits for lane in config.lanes.values()), *(list(key.limits) for key in Keys(keys).all())]
     return bool(config.budget) or any(quota.unit == USD for limits in given if limits for quota in parsed(limits))
+
+
+def _try_to_write(file: Path) -> None:
+    """Refuse a file of the access log that cannot be written."""
+    try:
+        file.touch(0o600)
+    except OSError as error:
+        raise QuotaError(f"--access-log {file}: {error.strerror}: name a file that this user may write") from None
 
 
 def _log(*, as_json: bool, level: str) -> None:

@@ -16,9 +16,12 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 from paceline.core.results import QuotaError
+from paceline.gateway.access import AccessLog, Entry
 from paceline.gateway.answers import Answers
 from paceline.gateway.client import Client, Headers, Upload
 from paceline.gateway.keys import ClientKey, Keys
+from paceline.gateway.life import Event as LifeEvent
+from paceline.gateway.life import State, after
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.relay import HOP_BY_HOP, Relayed, Reply, forwarded, plain, readable
 from paceline.gateway.siblings import Siblings
@@ -44,6 +47,7 @@ from paceline.http.exchange import Exchange
 from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
+from paceline.limiter.watch import StoreWatch
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lack import Lack, lack_of
 from paceline.pacing.pacer import NAME_MAX, current_lane
@@ -77,7 +81,10 @@ TELL_S: Final = 60.0
 """The least time between two lines of the log that tell of the same lack."""
 
 LOOK_S: Final = 5.0
-"""The time between two looks for clients that are slower."""
+"""The time between two looks for clients that are slower, and at a store that answers."""
+
+RETRY_S: Final = 1.0
+"""The time between two looks at a store that does not answer."""
 
 NOTES_S: Final = (1.0, 600.0)
 """The bounds of ``x-paceline-keepalive``, beside 0."""
@@ -90,6 +97,9 @@ OWN: Final = frozenset({"", "status", "history", "metrics", "assets", "api", "fa
 
 CONNECTION: Final = "paceline"
 """The extension of a scope under which the server passes the connection; see :class:`Connection`."""
+
+ENTRY: Final = "paceline.access"
+"""The extension of a scope with the entry of the access log."""
 
 OPTION: Final = b"x-paceline-"
 _TIMEOUT, _LANE, _PRIORITY = b"x-paceline-timeout", b"x-paceline-lane", b"x-paceline-priority"
@@ -136,13 +146,17 @@ class Gateway:
         client: Makes the HTTP client, when the event loop runs.
         keys: The keys of clients.
         folder: Where the processes of the gateway have their sockets; ``None`` for the only process.
+        store: Looks whether the store answers.
+        begun: Called when it serves.
+        access: Writes a line about each request; ``None``: nothing does.
+        takes_over: Whether it serves only when the store has answered: the process before does until then.
         open_to_all: Whether clients need no key as long as there are none: only on loopback.
         hosts: The names of this server in the header ``host``, while clients need no key; a browser that was led here
             by another name sends that name.
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
 
     Attributes:
-        draining: Whether the gateway ends: what waits is turned away.
+        state: What it does with requests.
     """
 
     def __init__(
@@ -153,13 +167,22 @@ class Gateway:
         *,
         keys: Keys,
         folder: Path | None = None,
+        store: StoreWatch,
+        begun: Callable[[], None],
+        access: AccessLog | None = None,
+        takes_over: bool = False,
         open_to_all: bool,
         hosts: Iterable[str] = (),
         tells_quotas: bool = True,
     ) -> None:
         self.limiter, self.upstreams = limiter, upstreams
         self._tells_quotas = tells_quotas
-        self.draining = False
+        self.state = State.STARTING
+        self._store, self._begun, self._takes_over = store, begun, takes_over
+        self._access = access
+        self._store_answers = asyncio.Event()
+        if not store.shared:
+            self._store_answers.set()
         self._make = client
         self._client: Client | None = None
         self._keys = keys
@@ -177,7 +200,7 @@ class Gateway:
         self._places = Places(self._end)
         self._answers = Answers()
         self._slow: dict[Connection, float] = {}  # until when a client must send its body
-        self._janitor: asyncio.Task[None] | None = None
+        self._helpers: list[asyncio.Task[None]] = []
 
     # The server's side.
 
@@ -186,6 +209,10 @@ class Gateway:
         if scope["type"] == "http":
             connection = scope["extensions"][CONNECTION]
             connection.task = task = asyncio.current_task()
+            entry = None
+            if self._access is not None:
+                entry = scope["extensions"][ENTRY] = self._access.begin(scope, send)
+                send = entry.send
             try:
                 await self._answer(scope, receive, send, connection)
             except RequestError as error:
@@ -195,7 +222,7 @@ class Gateway:
                     await _respond(_refusal(error), send)
             except asyncio.CancelledError:
                 if not connection.gone:
-                    if not self.draining:
+                    if not self.state.closed:
                         raise
                     if connection.answering:  # the time for what is in flight is over
                         connection.abort()
@@ -214,6 +241,8 @@ class Gateway:
             finally:
                 if connection.task is task:  # else the next request has begun
                     connection.task = None
+                if entry is not None:
+                    entry.end()
         elif scope["type"] == "lifespan":
             await self._live(receive, send, scope.get("state", {}))
         elif scope["type"] == "websocket":
@@ -223,27 +252,53 @@ class Gateway:
         await receive()
         asyncio.get_running_loop().set_exception_handler(_on_error)
         self._client = self._make()
-        self._janitor = asyncio.create_task(self._watch())
+        self._helpers = [asyncio.create_task(self._watch())]
+        if self._store.shared:
+            self._helpers.append(asyncio.create_task(self._watch_store()))
         state[CONNECTION] = self
+        if self._takes_over:
+            await self._store_answers.wait()
+        self.change(LifeEvent.STARTED)
+        self._begun()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        self._janitor.cancel()
+        for helper in self._helpers:
+            helper.cancel()
         await self._client.close()
         self._siblings.close()
         await asyncio.to_thread(self.limiter.close)
+        if self._access is not None:
+            self._access.close()
         await send({"type": "lifespan.shutdown.complete"})
 
+    @property
+    def draining(self) -> bool:
+        """Whether requests that wait, and new ones, are turned away: only the store tells the next process what is used."""
+        return self.state.closed and not (self.state.patient and self._store.shared)
+
+    def change(self, event: LifeEvent) -> bool:
+        """Go on to the state after ``event``; whether it is another one."""
+        before, self.state = self.state, after(self.state, event)
+        return self.state is not before
+
     def drain(self) -> None:
-        """End: requests that wait for a permit are turned away, and those in flight go on."""
-        if not self.draining:
-            self.draining = True
+        """End: requests in flight go on, and those that wait, where the next process shares the quotas with this one."""
+        self.change(LifeEvent.CLOSED)
+        self._places.clear()
+        if self.draining:
             self._hand_back()
 
     def _hand_back(self) -> None:
-        self._places.clear()
         for task, exchange in list(self._tasks.items()):
             if exchange.waits:
                 task.cancel()
+
+    async def _watch_store(self) -> None:
+        """Look whether the store answers, as long as requests are taken."""
+        while True:
+            answers = await asyncio.to_thread(self._store.answers)
+            (self._store_answers.set if answers else self._store_answers.clear)()
+            await asyncio.sleep(LOOK_S if answers else RETRY_S)
 
     async def _watch(self) -> None:
         """Close the connections of clients that are too slow; at the end, hand back what waits for another attempt."""
@@ -281,6 +336,9 @@ class Gateway:
             await self._page(scope, receive, send)
             return
         key, given = self._authorise(headers, query)
+        entry: Entry | None = scope["extensions"].get(ENTRY)
+        if entry is not None:
+            entry.key, entry.relayed = "" if key is None else key.name, first not in OWN
         if first in OWN:
             if key is not None and not key.may_read:
                 raise RequestError(403, "forbidden", "this key may not read the status; `paceline keys add --may-read`")
@@ -387,6 +445,8 @@ class Gateway:
             self._held -= sum(map(len, parts))
             if reply is not None:
                 reply.close()
+                if (entry := scope["extensions"].get(ENTRY)) is not None:
+                    entry.record = reply.record
 
     async def _relay_held(
         self,
@@ -640,7 +700,7 @@ class Gateway:
 
     def _keep_place(self, held: Held, parts: list[bytes]) -> bool:
         """Keep the place of a request whose connection closes now; returns whether it is kept."""
-        kept = not self.draining and self._places.keep(held, parts, time.monotonic())
+        kept = not self.state.closed and self._places.keep(held, parts, time.monotonic())
         if kept and held.named is not None:
             held.reader = asyncio.create_task(self._read_on(held))
         return kept
@@ -707,7 +767,7 @@ class Gateway:
             rhythm = _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
             reply = await self._waited(held, rhythm, send, connection, parts)
         except asyncio.CancelledError:
-            if self.draining and exchange.waits:
+            if self.state.closed and exchange.waits:
                 task.uncancel()
                 raise _stopping() from None
             raise
@@ -786,9 +846,9 @@ class Gateway:
     # What the gateway says of itself.
 
     async def _tell_health(self, which: str, send: Send) -> None:
-        ready = not self.draining and self._client is not None
-        status = 200 if ready or which == "healthz" else 503
-        await _respond(_json(status, {"status": "ok" if status == 200 else "stopping"}), send)
+        ok = which == "healthz" or (self.state.ready and self._store_answers.is_set())
+        why = "the store does not answer" if self.state.ready else self.state.word
+        await _respond(_json(200 if ok else 503, {"status": "ok" if ok else why}), send)
 
     async def _tell_place(self, called: str, send: Send) -> None:
         """The place in the queue of the request that gave this id."""

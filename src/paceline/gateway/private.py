@@ -15,8 +15,9 @@ import uvicorn
 from paceline.config import Config, parse_base_url
 from paceline.config.servers import server
 from paceline.core.results import QuotaError
+from paceline.gateway.handover import listen
 from paceline.gateway.keys import Keys
-from paceline.gateway.server import Settings, listen, server_config
+from paceline.gateway.server import Settings, server_config
 from paceline.gateway.upstreams import Upstreams
 from paceline.pacing.events import Event
 from paceline.providers.registry import PROVIDERS, base_of, is_loopback, provider_for_host

@@ -289,6 +289,9 @@ class Relayed:
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Reply:
         if key := self._upstream.key:
             body = body.replace(key.encode(), HIDDEN)  # a message of the server that it quotes
+        if headers.get("x-paceline") == "store":  # it may answer soon, or another process may reach it
+            status, body = 503, body.replace(b"rate_limit_error", b"api_error", 1)
+            headers = {**headers, "x-should-retry": "true", "retry-after": "1"}
         stated = {"content-length": str(len(body))} if "content-length" in headers else {}
         return Reply(status, [(name.encode(), value.encode()) for name, value in {**headers, **stated}.items()], body)
 

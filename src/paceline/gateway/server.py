@@ -25,11 +25,15 @@ from uvicorn.supervisors import Multiprocess
 from paceline.config import Config
 from paceline.core.hints import why_missing
 from paceline.core.results import QuotaError
+from paceline.gateway.access import AccessLog
 from paceline.gateway.app import CONNECTION, Gateway, names_of
 from paceline.gateway.client import HttpClient
+from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.keys import Keys
+from paceline.gateway.signals import SUCCEED, heed
 from paceline.gateway.upstreams import Upstreams
 from paceline.limiter.limiter import Limiter
+from paceline.limiter.watch import StoreWatch
 from paceline.pacing.events import Event
 from paceline.pacing.lack import raise_files
 from paceline.providers.registry import is_loopback
@@ -60,11 +64,11 @@ FILES_OWN: Final = 64
 FILES_FEW: Final = 4_096
 """A limit of open files that is worth a warning."""
 
+FIRST_S: Final = 1.0
+"""How long a connection without any request is kept when the server ends."""
+
 TELL_S: Final = 60.0
 """The least time between two lines of the log that tell of too many connections."""
-
-BACKLOG: Final = 1_024
-"""Connections that wait to be accepted. Without files, asyncio tries so many times a second to accept one."""
 
 HUNG_S: Final = 60
 """How long one of several processes may not answer the first one before it is replaced, with all that it has in flight: on a busy
@@ -72,6 +76,10 @@ machine its start alone takes longer than the 5 s of uvicorn."""
 
 GC_THRESHOLD: Final = 50_000, 20, 100
 """Of the garbage collector, as in a run."""
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +90,10 @@ class Settings:
         host: The address at which it listens.
         servers: The settings of the servers, where they differ from ``config``.
         folder: Where several processes have their files, by which they find each other.
-        stop_s: How long requests in flight may go on after a signal.
+        access_log: The file of the access log; ``None`` for none.
+        drain_s: How long after SIGTERM the listener stays open, while ``/readyz`` answers 503 already.
+        stop_s: How long requests may go on after that.
+        takes_over: Whether the process before serves until this one has reached its store.
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
     """
 
@@ -95,14 +106,26 @@ class Settings:
     store: str | None = None
     servers: Config | None = None
     folder: Path | None = None
+    access_log: Path | None = None
+    drain_s: float = 0.0
     stop_s: float = 30.0
+    takes_over: bool = False
     otel: bool = False
     tells_quotas: bool = True
 
     def gateway(
-        self, environ: Mapping[str, str] = os.environ, events: Callable[[Event], None] | None = None
+        self,
+        environ: Mapping[str, str] = os.environ,
+        events: Callable[[Event], None] | None = None,
+        begun: Callable[[], None] = _nothing,
     ) -> Gateway:
-        """A gateway with these settings; ``events``: called with each event of a permit, without ``otel``."""
+        """A gateway with these settings.
+
+        Args:
+            environ: Has the keys of providers.
+            events: Called with each event of a permit, without ``otel``.
+            begun: Called when it serves.
+        """
         arguments = self.config.arguments(patient=False) | {"store": self.store}
         limiter = self._limiter(arguments, events)
         return Gateway(
@@ -111,14 +134,19 @@ class Settings:
             partial(HttpClient, self.config.timeout_s, ssl.create_default_context()),
             keys=Keys(self.keys),
             folder=self.folder,
+            store=StoreWatch(limiter.pacer.pools.worker, self.config.on_store_failure),
+            begun=begun,
+            access=None if self.access_log is None else AccessLog(self.access_log),
+            takes_over=self.takes_over,
             open_to_all=is_loopback(self.host),
             hosts=names_of(self.host),
             tells_quotas=self.tells_quotas,
         )
 
-    def process(self) -> Gateway:
-        """A gateway for a process that does nothing else."""
-        gateway = self.gateway()
+    def process(self, begun: Callable[[], None] = _nothing, succeed: Callable[[], None] = _nothing) -> Gateway:
+        """A gateway for a process that does nothing else; ``succeed``: starts the next process in its place."""
+        gateway = self.gateway(begun=begun)
+        heed(gateway, self.drain_s, dict.fromkeys(SUCCEED, succeed))
         gc.freeze()  # what is imported stays
         gc.set_threshold(*GC_THRESHOLD)
         return gateway
@@ -215,7 +243,9 @@ class _Protocol(HttpToolsProtocol):
             return
         super().on_headers_complete()
         self.headers = []  # for the trailers, which are dropped
-        if self.parser.should_upgrade():  # to another protocol, which is declined; the parser reads no other request
+        # An upgrade to another protocol is declined, and the parser reads no other request then. The next request of this
+        # client goes to another process, if this one is leaving.
+        if self.parser.should_upgrade() or not self.app_state[CONNECTION].state.ready:
             self.cycle.keep_alive = False
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
@@ -274,7 +304,11 @@ class _Protocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         self.app_state[CONNECTION].drain()
-        super().shutdown()
+        present: Any = self.cycle
+        if present is None and not self.transport.is_closing():  # its first request may be on its way
+            self.loop.call_later(FIRST_S, super().shutdown)
+        else:
+            super().shutdown()
 
     @property
     def answering(self) -> bool:
@@ -323,16 +357,6 @@ def _tell_full(most: int) -> None:
         log.warning("all %d connections of this process are in use: further ones get a 503", most)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; connections queue from now on, also before the server runs.
-
-    Raises:
-        OSError: The address is invalid, or the port is taken.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
-
-
 def server_config(settings: Settings, make: Callable[[], Gateway] | None = None) -> uvicorn.Config:
     """The configuration of a server, without its socket; ``make``: makes its gateway, by default for a process of its own."""
     return uvicorn.Config(
@@ -359,11 +383,41 @@ def server_config(settings: Settings, make: Callable[[], Gateway] | None = None)
     )
 
 
-def serve(settings: Settings, listener: socket.socket) -> None:
-    """Serve until a signal; then finish what is in flight."""
+class _Workers(Multiprocess):
+    """uvicorn's supervisor, which also starts its own successor, and says when all processes serve."""
+
+    def __init__(
+        self, config: uvicorn.Config, listener: socket.socket, begun: Callable[[], None], succeed: Callable[[], None]
+    ) -> None:
+        super().__init__(config, [listener])
+        self._begun: Callable[[], None] | None = begun
+        self._succeed = succeed
+
+    def handle_usr2(self) -> None:
+        self._succeed()
+
+    def handle_hup(self) -> None:  # in place of new workers with the old settings
+        self._succeed()
+
+    def terminate_all(self) -> None:
+        super().terminate_all()
+        for listener in self.sockets:  # else connections would come that no process accepts
+            listener.close()
+
+    def keep_subprocess_alive(self) -> None:
+        super().keep_subprocess_alive()
+        if self._begun is not None and all(process.is_ready(HUNG_S) for process in self.processes):
+            self._begun()
+            self._begun = None
+
+
+def serve(settings: Settings, listener: socket.socket, begun: Callable[[], None] = _nothing) -> None:
+    """Serve until a signal; then finish what is in flight. ``begun``: called when all processes serve."""
+    succeed = Succession(listener).begin
     if settings.workers == 1:
-        uvicorn.Server(server_config(settings)).run(sockets=[listener])
+        config = server_config(settings, partial(settings.process, begun, succeed))
+        uvicorn.Server(config).run(sockets=[listener])
         return
     with TemporaryDirectory(prefix="paceline-") as folder:  # only for this user
         settings = replace(settings, folder=Path(folder))
-        Multiprocess(server_config(settings), sockets=[listener]).run()
+        _Workers(server_config(settings), listener, begun, succeed).run()

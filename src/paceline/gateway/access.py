@@ -1,0 +1,84 @@
+"""The access log: a line of JSON about each request to a server, and about each that was refused for its key."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from paceline.http.exchange import Exchanged
+
+PATH_MAX: Final = 200
+"""Characters of a path in the log."""
+
+NOT_ALLOWED: Final = (401, 403)
+"""The statuses of requests that no key allows."""
+
+
+class AccessLog:
+    """Appends to a file, also from several processes. No line has a prompt, a key or a query.
+
+    Args:
+        file: The file.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def begin(self, scope: MutableMapping[str, Any], send: Callable[[Any], Awaitable[None]]) -> Entry:
+        """The entry of a request; its ``send`` is to be used in place of ``send``."""
+        return Entry(self._fd, scope, send)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
+class Entry:
+    """A line about one request.
+
+    Attributes:
+        key: The name of the client's key; empty for none.
+        relayed: Whether it was for a server.
+        record: What is known of its exchange, if it has one.
+    """
+
+    def __init__(self, fd: int, scope: MutableMapping[str, Any], send: Callable[[Any], Awaitable[None]]) -> None:
+        self._fd, self._scope, self._send = fd, scope, send
+        self._began_s, self._status = time.monotonic(), 0
+        self.key, self.relayed = "", False
+        self.record: Exchanged | None = None
+
+    async def send(self, event: Any) -> None:
+        """See ASGI; notes the status."""
+        if event["type"] == "http.response.start":
+            self._status = event["status"]
+        await self._send(event)
+
+    def end(self) -> None:
+        """Write the line, if the request was for a server or not allowed; a status of 0: the client has left before an answer."""
+        if not self.relayed and self._status not in NOT_ALLOWED:
+            return
+        client, record = self._scope.get("client"), self.record
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "client": client[0] if client else "",
+            "key": self.key,
+            "method": self._scope["method"],
+            "path": self._scope["raw_path"].decode("latin-1")[:PATH_MAX],
+            "status": self._status,
+            "seconds": round(time.monotonic() - self._began_s, 3),
+        }
+        if record is not None:
+            line |= {"pool": record.pool, "waited_s": round(record.waited_s, 3), "attempts": record.attempts}
+            if record.usage is not None:
+                line |= {"input_tokens": record.usage.input_tokens, "output_tokens": record.usage.output_tokens}
+        with suppress(OSError):  # a full disk ends no request
+            os.write(self._fd, json.dumps(line).encode() + b"\n")

@@ -1,0 +1,46 @@
+"""What the signals of the system do in a process of the gateway, beside what uvicorn does."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from paceline.gateway.app import Gateway
+from paceline.gateway.life import Event
+
+SUCCEED: Final = ("SIGUSR2", "SIGHUP")
+"""The signals that start the next process, which reads the settings and the certificate again; Windows has neither."""
+
+
+def heed(gateway: Gateway, drain_s: float, others: dict[str, Callable[[], None]]) -> None:
+    """Heed signals from now on, in the main thread of a running event loop in which uvicorn handles SIGTERM and SIGINT.
+
+    Args:
+        gateway: The gateway.
+        drain_s: How long after SIGTERM the listener stays open, while the gateway is not ready any more.
+        others: What further signals do, by name; those that this system does not have are left out.
+    """
+    loop = asyncio.get_running_loop()
+
+    def leave(end: Callable[[], None]) -> None:
+        if gateway.change(Event.ASKED):  # a service manager may send the signal twice
+            loop.call_later(drain_s, end)
+
+    def hurry(end: Callable[[], None]) -> None:
+        gateway.change(Event.HURRIED)
+        end()
+
+    for number, act in ((signal.SIGTERM, leave), (signal.SIGINT, hurry)):
+        end: Any = signal.getsignal(number)  # of the server
+        _on(loop, number, partial(act, partial(end, number, None)))
+    for name, call in others.items():
+        if hasattr(signal, name):
+            _on(loop, getattr(signal, name), call)
+
+
+def _on(loop: asyncio.AbstractEventLoop, number: int, call: Callable[[], None]) -> None:
+    """Call ``call`` in ``loop`` at each signal ``number``."""
+    signal.signal(number, lambda *_: loop.call_soon_threadsafe(call))

@@ -1,0 +1,37 @@
+"""The access log: who has asked for what, and what it took."""
+
+import json
+
+from gateway_helpers import chat, until
+
+from paceline.gateway.keys import Keys
+
+CHAT = "/openai/v1/chat/completions"
+
+
+def test_each_request_has_a_line(serve, emulator, client, tmp_path):
+    secret = Keys(tmp_path / "keys.json").add("alice", models=("gpt-5",))
+    running = serve(emulator.base_url, access_log=tmp_path / "access.log")
+    for key, model in ((secret, "gpt-5"), (secret, "gpt-4o"), ("pk-wrong", "gpt-5")):
+        client.post(f"{running.url}{CHAT}?a=secret", json=chat(model=model), headers={"authorization": f"Bearer {key}"})
+    client.get(running.url + "/readyz")
+    until(lambda: (tmp_path / "access.log").read_text().count("\n") == 3)
+    text = (tmp_path / "access.log").read_text()
+    served, forbidden, unknown = map(json.loads, text.splitlines())
+    assert (served["key"], served["status"], served["pool"], served["attempts"]) == ("alice", 200, "openai/gpt-5", 1)
+    assert (served["method"], served["path"], served["client"]) == ("POST", CHAT, "127.0.0.1")
+    assert served["input_tokens"] > 0 < served["output_tokens"]
+    assert (forbidden["key"], forbidden["status"]) == ("alice", 403)
+    assert (unknown["key"], unknown["status"]) == ("", 401)
+    assert "pool" not in unknown
+    for private in (secret, "pk-wrong", "secret", "sk-of-openai"):
+        assert private not in text
+
+
+def test_a_stream_has_its_tokens(serve, emulator, client, tmp_path):
+    running = serve(emulator.base_url, access_log=tmp_path / "access.log")
+    client.post(running.url + CHAT, json=chat(stream=True, stream_options={"include_usage": True}))
+    until((tmp_path / "access.log").read_text)
+    line = json.loads((tmp_path / "access.log").read_text())
+    assert (line["key"], line["status"]) == ("", 200)
+    assert line["output_tokens"] > 0

@@ -1,0 +1,229 @@
+"""The start and the end of a gateway: the socket that it inherits and hands on, and when it is ready."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from itertools import product
+
+import pytest
+from attack_helpers import ANSWER, Process, answers, post, raw_server, talk
+from gateway_helpers import chat, until
+
+from paceline.core.quota import Quota
+from paceline.core.results import QuotaError, StoreError
+from paceline.gateway import app, handover
+from paceline.gateway.handover import BEFORE, Succession, inherit, listen, tell_ready
+from paceline.gateway.life import NEXT, Event, State, after
+from paceline.limiter.limiter import Limiter
+from paceline.limiter.watch import StoreWatch
+from paceline.stores.memory import MemoryStore
+
+CHAT = "/openai/v1/chat/completions"
+posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows passes no socket and has no such signals")
+
+
+class TestLife:
+    def test_it_never_goes_back(self):
+        order = list(State)
+        for state, event in product(State, Event):
+            assert order.index(after(state, event)) >= order.index(state)
+        assert {after(state, Event.HURRIED) for state in State} == {State.ENDING}
+
+    def test_what_each_state_allows(self):
+        assert [state for state in State if state.ready] == [State.SERVING]
+        assert [state for state in State if state.closed] == [State.FINISHING, State.ENDING]
+        assert [state for state in State if not state.patient] == [State.ENDING]
+        assert all(one in State for one in NEXT.values())
+
+    def test_a_leaving_gateway_answers_and_ends_its_connections(self, serve, emulator, client):
+        running = serve(emulator.base_url)
+        first = client.post(running.url + CHAT, json=chat())
+        assert "connection" not in first.headers
+        running.gateway.change(Event.ASKED)
+        assert client.get(running.url + "/readyz").json() == {"status": "leaving"}
+        assert client.get(running.url + "/healthz").status_code == 200
+        last = client.post(running.url + CHAT, json=chat())
+        assert (last.status_code, last.headers["connection"]) == (200, "close")
+
+
+@posix
+class TestInherit:
+    @pytest.fixture
+    def pass_on(self, monkeypatch):
+        """An environment in which systemd passes a socket."""
+
+        def passed(one, count=1, pid=None):
+            number = os.dup(one.fileno())
+            monkeypatch.setattr(handover, "FIRST_FD", number)
+            return {"LISTEN_FDS": str(count), "LISTEN_PID": str(pid or os.getpid()), "LISTEN_FDNAMES": "x", "A": "b"}
+
+        return passed
+
+    def test_of_systemd(self, pass_on):
+        with listen("127.0.0.1", 0) as mine:
+            environ = pass_on(mine)
+            found = inherit(environ)
+            with found.listener as listener:
+                assert listener.getsockname() == mine.getsockname()
+                assert not listener.get_inheritable()
+            assert found.pipe is None
+            assert environ == {"A": "b"}, "the children of this process have other files"
+
+    def test_of_another_process_and_none(self, pass_on):
+        with listen("127.0.0.1", 0) as mine:
+            environ = pass_on(mine, pid=os.getppid())
+            os.close(handover.FIRST_FD)
+            assert inherit(environ) is None
+        assert inherit({}) is None
+
+    def test_a_wrong_one_is_refused(self, pass_on):
+        with listen("127.0.0.1", 0) as mine:
+            environ = pass_on(mine, count=2)
+            os.close(handover.FIRST_FD)
+            with pytest.raises(QuotaError, match="takes one socket"):
+                inherit(environ)
+        for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+            with socket.socket(socket.AF_INET, kind) as mine, pytest.raises(QuotaError, match="ListenStream"):
+                inherit(pass_on(mine))
+        ours, theirs = os.pipe()
+        os.close(theirs)
+        with pytest.raises(QuotaError, match="is no socket"):
+            inherit({BEFORE: f"{ours} {os.dup(ours)}"})
+
+    def test_the_service_manager_is_told(self, tmp_path, monkeypatch):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(str(tmp_path / "notify"))
+            monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+            tell_ready(None)
+            assert manager.recv(100) == b"READY=1"
+
+
+@posix
+class TestSuccession:
+    @pytest.fixture
+    def succeed(self, monkeypatch, caplog):
+        """The log lines of a succession to a process with this code, and the signals to this one."""
+
+        def begun(code):
+            signals = []
+            monkeypatch.setattr(sys, "orig_argv", ["python", "-c", code])
+            kill, me = os.kill, os.getpid()
+            monkeypatch.setattr(
+                os, "kill", lambda pid, number: signals.append(number) if pid == me else kill(pid, number)
+            )
+            with caplog.at_level(logging.WARNING), listen("127.0.0.1", 0) as listener:
+                succession = Succession(listener)
+                succession.begin()
+                until(lambda: "succession" not in [thread.name for thread in threading.enumerate()])
+                succession._child.wait()
+                assert not listener.get_inheritable()
+            return signals, caplog.text
+
+        return begun
+
+    def test_a_process_that_serves(self, succeed):
+        code = f"import os; os.write(int(os.environ['{BEFORE}'].split()[1]), b'1')"
+        signals, text = succeed(code)
+        assert signals == [signal.SIGTERM]
+        assert "serves in the place of this one" in text
+
+    def test_one_that_ends_before(self, succeed):
+        signals, text = succeed("raise SystemExit(2)")
+        assert signals == []
+        assert "this one goes on" in text
+
+    @pytest.mark.long("starts several processes")
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_no_request_fails(self, tmp_path, workers):
+        with raw_server(ANSWER) as upstream:
+            store = f"sqlite:{tmp_path / 'quotas.db'}"
+            one = Process("--workers", workers, "--store", store, upstream=upstream.url, folder=tmp_path)
+            try:
+                until(lambda: answers(talk(one.url, post())) == [200])  # it heeds signals from then on
+                one.signal(signal.SIGUSR2)
+                while one.process.poll() is None:
+                    assert answers(talk(one.url, post())) == [200]
+                assert one.wait() == 0
+                assert answers(talk(one.url, post())) == [200]
+                (line,) = [line for line in one.log().splitlines() if "serves in the place of this one" in line]
+                os.kill(int(line.split("process ")[1].split()[0]), signal.SIGTERM)
+            finally:
+                one.stop()
+
+    @pytest.mark.long("starts several processes")
+    def test_settings_are_read_again_or_not_at_all(self, tmp_path, client):
+        file = tmp_path / "paceline.toml"
+        file.write_text('limits = { "gpt-5" = "100 requests/min" }')
+
+        def limit():
+            return client.get(f"{one.url}/status").json()["pools"]["openai/gpt-5"]["quotas"][0]["limit"]
+
+        with raw_server(ANSWER) as upstream:
+            one = Process("--config", file, upstream=upstream.url, folder=tmp_path)
+            try:
+                until(lambda: answers(talk(one.url, post())) == [200])
+                file.write_text('limits = { "gpt-5" = "many" }')
+                one.signal(signal.SIGHUP)
+                until(lambda: "this one goes on" in one.log())
+                assert "paceline.toml: limits: gpt-5: " in one.log()
+                assert (one.process.poll(), limit()) == (None, 100)
+                file.write_text('limits = { "gpt-5" = "200 requests/min" }')
+                one.signal(signal.SIGHUP)
+                assert one.wait(60) == 0
+                assert limit() == 200
+                (line,) = [line for line in one.log().splitlines() if "serves in the place of this one" in line]
+                os.kill(int(line.split("process ")[1].split()[0]), signal.SIGTERM)
+            finally:
+                one.stop()
+
+
+class Away(MemoryStore):
+    """A store that answers when it is told to."""
+
+    here = False
+
+    def exchange(self, pool, message):
+        if not self.here:
+            raise StoreError("away")
+        return super().exchange(pool, message)
+
+
+class TestStore:
+    def test_a_gateway_without_its_store_is_not_ready(self, serve, emulator, client, tmp_path, monkeypatch):
+        monkeypatch.setattr(app, "RETRY_S", 0.05)
+        (tmp_path / "folder").touch()
+        running = serve(emulator.base_url, store=f"sqlite:{tmp_path / 'folder' / 'quotas.db'}")
+        assert client.get(running.url + "/readyz").json() == {"status": "the store does not answer"}
+        assert client.get(running.url + "/healthz").status_code == 200
+        answer = client.post(running.url + CHAT, json=chat())
+        assert (answer.status_code, answer.headers["x-paceline"]) == (503, "store")
+        assert (answer.headers["retry-after"], answer.headers["x-should-retry"]) == ("1", "true")
+        assert json.loads(answer.text)["error"]["type"] == "api_error"
+        (tmp_path / "folder").unlink()
+        (tmp_path / "folder").mkdir()
+        until(lambda: client.get(running.url + "/readyz").status_code == 200)
+        until(lambda: client.post(running.url + CHAT, json=chat()).status_code == 200)
+
+    @pytest.mark.parametrize(
+        ("mode", "never", "lost"),
+        [("fail_safe", False, True), ("fail_closed", False, False), ("fail_open", True, True)],
+    )
+    def test_what_each_mode_needs(self, mode, never, lost):
+        store = Away()
+        with Limiter({"jobs": Quota("requests", 10)}, store=store, on_store_failure=mode) as limiter:
+            watch = StoreWatch(limiter.pacer.pools.worker, mode)
+            assert watch.answers() is never
+            store.here = True
+            assert watch.answers()
+            assert limiter.try_acquire("jobs")
+            store.here = False
+            assert watch.answers() is lost
+
+    def test_there_may_be_none(self):
+        watch = StoreWatch(None, "fail_closed")
+        assert watch.answers()
+        assert not watch.shared
