@@ -25,7 +25,7 @@ because one empty bucket also refuses several attempts in a row."""
 
 RECENT_N = 50
 """The largest number in flight that was admitted is looked for in the last 50 to 100 attempts. An older one may be from before a
-change at the provider."""
+change at the provider. While there are witnesses it is kept, so that all of them are compared with the same attempts."""
 
 FULL_N, FULL_MAX_N = 4, 120
 """A bound is tested after so many attempts were admitted that filled it, or after as many as it is. Each refusal doubles the
@@ -192,7 +192,7 @@ class InFlightBound:
             return
         note.is_known = self.between = True
         self.admitted_count += 1
-        if self.admitted_count % RECENT_N == 0:
+        if not self.witnesses and self.admitted_count % RECENT_N == 0:
             self.highest_before, self.highest = self.highest, 0
         if note.least >= self.border:
             self._refute()
