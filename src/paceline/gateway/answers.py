@@ -81,7 +81,7 @@ class Answers:
         self._under_way.pop(same[:2], None)
 
     def keep(self, same: Identity, reply: Reply, now_s: float, *, stream: bool) -> None:
-        """Keep an answer of which all has been seen, unless it says that the request failed; ``stream``: one was asked for."""
+        """Keep an answer that was seen to its end, unless it says that the request failed; ``stream``: one was asked for."""
         if reply.seen is None or not reply.is_good or _failed(reply, bytes(reply.seen), stream=stream):
             return
         answer = Answer(same.content, reply.status, reply.headers, bytes(reply.seen), now_s)

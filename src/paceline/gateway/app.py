@@ -75,7 +75,7 @@ UPLOAD_LEAST: Final = 2**20
 """Bytes of an upload that must arrive in ``BODY_S``."""
 
 UPLOAD_FROM: Final = 2**20
-"""Bytes of a body from which on it is passed on as it comes, if nothing of it is read: that of an unmetered request."""
+"""Bytes of a body from which on it is passed on as it comes, if nothing of it is read: the body of an unmetered request."""
 
 TELL_S: Final = 60.0
 """The least time between two lines of the log that tell of the same lack."""
@@ -489,7 +489,7 @@ class Gateway:
     ) -> bytes | None:
         """The body of a request; it is counted as it comes, and ``parts`` has what has been counted.
 
-        ``None`` for a large one of which nothing is read: the rest is to come.
+        ``None`` for a large one that is not read: the rest is to come.
         """
         length, looked = _length(scope["headers"]) or 0, False
         size, more, self._slow[connection] = 0, True, time.monotonic() + BODY_S
@@ -893,7 +893,7 @@ _HOP_BY_HOP_ANSWER: Final = HOP_BY_HOP - {b"content-length"}
 
 
 def _headers_of(reply: Reply, *, quotas: bool) -> Headers:
-    """The headers of an answer as the client gets them; those of a refusal with what it says of ``quotas`` in any case."""
+    """The headers of an answer as the client gets them. A refusal keeps what it says of ``quotas`` in any case."""
     drop = HOP_BY_HOP if reply.status in (204, 304) else _HOP_BY_HOP_ANSWER  # a 304 states the length of another answer
     headers, record = forwarded(reply.headers, drop), reply.record
     if not quotas and reply.status < 400:

@@ -128,7 +128,7 @@ class Identity(NamedTuple):
 def identity(key: str, method: str, path: str, query: str, headers: Headers, body: bytes) -> Identity:
     """The identity of a request.
 
-    Without client keys it is by its body and the headers that name a request or have a key: with those of a provider, the
+    Without client keys it is by its body and the headers that name a request or have a key: with a provider's key, the
     request that has the place is sent.
     """
     hashed = hashlib.sha256(f"{method} {path}?{query}\n".encode())

@@ -139,7 +139,7 @@ class Exchange:
                 fallback.spend_no_more_at_once(now_ns)
 
     def conclude(self, now_ns: int, undecided: Sequence[Waiter]) -> None:
-        """Note what the pool has not granted by the last reply, and has not spent; ``undecided``: those of its message."""
+        """Note what the pool has not granted by the last reply, and has not spent; ``undecided``: the waiters in its message."""
         if not self._membership.state.alone:
             turned_away = any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
             # Waiters that came meanwhile are asked for at once.

@@ -281,7 +281,7 @@ class SharedLedger:
         return Reply(grants, probe, waits_ns, binds, pause_ns, peers, 0.0, [])
 
     def _standings(self, now_ns: int, index: list[int], versions: list[int]) -> list[Standing]:
-        """The states of the quotas at ``index``, of which a process has these versions, and of all others."""
+        """The states of the quotas at ``index``, which a process has in these versions, and of all others."""
         standings, rest = [], sorted(set(range(len(self._accounts))).difference(index))
         for i, known in zip_longest([*index, *rest], versions, fillvalue=-1):
             account = self._accounts[i]
