@@ -40,8 +40,8 @@ class Room:
     """The bytes of answers that may be noted while they are read.
 
     Args:
-        of_one: Those of one answer.
-        of_all: Those of all.
+        of_one: The most for one answer.
+        of_all: The most for all of them.
     """
 
     __slots__ = ("_of_one", "left")
