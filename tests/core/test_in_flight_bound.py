@@ -361,3 +361,33 @@ def test_a_number_in_flight_that_is_named_is_the_bound_and_its_border():
 def test_a_bound_that_was_found_begins_without_evidence():
     bound = bounded().bound
     assert (bound.witnesses, bound.full_count, bound.step) == (0, 0, 1)
+
+
+def test_all_witnesses_face_the_same_attempts():
+    """A peak that was admitted counts until a witness is proved false, also if many attempts with fewer in flight follow."""
+    bound, now_ns = InFlightBound(), T0
+
+    def sent(number):
+        nonlocal now_ns
+        notes = []
+        for _ in range(number):
+            now_ns += SOON_NS
+            notes.append(bound.sent(now_ns))
+        return notes
+
+    def refused(note):
+        assert not bound.explains(now_ns, note)
+        assert not bound.finds(note)
+        return bound.witnesses
+
+    many = sent(10)
+    now_ns += 3 * NS
+    assert refused(*sent(1)) == 1
+    for note in many:
+        bound.answered(now_ns, note)
+    for _ in range(2 * RECENT_N + 1):
+        bound.answered(now_ns, *sent(1))
+    few = sent(5)
+    now_ns += 3 * NS
+    assert refused(*sent(1)) == 0  # six were in flight, and ten had been admitted
+    assert len(few) == bound.in_flight
