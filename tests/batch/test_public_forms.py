@@ -126,7 +126,7 @@ def test_ids_that_come_twice_are_named(name, tmp_path):
     source = tmp_path / name
     source.write_bytes((PUBLIC / name).read_bytes())
     _, said = call(source, base_url="http://127.0.0.1:9", code=2)
-    assert "custom_id is that of line 1: it must be unique" in said
+    assert "custom_id is already in line 1: it must be unique" in said
 
 
 def test_rows_without_a_header_keep_their_first_one():

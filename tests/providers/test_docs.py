@@ -17,7 +17,7 @@ from paceline.providers.registry import PROVIDERS, is_provider, provider_for_hos
 from paceline.providers.tables import known_providers
 
 PAGE = Path(__file__).parents[2].joinpath("docs", "providers.md").read_text(encoding="utf-8")
-EXAMPLE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
+(EXAMPLE,) = (block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "acme" in block)
 
 
 @pytest.fixture(autouse=True)

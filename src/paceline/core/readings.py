@@ -20,9 +20,9 @@ LIMIT_MIN, LIMIT_MAX = 1e-3, 1e12
 WAIT_MAX_S = 32 * 86_400.0
 """The range of limits and waits of providers; a number outside of it counts as missing."""
 
-OPENING_TIMES = 20
-"""A counter that restarts before so many times the time of an answer is over opens at once: the first answer is one of the fastest,
-and what is not used of the window is lost."""
+OPENING_TIMES, OPENING_PART = 20, 0.25
+"""A counter opens at once if it restarts in less than a quarter of its period, and before so many times the time of an answer is
+over: the first answer is one of the fastest, and what is not used of the window is lost. One that has more time opens gently."""
 
 
 class Readings:
@@ -187,7 +187,8 @@ class Readings:
         else:
             started_ns = restarts.low_ns - round(m.quota.period_s * NS)
             used = min(max(least, tracker.admitted_since(started_ns, account.spent)), most)
-            is_soon = restarts.high_ns - now_ns < OPENING_TIMES * (now_ns - sent_ns)
+            soon_ns = min(OPENING_TIMES * (now_ns - sent_ns), OPENING_PART * m.quota.period_s * NS)
+            is_soon = restarts.high_ns - now_ns < soon_ns
             self._ledger.count_restarts(now_ns, index, restarts.high_ns, used, whole=is_soon)
             tracker.begin_epoch(now_ns)
         return account.meter.restarts_by_answers

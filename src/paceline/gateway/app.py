@@ -435,7 +435,7 @@ class Gateway:
                     found = self._held_place(exchange, requests, scope, key, path, query, parts, connection)
                     if isinstance(found, Held):
                         await self._relay_held(
-                            found, options, asked_s, scope["headers"], query, send, connection, parts
+                            found, options, asked_s, scope, query, send, connection, parts
                         )
                         return
                     reply = found
@@ -445,15 +445,14 @@ class Gateway:
             self._held -= sum(map(len, parts))
             if reply is not None:
                 reply.close()
-                if (entry := scope["extensions"].get(ENTRY)) is not None:
-                    entry.record = reply.record
+                _note(scope, reply)
 
     async def _relay_held(
         self,
         held: Held,
         options: dict[bytes, str],
         asked_s: float | None,
-        headers: Headers,
+        scope: Event,
         query: str,
         send: Send,
         connection: Connection,
@@ -462,7 +461,7 @@ class Gateway:
         """Relay a metered request, whose place or answer is kept if its client leaves."""
         reply: Reply | None = None
         try:
-            reply = await self._send(held, options, asked_s, headers, query, send, connection, parts)
+            reply = await self._send(held, options, asked_s, scope["headers"], query, send, connection, parts)
             if held.named is not None and reply.is_good:
                 reply.start(self._answers.room)
             await reply.hide_key()
@@ -473,6 +472,8 @@ class Gateway:
                 self._keep_place(held, parts)
             raise
         finally:
+            if reply is not None:
+                _note(scope, reply)
             if held not in self._places:
                 if reply is not None:
                     reply.close()
@@ -867,6 +868,12 @@ class Gateway:
                 "state": "waiting", "ahead": why.ahead, "binds": why.quota, "expected_wait_s": why.expected_wait_s
             }  # fmt: skip
         return state
+
+
+def _note(scope: Event, reply: Reply) -> None:
+    """Tell the access log what is known of an answer, where there is one."""
+    if (entry := scope["extensions"].get(ENTRY)) is not None:
+        entry.record = reply.record
 
 
 def _length(headers: Headers) -> int | None:
