@@ -404,7 +404,13 @@ class TestKeys:
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
         command = ["serve", "--provider", "openai", "--port", "0", "--keys", str(keys.file), *arguments]
         assert CliRunner().invoke(app, command).exit_code == 0
-        store = f"sqlite:{tmp_path}/state/paceline/gateway.db" if durable else arguments[1] if arguments else None
+        store = (
+            f"sqlite:{tmp_path / 'state' / 'paceline' / 'gateway.db'}"
+            if durable
+            else arguments[1]
+            if arguments
+            else None
+        )
         assert started[0].store == store
 
     def test_what_a_key_has_spent_survives_a_restart(self, serve, keys, client, tmp_path, monkeypatch):
