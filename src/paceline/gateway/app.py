@@ -434,9 +434,7 @@ class Gateway:
                     )  # nothing may fail once a place is claimed
                     found = self._held_place(exchange, requests, scope, key, path, query, parts, connection)
                     if isinstance(found, Held):
-                        await self._relay_held(
-                            found, options, asked_s, scope, query, send, connection, parts
-                        )
+                        await self._relay_held(found, options, asked_s, scope, query, send, connection, parts)
                         return
                     reply = found
             await reply.hide_key()
