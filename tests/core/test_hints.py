@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.core.hints import did_you_mean, why_missing
+from paceline.core.hints import NAMES_MAX, did_you_mean, shown_names, why_missing
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,16 @@ def test_a_higher_cutoff_suggests_less():
 )
 def test_a_package_that_does_not_load_is_not_called_missing(error, words):
     assert why_missing(error, "install it") == words
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["id", "text", 3], "id, text, 1 more"),
+        (["Why is the sky blue, and who says so?", "sk-12345"], "2, which look like no names"),
+        ([], ""),
+        ([f"c{n}" for n in range(NAMES_MAX + 1)], ", ".join(f"c{n}" for n in range(NAMES_MAX)) + ", 1 more"),
+    ],
+)
+def test_only_what_looks_like_a_name_is_shown(names, shown):
+    assert shown_names(names) == shown
