@@ -388,7 +388,7 @@ class TestAddress:
 
 
 class TestUploads:
-    """Bodies of which nothing is read pass as they come, of any size."""
+    """Bodies that are not read pass as they come, of any size."""
 
     @pytest.fixture(autouse=True)
     def small(self, monkeypatch):

@@ -176,8 +176,10 @@ def _has_budget(config: Config, keys: Path) -> bool:
 
 def _try_to_write(file: Path) -> None:
     """Refuse a file of the access log that cannot be written."""
+    from paceline.gateway.access import AccessLog
+
     try:
-        file.touch(0o600)
+        AccessLog(file).close()
     except OSError as error:
         raise QuotaError(f"--access-log {file}: {error.strerror}: name a file that this user may write") from None
 
