@@ -728,6 +728,18 @@ class TestPeriods:
         said = Reading("requests", limit=40, remaining=27, reset_s=10.0)
         assert refill.learn_counter_period(T0 + 12 * NS, said, known.amount, known.period_s, lambda _: 40.0) == 10
 
+    def test_a_bucket_that_is_smaller_than_its_limit_is_no_counter(self):
+        """Of 120 a minute a bucket holds 20: near 0 left of it, full in 10 s. The same numbers from a window show a counter."""
+        for left_of, is_counter in (lambda at_s: max(18 - at_s, at_s % 3), False), (lambda at_s: 100 - 2 * at_s, True):
+            refill = Refill()
+            for at_s in range(30):
+                left = left_of(at_s)
+                reset_s = 40.0 - at_s if is_counter else (20 - left) / 2
+                said = Reading("requests", limit=120, remaining=left, reset_s=reset_s)
+                found = refill.learn_counter_period(T0 + at_s * NS, said, 120, 60.0, lambda _: 120.0)
+                assert found is None
+            assert refill.is_counter is is_counter
+
     def test_answers_that_contradict_every_bucket_spread_a_quota_at_once(self):
         pool = pool_of("600 requests/min")
         for at_s, remaining in (0, 595), (0.5, 580):
