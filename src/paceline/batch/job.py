@@ -401,7 +401,7 @@ class Job:
             QuotaError: A provider of ``plan`` has no address or no key.
         """
         if members:
-            return {one.provider.name: address_at(one.provider, one.root, one.key or "none") for one in members}
+            return {one.provider.name: address_at(one.provider, one.base_url, one.key or "none") for one in members}
         unknown = [name for name in plan.providers if not has_batches(name)]
         if self.mode != "sync" and unknown:
             raise QuotaError(f"--mode {self.mode}: no Batch API of {unknown[0]} is known here: use --mode sync")
