@@ -20,6 +20,7 @@ from paceline.gateway.handover import BEFORE, Succession, inherit, listen, tell_
 from paceline.gateway.life import NEXT, Event, State, after
 from paceline.limiter.limiter import Limiter
 from paceline.limiter.watch import StoreWatch
+from paceline.shared.ledger import SharedLedger
 from paceline.stores.memory import MemoryStore
 
 CHAT = "/openai/v1/chat/completions"
@@ -187,9 +188,31 @@ class Away(MemoryStore):
     here = False
 
     def exchange(self, pool, message):
+        self.ping()
+        return super().exchange(pool, message)
+
+    def ping(self):
         if not self.here:
             raise StoreError("away")
-        return super().exchange(pool, message)
+
+
+class Plain:
+    """A store of somebody else, which has only what it must have."""
+
+    url = "away:"
+
+    def __init__(self):
+        self.pools = []
+
+    def exchange(self, pool, message):
+        self.pools.append(pool)
+        return SharedLedger().apply(0, message)
+
+    def after_fork(self):
+        pass
+
+    def close(self):
+        pass
 
 
 def made(folder):
@@ -231,6 +254,12 @@ class TestStore:
             assert limiter.try_acquire("jobs")
             store.here = False
             assert watch.answers() is lost
+
+    def test_a_store_that_has_no_ping_is_sent_a_message(self):
+        store = Plain()
+        with Limiter({"jobs": Quota("requests", 10)}, store=store) as limiter:
+            assert StoreWatch(limiter.pacer.pools.worker, "fail_closed").answers()
+        assert store.pools == ["ping"]
 
     def test_there_may_be_none(self):
         watch = StoreWatch(None, "fail_closed")
