@@ -1,0 +1,97 @@
+"""What a gateway reads again while it serves, and what a next process reads."""
+
+import logging
+
+import pytest
+from gateway_helpers import chat
+
+from paceline.config import Config
+from paceline.config.servers import server
+from paceline.core.results import QuotaError
+from paceline.gateway import stamps, upstreams
+from paceline.gateway.upstreams import Secret
+
+CHAT = "/openai/v1/chat/completions"
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """Files are looked at each time."""
+    monkeypatch.setattr(upstreams, "LOOK_S", 0.0)
+
+
+class TestKeysOfProviders:
+    def server(self, environ, **table):
+        config = Config.load(environ={}, given={"upstreams": {"openai": {"base_url": "http://127.0.0.1", **table}}})
+        return server(config, "openai", environ)
+
+    def test_where_a_key_is(self, tmp_path):
+        file = tmp_path / "key"
+        file.write_text("sk-of-file\n")
+        by_setting = self.server({"OPENAI_API_KEY": "sk-other"}, key_file=str(file))
+        by_variable = self.server({"OPENAI_API_KEY_FILE": str(file)})
+        by_own_variable = self.server({"MINE_FILE": str(file)}, key_env="MINE")
+        for one in (by_setting, by_variable, by_own_variable):
+            assert (one.key, one.key_file) == ("sk-of-file", file)
+            assert "sk-of" not in repr(one)
+        assert self.server({"OPENAI_API_KEY": "sk-1"}).key_file is None
+
+    @pytest.mark.parametrize("content", [b"", b" \n", b"two\nlines", b"\xff"])
+    def test_a_file_without_a_key_is_refused(self, tmp_path, content):
+        (tmp_path / "key").write_bytes(content)
+        with pytest.raises(QuotaError, match=r"key: |invalid key in .*key: ") as caught:
+            self.server({}, key_file=str(tmp_path / "key"))
+        assert "lines" not in str(caught.value)
+
+    def test_what_contradicts_is_refused(self, tmp_path):
+        with pytest.raises(QuotaError, match="key_env and key_file are both set"):
+            self.server({"A": "b"}, key_env="A", key_file="b")
+        with pytest.raises(QuotaError, match="OPENAI_API_KEY and OPENAI_API_KEY_FILE are both set"):
+            self.server({"OPENAI_API_KEY": "a", "OPENAI_API_KEY_FILE": "b"})
+        with pytest.raises(QuotaError, match="none: cannot be read: "):
+            self.server({}, key_file=str(tmp_path / "none"))
+        with pytest.raises(QuotaError, match="variable A is not set, nor A_FILE"):
+            self.server({}, key_env="A")
+
+    def test_a_key_that_cannot_be_read_leaves_the_one_before(self, tmp_path, often, caplog):
+        file = tmp_path / "key"
+        file.write_text("sk-1")
+        secret = Secret("sk-1", file)
+        assert secret.key() == "sk-1"
+        with caplog.at_level(logging.WARNING):
+            file.write_text("sk-one and\nmore")
+            assert [secret.key(), secret.key()] == ["sk-1", "sk-1"]
+            assert caplog.text.count("the key that was read before is sent on") == 1
+            file.unlink()
+            assert secret.key() == "sk-1"
+            file.write_text("sk-2")
+            assert secret.key() == "sk-2"
+        assert "has another key, which is sent from now on" in caplog.text
+        assert "sk-" not in caplog.text
+
+    def test_a_link_that_leads_elsewhere_is_a_change(self, tmp_path):
+        """Kubernetes replaces a link to the folder of a secret."""
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "key").write_text(f"sk-{name}")
+        try:
+            (tmp_path / "data").symlink_to(tmp_path / "a", target_is_directory=True)
+        except OSError:
+            pytest.skip("this user may make no links on Windows")
+        before = stamps.stamp(tmp_path / "data" / "key")
+        (tmp_path / "next").symlink_to(tmp_path / "b", target_is_directory=True)
+        (tmp_path / "next").replace(tmp_path / "data")
+        assert stamps.stamp(tmp_path / "data" / "key") != before
+        assert stamps.stamp(tmp_path / "none") is None
+
+    def test_the_next_attempt_has_the_new_key(self, serve, emulator, client, tmp_path, often, monkeypatch):
+        file = tmp_path / "key"
+        file.write_text("sk-old")
+        monkeypatch.delenv("OPENAI_API_KEY")
+        emulator.reset(limits={"*": "100k requests/min"}, latency_s=0.0, valid_key="sk-old", start_level=1.0)
+        table = {"openai": {"base_url": emulator.base_url, "key_file": str(file)}}
+        running = serve(emulator.base_url, upstreams=table)
+        assert client.post(running.url + CHAT, json=chat()).status_code == 200
+        file.write_text("sk-new")
+        emulator.reset(limits={"*": "100k requests/min"}, latency_s=0.0, valid_key="sk-new", start_level=1.0)
+        assert client.post(running.url + CHAT, json=chat()).status_code == 200
