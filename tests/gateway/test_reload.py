@@ -1,14 +1,20 @@
 """What a gateway reads again while it serves, and what a next process reads."""
 
 import logging
+import socket
+import ssl
+from urllib.parse import urlsplit
 
 import pytest
-from gateway_helpers import chat
+import trustme
+from gateway_helpers import chat, running_gateway
 
 from paceline.config import Config
 from paceline.config.servers import server
 from paceline.core.results import QuotaError
-from paceline.gateway import stamps, upstreams
+from paceline.gateway import certificate, stamps, upstreams
+from paceline.gateway.certificate import Certificate
+from paceline.gateway.server import Settings
 from paceline.gateway.upstreams import Secret
 
 CHAT = "/openai/v1/chat/completions"
@@ -95,3 +101,61 @@ class TestKeysOfProviders:
         file.write_text("sk-new")
         emulator.reset(limits={"*": "100k requests/min"}, latency_s=0.0, valid_key="sk-new", start_level=1.0)
         assert client.post(running.url + CHAT, json=chat()).status_code == 200
+
+
+def written(authority, folder, parts=("cert", "key")):
+    """Write a certificate, its key, or both, as an administrator's program does: one after the other."""
+    made = authority.issue_cert("localhost")
+    if "cert" in parts:
+        (folder / "cert.pem").write_bytes(b"".join(pem.bytes() for pem in made.cert_chain_pems))
+    if "key" in parts:
+        (folder / "key.pem").write_bytes(made.private_key_pem.bytes())
+
+
+def shakes_hands(url, authority):
+    """Whether a new connection to the gateway shows a certificate of ``authority``."""
+    trusted = ssl.create_default_context()
+    authority.configure_trust(trusted)
+    with socket.create_connection(("127.0.0.1", urlsplit(url).port), 10) as connection:
+        try:
+            with trusted.wrap_socket(connection, server_hostname="localhost"):
+                return True
+        except ssl.SSLError:
+            return False
+
+
+class TestCertificate:
+    def test_new_connections_have_the_new_one_and_old_ones_go_on(self, tmp_path, monkeypatch, caplog):
+        monkeypatch.setattr(certificate, "LOOK_S", 0.0)
+        old, new = trustme.CA(), trustme.CA()
+        written(old, tmp_path)
+        settings = Settings(
+            config=Config.load(environ={}),
+            keys=tmp_path / "keys.json",
+            host="127.0.0.1",
+            certificate=tmp_path / "cert.pem",
+            private_key=tmp_path / "key.pem",
+        )
+        with running_gateway(settings) as running, caplog.at_level(logging.WARNING):
+            assert (shakes_hands(running.url, old), shakes_hands(running.url, new)) == (True, False)
+            trusted = ssl.create_default_context()
+            old.configure_trust(trusted)
+            with (
+                socket.create_connection(("127.0.0.1", urlsplit(running.url).port), 10) as connection,
+                trusted.wrap_socket(connection, server_hostname="localhost") as kept,
+            ):
+                written(new, tmp_path, ("key",))
+                assert (shakes_hands(running.url, old), shakes_hands(running.url, old)) == (True, True)
+                assert caplog.text.count("the certificate that was read before stays in use") == 1
+                written(new, tmp_path)
+                assert (shakes_hands(running.url, old), shakes_hands(running.url, new)) == (False, True)
+                kept.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                assert kept.recv(15) == b"HTTP/1.1 200 OK"
+            assert caplog.text.count("has changed, and is used for new connections") == 1
+
+    def test_what_cannot_be_used_is_refused_at_the_start(self, tmp_path):
+        (tmp_path / "cert.pem").write_text("none")
+        with pytest.raises(QuotaError, match=r"--tls-cert .*must have the certificate"):
+            Certificate(tmp_path / "cert.pem", None).check()
+        with pytest.raises(QuotaError, match="No such file"):
+            Certificate(tmp_path / "none.pem", None).check()

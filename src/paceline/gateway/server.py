@@ -28,6 +28,7 @@ from paceline.core.results import QuotaError
 from paceline.gateway.access import AccessLog
 from paceline.gateway.admission import Admission, names_of
 from paceline.gateway.app import Gateway
+from paceline.gateway.certificate import Certificate
 from paceline.gateway.client import HttpClient
 from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.incoming import CONNECTION
@@ -143,6 +144,11 @@ class Settings:
             tells_quotas=self.tells_quotas,
         )
 
+    @property
+    def tls(self) -> Certificate | None:
+        """The certificate; ``None`` without one."""
+        return None if self.certificate is None else Certificate(self.certificate, self.private_key)
+
     def process(self, begun: Callable[[], None] = _nothing, succeed: Callable[[], None] = _nothing) -> Gateway:
         """A gateway for a process that does nothing else; ``succeed``: starts the next process in its place."""
         gateway = self.gateway(begun=begun)
@@ -177,6 +183,8 @@ class Settings:
                 f"{self.host} can be reached from other machines, so clients need keys, and {self.keys} has none: make one"
                 " with `paceline keys add NAME`, or use --host 127.0.0.1"
             )
+        if (certificate := self.tls) is not None:
+            certificate.check()
         self._limiter(self.config.arguments(patient=False) | {"store": self.store}).close()
         return self._upstreams(environ)
 
@@ -199,6 +207,8 @@ class _Protocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._most, self.limit_concurrency = self.limit_concurrency, None
+        if self.config.tls is not None and self.config.ssl is not None:  # type: ignore[attr-defined]
+            self.config.tls.look(self.config.ssl)  # type: ignore[attr-defined]  # before its handshake
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -357,9 +367,15 @@ def _tell_full(most: int) -> None:
         log.warning("all %d connections of this process are in use: further ones get a 503", most)
 
 
+class _Config(uvicorn.Config):
+    """uvicorn's settings, and the certificate."""
+
+    tls: Certificate | None = None
+
+
 def server_config(settings: Settings, make: Callable[[], Gateway] | None = None) -> uvicorn.Config:
     """The configuration of a server, without its socket; ``make``: makes its gateway, by default for a process of its own."""
-    return uvicorn.Config(
+    config = _Config(
         make or settings.process,
         factory=True,
         workers=settings.workers,
@@ -381,6 +397,8 @@ def server_config(settings: Settings, make: Callable[[], Gateway] | None = None)
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.private_key,
     )
+    config.tls = settings.tls
+    return config
 
 
 class _Workers(Multiprocess):
