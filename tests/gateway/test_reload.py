@@ -1,20 +1,30 @@
 """What a gateway reads again while it serves, and what a next process reads."""
 
 import logging
+import os
+import signal
 import socket
 import ssl
+import sys
+from queue import SimpleQueue
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
 import trustme
-from gateway_helpers import chat, running_gateway
+from attack_helpers import ANSWER, Process, answers, post, raw_server, talk
+from click.testing import CliRunner
+from gateway_helpers import chat, running_gateway, until
 
+from paceline.cli.app import app
 from paceline.config import Config
 from paceline.config.servers import server
 from paceline.core.results import QuotaError
 from paceline.gateway import certificate, stamps, upstreams
 from paceline.gateway.certificate import Certificate
 from paceline.gateway.server import Settings
+from paceline.gateway.settings_file import SettingsFile
+from paceline.gateway.supervisor import Supervisor
 from paceline.gateway.upstreams import Secret
 
 CHAT = "/openai/v1/chat/completions"
@@ -159,3 +169,153 @@ class TestCertificate:
             Certificate(tmp_path / "cert.pem", None).check()
         with pytest.raises(QuotaError, match="No such file"):
             Certificate(tmp_path / "none.pem", None).check()
+
+
+class TestSettingsFile:
+    def test_what_is_different_is_named_once_the_file_rests(self, tmp_path):
+        file = tmp_path / "paceline.toml"
+        file.write_text('limits = { "gpt-5" = "100 requests/min" }')
+        settings = SettingsFile(file, lambda: Config.load(file, environ={}))
+        assert settings.look() is None
+        file.write_text('usable = 0.5\nlimits = { "gpt-5" = "many" }')
+        assert settings.look() is None, "it may be written still"
+        with pytest.raises(QuotaError, match="limits: gpt-5: "):
+            settings.look()
+        assert settings.look() is None, "it is said once"
+        file.write_text('usable = 0.5\nlimits = { "gpt-5" = "200 requests/min", "gpt-4o" = "1 requests/s" }')
+        assert (settings.look(), settings.look()) == (None, f"{file}: limits.gpt-5, limits.gpt-4o, usable")
+        file.write_text(file.read_text() + "\n# a comment")
+        assert [settings.look(), settings.look()] == [None, None]
+        file.unlink()
+        assert settings.look() is None
+        with pytest.raises(QuotaError, match="cannot be read"):
+            settings.look()
+
+
+class Child:
+    """What a supervisor starts, in the hands of a test."""
+
+    def __init__(self, *, first):
+        self.first, self.pid, self.signals = first, id(self), []
+        self._serves, self._codes = SimpleQueue(), SimpleQueue()
+        self.process = SimpleNamespace(pid=self.pid, wait=self._codes.get, send_signal=self.signal)
+
+    def serves(self):
+        return self._serves.get(timeout=30)
+
+    def begins(self, serves=True):
+        self._serves.put(serves)
+        if not serves:
+            self._codes.put(2)
+
+    def ends(self, code=0):
+        self._codes.put(code)
+
+    def signal(self, number):
+        self.signals.append(number)
+        self._serves.put(False)
+        self._codes.put(-number)
+
+
+class TestSupervisor:
+    @pytest.fixture
+    def supervised(self, monkeypatch):
+        """A supervisor, what it has started, and a function that lets it do what is due."""
+        monkeypatch.setattr(signal, "signal", lambda *_: None)
+        children = []
+
+        def start(_listener, *, supervised, first):
+            assert supervised
+            children.append(Child(first=first))
+            return children[-1]
+
+        supervisor = Supervisor(None, None, start)
+        supervisor._serving = supervisor._follow(supervisor._start(first=True))
+
+        def step(count=1):
+            for _ in range(count):
+                supervisor._events.get(timeout=30)()
+
+        return supervisor, children, step
+
+    def test_one_serves_after_the_other(self, supervised, caplog):
+        supervisor, children, step = supervised
+        children[0].begins()
+        step()
+        supervisor._replace()
+        supervisor._replace()
+        assert [child.first for child in children] == [True, False]
+        assert children[0].signals == []
+        children[1].begins()
+        step()
+        assert children[0].signals == [signal.SIGTERM]
+        step()  # it has ended
+        assert supervisor._alive == {children[1]}
+        assert not supervisor._ends
+
+    def test_one_that_cannot_serve_changes_nothing(self, supervised, caplog):
+        supervisor, children, step = supervised
+        children[0].begins()
+        step()
+        supervisor._replace()
+        children[1].begins(False)
+        step()
+        assert "the present one goes on" in caplog.text
+        assert (children[0].signals, supervisor._next, supervisor._ends) == ([], None, False)
+        supervisor._replace()
+        assert len(children) == 3
+
+    def test_it_ends_with_the_one_that_serves(self, supervised):
+        supervisor, children, step = supervised
+        children[0].begins()
+        step()
+        supervisor._replace()
+        children[0].ends(3)
+        step(2)
+        assert (supervisor._code, supervisor._alive) == (3, set())
+        assert children[1].signals == [signal.SIGTERM]
+
+    def test_a_signal_ends_all(self, supervised, caplog):
+        supervisor, children, step = supervised
+        children[0].begins()
+        step()
+        supervisor._replace()
+        supervisor._end(signal.SIGINT)
+        step(2)
+        assert [child.signals[0] for child in children] == [signal.SIGINT] * 2
+        assert (supervisor._alive, supervisor._code) == (set(), 128 + signal.SIGINT)
+        assert "goes on" not in caplog.text
+        supervisor._replace()
+        assert len(children) == 2
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="Windows hands no socket on")
+    @pytest.mark.long("starts several processes")
+    def test_no_request_fails_when_the_settings_change(self, tmp_path, client):
+        file = tmp_path / "paceline.toml"
+        file.write_text('limits = { "gpt-5" = "100 requests/min" }')
+
+        def limit():
+            return client.get(f"{one.url}/status").json()["pools"]["openai/gpt-5"]["quotas"][0]["limit"]
+
+        with raw_server(ANSWER) as upstream:
+            one = Process("--config", file, "--watch", upstream=upstream.url, folder=tmp_path)
+            try:
+                until(lambda: answers(talk(one.url, post())) == [200])
+                assert limit() == 100
+                file.write_text('limits = { "gpt-5" = "many" }')
+                until(lambda: "those before hold: " in one.log())
+                file.write_text('limits = { "gpt-5" = "200 requests/min" }')
+                while "serves in the place of process" not in one.log():
+                    assert answers(talk(one.url, post())) == [200]
+                until(lambda: answers(talk(one.url, post())) == [200] and limit() == 200)
+                one.signal(signal.SIGTERM)
+                assert one.wait() == 0
+            finally:
+                one.stop()
+
+    def test_it_needs_a_file(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        for arguments in ((), ("--demo", "--config", os.devnull)):
+            done = CliRunner().invoke(app, ["serve", "--watch", "--port", "0", *arguments])
+            assert done.exit_code == 2
+            assert "--watch" in done.output

@@ -93,7 +93,7 @@ class TestInherit:
         ours, theirs = os.pipe()
         os.close(theirs)
         with pytest.raises(QuotaError, match="is no socket"):
-            inherit({BEFORE: f"{ours} {os.dup(ours)}"})
+            inherit({BEFORE: f"{ours} {os.dup(ours)} 0 0"})
 
     def test_the_service_manager_is_told(self, tmp_path, monkeypatch):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -120,7 +120,7 @@ class TestSuccession:
                 succession = Succession(listener)
                 succession.begin()
                 until(lambda: "succession" not in [thread.name for thread in threading.enumerate()])
-                succession._child.wait()
+                succession._successor.process.wait()
                 assert not listener.get_inheritable()
             return signals, caplog.text
 
@@ -135,7 +135,7 @@ class TestSuccession:
     def test_one_that_ends_before(self, succeed):
         signals, text = succeed("raise SystemExit(2)")
         assert signals == []
-        assert "this one goes on" in text
+        assert "the present one goes on" in text
 
     @pytest.mark.long("starts several processes")
     @pytest.mark.parametrize("workers", [1, 2])
@@ -169,7 +169,7 @@ class TestSuccession:
                 until(lambda: answers(talk(one.url, post())) == [200])
                 file.write_text('limits = { "gpt-5" = "many" }')
                 one.signal(signal.SIGHUP)
-                until(lambda: "this one goes on" in one.log())
+                until(lambda: "the present one goes on" in one.log())
                 assert "paceline.toml: limits: gpt-5: " in one.log()
                 assert (one.process.poll(), limit()) == (None, 100)
                 file.write_text('limits = { "gpt-5" = "200 requests/min" }')

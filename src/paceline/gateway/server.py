@@ -6,8 +6,10 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -401,6 +403,11 @@ def server_config(settings: Settings, make: Callable[[], Gateway] | None = None)
     return config
 
 
+def _ask_for_the_next(above: int) -> None:
+    if sys.platform != "win32":
+        os.kill(above, signal.SIGHUP)
+
+
 class _Workers(Multiprocess):
     """uvicorn's supervisor, which also starts its own successor, and says when all processes serve."""
 
@@ -429,9 +436,18 @@ class _Workers(Multiprocess):
             self._begun = None
 
 
-def serve(settings: Settings, listener: socket.socket, begun: Callable[[], None] = _nothing) -> None:
-    """Serve until a signal; then finish what is in flight. ``begun``: called when all processes serve."""
-    succeed = Succession(listener).begin
+def serve(
+    settings: Settings, listener: socket.socket, begun: Callable[[], None] = _nothing, above: int | None = None
+) -> None:
+    """Serve until a signal; then finish what is in flight.
+
+    Args:
+        settings: The settings.
+        listener: The socket.
+        begun: Called when all processes serve.
+        above: The process that starts the next ones; ``None``: this one does.
+    """
+    succeed = Succession(listener).begin if above is None else partial(_ask_for_the_next, above)
     if settings.workers == 1:
         config = server_config(settings, partial(settings.process, begun, succeed))
         uvicorn.Server(config).run(sockets=[listener])
