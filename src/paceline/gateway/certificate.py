@@ -71,5 +71,5 @@ class Certificate:
 
 
 def _refuse() -> str:
-    """The password of an encrypted key: there is nobody to ask."""
+    """The password of an encrypted key: a server has no terminal."""
     raise QuotaError(f"--tls-key: {WHAT}")

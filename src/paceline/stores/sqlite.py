@@ -136,7 +136,7 @@ class SQLiteStore:
             raise StoreError(f"{self.url}: the name of pool {pool!r} has half a character: rename it") from None
 
     def ping(self) -> None:
-        """See :func:`~paceline.shared.messages.ping`: the right to write, of which no use is made."""
+        """See :func:`~paceline.shared.messages.ping`: the right to write is taken and given back."""
         self._in_turn(self._ping)
 
     def _in_turn(self, step: Callable[[float], _T]) -> _T:
