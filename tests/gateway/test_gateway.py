@@ -600,6 +600,15 @@ def test_the_status_of_two_processes_as_one():
     assert merged([status(2, 10, 1.0, None)])["pools"]["jobs"]["waiting"] == 2
 
 
+def test_of_two_processes_the_one_without_its_store_tells_of_it():
+    def status(**store):
+        return {"pools": {"jobs": Limiter({"jobs": "5 requests/min"}).status()["pools"]["jobs"] | {"store": store}}}
+
+    new, joined, lost = status(state="new"), status(state="joined"), status(state="lost", reason="no answer")
+    assert merged([new, joined])["pools"]["jobs"]["store"] == {"state": "joined"}
+    assert merged([joined, lost, new])["pools"]["jobs"]["store"]["state"] == "lost"
+
+
 def test_a_joint_limit_holds_all_models_of_the_gateway(serve, emulator, client):
     given = {"limits": {"*": "6000 requests/min"}, "joint_limits": {"openai": "3 requests/min"}}
     gateway = serve(emulator.base_url, **given)

@@ -1,7 +1,7 @@
 """A status in the text format of Prometheus.
 
-The names of ``metrics`` in the status (``rpm_remaining``, ``rate_limit_429_count``, ...) are exported as they stand, with the
-prefix ``paceline_``; beside them are families with a label for each quota, lane and kind of refusal.
+The names of ``metrics`` in the status (``rpm_remaining``, ``rate_limit_429_count``, ...) are exported with the prefix
+``paceline_`` and the units of Prometheus; beside them are families with a label for each quota, lane and kind of refusal.
 """
 
 from __future__ import annotations
@@ -167,11 +167,13 @@ def _cache(pools: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def _stores(pools: Mapping[str, Any]) -> Iterator[Metric]:
-    about = "Whether the store of the pool answers."
+    """A pool that its store has never answered asks only while requests wait: it has no value, or a 0 would stay."""
+    about = "Whether the store of the pool answers, from its first answer on."
     up = GaugeMetricFamily("paceline_store_up", about, labels=["pool"])
     for name, pool in pools.items():
-        if (store := pool.get("store")) is not None:
-            up.add_metric([name], store["state"] == "joined")
+        state = pool.get("store", {"state": "new"})["state"]
+        if state != "new":
+            up.add_metric([name], state == "joined")
     yield up
 
 
@@ -191,6 +193,7 @@ def _flat(pools: Mapping[str, Any]) -> Iterator[Metric]:
                 continue
             family = CounterMetricFamily if name in _COUNTED else GaugeMetricFamily
             about = "See `metrics` in the status."
-            families.setdefault(name, family(f"paceline_{name}", about, labels=["pool"]))
+            exported = name.replace("_reset_s", "_reset_seconds")
+            families.setdefault(name, family(f"paceline_{exported}", about, labels=["pool"]))
             families[name].add_metric([pool_name], value)  # type: ignore[attr-defined]
     yield from families.values()
