@@ -140,4 +140,4 @@ def test_a_step_of_the_page_that_fails_is_one_that_is_missing(monkeypatch):
     until(lambda: recorder._samples == samples)
     before_s = time.time()
     until(lambda: recorder.document(before_s)["pools"])
-    recorder.close()
+    recorder.stop()

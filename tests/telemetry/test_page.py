@@ -5,6 +5,7 @@ import errno
 import json
 import logging
 import time
+import weakref
 from types import SimpleNamespace
 
 import httpx2
@@ -189,6 +190,17 @@ class TestHistory:
         ask(app, "/status")
         document = json.loads(ask(app, "/history", query=b"since=nonsense")[2])
         assert len(document["pools"]["openai/gpt-5"]["t"]) == 1
+
+    def test_it_goes_on_when_a_server_configures_logging(self, limiter, monkeypatch):
+        monkeypatch.setattr(history, "STEP_S", 0.001)
+        recorder = Recorder(limiter)
+        limiter.scheduler("openai/gpt-5")
+        logging.shutdown([weakref.ref(recorder)])  # as logging.config does
+        recorder.start()
+        end = time.monotonic() + 60
+        while len(recorder.document()["pools"]["openai/gpt-5"]["t"]) < 3:
+            assert time.monotonic() < end
+        recorder.stop()
 
     def test_events_are_what_is_logged(self, limiter):
         app = paceline.status_app(limiter)

@@ -98,11 +98,11 @@ class Recorder(logging.Handler):
                 self._thread = threading.Thread(target=self._run, name="paceline-history", daemon=True)
                 self._thread.start()
 
-    def close(self) -> None:
-        """End; what was recorded stays."""
+    def stop(self) -> None:
+        """End; what was recorded stays. A configuration of ``logging`` closes all handlers, and does not end this."""
         self._ended.set()
         logging.getLogger("paceline").removeHandler(self)
-        super().close()
+        self.close()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record of paceline's loggers; it has no keys and no prompts."""
