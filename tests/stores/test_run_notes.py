@@ -21,7 +21,7 @@ from paceline.batch.notes import Note, Reporter, read_runs, run_id
 from paceline.batch.progress import Meter, View
 from paceline.batch.requests import WHOLE, Shard
 from paceline.batch.summary import Tally
-from paceline.cli import status as command
+from paceline.cli import standing
 from paceline.cli.app import app
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
@@ -436,7 +436,7 @@ class TestWhere:
     def test_when_there_is_no_time_for_all_pools(self, redis_server, monkeypatch):
         use(redis_server.url)
         seconds = iter([0.0, 6.0])
-        monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+        monkeypatch.setattr(standing, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
         shown = status(redis_server.url)
         assert (shown.stdout.count("\n"), "took longer than 5 s" in shown.stderr) == (1, True)
 

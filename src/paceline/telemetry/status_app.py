@@ -66,7 +66,7 @@ def status_app(
             while kind != "lifespan.shutdown":
                 kind = (await receive())["type"]
                 await send({"type": f"{kind}.complete"})
-            recorder.close()
+            recorder.stop()
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close"})
 
