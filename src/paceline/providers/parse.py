@@ -284,6 +284,10 @@ def make_usage(input_tokens: int, output_tokens: int, cached_tokens: int, cache_
 
 
 _OUTCOMES: Final = ("failed", "canceled", "cancelled", "aborted")
+_MAY_TELL: Final = frozenset(
+    {"error", "response", "type", "__type", "header", "base_resp", "Response", "error_code", "errors", "code"}
+)
+"""Fields, beside ``choices``: an answer with an error has one of them, and it is not empty."""
 _FINE: Final = ("", "0", "200", "20000", "success", "ok", "none")
 """Codes of answers that are no errors, in the form in which an object has a code and a message in any case."""
 
@@ -299,6 +303,8 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
         payload = payload[0] if payload else None
     if not isinstance(payload, Mapping):
         return None
+    if not any(map(payload.get, _MAY_TELL.intersection(payload))):  # most answers
+        return _error_of_a_choice(payload)
     for holder in (payload, as_mapping(payload.get("response"))):
         error = holder.get("error")
         if isinstance(error, Mapping) and error:
@@ -308,10 +314,8 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
                 return None
             beside = {name: payload[name] for name in ("code", "type", "status") if name in payload}
             return {"message": ": ".join(filter(None, (error, as_text(payload.get("message")))))} | beside
-    choices = payload.get("choices")
-    for choice in choices if isinstance(choices, list) else []:
-        if error := as_mapping(as_mapping(choice).get("error")):
-            return error
+    if error := _error_of_a_choice(payload):
+        return error
     if payload.get("type") == "error" or as_text(payload.get("__type")):
         return payload
     header = as_mapping(payload.get("header"))
@@ -331,6 +335,14 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
     answers = any(payload.get(name) for name in ("data", "result", "results", "choices", "output", "content"))
     if said is not None and as_text(payload.get("code")).lower() not in _FINE and not answers:
         return {**payload, "message": said}
+    return None
+
+
+def _error_of_a_choice(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    choices = payload.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if error := as_mapping(as_mapping(choice).get("error")):
+            return error
     return None
 
 
