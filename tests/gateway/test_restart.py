@@ -43,7 +43,7 @@ class TestLife:
         running = serve(emulator.base_url)
         first = client.post(running.url + CHAT, json=chat())
         assert "connection" not in first.headers
-        running.gateway.change(Event.ASKED)
+        running.gateway.life.change(Event.ASKED)
         assert client.get(running.url + "/readyz").json() == {"status": "leaving"}
         assert client.get(running.url + "/healthz").status_code == 200
         last = client.post(running.url + CHAT, json=chat())

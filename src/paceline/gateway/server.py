@@ -26,9 +26,11 @@ from paceline.config import Config
 from paceline.core.hints import why_missing
 from paceline.core.results import QuotaError
 from paceline.gateway.access import AccessLog
-from paceline.gateway.app import CONNECTION, Gateway, names_of
+from paceline.gateway.admission import Admission, names_of
+from paceline.gateway.app import Gateway
 from paceline.gateway.client import HttpClient
 from paceline.gateway.handover import BACKLOG, Succession
+from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.keys import Keys
 from paceline.gateway.signals import SUCCEED, heed
 from paceline.gateway.upstreams import Upstreams
@@ -132,21 +134,19 @@ class Settings:
             limiter,
             self._upstreams(environ),
             partial(HttpClient, self.config.timeout_s, ssl.create_default_context()),
-            keys=Keys(self.keys),
+            admission=Admission(Keys(self.keys), open_to_all=is_loopback(self.host), hosts=names_of(self.host)),
             folder=self.folder,
             store=StoreWatch(limiter.pacer.pools.worker, self.config.on_store_failure),
             begun=begun,
             access=None if self.access_log is None else AccessLog(self.access_log),
             takes_over=self.takes_over,
-            open_to_all=is_loopback(self.host),
-            hosts=names_of(self.host),
             tells_quotas=self.tells_quotas,
         )
 
     def process(self, begun: Callable[[], None] = _nothing, succeed: Callable[[], None] = _nothing) -> Gateway:
         """A gateway for a process that does nothing else; ``succeed``: starts the next process in its place."""
         gateway = self.gateway(begun=begun)
-        heed(gateway, self.drain_s, dict.fromkeys(SUCCEED, succeed))
+        heed(gateway.life, self.drain_s, dict.fromkeys(SUCCEED, succeed))
         gc.freeze()  # what is imported stays
         gc.set_threshold(*GC_THRESHOLD)
         return gateway
@@ -245,7 +245,7 @@ class _Protocol(HttpToolsProtocol):
         self.headers = []  # for the trailers, which are dropped
         # An upgrade to another protocol is declined, and the parser reads no other request then. The next request of this
         # client goes to another process, if this one is leaving.
-        if self.parser.should_upgrade() or not self.app_state[CONNECTION].state.ready:
+        if self.parser.should_upgrade() or not self.app_state[CONNECTION].life.state.ready:
             self.cycle.keep_alive = False
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
@@ -312,7 +312,7 @@ class _Protocol(HttpToolsProtocol):
 
     @property
     def answering(self) -> bool:
-        """See :class:`~paceline.gateway.app.Connection`."""
+        """See :class:`~paceline.gateway.incoming.Connection`."""
         return self._present is not None and self._present.response_started
 
     def abort(self) -> None:
