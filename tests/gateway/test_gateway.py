@@ -585,7 +585,13 @@ def test_the_status_of_two_processes_as_one():
     def status(waits, granted, mean, binds):
         limiter = Limiter({"jobs": "5 requests/min"})
         pool = limiter.status()["pools"]["jobs"]
-        pool |= {"waiting": waits, "lanes": {"a": waits}, "lanes_waited_s": {"a": mean}, "binds": binds, "counts": {"granted": granted}}
+        pool |= {
+            "waiting": waits,
+            "lanes": {"a": waits},
+            "lanes_waited_s": {"a": mean},
+            "binds": binds,
+            "counts": {"granted": granted},
+        }
         pool |= {"wait_s": {"mean": mean, "longest": 2 * mean}}
         pool |= {"waits": {"a": {"counts": [granted, 1], "sum_s": mean}}}
         row = {"provider": "openai", "host": "h", "kind": "k", "count": waits, "remedy": "r"}

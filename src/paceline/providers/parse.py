@@ -288,10 +288,6 @@ def make_usage(input_tokens: int, output_tokens: int, cached_tokens: int, cache_
 
 
 _OUTCOMES: Final = ("failed", "canceled", "cancelled", "aborted")
-_MAY_TELL: Final = frozenset(
-    {"error", "response", "type", "__type", "header", "base_resp", "Response", "error_code", "errors", "code"}
-)
-"""Fields, beside ``choices``: an answer with an error has one of them, and it is not empty."""
 _FINE: Final = ("", "0", "200", "20000", "success", "ok", "none")
 """Codes of answers that are no errors, in the form in which an object has a code and a message in any case."""
 
