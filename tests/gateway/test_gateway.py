@@ -395,7 +395,7 @@ class TestKeys:
         keys.add("alice", limits=limits)
         started = []
 
-        def serve(settings, listener, begun):
+        def serve(settings, listener, *_):
             started.append(settings)
             listener.close()
 

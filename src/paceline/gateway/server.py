@@ -38,7 +38,9 @@ from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.keys import Keys
 from paceline.gateway.signals import SUCCEED, heed
 from paceline.gateway.upstreams import Upstreams
+from paceline.gateway.usage import NO_KEY
 from paceline.limiter.limiter import Limiter
+from paceline.limiter.tally import Tally
 from paceline.limiter.watch import StoreWatch
 from paceline.pacing.events import Event
 from paceline.pacing.lack import raise_files
@@ -101,6 +103,7 @@ class Settings:
         drain_s: How long after SIGTERM the listener stays open, while ``/readyz`` answers 503 already.
         stop_s: How long requests may go on after that.
         takes_over: Whether the process before serves until this one has reached its store.
+        tallies: Whether it is counted what each client key uses.
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
     """
 
@@ -118,6 +121,7 @@ class Settings:
     stop_s: float = 30.0
     takes_over: bool = False
     otel: bool = False
+    tallies: bool = True
     tells_quotas: bool = True
 
     def gateway(
@@ -136,15 +140,17 @@ class Settings:
         limiter = self._limiter(events)
         if self.otel:
             _otel().watch(limiter)
+        admission = Admission(Keys(self.keys), open_to_all=is_loopback(self.host), hosts=names_of(self.host))
         return Gateway(
             limiter,
             self._upstreams(environ),
             partial(HttpClient, self.config.timeout_s, ssl.create_default_context()),
-            admission=Admission(Keys(self.keys), open_to_all=is_loopback(self.host), hosts=names_of(self.host)),
+            admission=admission,
             folder=self.folder,
             store=StoreWatch(limiter.pacer.pools.worker, self.config.on_store_failure),
             begun=begun,
             access=None if self.access_log is None else AccessLog(self.access_log),
+            tally=Tally(limiter, lambda lane: lane if admission.needs_key else NO_KEY) if self.tallies else None,
             takes_over=self.takes_over,
             tells_quotas=self.tells_quotas,
         )
