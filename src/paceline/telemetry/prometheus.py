@@ -80,11 +80,12 @@ class _Collector:
                     gauge.add_metric([name], value)
             yield gauge
         yield from _quotas(pools)
-        yield from _counts(pools)
-        yield from _waits(pools)
-        yield from _cache(pools)
         yield from _stores(pools)
-        yield from _flat(pools)
+        local = {name: pool for name, pool in pools.items() if "counts" in pool}  # a store does not know these
+        yield from _counts(local)
+        yield from _waits(local)
+        yield from _cache(local)
+        yield from _flat(local)
         unpaced = CounterMetricFamily(
             "paceline_unpaced", "Requests to providers that no limiter has paced.", labels=["provider", "host", "kind"]
         )
@@ -171,7 +172,7 @@ def _stores(pools: Mapping[str, Any]) -> Iterator[Metric]:
     up = GaugeMetricFamily("paceline_store_up", about, labels=["pool"])
     for name, pool in pools.items():
         if (store := pool.get("store")) is not None:
-            up.add_metric([name], store["state"] == "joined")
+            up.add_metric([name], store["state"] in ("joined", "read"))
     yield up
 
 
