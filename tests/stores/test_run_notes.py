@@ -435,7 +435,7 @@ class TestWhere:
 
     def test_when_there_is_no_time_for_all_pools(self, redis_server, monkeypatch):
         use(redis_server.url)
-        seconds = iter([0.0, 6.0])
+        seconds = iter([0.0, 0.0, 0.0, 6.0])
         monkeypatch.setattr(standing, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
         shown = status(redis_server.url)
         assert (shown.stdout.count("\n"), "took longer than 5 s" in shown.stderr) == (1, True)

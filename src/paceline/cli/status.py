@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from typing import Any, Final
 
 import click
@@ -14,7 +16,7 @@ from paceline.batch.notes import FINISHED, RUNNING
 from paceline.batch.reach import reason
 from paceline.batch.summary import in_time
 from paceline.cli.options import KEY, print_table
-from paceline.cli.standing import ReadError, read_store
+from paceline.cli.standing import Reader, ReadError, View, read_store
 
 BYTES_MAX: Final = 64 * 2**20
 """A status page of ten thousand pools has a tenth of this."""
@@ -24,6 +26,9 @@ SHARDS_SHOWN: Final = 5
 """The rows of runs, and the numbers of shards in one of them."""
 
 UNREACHED = 1
+PAGE: Final = 8000
+"""The port of the page."""
+
 EPILOG = "Exit codes: 0 shown, 1 nothing could be read there, 2 a wrong option."
 
 
@@ -31,9 +36,19 @@ EPILOG = "Exit codes: 0 shown, 1 nothing could be read there, 2 a wrong option."
 @click.argument("url", required=False)
 @KEY
 @click.option("--store", metavar="URL", help="Read this store instead, e.g. sqlite:quotas.db or redis://HOST.")
+@click.option(
+    "--page",
+    is_flag=False,
+    flag_value=PAGE,
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help=f"Serve what is in the store as a live page, at this port of this machine ({PAGE}), until Ctrl-C.",
+)
 @click.option("--timeout", "timeout_s", default=5.0, type=click.FloatRange(0.1, 600), help="Seconds, in all.")
 @click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output, with each shard of a run.")
-def command(url: str | None, key: str | None, store: str | None, timeout_s: float, *, as_json: bool) -> None:
+def command(
+    url: str | None, key: str | None, store: str | None, page: int | None, timeout_s: float, *, as_json: bool
+) -> None:
     """Show the pools of the program whose status page (paceline.status_app) is at URL: what is left, how many requests
     wait, and which limit binds.
 
@@ -42,6 +57,11 @@ def command(url: str | None, key: str | None, store: str | None, timeout_s: floa
     """  # noqa: D205  (click prints this as it stands)
     if url is not None and store is not None:
         raise click.UsageError("give a URL or --store, not both")
+    if page is not None:
+        if url is not None or as_json:
+            raise click.UsageError("--page shows a store: give no URL, which has a page of its own, and no --json")
+        _serve(store, timeout_s, page)
+        return
     try:
         status, problems = (_fetch(url, key, timeout_s), []) if url is not None else read_store(store, timeout_s)
     except ReadError as error:
@@ -53,6 +73,29 @@ def command(url: str | None, key: str | None, store: str | None, timeout_s: floa
         _print(status)
     for problem in problems:
         click.echo(f"paceline status: {plain(problem)}", err=True)
+
+
+def _serve(store: str | None, timeout_s: float, port: int) -> None:
+    """Serve the page over a store until the user ends it."""
+    from paceline.telemetry.server import StatusServer
+
+    with closing(Reader(store, timeout_s)) as reader:
+        view = View(reader)
+        try:
+            view.status()
+            server = StatusServer(view, "127.0.0.1", port, None)
+        except ReadError as error:
+            click.echo(f"paceline status: {error}", err=True)
+            raise SystemExit(UNREACHED) from None
+        except ImportError as error:
+            raise click.UsageError(f"--page: {error}") from None
+        except OSError as error:
+            raise click.UsageError(f"--page {port}: the port cannot be used: {error.strerror}") from None
+        click.echo(f"paceline status: page at {server.url} (Ctrl-C ends it)", err=True)
+        with suppress(KeyboardInterrupt):
+            while True:
+                time.sleep(1.0)
+        server.close()
 
 
 def _print(status: Mapping[str, Any]) -> None:
@@ -152,6 +195,8 @@ def _state(pool: Mapping[str, Any]) -> str:
         parts.append(f"store lost: {store.get('mode')}")
     elif store:
         parts.append(f"processes: {store.get('peers')}")
+        if silent := (pool.get("processes") or {}).get("silent"):
+            parts.append(f"silent: {silent}")
     if pool.get("binds") and not pool.get("cool_down_s"):
         parts.append(f"limited by {pool['binds']}")
     return ", ".join(parts) or "-"

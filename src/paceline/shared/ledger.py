@@ -52,7 +52,7 @@ from paceline.shared.messages import (
     Standing,
 )
 from paceline.shared.meters import Sharing, carry, of
-from paceline.shared.peers import BILLION, LEASE_US, Peer, Peers
+from paceline.shared.peers import BILLION, LEASE_US, Peer, Peers, Seen
 
 GRACE_NS = 2 * NS
 """How much later than announced a process may ask again and keep its place."""
@@ -142,6 +142,10 @@ class SharedLedger:
         self._peers.part(message.who, peer, now_us)
         reply.standings = self._standings(now_ns, index, message.versions)
         return reply
+
+    def processes(self, now_ns: int) -> list[Seen]:
+        """The processes that share the ledger, as of ``now_ns``."""
+        return self._peers.seen((now_ns - self._set_ns) // 1_000)
 
     def clock_was_set(self, by_ns: int) -> None:
         """Take note that the store's clock was set, by so many nanoseconds, since the last message."""

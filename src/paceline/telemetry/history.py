@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from paceline.core.quota import Rule
+from paceline.core.quota import REQUESTS, Rule
+from paceline.core.results import StoreError
 
 if TYPE_CHECKING:
     from paceline.core.pool import Pool
@@ -94,7 +95,7 @@ class Recorder(logging.Handler):
         with self._guard:
             if self._thread is None:
                 logging.getLogger("paceline").addHandler(self)
-                self.sample()
+                self._try_sample()
                 self._thread = threading.Thread(target=self._run, name="paceline-history", daemon=True)
                 self._thread.start()
 
@@ -111,10 +112,15 @@ class Recorder(logging.Handler):
 
     def _run(self) -> None:
         while not self._ended.wait(STEP_S):
-            try:
-                self.sample()
-            except Exception:  # a step is missing, and the next one is not
-                log.exception("no sample for the page")
+            self._try_sample()
+
+    def _try_sample(self) -> None:
+        try:
+            self.sample()
+        except StoreError:  # of a page over a store: its status says so
+            pass
+        except Exception:  # a step is missing, and the next one is not
+            log.exception("no sample for the page")
 
     def sample(self) -> None:
         """Take a sample of every pool."""
@@ -185,8 +191,11 @@ def _of_status(pool: Mapping[str, Any]) -> State:
         for quota in quotas
         if "spent" in quota and _has_speed(quota.get("rule"), quota.get("period_s", 0.0))
     }
-    requests = pool.get("waiting", 0), pool.get("in_flight", 0)
-    return State(*requests, counts.get("granted", 0), _refused(counts), left, spent)
+    waiting, refused = pool.get("waiting", 0), _refused(counts)
+    if "processes" in pool:  # of a store, which knows both in another form
+        waiting = pool["processes"]["waiting"]
+        refused = round(max((quota["refused"] for quota in quotas if quota["unit"] == REQUESTS), default=0))
+    return State(waiting, pool.get("in_flight", 0), counts.get("granted", 0), refused, left, spent)
 
 
 def _has_speed(rule: str | None, period_s: float) -> bool:

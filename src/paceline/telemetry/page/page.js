@@ -85,7 +85,7 @@ function state(name, pool) {
   if (pool.store?.state === "lost") return as(4, "halted", "store lost", `without its store: ${waiting}`);
   if (pool.binds === "no answer") return as(4, "halted", "no answers", `without answers, one request goes at a time: ${waiting}`);
   if (waits(pool)) {
-    const quota = (pool.quotas ?? []).find((one) => one.quota === pool.binds);
+    const quota = (pool.quotas ?? []).find((one) => one.quota === pool.binds) ?? (pool.processes && scarcest(pool)); // a store does not know what binds
     const limit = quota && (isSlots(quota) ? `${amount(quota.limit)} in flight` : quota.quota);
     return as(3, "limited", "at its limit", `${limit ? `at its limit of ${limit}` : pool.binds === "store" ? "asking its store" : "sending"}: ${waiting}${last}`);
   }
@@ -95,6 +95,7 @@ function state(name, pool) {
   return as(0, "idle", "not in use", "not in use: nothing waits");
 }
 
+const scarcest = (pool) => [...(pool.quotas ?? [])].sort((a, b) => used(b) - used(a))[0];
 const isSlots = (quota) => quota.rule === "slots" || quota.unit === "concurrency";
 
 // Small changes of the document.
@@ -291,7 +292,7 @@ function fill(name, pool, now) {
   table(lanes, waiting, ([lane, count]) => [lane, number(count), waited[lane] === undefined ? "" : duration(waited[lane])],
     others.length && [plural(others.length, "other", "others"), number(others.reduce((sum, [, count]) => sum + count, 0)), duration(Math.max(...others.map(([lane]) => waited[lane] ?? 0)))]);
   const peers = pool.processes?.each ?? [], more = (pool.processes?.count ?? 0) - Math.min(peers.length, LANES);
-  table(processes, peers, (one) => [one.name, `${one.state}, ${ago(one.seen_ago_s)}`, percent(one.part)], more > 0 && [plural(more, "other", "others"), "", ""]);
+  table(processes, peers, (one) => [one.name, `${one.state === "alive" && one.waits ? "waits" : one.state === "idle" ? "idle or ended" : one.state}, ${ago(one.seen_ago_s)}`, percent(one.part)], more > 0 && [plural(more, "other", "others"), "", ""]);
   show(cache, Boolean(pool.cache));
   if (pool.cache) set(cache, cacheText(pool.cache));
   const found = Object.entries(pool.counts ?? {}).filter(([what]) => what.startsWith("refused_"));
@@ -352,7 +353,7 @@ function headline(list) {
   set(node, text);
   document.title = now.rank >= 3 ? `${now.badge}: ${name} - paceline` : "paceline";
   const held = list.filter(([, , one]) => one.rank >= 3).length;
-  set(at("summary"), `${plural(list.length, "pool", "pools")}, ${number(held)} at a limit or halted`);
+  set(at("summary"), [`${plural(list.length, "pool", "pools")}, ${number(held)} at a limit or halted`, ...(status.problems ?? [])].join(". "));
 }
 
 // The four questions of a glance, each with its answer and a note.
