@@ -88,7 +88,7 @@ def test_a_command_of_an_example(line):
             script = (ROOT / args[0]).read_text("utf-8")
             assert [arg for arg in args if arg.startswith("--") and f'"{arg}"' not in script] == []
         else:
-            assert command in {".", "claude", "export", "grep", "python", "python3", "wait"}
+            assert command in {".", "claude", "curl", "export", "grep", "python", "python3", "wait"}
 
 
 NOT_RUN = {
