@@ -212,7 +212,7 @@ ABSOLUTE = re.compile(r'(?<=[=(:]")/(?=[\w."])')
 
 
 def publish(built: Path, site: Path) -> None:
-    """Put a built site in the folder of this version, beside those of others, and write the list of the versions."""
+    """Put a built site in the folder of this version, beside other versions, and write the list of the versions."""
     folder = site / paceline.__version__
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(built, folder)
