@@ -269,12 +269,21 @@ class TestMetrics:
         assert sum(1 for name, *_ in samples if name == "paceline_lane_wait_seconds_count") == 101
 
     def test_of_a_store_it_says_whether_it_answers(self, tmp_path):
-        limiter = paceline.Limiter({"jobs": "60 requests/min"}, store=f"sqlite:{tmp_path}/q.db")
+        limits = {"jobs": "60 requests/min", "unused": "60 requests/min"}
+        limiter = paceline.Limiter(limits, store=f"sqlite:{tmp_path}/q.db")
         limiter.acquire("jobs").wait().settle()
         found = self.families(limiter)
         limiter.close()
         assert [(one.labels, one.value) for one in found["paceline_store_up"].samples] == [({"pool": "jobs"}, 1)]
         assert found["paceline_build_info"].samples[0].labels["version"] == paceline.__version__
+
+    def test_of_a_store_that_has_never_answered_a_pool_says_nothing(self, tmp_path):
+        limiter = paceline.Limiter({"jobs": "60 requests/min"}, store=f"sqlite:{tmp_path}")  # a folder
+        with pytest.raises(paceline.StoreError):
+            limiter.acquire("jobs").wait()
+        found = self.families(limiter)
+        limiter.close()
+        assert found["paceline_store_up"].samples == []
 
     def test_lanes_are_bounded(self, limiter):
         async def main(clock):

@@ -259,4 +259,9 @@ def _processes(seen: Iterable[Seen]) -> dict[str, Any]:
         }
         for one in found[:PROCESSES_SHOWN]
     ]
-    return {"count": len(found), **counts, "waiting": sum(one.waits and one.state == "alive" for one in found), "each": each}
+    return {
+        "count": len(found),
+        **counts,
+        "waiting": sum(one.waits and one.state == "alive" for one in found),
+        "each": each,
+    }

@@ -62,7 +62,7 @@ WAIT_MAX_NS = 86_400 * NS
 
 
 @dataclass(slots=True)
-class Account:
+class SharedAccount:
     """A quota: its configuration, its meter, and what :class:`Standing` and :class:`LearnedState` report beside it.
 
     Attributes:
@@ -93,7 +93,7 @@ class SharedLedger:
     """The shared ledger of one pool. Not thread-safe; time is an argument."""
 
     def __init__(self) -> None:
-        self._accounts: list[Account] = []
+        self._accounts: list[SharedAccount] = []
         self._index: dict[str, int] = {}  # of the accounts, by key
         self._peers = Peers()
         self._pause: Pause[str] = Pause()  # the probe is the process that sends it
@@ -167,7 +167,7 @@ class SharedLedger:
             i = self._index.get(key, len(self._accounts))
             index.append(i)
             if i == len(self._accounts):
-                fresh = Account(key, new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle), quota)
+                fresh = SharedAccount(key, new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle), quota)
                 fresh.sharing.recall(fresh.meter, now_ns, message.recalled[n] if n < len(message.recalled) else 0.0)
                 self._accounts.append(fresh)
                 self._index[key] = i
@@ -217,7 +217,7 @@ class SharedLedger:
         elif news.probe:
             self._pause.unsent(now_ns, message.who)
 
-    def _learn(self, now_ns: int, account: Account, change: Change) -> None:
+    def _learn(self, now_ns: int, account: SharedAccount, change: Change) -> None:
         m = account.meter
         account.version += 1
         account.epoch += change.what == What.EPOCH
@@ -343,7 +343,7 @@ class SharedLedger:
             of(m).load(m, a["meter"])
             numbers = (a["version"], a["epoch"], a["shifted"], a["charged"], a["spent"], a["refused"])
             ledger._index[a["key"]] = len(ledger._accounts)
-            ledger._accounts.append(Account(a["key"], m, _quota(a["given"]), *numbers))
+            ledger._accounts.append(SharedAccount(a["key"], m, _quota(a["given"]), *numbers))
         ledger._peers = Peers.load(state["peers"])
         ledger._pause = Pause(state["not_before"], closed=state["probe_next"], probe=state["probe"])
         ledger._set_ns = state["set"]
