@@ -60,10 +60,10 @@ $(DOCS)/.ready: pyproject.toml constraints.txt
 	$(DOCS)/bin/python $(PIP) --editable ".[cli]" --group docs
 	touch $@
 
-docs: $(DOCS)/.ready  ## the documentation as a site, in site/; a warning is an error
+docs: $(DOCS)/.ready  ## the documentation as a site, in site/VERSION; a warning is an error
 	$(DOCS)/bin/python docs/site/build.py build/docs
 	$(DOCS)/bin/zensical build --strict --clean --config-file mkdocs.yml
-	$(DOCS)/bin/python docs/site/build.py --finish site
+	$(DOCS)/bin/python docs/site/build.py --finish build/site site
 
 package:  ## what is published, in dist/, checked; RELEASE=v0.1.0 also that it can be published as that. And its dependencies as an SBOM
 	$(PYTHON) -m venv --clear $(PACKAGE)

@@ -207,6 +207,29 @@ def check(site: Path) -> None:
         raise SystemExit("loaded from another host:\n" + "\n".join(found))
 
 
+ABSOLUTE = re.compile(r'(?<=[=(:]")/(?=[\w."])')
+"""Where the page of a missing address, which any address can have, names the start of the site."""
+
+
+def publish(built: Path, site: Path) -> None:
+    """Put a built site in the folder of this version, beside other versions, and write the list of the versions."""
+    folder = site / paceline.__version__
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(built, folder)
+    found = [path.parent.name for path in site.glob("*/index.html") if re.fullmatch(r"\d+(\.\d+)+", path.parent.name)]
+    versions = sorted(found, key=lambda name: [*map(int, name.split("."))], reverse=True)
+    script = (ROOT / "docs" / "site" / "versions.js").read_text("utf-8")
+    (site / "versions.js").write_text(f"const VERSIONS = {json.dumps(versions)};\n{script}", "utf-8")
+    start = f"{versions[0]}/index.html"
+    (site / "index.html").write_text(
+        f'<!doctype html><html lang="en"><title>paceline</title><meta http-equiv="refresh" content="0; url={start}">'
+        f'<a href="{start}">paceline {versions[0]}</a></html>\n',
+        "utf-8",
+    )
+    missing = (site / versions[0] / "404.html").read_text("utf-8")
+    (site / "404.html").write_text(ABSOLUTE.sub(f"/{versions[0]}/", missing), "utf-8")
+
+
 def finish(site: Path) -> None:
     """Let the search of a built site do without words that no page has, and check the site."""
     (worker,) = site.glob("assets/javascripts/workers/search.*.js")
@@ -217,4 +240,8 @@ def finish(site: Path) -> None:
 
 
 if __name__ == "__main__":
-    finish(Path(sys.argv[2])) if sys.argv[1] == "--finish" else main(Path(sys.argv[1]).resolve())
+    if sys.argv[1] == "--finish":
+        finish(Path(sys.argv[2]))
+        publish(Path(sys.argv[2]), Path(sys.argv[3]))
+    else:
+        main(Path(sys.argv[1]).resolve())

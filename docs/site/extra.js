@@ -12,6 +12,6 @@ function mark() {
   for (const buttons of article.querySelectorAll("nav.md-code__nav")) buttons.setAttribute("role", "none");
 }
 if (article) {
-  new ResizeObserver(mark).observe(article);
+  new ResizeObserver(() => setTimeout(mark, 100)).observe(article); // the theme sets margins of code at its own time
   new MutationObserver(mark).observe(article, { childList: true, subtree: true }); // the theme wraps tables and adds buttons
 }

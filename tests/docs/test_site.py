@@ -85,6 +85,26 @@ def test_a_built_site_gets_its_search_once(tmp_path):
         assert worker.read_text("utf-8").count("self.onmessage = (message)") == 1
 
 
+def test_each_version_has_its_folder_and_all_are_listed(tmp_path, monkeypatch):
+    built, site = tmp_path / "built", tmp_path / "site"
+    built.mkdir()
+    missing = (
+        '<a href="/index.html"><script src="/../versions.js"></script>{"base":"/","x":"a/b"} new URL("/",location)'
+    )
+    (built / "404.html").write_text(missing)
+    for version in ("0.9.0", "0.10.0", "0.2.0", "0.9.0"):
+        monkeypatch.setattr(build.paceline, "__version__", version)
+        (built / "index.html").write_text(f"pages of {version}")
+        build.publish(built, site)
+    assert (site / "versions.js").read_text().startswith('const VERSIONS = ["0.10.0", "0.9.0", "0.2.0"];\n//')
+    assert (site / "0.2.0" / "index.html").read_text() == "pages of 0.2.0"
+    assert 'url=0.10.0/index.html"' in (site / "index.html").read_text()
+    assert (site / "404.html").read_text() == (
+        '<a href="/0.10.0/index.html"><script src="/0.10.0/../versions.js"></script>'
+        '{"base":"/0.10.0/","x":"a/b"} new URL("/0.10.0/",location)'
+    )
+
+
 def test_a_page_that_loads_from_another_host_is_found(tmp_path):
     page = tmp_path / "page.html"
     page.write_text('<script src="app.js"></script><a href="https://example.org">x</a>')

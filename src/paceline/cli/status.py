@@ -41,7 +41,7 @@ EPILOG = "Exit codes: 0 shown, 1 nothing could be read there, 2 a wrong option."
     is_flag=False,
     flag_value=PAGE,
     type=click.IntRange(0, 65_535),
-    metavar="PORT",
+    metavar="[PORT]",
     help=f"Serve what is in the store as a live page, at this port of this machine ({PAGE}), until Ctrl-C.",
 )
 @click.option("--timeout", "timeout_s", default=5.0, type=click.FloatRange(0.1, 600), help="Seconds, in all.")

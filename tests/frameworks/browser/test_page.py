@@ -3,13 +3,19 @@
 import shutil
 import threading
 import time
+from contextlib import closing
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
 import paceline
+from paceline.cli.standing import Reader, View
 from paceline.core.queue import LaneSpec, Waiter
+from paceline.core.quota import NS, parse_quotas
+from paceline.shared.messages import Message
+from paceline.stores import open_store
+from paceline.telemetry.server import StatusServer
 
 ODD = "<img src=x onerror=alert(1)>"
 
@@ -86,7 +92,7 @@ def test_one_glance(show):
     assert first.locator(".quota.binds .name").inner_text() == "5 requests/min"
     assert first.locator(".lanes tr").count() == 1 + 6 + 1
     assert "3 others" in first.locator(".lanes").inner_text()
-    assert "from your configuration, seen in OpenAI's headers" in first.locator(".about").first.inner_text()
+    assert first.locator(".sources").inner_text().startswith("Limits from your configuration, seen in OpenAI's headers")
     until(page, "document.querySelector('.quota.binds .used').textContent.endsWith(' of 5 a minute')")
     assert first.locator("figcaption").first.inner_text().startswith("Speed")
     answers = page.locator("#answers > div").all_inner_texts()
@@ -201,6 +207,42 @@ def test_a_server_that_goes_away_and_comes_back(show):
         until(page, "document.getElementById('connection').textContent === ''")
     finally:
         again.close()
+
+
+def test_the_page_of_a_fleet(browser, tmp_path):
+    file = tmp_path / "q.db"
+    quotas = parse_quotas("5 requests/min")
+    with closing(open_store(f"sqlite:{file}")) as store:
+        for who, fields in {
+            "host:1:a": {"wants": [[5.0]]},
+            f"{ODD}:2:b": {"wants": [[1.0]], "place_ns": 100 * NS},
+        }.items():
+            store.exchange("openai/gpt-5", Message(who, 1, quotas, [-1], headroom_s=0.0, **fields))
+    with closing(Reader(f"sqlite:{file}", 5.0)) as reader:
+        server = StatusServer(View(reader), "127.0.0.1", 0, None)
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        try:
+            page = context.new_page()
+            page.goto(server.url)
+            page.wait_for_selector("article.limited")
+            assert page.inner_text("#headline") == "openai/gpt-5 is at its limit of 5 requests/min: 1 process waits"
+            names = page.locator(".processes tbody tr td:first-child").all_inner_texts()
+            assert names == [f"{ODD}:2", "host:1"]
+            answers = [one.splitlines()[:2] for one in page.locator("#answers > div").all_inner_texts()]
+            assert answers[1:] == [
+                ["Refused by providers", "0"],
+                ["Processes that wait", "1"],
+                ["Processes alive", "2"],
+            ]
+            assert Axe().run(page).violations_count == 0
+            kept = file.read_bytes()
+            file.write_bytes(b"another file")
+            until(page, "document.getElementById('connection').textContent.startsWith('sqlite:')")
+            file.write_bytes(kept)
+            until(page, "document.getElementById('connection').textContent === ''")
+        finally:
+            context.close()
+            server.close()
 
 
 def test_it_asks_for_the_key(show):

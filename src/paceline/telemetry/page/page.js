@@ -182,7 +182,7 @@ function card(name) {
     found = at("pool-template").content.firstElementChild.cloneNode(true);
     found.name = name;
     set(found.querySelector("h3"), name);
-    found.parts = [".badge", ".why", ".quotas", "dl", ".lanes", ".processes", ".cache", ".refusals"].map((part) => found.querySelector(part));
+    found.parts = [".badge", ".why", ".quotas", ".sources", "dl", ".lanes", ".processes", ".cache", ".refusals"].map((part) => found.querySelector(part));
     cards.set(name, found);
     watcher.observe(found);
   }
@@ -217,7 +217,7 @@ function numbers(name, quota) {
     : quota.reset_s >= 0.5 ? `${left} now, full again after ${duration(quota.reset_s)} without requests`
     : quota.remaining / quota.limit >= 0.995 ? "all left" : left;
   const fast = speed > 1.03 ? "above the limit for a moment: some was saved up" : "";
-  return { share, text, about: [fast, back, source(quota, name), ...learned(quota)].filter(Boolean).join(" · ") };
+  return { share, text, about: [fast, back, ...learned(quota)].filter(Boolean).join(" · ") };
 }
 
 function when(at) {
@@ -226,8 +226,16 @@ function when(at) {
   return `${day}${date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" })}`;
 }
 
-function fillQuotas(node, name, pool) {
-  const quotas = pool.quotas ?? [];
+// Of quotas from one source, what headers have stated last; null for several sources, which are told one by one.
+function commonSource(quotas) {
+  if (quotas.some((quota) => quota.source !== quotas[0].source)) return null;
+  return [...quotas].sort((a, b) => (a.stated_ago_s ?? Infinity) - (b.stated_ago_s ?? Infinity))[0];
+}
+
+function fillQuotas(node, sources, name, pool) {
+  const quotas = pool.quotas ?? [], common = commonSource(quotas), from = common ? source(common, name) : "";
+  show(sources, from !== "");
+  set(sources, `${quotas.length > 1 ? "Limits" : "The limit is"} ${from}`);
   while (node.children.length > quotas.length) node.lastElementChild.remove();
   quotas.forEach((quota, i) => {
     if (!node.children[i]) {
@@ -248,7 +256,7 @@ function fillQuotas(node, name, pool) {
       meter.firstElementChild.style.width = `${shown}%`;
     }
     label(meter, `used of ${quota.quota}`);
-    set(below, about);
+    set(below, [about, common ? "" : source(quota, name)].filter(Boolean).join(" · "));
   });
 }
 
@@ -275,10 +283,10 @@ function table(node, list, cells, rest) {
 function fill(name, pool, now) {
   const node = card(name);
   if (node.className !== now.kind) node.className = now.kind;
-  const [badge, why, quotas, list, lanes, processes, cache, refusals] = node.parts;
+  const [badge, why, quotas, sources, list, lanes, processes, cache, refusals] = node.parts;
   set(badge, now.badge);
   set(why, now.text.charAt(0).toUpperCase() + now.text.slice(1));
-  fillQuotas(quotas, name, pool);
+  fillQuotas(quotas, sources, name, pool);
   const pairs = [];
   if (pool.waiting !== undefined) pairs.push(["Waiting", number(pool.waiting)], ["In flight", number(pool.in_flight ?? 0)]);
   if (pool.counts) pairs.push(["Sent so far", brief(pool.counts.granted ?? 0)]);
