@@ -1,6 +1,7 @@
 """Fleets of agents before a provider that caches prompts, and a model of the queue."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from tests.simulation.agents import ORDERS, WIDE, WORLDS, Agent, Fleet, World, evenly, exactly
@@ -15,10 +16,16 @@ def worlds(names):
     ]
 
 
+@cache
+def played(name, order):
+    """A fleet plays the same each time, and several tests look at it."""
+    return Fleet(WORLDS[name], **ORDERS[order]).run()
+
+
 @pytest.mark.parametrize("name", worlds("GADEOTX"))
 def test_in_order_of_arrival_a_fleet_does_what_the_model_does(name):
     world = WORLDS[name]
-    found = Fleet(world, **ORDERS["arrival"]).run()
+    found = played(name, "arrival")
     turns, charged, _, _, wait_s, _ = found.figures
     expected_turns, expected_charged, _, _, expected_wait_s, _ = world.model["arrival"]
     assert turns == pytest.approx(expected_turns, rel=0.1)
@@ -31,7 +38,7 @@ def test_in_order_of_arrival_a_fleet_does_what_the_model_does(name):
 @pytest.mark.parametrize("name", worlds("GADEKLOTUX"))
 def test_conversations_continue_while_their_prompts_are_cached(name):
     world = WORLDS[name]
-    found = Fleet(world, **ORDERS["rule"]).run()
+    found = played(name, "rule")
     turns, charged, half_s, _, wait_s, refused = world.model["rule"]
     assert found.figures[0] >= 0.9 * turns
     assert found.figures[1] <= 1.25 * charged
@@ -74,7 +81,7 @@ def test_new_keys_are_served_beside_agents_that_fill_the_quota_and_whose_prompts
 
 @pytest.mark.long("thousands of requests")
 def test_where_nothing_is_cached_the_order_is_that_of_arrival():
-    orders = [Fleet(WORLDS["T"], **options).run().order for options in ORDERS.values()]
+    orders = [played("T", order).order for order in ORDERS]
     assert orders[0] == orders[1]
 
 
@@ -82,5 +89,5 @@ def test_where_nothing_is_cached_the_order_is_that_of_arrival():
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("name", "share"), [("fair", 1.0), ("fair 3:1", 3.0)])
 def test_lanes_share_what_is_charged_by_their_weights(name, share, order):
-    lanes = Fleet(WORLDS[name], **ORDERS[order]).run().lanes
+    lanes = played(name, order).lanes
     assert lanes["agents"] / lanes["batch"] == pytest.approx(share, rel=0.05)

@@ -24,7 +24,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count, takewhile
+from itertools import count, islice, takewhile
 from math import inf
 from typing import Any, NamedTuple
 
@@ -319,10 +319,13 @@ class Queue:
 
     def peek(self, most: int) -> list[Waiter]:
         """The first ``most`` waiters, in the order in which they will go."""
+        return list(islice(self.in_order(), most))
+
+    def in_order(self) -> Iterator[Waiter]:
+        """The waiters in the order in which they will go; the queue must not change meanwhile."""
         keys = self._busy.copy()  # a sorted list is a heap
         fronts: dict[str, _Front] = {}
-        first: list[Waiter] = []
-        while keys and len(first) < most:
+        while keys:
             below, start, _, _, which, name = keys[0]
             lane, front = self._lanes[name], fronts.get(name)
             if front is None:
@@ -330,18 +333,17 @@ class Queue:
                 fronts[name] = next(order)[0], order, lane.finish, lane.ahead
                 heapq.heapreplace(keys, self._key(lane))
                 continue
-            waiter, order, finish, ahead = front
-            first.append(waiter)
+            gone, order, finish, ahead = front
+            yield gone
             following = next(order, None)
             if following is None:
                 heapq.heappop(keys)
                 continue
-            weight, cost_s, (waiter, oldest) = lane.spec.weight, self.seconds_of(first[-1].amounts), following
-            finish, ahead = max(start, finish) + cost_s / weight, _ahead(first[-1], cost_s, ahead)
+            weight, cost_s, (waiter, oldest) = lane.spec.weight, self.seconds_of(gone.amounts), following
+            finish, ahead = max(start, finish) + cost_s / weight, _ahead(gone, cost_s, ahead)
             fronts[name] = waiter, order, finish, ahead
             start = max(start, _start(waiter, finish, ahead, weight))
             heapq.heapreplace(keys, (below, start, _haste(waiter, ahead), oldest, which, name))
-        return first
 
     def pop(self, head: Waiter, cost_s: float) -> float:
         """Remove ``head``, the present one; ``cost_s`` is its cost, by :attr:`seconds_of`.

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, Final
 
 from paceline.core.quota import OUTPUT_TOKENS, Cost
@@ -47,6 +48,12 @@ _MODE = re.compile(
 _REQUIRED = re.compile(r"extra usage is required", re.IGNORECASE)  # "... for long context requests." (2026-03)
 
 
+@lru_cache(maxsize=1_024)  # each estimate and each answer asks for it
+def _pool_of(model: str) -> str:
+    alias = parse.spelled(model)
+    return next((pool for pattern, pool in _POOLS if fnmatchcase(alias, pattern)), alias)
+
+
 class Anthropic(BaseProvider):
     """The Anthropic API."""
 
@@ -73,8 +80,7 @@ class Anthropic(BaseProvider):
 
     def pool(self, model: str) -> str:
         """The class of models that shares the limit; a dated snapshot shares its alias's, and 4.5 is 4-5."""
-        alias = parse.spelled(model)
-        return next((pool for pattern, pool in _POOLS if fnmatchcase(alias, pattern)), alias)
+        return _pool_of(model)
 
     def charged(self, call: Call, usage: Usage) -> Cost:
         """The reported input without cached reads, and the output; for Haiku 3.5 cached reads count."""

@@ -10,6 +10,7 @@ number of leases. A grant for one request is a lease without slack.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from paceline.core.account import Account
 from paceline.core.ledger import Ledger
@@ -203,14 +204,14 @@ class Leases:
         for account in ledger.accounts:
             if (tracker := account.tracker) is not None:
                 tracker.about_ns = ABOUT_NS + self.slack_ns
-        heads = queue.peek(WAITING_SEEN if self.slack_ns else HEADS_MAX)
         if self.slack_ns:
-            lease = self.next_lease(now_ns, ledger.accounts, [waiter.amounts for waiter in heads], peers)
+            waiting = [waiter.amounts for waiter in queue.peek(WAITING_SEEN)]
+            lease = self.next_lease(now_ns, ledger.accounts, waiting, peers)
             return [lease] if lease else []
         wants, total = [], [0.0] * len(ledger.accounts)
-        for waiter in heads:
+        for waiter in islice(queue.in_order(), HEADS_MAX):  # most often, few of them fit
             wants.append(waiter.amounts)
-            if len(heads) == 1:
+            if queue.length == 1:
                 break
             total = [a + b for a, b in zip(total, waiter.amounts, strict=True)]
             if ledger.earliest(now_ns, total)[0] > now_ns:
