@@ -131,6 +131,15 @@ HELICONE = [
 ]
 
 
+HELICONE_CSV = (
+    "response_id,response_created_at,response_status,request_created_at,request_body,model,prompt_tokens,completion_tokens,latency\n"
+    f'"1","{END}","200","{T}","{{""""a"""":""""{SECRET}""""}}","openai/gpt-5","12","7",\n'
+    f'"2","{LATER}","429","{LATER}","{SECRET}","openai/gpt-5",,,\n'
+    f'"3","{LATER}","-3","{LATER}","{SECRET}","openai/gpt-5",,,\n'
+)
+"""As its export tool writes it, which doubles the quotes of JSON twice."""
+
+
 def spend(at, end, status, *tokens, **more):
     return {"request_id": "r", "call_type": "acompletion", "api_key": "88dc28d0f030c55ed4ab77ed8faf098196cb1c05", "startTime": at, "endTime": end,
             "model": "gpt-5", "model_group": "smart", "custom_llm_provider": "openai", "status": status, "messages": SECRET,
@@ -192,6 +201,8 @@ ONE_EACH = {
     "LangSmith, lines": lines(*LANGSMITH),
     "LangSmith, a tree": json.dumps({**LANGSMITH[0], "child_runs": LANGSMITH[1:]}),
     "Helicone, an array": json.dumps(HELICONE),
+    "Helicone, its tool": "[\n" + "".join(f"{json.dumps(one, indent=2)},\n" for one in HELICONE) + "]\n",
+    "Helicone, CSV of its tool": HELICONE_CSV,
     "litellm, spend logs": json.dumps(LITELLM_SPEND),
     "litellm, payloads": lines(*LITELLM_PAYLOAD),
     "a JSON array": json.dumps(PLAIN_ARRAY),

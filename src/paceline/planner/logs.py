@@ -186,6 +186,7 @@ FORMS: Final = (
         mixed=True,
         provider=("provider",),
         start=("request_created_at",),
+        end=("response_created_at",),
         milliseconds=("delay_ms",),
         model=("model_override", "request_model", "model", "response_model"),
         inputs=("prompt_tokens",),
