@@ -66,6 +66,7 @@ class Readings:
             if whole.remaining is not None:
                 self._shown[index] = whole.remaining
             account = self._accounts[index]
+            account.read_ns = now_ns
             tracker, m = account.tracker, account.meter
             limit_is_higher = (
                 reading.limit is not None and self._corrections.in_period(index, reading.limit) > m.quota.amount
