@@ -59,6 +59,33 @@ CONSOLE = [
      "status": {"status_code": "ERROR"}, "attributes": {"gen_ai.system": "openai", "gen_ai.request.model": "gpt-5", "error.type": "timeout"}},
 ]  # fmt: skip
 
+INFERRED = {
+    "openinference__span__kind": "LLM",
+    "llm__system": "openai",
+    "llm__invocation_parameters": '{"model": "gpt-5", "stop": null}',
+}
+INFERENCES = (
+    span(T_S, 2, **INFERRED, llm__model_name="gpt-5-2025-08-07", llm__token_count__prompt=12, llm__token_count__completion=7, input__value=SECRET),
+    span(LATER_S, 1, **INFERRED, status={"code": 2, "message": f"RateLimitError: Error code: 429 {SECRET}"}),
+    span(LATER_S, 1, **INFERRED, status={"code": 2, "message": "BadRequestError: Error code: 400"}),
+)  # fmt: skip
+
+AI = {"gen_ai__system": "openai.chat", "gen_ai__request__model": "gpt-5", "ai__prompt": SECRET}
+VERCEL = (
+    span(T_S, 3, ai__model__id="gpt-5", ai__model__provider="openai.chat"),
+    span(T_S, 2, **AI, gen_ai__usage__input_tokens=12, gen_ai__usage__output_tokens=7),
+    span(LATER_S, 1, **AI, status={"code": 2, "message": "Rate limit reached for gpt-5 in organization org-abc"}),
+    span(LATER_S, 1, **AI, status={"code": 2, "message": "Invalid 'messages'"}),
+)
+
+OBSERVED = {"langfuse__observation__type": "generation", "langfuse__observation__model__name": "openai/gpt-5"}
+OBSERVATIONS = (
+    span(T_S, 3, langfuse__observation__type="span", langfuse__observation__input=SECRET),
+    span(T_S, 2, **OBSERVED, langfuse__observation__usage_details='{"prompt_tokens": 12, "completion_tokens": 7, "total_tokens": 19}'),
+    span(LATER_S, 1, **OBSERVED, status={"code": 2, "message": "Error code: 429 - Rate limit reached"}),
+    span(LATER_S, 1, **OBSERVED, status={"code": 2, "message": "Error code: 400"}),
+)  # fmt: skip
+
 LANGFUSE = [
     {"id": "1", "traceId": "t", "type": "SPAN", "name": "chain", "startTime": T, "endTime": END, "model": None, "level": "DEFAULT",
      "statusMessage": None, "input": SECRET, "usageDetails": {}},
@@ -102,6 +129,15 @@ HELICONE = [
     helicone("2026-11-01 10:00:30.000", 429),
     helicone("2026-11-01 10:00:30.000", 500),
 ]
+
+
+HELICONE_CSV = (
+    "response_id,response_created_at,response_status,request_created_at,request_body,model,prompt_tokens,completion_tokens,latency\n"
+    f'"1","{END}","200","{T}","{{""""a"""":""""{SECRET}""""}}","openai/gpt-5","12","7",\n'
+    f'"2","{LATER}","429","{LATER}","{SECRET}","openai/gpt-5",,,\n'
+    f'"3","{LATER}","-3","{LATER}","{SECRET}","openai/gpt-5",,,\n'
+)
+"""As its export tool writes it, which doubles the quotes of JSON twice."""
 
 
 def spend(at, end, status, *tokens, **more):
@@ -155,6 +191,9 @@ PLAIN_ARRAY = [
 ONE_EACH = {
     "OTLP, an object": json.dumps(otlp(*SPANS)),
     "OTLP, lines": lines(otlp(*SPANS[:2]), {"resourceMetrics": []}, otlp(*SPANS[2:])),
+    "OTLP of OpenInference": json.dumps(otlp(*INFERENCES)),
+    "OTLP of Vercel's ai": json.dumps(otlp(*VERCEL)),
+    "OTLP of Langfuse's SDK": json.dumps(otlp(*OBSERVATIONS)),
     "spans of the console exporter": "\n".join(json.dumps(one, indent=4) for one in CONSOLE),
     "Langfuse, an array": json.dumps(LANGFUSE),
     "Langfuse, its API": json.dumps({"data": LANGFUSE, "meta": {"page": 1}}, indent=1),
@@ -162,6 +201,8 @@ ONE_EACH = {
     "LangSmith, lines": lines(*LANGSMITH),
     "LangSmith, a tree": json.dumps({**LANGSMITH[0], "child_runs": LANGSMITH[1:]}),
     "Helicone, an array": json.dumps(HELICONE),
+    "Helicone, its tool": "[\n" + "".join(f"{json.dumps(one, indent=2)},\n" for one in HELICONE) + "]\n",
+    "Helicone, CSV of its tool": HELICONE_CSV,
     "litellm, spend logs": json.dumps(LITELLM_SPEND),
     "litellm, payloads": lines(*LITELLM_PAYLOAD),
     "a JSON array": json.dumps(PLAIN_ARRAY),

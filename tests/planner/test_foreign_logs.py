@@ -97,6 +97,19 @@ class TestForms:
         row = {"start": 1, "model": model, "provider": provider, "tokens": 3}
         assert read(written(tmp_path, json.dumps(row))).requests[0].request.model == pool
 
+    @pytest.mark.parametrize(("error", "refused"), [
+        ('RateLimitError()\n\nTraceback (most recent call last):\n  File "a.py", line 12, in call', True),
+        ('ValueError()\n\nTraceback (most recent call last):\n  File "rate_limit.py", line 429, in call\n', False),
+        ('Traceback (most recent call last):\n  File "a.py", line 12, in call\nopenai.RateLimitError: Error code: 429\n', True),
+        ('Traceback (most recent call last):\n  File "a.py", line 503, in call\nValueError: no\n', False),
+        ("Error: no way\n    at RateLimiter.call (/app/limiter.js:429:15)\n    at main", False),
+        ("Error: 429 Too Many Requests\n    at main", True),
+    ])  # fmt: skip
+    def test_the_calls_that_led_to_an_error_are_not_its_words(self, tmp_path, error, refused):
+        row = {**logs.LANGSMITH[3], "error": error}
+        [found] = read(written(tmp_path, lines(row))).requests
+        assert (found.refused, found.failed) == (refused, not refused)
+
 
 class TestNotes:
     def test_what_a_log_does_not_tell(self, tmp_path):

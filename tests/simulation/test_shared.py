@@ -126,6 +126,15 @@ def test_a_second_job_does_not_wait_for_what_a_small_bucket_lacks_of_its_limit()
     assert hub.silence_s(since_s=51) < 2
 
 
+def test_the_first_answer_is_learned_before_more_is_asked_for():
+    """With a store, what an answer states is learned one exchange later, when its attempt is settled."""
+    settings = {"limits": {"m": "20 requests/min,40k tokens/min"}, "latency_s": 0.5, "jitter": 0.2}
+    options = {"hosts": 1, "workers": 30, "jobs": 30, "words": (5, 10), "source": "published"}
+    hub = fleet("500 requests/min,500k tokens/min", settings, **options).run(600)
+    assert not hub.refused
+    assert hub.speed > 0.9
+
+
 @WORLD
 def test_a_store_that_comes_and_goes():
     hub, said = run(away=[(10, 10.5), (12, 14), (20, 21), (22, 50), (51, 52.2)])

@@ -437,7 +437,11 @@ def _in_turn(text: str) -> list[Any]:
 
 
 def _array(text: io.TextIOWrapper) -> list[Any]:
-    values = json.load(text)
+    whole = text.read().rstrip()
+    items = whole.removesuffix("]").rstrip()
+    values = json.loads(
+        f"{items[:-1]}]" if items.endswith(",") and whole.endswith("]") else whole
+    )  # Helicone's export has one
     if not isinstance(values, list):
         raise ValueError("it must be an array")  # noqa: TRY004  (it is explained as what the input is)
     return values

@@ -184,19 +184,30 @@ class QuotaTracker:
         """The note of an attempt that is sent now; ``spent``: as in the account."""
         return Note(self.meter.full_at_ns, self.shifted_ns, self.charged, self.charged - spent, self.epoch)
 
-    def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading, full_ns: int) -> None:
+    def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> None:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed.
 
-        The server may have counted attempts of about the same time after this one, so that it is full at ``full_ns`` at the earliest:
-        see :meth:`Ledger.full_after_open`.
+        The server may have counted the attempts of about the same time after this one, so that all of them are used at least.
         """
         if reading.remaining is None or not self.meter.bursts:
             return
         learned_unit_ns = self.meter.ns_per_unit
         lack_ns = _lack_ns(self.meter.quota, reading) / self.meter.ceiling
         since = max(self.charged - note.charged, 0.0) * learned_unit_ns
+        full_ns = self._full_since(now_ns, sent_ns - self.about_ns)
         by_ns = max(sent_ns + math.ceil(lack_ns + since), full_ns, now_ns) - self.meter.full_at_ns
         self._change(now_ns, What.SHIFT, by_ns)
+
+    def _full_since(self, now_ns: int, since_ns: int) -> int:
+        """When the quota is full again if the charges since an instant are all that it lacks. It is emptied by them at most."""
+        if self.meter.holds:  # what it holds is not charged yet
+            return 0
+        quota, full_ns = self.meter.quota, 0
+        first = bisect_right(self._slices, (since_ns - SLICE_NS, math.inf))
+        sums = [*(before for _, before in self._slices[first + 1 :]), self.charged]
+        for (at_ns, before), until in zip(self._slices[first:], sums, strict=False):
+            full_ns = max(full_ns, at_ns) + math.ceil((until - before) * quota.ns_per_unit)
+        return min(full_ns, now_ns + math.ceil(quota.burst * quota.ns_per_unit))
 
     def begin_epoch(self, now_ns: int) -> None:
         """Begin another epoch: the rate or the rule has changed, and with it what two refusals would measure."""

@@ -127,14 +127,19 @@ FORMS: Final = (
         only={"openinference.span.kind": ("LLM", "EMBEDDING")},
         other={"gen_ai.operation.name": ("create_agent", "execute_tool", "invoke_agent", "invoke_workflow")},
         mixed=True,
-        provider=("gen_ai.provider.name", "gen_ai.system", "llm.provider"),
+        provider=("gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system"),
         start=("startTimeUnixNano", "start_time"),
         end=("endTimeUnixNano", "end_time"),
-        model=("gen_ai.request.model", "gen_ai.response.model", "llm.model_name", "embedding.model_name"),
-        inputs=("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"),
-        outputs=("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"),
+        # OpenInference names the model of an error in the parameters alone.
+        model=("gen_ai.request.model", "llm.request.model_name",
+               *_in(("llm.invocation_parameters", "embedding.invocation_parameters"), ("model",)),
+               "gen_ai.response.model", "llm.model_name", "embedding.model_name", "langfuse.observation.model.name"),
+        inputs=("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt",
+                *_in(("langfuse.observation.usage_details",), ("prompt_tokens", "*input"))),
+        outputs=("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion",
+                 *_in(("langfuse.observation.usage_details",), ("completion_tokens", "*output"))),
         totals=("llm.usage.total_tokens", "llm.token_count.total"),
-        most=("gen_ai.request.max_tokens",),
+        most=("gen_ai.request.max_tokens", *_in(("llm.invocation_parameters", "langfuse.observation.model.parameters"), _MOST)),
         status=("http.response.status_code", "http.status_code"),
         failed={"status.code": ("2", "STATUS_CODE_ERROR"), "status.status_code": ("ERROR",), "error.type": ()},
         texts=("error.type", "exception.type", "exception.message", "status.message", "status.description"),
@@ -181,6 +186,7 @@ FORMS: Final = (
         mixed=True,
         provider=("provider",),
         start=("request_created_at",),
+        end=("response_created_at",),
         milliseconds=("delay_ms",),
         model=("model_override", "request_model", "model", "response_model"),
         inputs=("prompt_tokens",),
@@ -256,9 +262,15 @@ _REFUSAL: Final = re.compile(
 SYSTEMS: Final = {
     "gcp.gemini": "gemini", "gcp.gen_ai": "gemini", "gcp.vertex_ai": "vertex", "azure.ai.openai": "azure", "az.ai.openai": "azure",
     "azure.ai.inference": "azure", "aws.bedrock": "bedrock", "mistral_ai": "mistral", "x_ai": "xai", "x": "xai",
-    "google_genai": "gemini", "google_vertexai": "vertex",
+    "google_genai": "gemini", "google_vertexai": "vertex", "google.generative-ai": "gemini", "google.vertex": "vertex",
+    "azure-openai": "azure", "amazon-bedrock": "bedrock", "togetherai": "together",
 }  # fmt: skip
-"""The names of providers in such logs that are others here."""
+"""The names of providers in such logs that are others here. Vercel's ``ai`` adds the API to the name: ``openai.chat``."""
+
+_TRACEBACK: Final = "Traceback (most recent call last)"
+_FRAMES: Final = re.compile(r"\n\s+at .*")
+"""Where the calls begin in the text of an error of Python, and each of them in one of JavaScript. They have numbers of lines, and names of
+functions that can be a refusal's words."""
 
 _SCALES: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (0.0, 1.0))
 """From which number on a time is one of nanoseconds, of microseconds, of milliseconds."""
@@ -411,7 +423,8 @@ class _Reading:
         for one, width_s in zip(self._sums, widths, strict=True):
             self._found.extend(islice(one.spread(width_s), CALLS_MAX - len(self._found)))
         if not self._found:
-            raise _RecordError(f"it has {self.form.name}, and there are no requests in it")
+            others = f": {self._counts['other']:,} records are none, or have no {self.form.model[0]}"
+            raise _RecordError(f"it has {self.form.name}, and there are no requests in it{others}")
         served = sum(not (one.refused or one.failed) for one in self._found)
         if self._sums:
             requests = sum(one.number for one in self._sums)
@@ -492,10 +505,20 @@ def _model(record: Mapping[str, Any], form: LogForm) -> str | None:
     provider = _first(record, form.provider) or (model_of_pool and pool) or form.home
     if not isinstance(provider, str) or not provider:
         return model
-    provider = SYSTEMS.get(provider.lower(), provider.lower() if is_provider(provider.lower()) else provider)
+    provider = _provider(provider)
     if model.startswith(f"{provider}/") or ("/" in model and not has_slashes(provider)):
         return model
     return f"{provider}/{model}"
+
+
+def _provider(name: str) -> str:
+    """The name of a provider here; one that is not known stays as it is."""
+    parts = name.lower().split(".")
+    for number in range(len(parts), 0, -1):
+        known = ".".join(parts[:number])
+        if is_provider(known := SYSTEMS.get(known, known)):
+            return known
+    return name
 
 
 def _outcome(record: Mapping[str, Any], form: LogForm) -> tuple[bool, bool, bool]:
@@ -511,9 +534,15 @@ def _outcome(record: Mapping[str, Any], form: LogForm) -> tuple[bool, bool, bool
     signs = [(value, bad) for path, bad in form.failed.items() if (value := _at(record, path)) is not None]
     if not any(not bad or str(value) in bad for value, bad in signs):
         return False, False, bool(signs)
-    words = " ".join(str(value) for path in form.texts if (value := _at(record, path)) is not None)
+    words = " ".join(_message(str(value)) for path in form.texts if (value := _at(record, path)) is not None)
     refused = _REFUSAL.search(words) is not None
     return refused, not refused, True
+
+
+def _message(error: str) -> str:
+    """What an error says, without the calls that led to it."""
+    said, _, calls = error.partition(_TRACEBACK)
+    return _FRAMES.sub("", said if said.strip() else calls.rstrip().rpartition("\n")[2])
 
 
 def _records(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -580,15 +609,14 @@ def _has(record: Mapping[str, Any], path: str) -> bool:
 def _at(record: Mapping[str, Any], path: str) -> Any:
     """The value of a field; ``None`` where there is none, or an empty text."""
     value = record.get(path)
-    if value is None:
-        if "." not in path:
-            return None
-        name, _, rest = path.partition(".")
-        inner = record.get(name)
+    at = path.find(".") if value is None else -1
+    while at >= 0:
+        inner, rest = record.get(path[:at]), path[at + 1 :]
         if isinstance(inner, str) and inner[:1] == "{":
             inner = _parsed(inner)
         if isinstance(inner, Mapping):
             return _sum(inner, rest[1:]) if rest.startswith("*") else _at(inner, rest)
+        at = path.find(".", at + 1)
     return None if value == "" or value != value else value  # noqa: PLR0124  (pandas has NaN for what is missing)
 
 

@@ -89,12 +89,18 @@ class Lessons:
         learning: Learns from them.
     """
 
-    __slots__ = ("_due", "_new", "learning")
+    __slots__ = ("_due", "_new", "_untaught", "learning")
 
     def __init__(self, learning: Learning) -> None:
         self.learning = learning
         self._new: list[Lesson] = []  # of answers since the last message
         self._due: list[Lesson] = []  # of answers before it: the next reply counts their attempts
+        self._untaught = True  # no lesson has been learned
+
+    @property
+    def are_first(self) -> bool:
+        """Whether the next reply brings the first lessons: until then the limits may be other ones."""
+        return self._untaught and bool(self._new)
 
     def add(self, lesson: Lesson) -> None:
         """Add the lesson of an answer."""
@@ -107,6 +113,7 @@ class Lessons:
     def learn(self, now_ns: int) -> bool:
         """Learn what the last reply allows; whether quotas have changed."""
         changed = False
+        self._untaught = self._untaught and not self._due
         for lesson in self._due:
             changed |= lesson(self.learning, now_ns)
         self._due = []
