@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from paceline.core.results import QuotaError, StoreError
@@ -69,7 +69,7 @@ class Tally:
     def since_start(self) -> dict[str, dict[str, float]]:
         """The sums of this process by name, in the order of the first requests."""
         with self._lock:
-            return {name: dict(zip(FIELDS, sums, strict=True)) for name, sums in self._own.items()}
+            return {name: _row(sums) for name, sums in self._own.items()}
 
     def flush(self) -> None:
         """Write what is new.
@@ -111,11 +111,18 @@ class Tally:
         names: dict[str, Any] = {} if name is None else {name: {**dict.fromkeys(FIELDS, 0), "days": {}}}
         for (day, key), sums in sorted(self._kept.read(begin, end).items()):
             if name in (None, key):
-                row = dict(zip(FIELDS, sums, strict=True))
+                row = _row(sums)
                 total = names.setdefault(key, {**dict.fromkeys(FIELDS, 0), "days": {}})
-                total |= {field: total[field] + row[field] for field in FIELDS}
+                total |= _row([total[field] + row[field] for field in FIELDS])
                 total["days"][_text(day)] = row
         return {"from": _text(begin), "to": _text(end), "priced": self._priced, "keys": names}
+
+
+def _row(sums: Sequence[float]) -> dict[str, float]:
+    """Sums by field: whole numbers, and dollars without the last digits, which are noise."""
+    return {
+        field: round(amount, 9) if field == "usd" else round(amount) for field, amount in zip(FIELDS, sums, strict=True)
+    }
 
 
 def _text(day: int) -> str:
