@@ -18,6 +18,7 @@ from http import HTTPStatus
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any, Final
 
 import uvicorn
@@ -44,6 +45,7 @@ from paceline.limiter.watch import StoreWatch
 from paceline.pacing.events import Event
 from paceline.pacing.lack import raise_files
 from paceline.providers.registry import is_loopback
+from paceline.telemetry.status_app import App
 
 log = logging.getLogger("paceline.gateway")
 
@@ -135,8 +137,9 @@ class Settings:
             events: Called with each event of a permit, without ``otel``.
             begun: Called when it serves.
         """
-        arguments = self.config.arguments(patient=False) | {"store": self.store}
-        limiter = self._limiter(arguments, events)
+        limiter = self._limiter(events)
+        if self.otel:
+            _otel().watch(limiter)
         admission = Admission(Keys(self.keys), open_to_all=is_loopback(self.host), hosts=names_of(self.host))
         return Gateway(
             limiter,
@@ -157,27 +160,20 @@ class Settings:
         """The certificate; ``None`` without one."""
         return None if self.certificate is None else Certificate(self.certificate, self.private_key)
 
-    def process(self, begun: Callable[[], None] = _nothing, succeed: Callable[[], None] = _nothing) -> Gateway:
+    def process(self, begun: Callable[[], None] = _nothing, succeed: Callable[[], None] = _nothing) -> App:
         """A gateway for a process that does nothing else; ``succeed``: starts the next process in its place."""
         gateway = self.gateway(begun=begun)
         heed(gateway.life, self.drain_s, dict.fromkeys(SUCCEED, succeed))
         gc.freeze()  # what is imported stays
         gc.set_threshold(*GC_THRESHOLD)
-        return gateway
+        return _otel().Traced(gateway) if self.otel else gateway
 
     def _upstreams(self, environ: Mapping[str, str]) -> Upstreams:
         return Upstreams(self.config if self.servers is None else self.servers, environ)
 
-    def _limiter(self, arguments: Mapping[str, Any], events: Callable[[Event], None] | None = None) -> Limiter:
-        if not self.otel:
-            return Limiter(**arguments, events=events)
-        try:
-            from paceline.telemetry import otel
-        except ImportError as error:
-            raise QuotaError(why_missing(error, f"{error.name} is missing: pip install 'paceline[otel]'")) from None
-        limiter = Limiter(**arguments, events=otel.Listener())
-        otel.watch(limiter)
-        return limiter
+    def _limiter(self, events: Callable[[Event], None] | None = None) -> Limiter:
+        arguments = self.config.arguments(patient=False) | {"store": self.store}
+        return Limiter(**arguments, events=_otel().Listener() if self.otel else events)
 
     def check(self, environ: Mapping[str, str] = os.environ) -> Upstreams:
         """The servers; raises what would keep the gateway from its start.
@@ -193,8 +189,16 @@ class Settings:
             )
         if (certificate := self.tls) is not None:
             certificate.check()
-        self._limiter(self.config.arguments(patient=False) | {"store": self.store}).close()
+        self._limiter().close()
         return self._upstreams(environ)
+
+
+def _otel() -> ModuleType:
+    try:
+        from paceline.telemetry import otel
+    except ImportError as error:
+        raise QuotaError(why_missing(error, f"{error.name} is missing: pip install 'paceline[otel]'")) from None
+    return otel
 
 
 class _Protocol(HttpToolsProtocol):
@@ -381,7 +385,7 @@ class _Config(uvicorn.Config):
     tls: Certificate | None = None
 
 
-def server_config(settings: Settings, make: Callable[[], Gateway] | None = None) -> uvicorn.Config:
+def server_config(settings: Settings, make: Callable[[], App] | None = None) -> uvicorn.Config:
     """The configuration of a server, without its socket; ``make``: makes its gateway, by default for a process of its own."""
     config = _Config(
         make or settings.process,

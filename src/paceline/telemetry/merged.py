@@ -45,11 +45,15 @@ def _pool(found: list[Any]) -> dict[str, Any]:
         first[name] = sum(pool[name] for pool in found)
     for name in ("lanes", "counts"):
         first[name] = summed(pool[name] for pool in found)
+    waited = [pool["lanes_waited_s"] for pool in found]
+    first["lanes_waited_s"] = {lane: max(each.get(lane, 0.0) for each in waited) for lane in first["lanes"]}
     queue = [waiter for pool in found for waiter in pool["queue"]]
     first["queue"] = sorted(queue, key=lambda waiter: -waiter["waited_s"])[:QUEUE_SHOWN]
     first["binds"] = next((pool["binds"] for pool in found if pool["binds"]), None)
     first["eta_s"] = None if any(pool["eta_s"] is None for pool in found) else max(pool["eta_s"] for pool in found)
     first["cool_down_s"] = max(pool["cool_down_s"] for pool in found)
+    if stores := [pool["store"] for pool in found if "store" in pool]:
+        first["store"] = max(stores, key=lambda store: ("reason" in store, store["state"] == "joined"))
     first["stopped"] = next((pool["stopped"] for pool in found if pool["stopped"]), None)
     granted = [pool["counts"].get("granted", 0) for pool in found]
     waited_s = sum(pool["wait_s"]["mean"] * count for pool, count in zip(found, granted, strict=True))

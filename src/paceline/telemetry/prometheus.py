@@ -1,7 +1,7 @@
 """A status in the text format of Prometheus.
 
-The names of ``metrics`` in the status (``rpm_remaining``, ``rate_limit_429_count``, ...) are exported as they stand, with the
-prefix ``paceline_``; beside them are families with a label for each quota, lane and kind of refusal.
+The names of ``metrics`` in the status (``rpm_remaining``, ``rate_limit_429_count``, ...) are exported with the prefix
+``paceline_`` and the units of Prometheus; beside them are families with a label for each quota, lane and kind of refusal.
 """
 
 from __future__ import annotations
@@ -83,11 +83,12 @@ class _Collector:
                     gauge.add_metric([name], value)
             yield gauge
         yield from _quotas(pools)
-        yield from _counts(pools)
-        yield from _waits(pools)
-        yield from _cache(pools)
         yield from _stores(pools)
-        yield from _flat(pools)
+        local = {name: pool for name, pool in pools.items() if "counts" in pool}  # a store does not know these
+        yield from _counts(local)
+        yield from _waits(local)
+        yield from _cache(local)
+        yield from _flat(local)
         unpaced = CounterMetricFamily(
             "paceline_unpaced", "Requests to providers that no limiter has paced.", labels=["provider", "host", "kind"]
         )
@@ -171,11 +172,13 @@ def _cache(pools: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def _stores(pools: Mapping[str, Any]) -> Iterator[Metric]:
-    about = "Whether the store of the pool answers."
+    """A pool that its store has never answered asks only while requests wait: it has no value, or a 0 would stay."""
+    about = "Whether the store of the pool answers, from its first answer on."
     up = GaugeMetricFamily("paceline_store_up", about, labels=["pool"])
     for name, pool in pools.items():
-        if (store := pool.get("store")) is not None:
-            up.add_metric([name], store["state"] == "joined")
+        state = pool.get("store", {"state": "new"})["state"]
+        if state != "new":
+            up.add_metric([name], state in ("joined", "read"))
     yield up
 
 
@@ -214,6 +217,7 @@ def _flat(pools: Mapping[str, Any]) -> Iterator[Metric]:
                 continue
             family = CounterMetricFamily if name in _COUNTED else GaugeMetricFamily
             about = "See `metrics` in the status."
-            families.setdefault(name, family(f"paceline_{name}", about, labels=["pool"]))
+            exported = name.replace("_reset_s", "_reset_seconds")
+            families.setdefault(name, family(f"paceline_{exported}", about, labels=["pool"]))
             families[name].add_metric([pool_name], value)  # type: ignore[attr-defined]
     yield from families.values()
