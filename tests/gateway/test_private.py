@@ -142,6 +142,13 @@ def test_a_key_of_anthropic_is_sent_in_the_header_of_its_variable(variable, head
     assert upstream.credentials("/anthropic/v1/messages", upstream.key) == tuple(one.encode() for one in header)
 
 
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8000/v1", "https://mine.example/v1"])
+def test_a_key_in_a_file_is_a_key(tmp_path, address):
+    (tmp_path / "key").write_text("sk-file")
+    found = way({"OPENAI_BASE_URL": address, "OPENAI_API_KEY_FILE": str(tmp_path / "key")})
+    assert servers(found) == {"openai": (address.removesuffix("/v1"), "sk-file")}
+
+
 def test_claude_code_gets_the_key_for_which_it_asks_nothing():
     found = find_way(Config.load(environ={}), {"ANTHROPIC_API_KEY": "sk-ant"}, "claude")
     changed = found.environ("http://g", "pk")

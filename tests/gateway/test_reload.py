@@ -85,17 +85,17 @@ class TestKeysOfProviders:
         assert "has another key, which is sent from now on" in caplog.text
         assert "sk-" not in caplog.text
 
+    @pytest.mark.skipif(
+        sys.platform == "win32", reason="Kubernetes replaces links, and Windows replaces no link to a folder"
+    )
     def test_a_link_that_leads_elsewhere_is_a_change(self, tmp_path):
         """Kubernetes replaces a link to the folder of a secret."""
         for name in ("a", "b"):
             (tmp_path / name).mkdir()
             (tmp_path / name / "key").write_text(f"sk-{name}")
-        try:
-            (tmp_path / "data").symlink_to(tmp_path / "a", target_is_directory=True)
-        except OSError:
-            pytest.skip("this user may make no links on Windows")
+        (tmp_path / "data").symlink_to(tmp_path / "a")
         before = stamps.stamp(tmp_path / "data" / "key")
-        (tmp_path / "next").symlink_to(tmp_path / "b", target_is_directory=True)
+        (tmp_path / "next").symlink_to(tmp_path / "b")
         (tmp_path / "next").replace(tmp_path / "data")
         assert stamps.stamp(tmp_path / "data" / "key") != before
         assert stamps.stamp(tmp_path / "none") is None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from paceline.gateway.settings_file import SettingsFile
 
 EPILOG = """Point a client at the gateway in place of its provider: OPENAI_BASE_URL=http://127.0.0.1:8080/openai/v1,
-ANTHROPIC_BASE_URL=http://127.0.0.1:8080/anthropic. The keys of providers come from their usual variables (OPENAI_API_KEY);
+ANTHROPIC_BASE_URL=http://127.0.0.1:8080/anthropic. The keys of providers come from their usual variables (OPENAI_API_KEY, or OPENAI_API_KEY_FILE for a file);
 where one is not set, the key that the client sends is passed on. A signal ends it when what is in flight is done.
 Exit codes: 0 ended by a signal, 2 it could not start."""
 

@@ -79,6 +79,8 @@ class Entry:
         if record is not None:
             line |= {"pool": record.pool, "waited_s": round(record.waited_s, 3), "attempts": record.attempts}
             if record.usage is not None:
-                line |= {"input_tokens": record.usage.input_tokens, "output_tokens": record.usage.output_tokens}
+                used = record.usage
+                line |= {"input_tokens": used.input_tokens, "cached_tokens": used.cached_tokens}
+                line |= {"output_tokens": used.output_tokens}
         with suppress(OSError):  # a full disk ends no request
             os.write(self._fd, json.dumps(line).encode() + b"\n")

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from paceline.config import Config, parse_base_url
-from paceline.config.servers import server
+from paceline.config.servers import FILE, server
 from paceline.core.results import QuotaError
 from paceline.gateway.handover import listen
 from paceline.gateway.keys import Keys
@@ -166,7 +166,7 @@ def _server_of(
 
     A server on this machine needs no key: ``real`` gets one for it.
     """
-    variable = next((one for one in names.keys if real.get(one, "").strip()), "")
+    variable = next((one for one in names.keys if any(real.get(key, "").strip() for key in (one, one + FILE))), "")
     address = next((one for one in names.addresses if real.get(one, "").strip()), "")
     if not address:
         usual = "*" not in PROVIDERS[name].hosts[0]

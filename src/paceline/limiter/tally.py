@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from paceline.core.results import QuotaError, StoreError
 from paceline.limiter.limiter import Limiter
 from paceline.providers.base import Usage
 from paceline.shared.worker import StoreWorker
-from paceline.stores.tallies import KEEP_DAYS, Tallies, tallies_beside, today
+from paceline.stores.tallies import KEEP_DAYS, Sums, Tallies, added, tallies_beside, today
 
 log = logging.getLogger("paceline")
 
@@ -39,9 +39,9 @@ class Tally:
         self._kept = kept or tallies_beside(worker.store if isinstance(worker, StoreWorker) else None)
         self._allowances, self._name_of = limiter.pacer.allowances, name_of
         self._lock, self._writing = threading.Lock(), threading.Lock()
-        self._own: dict[str, list[float]] = {}  # of this process, since its start
-        self._news: dict[tuple[int, str], list[float]] = {}  # that are not written yet
-        self._unsure: dict[tuple[int, str], list[float]] = {}  # that may be written
+        self._own: dict[str, list[float]] = {}  # of this process, since its start, up to the last writing
+        self._news: Sums = {}  # since then
+        self._unsure: Sums = {}  # that may be written
         self._number = 0  # of those
         self._priced = True
 
@@ -56,20 +56,30 @@ class Tally:
     def count(self, lane: str, provider: str, model: str, usage: Usage) -> None:
         """Count a request that is charged."""
         usd = self._allowances.price(provider, model, usage) if self._priced else usage.usd
-        amounts = 1, usage.input_tokens, usage.cached_tokens, usage.output_tokens, usd or 0.0, int(usd is None)
-        name, day = self._name_of(lane), today()
+        where = today(), self._name_of(lane)
         with self._lock:
-            for sums in (
-                self._own.setdefault(name, [0] * len(FIELDS)),
-                self._news.setdefault((day, name), [0] * len(FIELDS)),
-            ):
-                for index, amount in enumerate(amounts):
-                    sums[index] += amount
+            sums = self._news.get(where)
+            if sums is None:
+                sums = self._news[where] = [0] * len(FIELDS)
+            sums[0] += 1
+            sums[1] += usage.input_tokens
+            sums[2] += usage.cached_tokens
+            sums[3] += usage.output_tokens
+            if usd is None:
+                sums[5] += 1
+            else:
+                sums[4] += usd
 
     def since_start(self) -> dict[str, dict[str, float]]:
         """The sums of this process by name, in the order of the first requests."""
         with self._lock:
-            return {name: dict(zip(FIELDS, sums, strict=True)) for name, sums in self._own.items()}
+            return {name: _row(sums) for name, sums in self._with_news().items()}
+
+    def _with_news(self) -> dict[str, list[float]]:
+        found = dict(self._own)
+        for (_, name), sums in self._news.items():
+            found[name] = added(found.get(name), sums)
+        return found
 
     def flush(self) -> None:
         """Write what is new.
@@ -80,6 +90,7 @@ class Tally:
         with self._writing:
             if not self._unsure:
                 with self._lock:
+                    self._own = self._with_news()
                     self._unsure, self._news = self._news, {}
                 self._number += 1
             if self._unsure:
@@ -111,11 +122,18 @@ class Tally:
         names: dict[str, Any] = {} if name is None else {name: {**dict.fromkeys(FIELDS, 0), "days": {}}}
         for (day, key), sums in sorted(self._kept.read(begin, end).items()):
             if name in (None, key):
-                row = dict(zip(FIELDS, sums, strict=True))
+                row = _row(sums)
                 total = names.setdefault(key, {**dict.fromkeys(FIELDS, 0), "days": {}})
-                total |= {field: total[field] + row[field] for field in FIELDS}
+                total |= _row([total[field] + row[field] for field in FIELDS])
                 total["days"][_text(day)] = row
         return {"from": _text(begin), "to": _text(end), "priced": self._priced, "keys": names}
+
+
+def _row(sums: Sequence[float]) -> dict[str, float]:
+    """Sums by field: whole numbers, and dollars without the last digits, which are noise."""
+    return {
+        field: round(amount, 9) if field == "usd" else round(amount) for field, amount in zip(FIELDS, sums, strict=True)
+    }
 
 
 def _text(day: int) -> str:

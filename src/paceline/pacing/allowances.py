@@ -130,8 +130,10 @@ class Allowances:
             QuotaError: Prices are missing.
         """
         prices = self._prices()
-        known = usage.usd is not None or prices.find(provider, model, usage.tier, usage.input_tokens) is not None
-        return float(prices.usd(provider, model, usage)) if known else None
+        if usage.usd is not None:
+            return usage.usd
+        found = prices.find(provider, model, usage.tier, usage.input_tokens)
+        return None if found is None else float(found.of(usage))
 
     @property
     def has_budget(self) -> bool:

@@ -92,7 +92,7 @@ class OwnTallies:
         """See :meth:`Tallies.add`."""
         with self._lock:
             for where, amounts in news.items():
-                self._sums[where] = _added(self._sums.get(where), amounts)
+                self._sums[where] = added(self._sums.get(where), amounts)
             oldest = max((day for day, _ in self._sums), default=0) - KEEP_DAYS
             self._sums = {where: sums for where, sums in self._sums.items() if where[0] > oldest}
 
@@ -167,13 +167,14 @@ class _SumFile(EntryFile):
             self._db.execute("BEGIN IMMEDIATE")
             for key, amounts in news.items():
                 found = before([key]).get(key)
-                self.write(key, json.dumps(_added(json.loads(found) if found else None, amounts)).encode())
+                self.write(key, json.dumps(added(json.loads(found) if found else None, amounts)).encode())
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._explained(error) from error
 
 
-def _added(before: Sequence[float] | None, amounts: Sequence[float]) -> list[float]:
+def added(before: Sequence[float] | None, amounts: Sequence[float]) -> list[float]:
+    """Amounts added to those before, if any."""
     return list(amounts) if before is None else [a + b for a, b in zip(before, amounts, strict=True)]
 
 
@@ -182,11 +183,6 @@ def _where(key: str) -> tuple[int, str]:
     return int(day), name
 
 
-def day_of(now_s: float) -> int:
-    """The day of an instant, counted from 1970 in UTC; ``now_s``: since 1970."""
-    return int(now_s // DAY_S)
-
-
 def today() -> int:
-    """The present day."""
-    return day_of(time.time())
+    """The present day, counted from 1970 in UTC."""
+    return int(time.time() // DAY_S)
