@@ -19,7 +19,7 @@ import pytest
 from paceline.core.quota import NS, Quota
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
-from paceline.stores import open_store, sqlite
+from paceline.stores import Prefixed, StoreError, open_store, sqlite
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock
 
@@ -43,6 +43,19 @@ def opened(path):
     yield open_one
     for store in stores:
         store.close()
+
+
+def test_a_ping_needs_the_right_to_write_and_leaves_nothing(opened, path):
+    store = opened(timeout_s=0.05)
+    Prefixed(store, "a").ping()
+    with sqlite3.connect(path, isolation_level=None) as other:
+        assert other.execute("SELECT count(*) FROM pools").fetchone() == (0,)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="locked by another process"):
+            store.ping()
+        other.execute("ROLLBACK")
+    other.close()
+    store.ping()
 
 
 def take(store: SQLiteStore, pool: str = "pool", who: str = "a", number: int = 1) -> Reply:

@@ -77,8 +77,8 @@ class Config:
         unpriced: What a budget does with a request whose price is not known.
         shadow: The file in which requests are logged in place of being held. Not for runs.
         traffic_log: The file in which requests that are held are logged.
-        upstreams: For the gateway and for groups: by name the ``base_url``, ``provider``, ``key_env`` and ``models`` of each
-            server that are set.
+        upstreams: For the gateway and for groups: by name the ``base_url``, ``provider``, ``key_env``, ``key_file`` and ``models`` of
+            each server that are set.
         groups: By name the ``members``, ``in_order``, ``weights`` and ``sticky_s`` of each group that are set.
         group: The group that answers all requests of a run.
         retry: The fields of :class:`~paceline.RetryPolicy` that are set.

@@ -305,6 +305,7 @@ class Upstream(TypedDict, total=False):
     base_url: Annotated[Text, AfterValidator(parse_base_url)]
     provider: Text
     key_env: Text
+    key_file: Text
     models: Annotated[dict[Name, Text], table('"gpt-5" = "my-deployment"')]
 
 

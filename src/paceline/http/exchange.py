@@ -243,7 +243,7 @@ class Exchange:
         try:
             response = await self._attempts()
         except BaseException as error:
-            if fault_of(error) in (Fault.UNSENT, Fault.UNREACHED):
+            if self.waits or fault_of(error) in (Fault.UNSENT, Fault.UNREACHED):
                 self.charge.cancel()
             self.charge.end()
             raise

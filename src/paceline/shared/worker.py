@@ -27,7 +27,7 @@ from paceline.pacing.clock import Clock, go_on, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
 from paceline.shared.capacity import SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.membership import RETRY_NS, Membership, OnStoreFailure, State
-from paceline.shared.messages import Message, Reply, Store
+from paceline.shared.messages import Message, Reply, Store, ping
 
 log = logging.getLogger("paceline")
 
@@ -247,6 +247,19 @@ class StoreWorker:
         self._failed[pool] = time.monotonic() - began_s > QUICK_S
         self._down = (self._clock.now_ns() + RETRY_NS // 2, reason)
         return reason
+
+    def answers(self) -> bool:
+        """Whether the store answers; it may take the time that a store has for that."""
+        try:
+            ping(self.store)
+        except StoreError:
+            return False
+        return True
+
+    @property
+    def knows(self) -> bool:
+        """Whether some pool knows what this process may spend while the store is lost."""
+        return any(shared_capacity(each.pool).membership.state.known for each in list(self.schedulers))
 
     @property
     def running(self) -> bool:

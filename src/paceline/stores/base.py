@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.core.results import StoreError
-from paceline.shared.messages import Message, Reply, Store
+from paceline.shared.messages import Message, Reply, Store, ping
 
 __all__ = ["TIMEOUT_S", "Prefixed", "Store", "StoreError"]
 
@@ -37,6 +37,10 @@ class Prefixed:
             prefix = self._prefix if isinstance(self._prefix, str) else self._prefix(pool)
             name = self._names[pool] = f"{prefix}/{pool}"
         return self.inner.exchange(name, message)
+
+    def ping(self) -> None:
+        """See :func:`~paceline.shared.messages.ping`."""
+        ping(self.inner)
 
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""

@@ -122,6 +122,10 @@ class RedisStore:
             raise StoreError(f"{self.url}: {explain(error)}") from error
         raise StoreFormatError(f"{self.url}: written by a newer paceline: update this one")
 
+    def ping(self) -> None:
+        """See :func:`~paceline.shared.messages.ping`: a key that the server forgets at once."""
+        self.run_script("redis.call('SET', KEYS[1], '', 'PX', 1)", [f"paceline:ping:{{{self.prefix}/}}"])
+
     def _ask(self, pool: str, message: Message) -> list[Any]:
         sent_us = time.monotonic_ns() // 1_000
         ahead_us = self._ahead_us

@@ -79,7 +79,12 @@ SCHEMAS: Final = {
         store={"type": "object"},
     ),
     "Unpaced": _object(provider=TEXT, host=TEXT, kind=TEXT, count=COUNT, remedy=TEXT),
-    "Status": _object(("unpaced",), pools=_table(_ref("Pool")), unpaced=_list(_ref("Unpaced"))),
+    "Status": _object(
+        ("unpaced", "keys"),
+        pools=_table(_ref("Pool")),
+        unpaced=_list(_ref("Unpaced")),
+        keys={**_table(_table(NUMBER)), "description": "Of a gateway: what each client key has used since its start."},
+    ),
     "Columns": _object(
         t=_list(NUMBER),
         waiting=_list(COUNT),

@@ -17,12 +17,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.utils import floatToGoString
 
 from paceline.core.waits import BOUNDS_S, OTHER
-from paceline.telemetry.merged import added
+from paceline.telemetry.merged import added, summed
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 LANES_MAX: Final = 100
 """The lanes of a pool that have a label; the others are added up as ``other``."""
+
+KEYS_MAX: Final = 1_000
+"""The client keys that have a label, in the order of their first requests; the others are added up as ``other``."""
 
 POOLS_MAX: Final = 1_000
 """The pools that are exported, in the order of their names."""
@@ -91,6 +94,7 @@ class _Collector:
         for row in self._status.get("unpaced", ()):
             unpaced.add_metric([row["provider"], row["host"], row["kind"]], row["count"])
         yield unpaced
+        yield from _keys(self._status.get("keys", {}))
         build = GaugeMetricFamily("paceline_build_info", "1, with the versions.", labels=["version", "python"])
         build.add_metric([version("paceline"), platform.python_version()], 1)
         yield build
@@ -175,6 +179,25 @@ def _stores(pools: Mapping[str, Any]) -> Iterator[Metric]:
         if state != "new":
             up.add_metric([name], state == "joined")
     yield up
+
+
+def _keys(keys: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:
+    """What each client key has used. The first keys keep their label, so that no sum goes back."""
+    requests = CounterMetricFamily(
+        "paceline_key_requests", "Requests that were charged, by client key.", labels=["key"]
+    )
+    tokens = CounterMetricFamily(
+        "paceline_key_tokens", "Their tokens; input has the cached ones.", labels=["key", "kind"]
+    )
+    usd = CounterMetricFamily("paceline_key_usd", "Their price in US dollars, where it is known.", labels=["key"])
+    listed = list(keys.items())
+    rest = summed(sums for _, sums in listed[KEYS_MAX:])
+    for name, sums in [*listed[:KEYS_MAX], *([(OTHER, rest)] if rest else [])]:
+        requests.add_metric([name], sums["requests"])
+        for kind in ("input", "cached", "output"):
+            tokens.add_metric([name, kind], sums[f"{kind}_tokens"])
+        usd.add_metric([name], sums["usd"])
+    yield from (requests, tokens, usd)
 
 
 def _largest(lanes: Mapping[str, int]) -> Iterable[tuple[str, int]]:
