@@ -24,6 +24,7 @@ def exported():
     limiter.acquire("openai/gpt-5").wait().refused(retry_after_s=3.0)
     status = limiter.status()
     status["pools"]["openai/gpt-5"]["store"] = {"state": "joined"}
+    status["ready"] = True
     status["unpaced"] = [{"provider": "openai", "host": "h", "kind": "k", "count": 1}]
     status["pools"]["openai/gpt-5"]["lanes"] = {"a": 1}
     families = text_string_to_metric_families(exposition(status).decode())

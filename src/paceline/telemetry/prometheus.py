@@ -95,6 +95,8 @@ class _Collector:
             unpaced.add_metric([row["provider"], row["host"], row["kind"]], row["count"])
         yield unpaced
         yield from _keys(self._status.get("keys", {}))
+        if "ready" in self._status:
+            yield GaugeMetricFamily("paceline_ready", "Whether /readyz answers 200.", value=self._status["ready"])
         build = GaugeMetricFamily("paceline_build_info", "1, with the versions.", labels=["version", "python"])
         build.add_metric([version("paceline"), platform.python_version()], 1)
         yield build
