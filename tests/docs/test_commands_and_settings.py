@@ -45,9 +45,9 @@ def parts_of(line: str) -> list[list[str]]:
         elif words[-1] or not re.match(r"\w+=", word):
             words[-1].append(word)
     for command in words:
-        if command[:2] == ["sudo", "-u"]:
-            del command[:3]
-        while command and command[0] in ("sudo", "opentelemetry-instrument"):
+        if command[:2] == ["runuser", "-u"]:
+            del command[:4]
+        if command[:1] == ["opentelemetry-instrument"]:
             del command[0]
         if command:
             command[0] = command[0].rpartition("/")[2]
@@ -87,8 +87,11 @@ def test_a_command_of_an_example(line):
             script = (ROOT / args[0]).read_text("utf-8")
             assert [arg for arg in args if arg.startswith("--") and f'"{arg}"' not in script] == []
         else:
-            assert command in {".", "claude", "export", "grep", "python", "python3", "wait"}
+            assert command in {".", "claude", "export", "grep", "python", "python3", "wait"} | OPERATING
 
+
+OPERATING = {"cp", "curl", "echo", "install", "promtool", "sqlite3", "systemctl", "useradd"}
+"""The commands of an operator's shell."""
 
 NOT_RUN = {
     r"^(\w+=\S+ )*(pip|make|export|grep|python) ": "installs, or is no command of paceline",
@@ -104,8 +107,8 @@ NOT_RUN = {
 }
 """Why a command of a page is only parsed."""
 
-ELSEWHERE = {"docs/first_minutes.md", "docs/tutorials.md"}
-"""Their commands run between the Python blocks: test_python_examples.py."""
+ELSEWHERE = {"docs/first_minutes.md", "docs/tutorials.md", "docs/operate.md"}
+"""Their commands run between the Python blocks: test_python_examples.py. An operator's need a machine with systemd."""
 
 
 def runs_of(block: Block) -> list[str]:
@@ -226,6 +229,7 @@ def test_the_manifests_agree_with_each_other_and_with_the_container():
 OTHERS = {
     "lifecycle_hooks:": "flatmachines reads it: tests/frameworks",
     "scrape_configs:": "Prometheus reads it",
+    "rule_files:": "Prometheus reads it",
     '[project.entry-points."paceline.providers"]': "of a package: tests/providers/test_docs.py",
 }
 """The beginning of settings that are not paceline's."""
