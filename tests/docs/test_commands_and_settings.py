@@ -97,17 +97,17 @@ NOT_RUN = {
     r"^(\w+=\S+ )*(pip|make|export|grep|python) ": "installs, or is no command of paceline",
     r"--by 18:00": "depends on the time of day: tests/planner",
     r"redis://": "needs a Redis: tests/stores",
-    r"^(opentelemetry-instrument )?paceline (serve|emulate)": "a server: tests/gateway, tests/emulator, and docs/tutorials.md",
+    r"^(opentelemetry-instrument )?paceline (serve|emulate)": "a server: tests/gateway, tests/emulator, and docs/first_minutes.md",
     r"^claude$|extropy simulate": "needs another program: tests/frameworks/recipes and extropy",
     r"-- node|codex": "needs another program: tests/frameworks/gateway_js",
     r"^paceline init --": "writes the same file as without options: tests/config",
     r"my_program|massgen|pytest|train\.py|paceline\.yaml": "needs the reader's program",
     r"^paceline status( http| 127|$)": "needs the program that it asks: tests/telemetry",
-    r"--shard 1/3|requests\.shard": "needs the other shards: docs/tutorials.md",
+    r"--shard 1/3|requests\.shard": "needs the other shards: docs/first_minutes.md",
 }
 """Why a command of a page is only parsed."""
 
-ELSEWHERE = {"docs/first_minutes.md", "docs/tutorials.md", "docs/operate.md"}
+ELSEWHERE = {"docs/first_minutes.md", "docs/operate.md"}
 """Their commands run between the Python blocks: test_python_examples.py. An operator's need a machine with systemd."""
 
 

@@ -585,7 +585,13 @@ def test_the_status_of_two_processes_as_one():
     def status(waits, granted, mean, binds):
         limiter = Limiter({"jobs": "5 requests/min"})
         pool = limiter.status()["pools"]["jobs"]
-        pool |= {"waiting": waits, "lanes": {"a": waits}, "binds": binds, "counts": {"granted": granted}}
+        pool |= {
+            "waiting": waits,
+            "lanes": {"a": waits},
+            "lanes_waited_s": {"a": mean},
+            "binds": binds,
+            "counts": {"granted": granted},
+        }
         pool |= {"wait_s": {"mean": mean, "longest": 2 * mean}}
         pool |= {"waits": {"a": {"counts": [granted, 1], "sum_s": mean}}}
         row = {"provider": "openai", "host": "h", "kind": "k", "count": waits, "remedy": "r"}
@@ -594,6 +600,7 @@ def test_the_status_of_two_processes_as_one():
     both = merged([status(2, 10, 1.0, None), status(3, 30, 5.0, "5 requests/min")])
     pool = both["pools"]["jobs"]
     assert (pool["waiting"], pool["lanes"], pool["binds"]) == (5, {"a": 5}, "5 requests/min")
+    assert pool["lanes_waited_s"] == {"a": 5.0}
     assert (pool["counts"], pool["wait_s"]) == ({"granted": 40}, {"mean": 4.0, "longest": 10.0})
     assert pool["waits"] == {"a": {"counts": [40, 2], "sum_s": 6.0}}
     assert [row["count"] for row in both["unpaced"]] == [5]

@@ -201,7 +201,7 @@ class Child:
         self.process = SimpleNamespace(pid=self.pid, wait=self._codes.get, send_signal=self.signal)
 
     def serves(self):
-        return self._serves.get(timeout=30)
+        return self._serves.get()
 
     def begins(self, serves=True):
         self._serves.put(serves)
@@ -236,7 +236,9 @@ class TestSupervisor:
             for _ in range(count):
                 supervisor._events.get(timeout=30)()
 
-        return supervisor, children, step
+        yield supervisor, children, step
+        for child in children:
+            child.begins(False)  # its thread ends
 
     def test_one_serves_after_the_other(self, supervised, caplog):
         supervisor, children, step = supervised

@@ -65,8 +65,8 @@ def take(store: SQLiteStore, pool: str = "pool", who: str = "a", number: int = 1
     return reply
 
 
-def charged(store: SQLiteStore, pool: str = "pool") -> float:
-    return store.exchange(pool, Message("reader", 0, (DAILY,), [0])).standings[0].charged
+def charged(store: SQLiteStore, pool: str = "pool", quota: Quota = DAILY) -> float:
+    return store.exchange(pool, Message("reader", 0, (quota,), [0])).standings[0].charged
 
 
 ODD = "memory" if os.name == "nt" else ":memory:"  # a name has no colon there

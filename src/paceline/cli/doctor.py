@@ -200,7 +200,7 @@ class Page:
             )
 
     def _store(self, config: Config, timeout_s: float) -> Iterator[Row]:
-        from paceline.cli.status import ReadError, read_store
+        from paceline.cli.standing import ReadError, read_store
         from paceline.stores import NO_STORE, as_store
 
         store = as_store(config.store) if config.store and config.store != NO_STORE else None

@@ -64,7 +64,7 @@ class Config:
     Attributes:
         limits: Quotas by model, ``provider/*``, ``*`` or the name of a pool of the program's own.
         provider: The provider; if ``None``, known from the address or the format of a request.
-        base_url: The server's root, without ``/v1``; the provider's own if ``None``. For runs, as are ``workers`` and
+        base_url: The server's address, with or without ``/v1``; the provider's own if ``None``. For runs, as are ``workers`` and
             ``timeout_s``, the longest duration of one attempt.
         ttl_s: ``None``: 900, and for runs at least twice ``timeout_s``.
         acquire_timeout_s: ``None``: no limit. Not for runs.

@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from paceline.config import Config, parse_base_url
+from paceline.config.schema import without_version
 from paceline.core.hints import did_you_mean
 from paceline.core.results import QuotaError
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
@@ -88,7 +89,7 @@ class Server:
     Attributes:
         name: Its name in the settings.
         provider: The provider whose API it has. A member of a group has quotas of its own, as ``provider@name``.
-        root: Its scheme, host and port, and the path above all of its paths, without a slash at the end.
+        base_url: Its scheme, host and port, and the path above all of its paths, without a slash at the end.
         key_env: The environment variable of its key.
         key: Its key; empty for none.
         models: Its names of models, by those that requests have.
@@ -97,11 +98,16 @@ class Server:
 
     name: str
     provider: Provider
-    root: str
+    base_url: str
     key_env: str
     key: str = field(default="", repr=False)
     models: Mapping[str, str] = field(default_factory=dict)
     key_file: Path | None = None
+
+    @property
+    def root(self) -> str:
+        """The same without ``/v1``, which the paths of requests have."""
+        return without_version(self.base_url)
 
     def renamed(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The body of a request with this server's name of the model."""
@@ -141,11 +147,11 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
     table = config.upstreams.get(name, {})
     named = provider_named(table.get("provider", name))
     home = provider_named(config.provider).name if config.provider else None
-    root = table.get("base_url") or (config.base_url if name == home else None)
-    if root is None:
+    base_url = table.get("base_url") or (config.base_url if name == home else None)
+    if base_url is None:
         if not named.hosts or "*" in named.hosts[0]:
             raise QuotaError(f"upstreams.{name}: {named.name} has no usual address: give its base_url")
-        root = f"https://{named.hosts[0]}"
+        base_url = f"https://{named.hosts[0]}"
     variable = table.get("key_env", named.key_env)
     if "key_file" in table:
         if "key_env" in table:
@@ -155,11 +161,11 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
         key, file = key_in(environ, variable)
     if not key and "key_env" in table:
         raise QuotaError(f"upstreams.{name}: the environment variable {variable} is not set, nor {variable}{FILE}")
-    at_host = provider_for_host(urlsplit(root).hostname or "")
+    at_host = provider_for_host(urlsplit(base_url).hostname or "")
     provider = at_host if at_host is not None and at_host.name == named.name else named
     if name != base_of(provider.name) and any(name in table.get("members", ()) for table in config.groups.values()):
         provider = with_account(provider, name)
-    return Server(name, provider, root, variable, key, table.get("models", {}), file)
+    return Server(name, provider, base_url, variable, key, table.get("models", {}), file)
 
 
 def group(config: Config, name: str, environ: Mapping[str, str]) -> ServerGroup:

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from paceline.core.results import StoreError
 from paceline.shared.messages import Message, Reply, Store, ping
 
-__all__ = ["TIMEOUT_S", "Prefixed", "Store", "StoreError"]
+__all__ = ["FILE_TIMEOUT_S", "TIMEOUT_S", "Prefixed", "Store", "StoreError"]
 
 TIMEOUT_S = 1.0
-"""How long a store may take to answer before it counts as lost."""
+"""How long a server may take to answer before it counts as lost."""
+
+FILE_TIMEOUT_S = 5.0
+"""How long an exchange waits for a file before it counts as lost: as long as sqlite3 by default. A busy disk takes seconds to make a file."""
 
 
 class Prefixed:

@@ -36,7 +36,7 @@ from paceline.pacing.clock import Clock, elapsed_ns
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
 from paceline.shared.peers import Peers
-from paceline.stores.base import TIMEOUT_S, StoreError
+from paceline.stores.base import FILE_TIMEOUT_S, StoreError
 
 _T = TypeVar("_T")
 
@@ -100,7 +100,7 @@ class SQLiteStore:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
+        self, path: str | os.PathLike[str], *, timeout_s: float = FILE_TIMEOUT_S, clock: Clock | None = None
     ) -> None:
         name = os.fspath(path)
         if not name:

@@ -45,6 +45,8 @@ def _pool(found: list[Any]) -> dict[str, Any]:
         first[name] = sum(pool[name] for pool in found)
     for name in ("lanes", "counts"):
         first[name] = summed(pool[name] for pool in found)
+    waited = [pool["lanes_waited_s"] for pool in found]
+    first["lanes_waited_s"] = {lane: max(each.get(lane, 0.0) for each in waited) for lane in first["lanes"]}
     queue = [waiter for pool in found for waiter in pool["queue"]]
     first["queue"] = sorted(queue, key=lambda waiter: -waiter["waited_s"])[:QUEUE_SHOWN]
     first["binds"] = next((pool["binds"] for pool in found if pool["binds"]), None)

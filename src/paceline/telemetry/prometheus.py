@@ -83,11 +83,12 @@ class _Collector:
                     gauge.add_metric([name], value)
             yield gauge
         yield from _quotas(pools)
-        yield from _counts(pools)
-        yield from _waits(pools)
-        yield from _cache(pools)
         yield from _stores(pools)
-        yield from _flat(pools)
+        local = {name: pool for name, pool in pools.items() if "counts" in pool}  # a store does not know these
+        yield from _counts(local)
+        yield from _waits(local)
+        yield from _cache(local)
+        yield from _flat(local)
         unpaced = CounterMetricFamily(
             "paceline_unpaced", "Requests to providers that no limiter has paced.", labels=["provider", "host", "kind"]
         )
@@ -179,7 +180,7 @@ def _stores(pools: Mapping[str, Any]) -> Iterator[Metric]:
     for name, pool in pools.items():
         state = pool.get("store", {"state": "new"})["state"]
         if state != "new":
-            up.add_metric([name], state == "joined")
+            up.add_metric([name], state in ("joined", "read"))
     yield up
 
 
