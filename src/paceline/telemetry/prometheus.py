@@ -82,6 +82,11 @@ class _Collector:
                 if (value := pool.get(field)) is not None:
                     gauge.add_metric([name], value)
             yield gauge
+        about = "Whether the pool refuses its requests: no money is left, or the provider asks to wait for too long."
+        stopped = GaugeMetricFamily("paceline_stopped", about, labels=["pool"])
+        for name, pool in pools.items():
+            stopped.add_metric([name], pool.get("stopped") is not None)
+        yield stopped
         yield from _quotas(pools)
         yield from _stores(pools)
         local = {name: pool for name, pool in pools.items() if "counts" in pool}  # a store does not know these
