@@ -17,14 +17,13 @@ import yaml
 from pages import BLOCKS, ROOT, Block
 
 import paceline
+from paceline.cli import serve
 from paceline.cli.app import app
 from paceline.config import Config
 from paceline.emulator.settings import Settings
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
-UNIT = ROOT / "examples" / "gateway" / "paceline.service"
-CONTAINER = ROOT / "examples" / "gateway" / "Containerfile"
 
 COMMANDS = [
     pytest.param(line[2:], id=f"{block.page}:{block.line + i}")
@@ -46,9 +45,9 @@ def parts_of(line: str) -> list[list[str]]:
         elif words[-1] or not re.match(r"\w+=", word):
             words[-1].append(word)
     for command in words:
-        if command[:2] == ["sudo", "-u"]:
-            del command[:3]
-        while command and command[0] in ("sudo", "opentelemetry-instrument"):
+        if command[:2] == ["runuser", "-u"]:
+            del command[:4]
+        if command[:1] == ["opentelemetry-instrument"]:
             del command[0]
         if command:
             command[0] = command[0].rpartition("/")[2]
@@ -88,8 +87,11 @@ def test_a_command_of_an_example(line):
             script = (ROOT / args[0]).read_text("utf-8")
             assert [arg for arg in args if arg.startswith("--") and f'"{arg}"' not in script] == []
         else:
-            assert command in {".", "claude", "curl", "export", "grep", "python", "python3", "wait"}
+            assert command in {".", "claude", "export", "grep", "python", "python3", "wait"} | OPERATING
 
+
+OPERATING = {"cp", "curl", "echo", "install", "promtool", "sqlite3", "systemctl", "useradd"}
+"""The commands of an operator's shell."""
 
 NOT_RUN = {
     r"^(\w+=\S+ )*(pip|make|export|grep|python) ": "installs, or is no command of paceline",
@@ -105,8 +107,8 @@ NOT_RUN = {
 }
 """Why a command of a page is only parsed."""
 
-ELSEWHERE = {"docs/first_minutes.md"}
-"""Their commands run between the Python blocks: test_python_examples.py."""
+ELSEWHERE = {"docs/first_minutes.md", "docs/operate.md"}
+"""Their commands run between the Python blocks: test_python_examples.py. An operator's need a machine with systemd."""
 
 
 def runs_of(block: Block) -> list[str]:
@@ -160,17 +162,74 @@ def test_a_wrong_command_is_found(wrong):
         parse(shlex.split(wrong)[1:])
 
 
-def test_the_service_and_the_container_start_commands_that_exist():
-    (start,) = re.findall(r"^ExecStart=\S+/paceline (.*)$", UNIT.read_text("utf-8"), re.MULTILINE)
-    parse(shlex.split(start))
-    words = re.findall(r"^(?:ENTRYPOINT|CMD) \[(.*)\]$", CONTAINER.read_text("utf-8"), re.MULTILINE)
-    args = [word for line in words for word in re.findall(r'"(.*?)"', line)]
-    parse(args[args.index("paceline") + 1 :] if "paceline" in args else args)
+FILES = ROOT / "examples" / "gateway"
+
+
+def started():
+    """The arguments of `paceline` in the files for deployment."""
+    unit, container = (FILES / name for name in ("paceline.service", "Containerfile"))
+    yield from map(shlex.split, re.findall(r"^ExecStart=\S+/paceline (.*)$", unit.read_text("utf-8"), re.MULTILINE))
+    words = dict(re.findall(r"^(ENTRYPOINT|CMD) (\[.*\])$", container.read_text("utf-8"), re.MULTILINE))
+    assert words["ENTRYPOINT"] == '["paceline"]'
+    yield json.loads(words["CMD"])
+    yield yaml.safe_load((FILES / "compose.yaml").read_text("utf-8"))["services"]["gateway"]["command"]
+    documents = list(yaml.safe_load_all((FILES / "kubernetes.yaml").read_text("utf-8")))
+    [deployment] = [document for document in documents if document["kind"] == "Deployment"]
+    yield deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_the_files_for_deployment_start_commands_that_exist():
+    assert [args[0] for args in started()] == ["serve"] * 4
+    for args in started():
+        parse(args)
+
+
+def seconds(args, option):
+    """The value of an option of `paceline serve`, in seconds."""
+    [default] = [param.default for param in serve.command.params if option in param.opts]
+    return float(args[args.index(option) + 1] if option in args else default)
+
+
+def test_they_wait_until_what_is_in_flight_has_ended():
+    service, _, compose, pod = started()
+    unit = (FILES / "paceline.service").read_text("utf-8")
+    grace = yaml.safe_load((FILES / "compose.yaml").read_text("utf-8"))["services"]["gateway"]["stop_grace_period"]
+    manifest = (FILES / "kubernetes.yaml").read_text("utf-8")
+    for args, text, pattern in (
+        (service, unit, r"TimeoutStopSec=(\d+)"),
+        (compose, grace, r"(\d+)s"),
+        (pod, manifest, r"terminationGracePeriodSeconds: (\d+)"),
+    ):
+        [given] = re.findall(pattern, text)
+        assert int(given) > seconds(args, "--drain") + seconds(args, "--finish")
+    [period] = re.findall(r"readinessProbe: .*periodSeconds: (\d+)", manifest)
+    assert seconds(pod, "--drain") > 3 * int(period)  # so many times a probe fails until a pod is not ready
+
+
+def test_the_manifests_agree_with_each_other_and_with_the_container():
+    found = {}
+    for document in yaml.safe_load_all((FILES / "kubernetes.yaml").read_text("utf-8")):
+        found[document["kind"]] = document.get("spec", document)
+    deployment, budget, service = (found[kind] for kind in ("Deployment", "PodDisruptionBudget", "Service"))
+    assert budget["minAvailable"] < deployment["replicas"]
+    assert deployment["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    labels = deployment["template"]["metadata"]["labels"]
+    assert labels == deployment["selector"]["matchLabels"] == budget["selector"]["matchLabels"] == service["selector"]
+    pod = deployment["template"]["spec"]
+    [container] = pod["containers"]
+    assert f"USER {pod['securityContext']['runAsUser']}\n" in (FILES / "Containerfile").read_text("utf-8")
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    folders = {mount["mountPath"] for mount in container["volumeMounts"] if "subPath" not in mount}
+    files = [one["value"] for one in container["env"]]
+    assert {str(Path(file).parent) for file in files} <= folders
+    config = tomllib.loads(found["ConfigMap"]["data"]["paceline.toml"])
+    Config.load(given=config, environ={}).arguments()
 
 
 OTHERS = {
     "lifecycle_hooks:": "flatmachines reads it: tests/frameworks",
     "scrape_configs:": "Prometheus reads it",
+    "rule_files:": "Prometheus reads it",
     '[project.entry-points."paceline.providers"]': "of a package: tests/providers/test_docs.py",
 }
 """The beginning of settings that are not paceline's."""

@@ -256,7 +256,7 @@ class TestQueue:
         ("path", "event"), [(CHAT, "data: {"), ("/anthropic/v1/messages", "event: error\ndata: {")]
     )
     def test_an_error_after_that_is_an_event(self, serve, emulator, client, kept, path, event):
-        running = serve(emulator.base_url, limits={"*": "200 requests/min burst 1"})
+        running = serve(emulator.base_url, limits={"*": "60 requests/min burst 1"})
         client.post(running.url + path, json=chat())
         emulator.reset(valid_key="sk-right")
         with client.stream("POST", running.url + path, json=chat(stream=True), headers=kept) as answer:

@@ -225,11 +225,13 @@ def made(folder):
 
 
 class TestStore:
-    def test_a_gateway_without_its_store_is_not_ready(self, serve, emulator, client, tmp_path, monkeypatch):
+    def test_a_gateway_without_its_store_is_not_ready(self, serve, emulator, client, tmp_path, monkeypatch, caplog):
         monkeypatch.setattr(app, "RETRY_S", 0.05)
         (tmp_path / "folder").touch()
         running = serve(emulator.base_url, store=f"sqlite:{tmp_path / 'folder' / 'quotas.db'}")
         assert client.get(running.url + "/readyz").json() == {"status": "the store does not answer"}
+        assert "paceline_ready 0.0" in client.get(running.url + "/metrics").text.splitlines()
+        until(lambda: caplog.messages)
         assert client.get(running.url + "/healthz").status_code == 200
         answer = client.post(running.url + CHAT, json=chat())
         assert (answer.status_code, answer.headers["x-paceline"]) == (503, "store")
@@ -238,6 +240,9 @@ class TestStore:
         (tmp_path / "folder").unlink()
         until(lambda: made(tmp_path / "folder"))
         until(lambda: client.get(running.url + "/readyz").status_code == 200)
+        assert "paceline_ready 1.0" in client.get(running.url + "/metrics").text.splitlines()
+        asked = [line for line in caplog.messages if line.startswith("sqlite:") and "pool" not in line]
+        assert [line.endswith(": the store answers") for line in asked] == [False, True]
         until(lambda: client.post(running.url + CHAT, json=chat()).status_code == 200)
 
     @pytest.mark.parametrize(

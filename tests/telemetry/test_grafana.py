@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ def exported():
     limiter.acquire("openai/gpt-5").wait().refused(retry_after_s=3.0)
     status = limiter.status()
     status["pools"]["openai/gpt-5"]["store"] = {"state": "joined"}
+    status["ready"] = True
     status["unpaced"] = [{"provider": "openai", "host": "h", "kind": "k", "count": 1}]
     status["pools"]["openai/gpt-5"]["lanes"] = {"a": 1}
     families = text_string_to_metric_families(exposition(status).decode())
@@ -68,3 +71,11 @@ def test_each_alert_is_on_something_that_is_exported(exported):
         for name, braces in names:
             assert name in exported, rule["alert"]
             assert set(re.findall(r"(\w+)\s*=", braces)) <= exported[name], rule["alert"]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's package prometheus")
+def test_the_alerts_fire_and_end_as_their_own_tests_say():
+    done = subprocess.run(
+        ["promtool", "test", "rules", "alerts_test.yml"], check=False, cwd=EXAMPLES, capture_output=True, text=True, timeout=60
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -236,10 +236,16 @@ class TestMetrics:
             (pool | {"event": event}, event == "granted") for event in ("granted", "settled", "cancelled")
         ]
         assert value["paceline_cool_down_seconds"] == [(pool, 3.0)]
+        assert value["paceline_stopped"] == [(pool, 0)]
         assert value["paceline_rpm_limit"] == [(pool, 500)]
         assert value["paceline_rate_limit_429_count"] == [(pool, 1)]
         quota = pool | {"quota": "500 requests/min", "unit": "requests"}
         assert value["paceline_quota_limit"] == [(quota, 500)]
+
+    def test_a_stopped_pool_is_seen(self, limiter):
+        limiter.acquire("openai/gpt-5").wait().refused(paceline.Refusal(paceline.RefusalKind.MONEY))
+        [stopped] = self.families(limiter)["paceline_stopped"].samples
+        assert (stopped.labels, stopped.value) == ({"pool": "openai/gpt-5"}, 1)
 
     def test_waits_are_histograms_by_pool_and_by_lane(self, limiter):
         async def main(clock):

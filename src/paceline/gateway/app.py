@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -41,6 +41,20 @@ OWN: Final = frozenset({"", "status", "history", "metrics", "assets", "api", "fa
 
 QUEUE: Final = "/api/v1/queue/"
 """What the path of a place in the queue begins with."""
+
+
+class _WithReadiness:
+    """The status of the gateway, with whether it is ready."""
+
+    def __init__(self, reporting: Any, gateway: Gateway) -> None:
+        self._reporting, self._gateway = reporting, gateway
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reporting, name)
+
+    def status(self, *given: Any, **options: Any) -> Mapping[str, Any]:
+        """See :meth:`Limiter.status`."""
+        return {**self._reporting.status(*given, **options), "ready": self._gateway.ready}
 
 
 class Gateway:
@@ -90,7 +104,7 @@ class Gateway:
         own: Any = limiter if tally is None else Counted(limiter, tally)
         self._siblings = Siblings(own, self._dispatch.place, folder)
         one_or_all = own if folder is None else self._siblings
-        self._page = status_app(one_or_all, apart=self._apart)  # answers the gateway's own paths
+        self._page = status_app(_WithReadiness(one_or_all, self), apart=self._apart)  # answers the gateway's own paths
         self._reports = asyncio.Lock()
 
     # The server's side.
@@ -157,6 +171,11 @@ class Gateway:
         if self._access is not None:
             self._access.close()
         await send({"type": "lifespan.shutdown.complete"})
+
+    @property
+    def ready(self) -> bool:
+        """Whether new requests are to be sent to it."""
+        return self.life.state.ready and self._store_answers.is_set()
 
     def drain(self) -> None:
         """End: requests in flight go on, and those that wait, where the next process shares the quotas with this one."""
@@ -240,7 +259,7 @@ class Gateway:
 
     async def _tell_health(self, which: str, send: Send) -> None:
         state = self.life.state
-        ok = which == "healthz" or (state.ready and self._store_answers.is_set())
+        ok = which == "healthz" or self.ready
         why = "the store does not answer" if state.ready else state.word
         await respond(json_reply(200 if ok else 503, {"status": "ok" if ok else why}), send)
 

@@ -135,6 +135,7 @@ class StoreWorker:
         self._before: threading.Thread | None = None  # the one that was closed last
         self._queue: _Queue = SimpleQueue()
         self._lock = threading.RLock()  # a finalizer in this thread may settle an attempt, and poke
+        self._away = False  # as it was asked by itself
         self._down: tuple[int, str] | None = None  # until when other pools do not try the store, and why
         self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
         self._losses: dict[str, Losses] = {}  # of a pool whose reason names it, by its name; of the others, by ""
@@ -254,12 +255,18 @@ class StoreWorker:
         return reason
 
     def answers(self) -> bool:
-        """Whether the store answers; it may take the time that a store has for that."""
+        """Whether the store answers; it may take the time that a store has for that. A change is logged."""
         try:
             ping(self.store)
-        except StoreError:
-            return False
-        return True
+        except StoreError as error:
+            if not self._away:
+                log.warning("%s", error)
+            self._away = True
+        else:
+            if self._away:
+                log.warning("%s: the store answers", self.store.url)
+            self._away = False
+        return not self._away
 
     @property
     def knows(self) -> bool:

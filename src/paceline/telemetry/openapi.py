@@ -82,10 +82,11 @@ SCHEMAS: Final = {
     ),
     "Unpaced": _object(provider=TEXT, host=TEXT, kind=TEXT, count=COUNT, remedy=TEXT),
     "Status": _object(
-        ("unpaced", "keys"),
+        ("unpaced", "keys", "ready"),
         pools=_table(_ref("Pool")),
         unpaced=_list(_ref("Unpaced")),
         keys={**_table(_table(NUMBER)), "description": "Of a gateway: what each client key has used since its start."},
+        ready={"type": "boolean", "description": "Of a gateway: whether `/readyz` answers 200."},
     ),
     "Columns": _object(
         t=_list(NUMBER),

@@ -82,6 +82,11 @@ class _Collector:
                 if (value := pool.get(field)) is not None:
                     gauge.add_metric([name], value)
             yield gauge
+        about = "Whether the pool refuses its requests: no money is left, or the provider asks to wait for too long."
+        stopped = GaugeMetricFamily("paceline_stopped", about, labels=["pool"])
+        for name, pool in pools.items():
+            stopped.add_metric([name], pool.get("stopped") is not None)
+        yield stopped
         yield from _quotas(pools)
         yield from _stores(pools)
         local = {name: pool for name, pool in pools.items() if "counts" in pool}  # a store does not know these
@@ -96,6 +101,8 @@ class _Collector:
             unpaced.add_metric([row["provider"], row["host"], row["kind"]], row["count"])
         yield unpaced
         yield from _keys(self._status.get("keys", {}))
+        if "ready" in self._status:
+            yield GaugeMetricFamily("paceline_ready", "Whether /readyz answers 200.", value=self._status["ready"])
         build = GaugeMetricFamily("paceline_build_info", "1, with the versions.", labels=["version", "python"])
         build.add_metric([version("paceline"), platform.python_version()], 1)
         yield build
