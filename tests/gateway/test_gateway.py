@@ -428,7 +428,7 @@ class TestKeys:
         keys.add("alice", limits=limits)
         started = []
 
-        def serve(settings, listener, begun):
+        def serve(settings, listener, *_):
             started.append(settings)
             listener.close()
 
@@ -618,7 +618,13 @@ def test_the_status_of_two_processes_as_one():
     def status(waits, granted, mean, binds):
         limiter = Limiter({"jobs": "5 requests/min"})
         pool = limiter.status()["pools"]["jobs"]
-        pool |= {"waiting": waits, "lanes": {"a": waits}, "binds": binds, "counts": {"granted": granted}}
+        pool |= {
+            "waiting": waits,
+            "lanes": {"a": waits},
+            "lanes_waited_s": {"a": mean},
+            "binds": binds,
+            "counts": {"granted": granted},
+        }
         pool |= {"wait_s": {"mean": mean, "longest": 2 * mean}}
         pool |= {"waits": {"a": {"counts": [granted, 1], "sum_s": mean}}}
         row = {"provider": "openai", "host": "h", "kind": "k", "count": waits, "remedy": "r"}
@@ -627,10 +633,20 @@ def test_the_status_of_two_processes_as_one():
     both = merged([status(2, 10, 1.0, None), status(3, 30, 5.0, "5 requests/min")])
     pool = both["pools"]["jobs"]
     assert (pool["waiting"], pool["lanes"], pool["binds"]) == (5, {"a": 5}, "5 requests/min")
+    assert pool["lanes_waited_s"] == {"a": 5.0}
     assert (pool["counts"], pool["wait_s"]) == ({"granted": 40}, {"mean": 4.0, "longest": 10.0})
     assert pool["waits"] == {"a": {"counts": [40, 2], "sum_s": 6.0}}
     assert [row["count"] for row in both["unpaced"]] == [5]
     assert merged([status(2, 10, 1.0, None)])["pools"]["jobs"]["waiting"] == 2
+
+
+def test_of_two_processes_the_one_without_its_store_tells_of_it():
+    def status(**store):
+        return {"pools": {"jobs": Limiter({"jobs": "5 requests/min"}).status()["pools"]["jobs"] | {"store": store}}}
+
+    new, joined, lost = status(state="new"), status(state="joined"), status(state="lost", reason="no answer")
+    assert merged([new, joined])["pools"]["jobs"]["store"] == {"state": "joined"}
+    assert merged([joined, lost, new])["pools"]["jobs"]["store"]["state"] == "lost"
 
 
 def test_a_joint_limit_holds_all_models_of_the_gateway(serve, emulator, client):

@@ -22,11 +22,14 @@ class Admission:
         open_to_all: Whether clients need no key as long as there are none: only on loopback.
         hosts: The names of this server in the header ``host``, while clients need no key; a browser that was led here
             by another name sends that name.
+
+    Attributes:
+        needs_key: Whether clients need keys.
     """
 
     def __init__(self, keys: Keys, *, open_to_all: bool, hosts: Iterable[str]) -> None:
         self._keys, self._hosts = keys, frozenset(hosts)
-        self._needs_key = not open_to_all or len(keys) > 0
+        self.needs_key = not open_to_all or len(keys) > 0
 
     def admit(self, headers: Headers, query: str) -> tuple[ClientKey | None, str]:
         """What the client may do, and its key; ``None``: everything, because no keys are needed.
@@ -35,8 +38,8 @@ class Admission:
             RequestError: It is not admitted.
         """
         self._keys.look(time.monotonic())
-        self._needs_key = self._needs_key or len(self._keys) > 0
-        if not self._needs_key:
+        self.needs_key = self.needs_key or len(self._keys) > 0
+        if not self.needs_key:
             self._refuse_browsers(headers)
             return None, ""
         sent = [_bearer(value.decode("latin-1")) for name, value in headers if name in KEY_HEADERS]

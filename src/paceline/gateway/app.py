@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from paceline.core.results import StoreError
 from paceline.gateway.access import AccessLog
 from paceline.gateway.admission import Admission
 from paceline.gateway.client import Client, Headers
@@ -18,7 +20,9 @@ from paceline.gateway.life import Event as LifeEvent
 from paceline.gateway.life import Life
 from paceline.gateway.siblings import Siblings
 from paceline.gateway.upstreams import Upstreams, is_plain
+from paceline.gateway.usage import FLUSH_S, USAGE, Counted, report
 from paceline.limiter.limiter import Limiter
+from paceline.limiter.tally import Tally
 from paceline.limiter.watch import StoreWatch
 from paceline.pacing.lack import lack_of
 from paceline.telemetry.status_app import is_page, status_app
@@ -51,6 +55,7 @@ class Gateway:
         store: Looks whether the store answers.
         begun: Called when it serves.
         access: Writes a line about each request; ``None``: nothing does.
+        tally: Counts what each key uses; ``None``: nothing does.
         takes_over: Whether it serves only when the store has answered: the process before does until then.
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
 
@@ -69,20 +74,22 @@ class Gateway:
         store: StoreWatch,
         begun: Callable[[], None],
         access: AccessLog | None = None,
+        tally: Tally | None = None,
         takes_over: bool = False,
         tells_quotas: bool = True,
     ) -> None:
         self.limiter, self.upstreams = limiter, upstreams
         self.life = Life(shares=store.shared)
         self._store, self._begun, self._takes_over = store, begun, takes_over
-        self._access, self._admission = access, admission
+        self._access, self._admission, self._tally = access, admission, tally
         self._store_answers = asyncio.Event()
         if not store.shared:
             self._store_answers.set()
         self._make = client
         self._dispatch = Dispatch(limiter, self.life, tells_quotas=tells_quotas)
-        self._siblings = Siblings(limiter, self._dispatch.place, folder)
-        one_or_all = limiter if folder is None else self._siblings
+        own: Any = limiter if tally is None else Counted(limiter, tally)
+        self._siblings = Siblings(own, self._dispatch.place, folder)
+        one_or_all = own if folder is None else self._siblings
         self._page = status_app(one_or_all, apart=self._apart)  # answers the gateway's own paths
         self._reports = asyncio.Lock()
 
@@ -130,6 +137,9 @@ class Gateway:
         helpers = [asyncio.create_task(self._watch())]
         if self._store.shared:
             helpers.append(asyncio.create_task(self._watch_store()))
+        if self._tally is not None:
+            await asyncio.to_thread(self._tally.begin)
+            helpers.append(asyncio.create_task(self._keep_tally(self._tally)))
         state[CONNECTION] = self
         if self._takes_over:
             await self._store_answers.wait()
@@ -141,6 +151,8 @@ class Gateway:
             helper.cancel()
         await client.close()
         self._siblings.close()
+        if self._tally is not None:
+            await asyncio.to_thread(self._tally.end)
         await asyncio.to_thread(self.limiter.close)
         if self._access is not None:
             self._access.close()
@@ -164,6 +176,12 @@ class Gateway:
             await asyncio.sleep(LOOK_S)
             self._dispatch.hand_back()
             self._dispatch.expire(time.monotonic())
+
+    async def _keep_tally(self, tally: Tally) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            with suppress(StoreError):  # the next time has it all
+                await asyncio.to_thread(tally.flush)
 
     async def _apart(self, report: Callable[..., Any], *given: Any) -> Any:
         """Make a report in a thread, one at a time."""
@@ -190,6 +208,10 @@ class Gateway:
         key, given = self._admission.admit(headers, query)
         if (entry := scope["extensions"].get(ENTRY)) is not None:
             entry.key, entry.relayed = "" if key is None else key.name, first not in OWN
+        if path == USAGE and self._tally is not None:
+            name = None if key is None or key.may_read else key.name
+            await respond(json_reply(200, await asyncio.to_thread(report, self._tally, name, query)), send)
+            return
         if first in OWN:
             if key is not None and not key.may_read:
                 raise RequestError(403, "forbidden", "this key may not read the status; `paceline keys add --may-read`")

@@ -201,7 +201,6 @@ class Dispatch:
         if upstream.key:
             client = request.given.encode("latin-1")
             sent = [pair for pair in sent if pair[0] not in KEY_HEADERS and not (client and client in pair[1])]
-            sent += [(name.encode(), value.encode()) for name, value in upstream.credentials(request.path)]
             query = without_key(query, request.given)
         return Relayed(self.client, upstream, request.method, request.path, query, sent, body)
 

@@ -205,6 +205,10 @@ def count(value: Any) -> int:
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """``value`` when it is a mapping, else an empty one."""
+    if value is None or isinstance(
+        value, dict
+    ):  # nearly always; the check against an abstract class takes five times as long
+        return value or {}
     return value if isinstance(value, Mapping) else {}
 
 
@@ -284,12 +288,25 @@ def make_usage(input_tokens: int, output_tokens: int, cached_tokens: int, cache_
 
 
 _OUTCOMES: Final = ("failed", "canceled", "cancelled", "aborted")
-_MAY_TELL: Final = frozenset(
-    {"error", "response", "type", "__type", "header", "base_resp", "Response", "error_code", "errors", "code"}
-)
-"""Fields, beside ``choices``: an answer with an error has one of them, and it is not empty."""
 _FINE: Final = ("", "0", "200", "20000", "success", "ok", "none")
 """Codes of answers that are no errors, in the form in which an object has a code and a message in any case."""
+
+_SIGNS: Final = frozenset(
+    (
+        "error",
+        "response",
+        "__type",
+        "header",
+        "base_resp",
+        "Response",
+        "error_code",
+        "errors",
+        "message",
+        "msg",
+        "errorMsg",
+    )
+)
+"""Fields: an answer with an error has one of them, or the type ``error``, or the error is in a choice."""
 
 
 def error_in(payload: Any) -> Mapping[str, Any] | None:
@@ -303,8 +320,8 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
         payload = payload[0] if payload else None
     if not isinstance(payload, Mapping):
         return None
-    if not any(map(payload.get, _MAY_TELL.intersection(payload))):  # most answers
-        return _error_of_a_choice(payload)
+    if _SIGNS.isdisjoint(payload) and payload.get("type") != "error":  # nearly all
+        return _error_of_choice(payload)
     for holder in (payload, as_mapping(payload.get("response"))):
         error = holder.get("error")
         if isinstance(error, Mapping) and error:
@@ -314,7 +331,7 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
                 return None
             beside = {name: payload[name] for name in ("code", "type", "status") if name in payload}
             return {"message": ": ".join(filter(None, (error, as_text(payload.get("message")))))} | beside
-    if error := _error_of_a_choice(payload):
+    if error := _error_of_choice(payload):
         return error
     if payload.get("type") == "error" or as_text(payload.get("__type")):
         return payload
@@ -338,12 +355,10 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def _error_of_a_choice(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _error_of_choice(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
     choices = payload.get("choices")
-    for choice in choices if isinstance(choices, list) else ():
-        if error := as_mapping(as_mapping(choice).get("error")):
-            return error
-    return None
+    errors = [as_mapping(as_mapping(choice).get("error")) for choice in choices] if isinstance(choices, list) else []
+    return next(filter(None, errors), None)
 
 
 _STATED: Final = {

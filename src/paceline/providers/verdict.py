@@ -271,8 +271,10 @@ def has_result(payload: Any, *, strict: bool = True) -> bool:
         return bool(payload)
     if not isinstance(payload, Mapping):
         return False
+    if payload.get("choices") or payload.get("candidates"):
+        return True
     if "choices" in payload or "candidates" in payload:  # never empty in the answer of an API that has them
-        return any(map(payload.get, ("choices", "candidates", "promptFeedback", "prompt_feedback")))
+        return bool(payload.get("promptFeedback") or payload.get("prompt_feedback"))
     if any(payload.get(name) is not None for name in _RESULTS) or as_mapping(payload.get("message")):
         return True  # a message that is a text may say anything
     if "id" in payload and isinstance(payload.get("status"), str):  # a job, or an answer in the background
