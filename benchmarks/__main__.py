@@ -19,6 +19,7 @@ ITEMS = {
     "batch": "`paceline run` without a limit that binds",
     "modes": "`paceline run` one by one, in batches, and until a deadline",
     "learned": "known and unknown limits, in virtual time",
+    "unknown": "limits that nobody states, and capacity that moves, in virtual time",
     "plan": "`paceline plan` beside `paceline run`",
     "stores": "one quota for many processes: Redis and SQLite",
     "speed": "500 workers under a known limit",

@@ -289,7 +289,7 @@ def measure(quick: bool, peers: Sequence[str] = ("litellm", "portkey")) -> list[
     return _rows(names, found, streams, missing, held)
 
 
-RATIO_ROUNDS, RATIO_S, RATIO_TASKS = 9, 2.0, 32
+RATIO_ROUNDS, RATIO_S, RATIO_TASKS = 7, 2.0, 32
 
 
 def ratios() -> dict[str, Any]:
