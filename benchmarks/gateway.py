@@ -27,7 +27,7 @@ from benchmarks.table import Row, spread
 RATES = (50, 200, 500)
 GOAL_PER_S, GOAL_RATE, GOAL_P50_MS, GOAL_P99_MS = 3_000, 200, 1.0, 5.0
 TASKS, STREAMS_PER_S = 64, 10
-START_S, INSTALL_S = 90.0, 400.0
+START_S, INSTALL_S = 300.0, 400.0
 ROOT = Path(__file__).resolve().parent.parent
 LITELLM = "litellm[proxy]==1.108.7"
 PORTKEY = {"dependencies": {"@portkey-ai/gateway": "1.15.2"}, "overrides": {"@hono/node-server": "1.13.5"}}
@@ -289,14 +289,14 @@ def measure(quick: bool, peers: Sequence[str] = ("litellm", "portkey")) -> list[
     return _rows(names, found, streams, missing, held)
 
 
-RATIO_ROUNDS, RATIO_S, RATIO_TASKS = 7, 2.0, 32
+RATIO_ROUNDS, RATIO_S, RATIO_TASKS, RATIO_STREAMS = 7, 2.0, 32, 4
 
 
 def ratios() -> dict[str, Any]:
     """The CPU and the memory of each gateway beside paceline's: medians over rounds in which each has its turn, at any load.
 
     Returns:
-        ``rounds``, ``load`` (the least and the most), ``others`` (gateways that could not be measured, and why), and ``gateways``: for each
+        ``rounds``, ``load`` (the least and the most), ``missing`` (gateways that could not be measured, and why), and ``gateways``: for each
         name the CPU of a request and of a stream in us, their ratios to paceline's in the same round, and the memory in MB.
     """
     made: dict[str, Gateway] = {"paceline": _paceline(), "paceline, stored": _paceline(stored=True)}
@@ -306,18 +306,22 @@ def ratios() -> dict[str, Any]:
             made[name] = make()
         except MissingError as error:
             missing[name] = str(error)
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in made}
     loads = [os.getloadavg()[0]]
     with ExitStack() as stack:
-        server = stack.enter_context(_server())
-        running = {name: stack.enter_context(Running(gateway, server)) for name, gateway in made.items()}
+        server, running = stack.enter_context(_server()), dict[str, Running]()
+        for name, gateway in made.items():
+            try:
+                running[name] = stack.enter_context(Running(gateway, server))
+            except MissingError as error:
+                missing[gateway.name] = str(error)
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in running}
         start_mb = {name: one.memory_mb() for name, one in running.items()}
         for one in running.values():  # compilers and pools of connections warm up
             one.load(tasks=RATIO_TASKS, seconds=2 * RATIO_S, warm_s=0)
         for number in range(RATIO_ROUNDS):
             for name, one in running.items():
                 closed = one.load(tasks=RATIO_TASKS, seconds=RATIO_S)
-                stream = one.load(rate=STREAMS_PER_S, stream=True, seconds=RATIO_S)
+                stream = one.load(tasks=RATIO_STREAMS, stream=True, seconds=RATIO_S)
                 found[name].append((_cpu_us(closed), _cpu_us(stream)))
             loads.append(os.getloadavg()[0])
             shown = ", ".join(f"{name} {found[name][-1][0]:.0f} us" for name in found)
@@ -338,7 +342,7 @@ def ratios() -> dict[str, Any]:
 
 
 def _cpu_us(figures: Figures) -> float:
-    return figures["cpu_s"] / max(figures["answered"], 1) * 1e6
+    return float(figures["cpu_s"] / max(figures["answered"], 1) * 1e6)
 
 
 def _beside(ours: list[float], base: list[float]) -> dict[str, float]:
