@@ -80,6 +80,7 @@ bench: bench-peers bench-speeds  ## both; two hours and three quarters
 
 bench-peers: $(READY)  ## paceline beside its peers on the same workloads: docs/benchmarks_peers.md; two hours and a quarter
 	$(BIN)/python -m benchmarks --report docs
+	$(BIN)/python -m benchmarks --report docs --gateways
 
 bench-speeds: $(READY)  ## the table of speeds, peers beside it
 	$(INSTALL) --group bench

@@ -18,6 +18,8 @@ ITEMS = {
     "wrapper": "a paced HTTP client",
     "batch": "`paceline run` without a limit that binds",
     "modes": "`paceline run` one by one, in batches, and until a deadline",
+    "learned": "known and unknown limits, in virtual time",
+    "unknown": "limits that nobody states, and capacity that moves, in virtual time",
     "plan": "`paceline plan` beside `paceline run`",
     "stores": "one quota for many processes: Redis and SQLite",
     "speed": "500 workers under a known limit",
@@ -34,6 +36,7 @@ def main() -> None:
     parser.add_argument("--peers", default="litellm,portkey", help="the gateways beside paceline's; empty for none")
     parser.add_argument("--report", type=Path, metavar="DIR", help="compare with the peers, and write a page to DIR")
     parser.add_argument("--render", action="store_true", help="with --report: measure nothing, write its page again")
+    parser.add_argument("--gateways", action="store_true", help="with --report: the gateways alone")
     for name in ("world", "server", "peer"):
         parser.add_argument(
             f"--{name}", action="append", default=[], help=f"with --report: this {name} only; repeatable"
@@ -44,7 +47,8 @@ def main() -> None:
         given = [word if word != str(options.report) else "DIR" for word in sys.argv[1:]]
         command = shlex.join(["python", "-m", "benchmarks", *given])
         report = import_module("benchmarks.compare").report
-        report(options.report, quick=options.quick, only=only, command=command, measure=not options.render)
+        chosen = {"measure": not options.render, "gateways": options.gateways}
+        report(options.report, quick=options.quick, only=only, command=command, **chosen)
         return
     print(machine())
     rows: list[Row] = []

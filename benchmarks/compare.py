@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import page
+from benchmarks import gateway, page
 from benchmarks.contestants import PEERS
 from benchmarks.environments import ROOT, environment, version_of
 from benchmarks.proc import Others, wait_until_idle
@@ -158,7 +158,15 @@ def plan(only: Mapping[str, Sequence[str]]) -> Iterator[tuple[World, Server, str
                     yield world, server, peer
 
 
-def report(folder: Path, *, quick: bool, only: Mapping[str, Sequence[str]], command: str, measure: bool = True) -> None:
+def report(
+    folder: Path,
+    *,
+    quick: bool,
+    only: Mapping[str, Sequence[str]],
+    command: str,
+    measure: bool = True,
+    gateways: bool = False,
+) -> None:
     """Measure, and write the report again after each world and server; runs of an earlier report that are not repeated stay.
 
     Args:
@@ -167,12 +175,16 @@ def report(folder: Path, *, quick: bool, only: Mapping[str, Sequence[str]], comm
         only: Names by ``world``, ``server`` and ``peer``; an empty sequence for all.
         command: What the page states as its command.
         measure: Whether to measure at all, or only to write the page again.
+        gateways: Measure the gateways alone.
     """
     ideal_s = QUICK_S if quick else IDEAL_S
     raw = folder / page.RAW
     kept = json.loads(raw.read_text("utf-8")) if raw.exists() else {}
     if measure and kept.get("ideal_s") != ideal_s:  # runs of another length cannot stand beside these
         kept = {}
+    if gateways:
+        kept["gateways"] = {"command": command, "date": f"{datetime.now(UTC):%Y-%m-%d}"} | gateway.ratios()
+        measure = False
     results = {(one["world"], one["server"], one["peer"]): one for one in kept.get("results", ())}
     todo = list(plan(only)) if measure else []
     for number, (world, server, peer) in enumerate(todo):
@@ -181,7 +193,7 @@ def report(folder: Path, *, quick: bool, only: Mapping[str, Sequence[str]], comm
         results[world.name, server, peer] = one
         if number + 1 == len(todo) or todo[number + 1][:2] != (world, server):
             whole = not any(only.values())
-            kept = _kept(results, command if whole else kept.get("command", command), ideal_s)
+            kept = _kept(results, command if whole else kept.get("command", command), ideal_s, kept.get("gateways"))
             page.write(folder, kept)
     if not measure and kept:
         page.write(folder, kept)
@@ -190,7 +202,9 @@ def report(folder: Path, *, quick: bool, only: Mapping[str, Sequence[str]], comm
         page.write_summary(ROOT / "README.md", kept)
 
 
-def _kept(results: Mapping[tuple[str, str, str], dict[str, Any]], command: str, ideal_s: float) -> dict[str, Any]:
+def _kept(
+    results: Mapping[tuple[str, str, str], dict[str, Any]], command: str, ideal_s: float, gateways: object
+) -> dict[str, Any]:
     ordered = [results[key] for key in ((w.name, s, p) for w, s, p in plan({})) if key in results]
     packages = [*(peer.package for peer in PEERS.values()), "mocklimit"]
     return {
@@ -198,5 +212,6 @@ def _kept(results: Mapping[tuple[str, str, str], dict[str, Any]], command: str, 
         "machine": f"{os.cpu_count()} CPUs ({platform.machine()}), Python {platform.python_version()}",
         "minutes": round(sum(one.get("took_s", 0.0) for one in ordered) / 60, 1),
         "versions": {name or "paceline": version_of(name) for name in packages},
+        "gateways": gateways,
         "results": ordered,
     }  # fmt: skip

@@ -16,7 +16,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -27,9 +27,9 @@ from benchmarks.table import Row, spread
 RATES = (50, 200, 500)
 GOAL_PER_S, GOAL_RATE, GOAL_P50_MS, GOAL_P99_MS = 3_000, 200, 1.0, 5.0
 TASKS, STREAMS_PER_S = 64, 10
-START_S, INSTALL_S = 90.0, 400.0
+START_S, INSTALL_S = 300.0, 400.0
 ROOT = Path(__file__).resolve().parent.parent
-LITELLM = "litellm[proxy]==1.106.2"
+LITELLM = "litellm[proxy]==1.108.7"
 PORTKEY = {"dependencies": {"@portkey-ai/gateway": "1.15.2"}, "overrides": {"@hono/node-server": "1.13.5"}}
 """The second as in its own lock file: with the newest one, it answers 500 to each streamed request (its issue 1389)."""
 
@@ -57,18 +57,18 @@ class Gateway:
     headers: Callable[[int], dict[str, str]] = lambda _: {}
 
 
-def _paceline() -> Gateway:
+def _paceline(*, stored: bool = False) -> Gateway:
+    """This project's, without a store or with one in SQLite."""
     code = "from paceline.cli import main; main()"
     options = ["--provider", "openai", "--limit", "*=10M requests/min"]
     environ = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
-    return Gateway(
-        "paceline",
-        lambda port, server, _: [
-            *(sys.executable, "-c", code, "serve", "--port", str(port)),
-            *(*options, "--base-url", f"http://127.0.0.1:{server}"),
-        ],
-        environ,
-    )
+
+    def command(port: int, server: int, folder: Path) -> list[str]:
+        store = ["--store", f"sqlite:{folder / 'quotas.db'}"] if stored else []
+        where = ["--port", str(port), "--base-url", f"http://127.0.0.1:{server}"]
+        return [sys.executable, "-c", code, "serve", *options, *store, *where]
+
+    return Gateway("paceline --store sqlite:..." if stored else "paceline", command, environ)
 
 
 def _litellm() -> Gateway:
@@ -116,6 +116,7 @@ def _portkey_into(home: Path) -> None:
 
 
 PEERS = {"litellm": _litellm, "portkey": _portkey}
+"""The other gateways, by their names on the command line."""
 
 
 def _kept(name: str, needs: str, install: Callable[[Path], None]) -> Path:
@@ -286,6 +287,71 @@ def measure(quick: bool, peers: Sequence[str] = ("litellm", "portkey")) -> list[
     print(f"  other processes had {others.share():.0%} of all cores meanwhile", flush=True)
     names = {name: gateway.name for name, gateway in gateways.items() if gateway is not None}
     return _rows(names, found, streams, missing, held)
+
+
+RATIO_ROUNDS, RATIO_S, RATIO_TASKS, RATIO_STREAMS = 7, 2.0, 32, 4
+
+
+def ratios() -> dict[str, Any]:
+    """The CPU and the memory of each gateway beside paceline's: medians over rounds in which each has its turn, at any load.
+
+    Returns:
+        ``rounds``, ``load`` (the least and the most), ``missing`` (gateways that could not be measured, and why), and ``gateways``: for each
+        name the CPU of a request and of a stream in us, their ratios to paceline's in the same round, and the memory in MB.
+    """
+    made: dict[str, Gateway] = {"paceline": _paceline(), "paceline, stored": _paceline(stored=True)}
+    missing: dict[str, str] = {}
+    for name, make in PEERS.items():
+        try:
+            made[name] = make()
+        except MissingError as error:
+            missing[name] = str(error)
+    loads = [os.getloadavg()[0]]
+    with ExitStack() as stack:
+        server, running = stack.enter_context(_server()), dict[str, Running]()
+        for name, gateway in made.items():
+            try:
+                running[name] = stack.enter_context(Running(gateway, server))
+            except MissingError as error:
+                missing[gateway.name] = str(error)
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in running}
+        start_mb = {name: one.memory_mb() for name, one in running.items()}
+        for one in running.values():  # compilers and pools of connections warm up
+            one.load(tasks=RATIO_TASKS, seconds=2 * RATIO_S, warm_s=0)
+        for number in range(RATIO_ROUNDS):
+            for name, one in running.items():
+                closed = one.load(tasks=RATIO_TASKS, seconds=RATIO_S)
+                stream = one.load(tasks=RATIO_STREAMS, stream=True, seconds=RATIO_S)
+                found[name].append((_cpu_us(closed), _cpu_us(stream)))
+            loads.append(os.getloadavg()[0])
+            shown = ", ".join(f"{name} {found[name][-1][0]:.0f} us" for name in found)
+            print(f"  round {number + 1} of {RATIO_ROUNDS}: {shown}", flush=True)
+        end_mb = {name: one.memory_mb() for name, one in running.items()}
+    base = found["paceline"]
+    return {
+        "rounds": RATIO_ROUNDS, "load": [round(min(loads), 1), round(max(loads), 1)], "missing": missing,
+        "gateways": {
+            made[name].name: {
+                "request": _beside([cpu for cpu, _ in rounds], [cpu for cpu, _ in base]),
+                "stream": _beside([cpu for _, cpu in rounds], [cpu for _, cpu in base]),
+                "mb": [round(start_mb[name]), round(end_mb[name])],
+            }
+            for name, rounds in found.items()
+        },
+    }  # fmt: skip
+
+
+def _cpu_us(figures: Figures) -> float:
+    return float(figures["cpu_s"] / max(figures["answered"], 1) * 1e6)
+
+
+def _beside(ours: list[float], base: list[float]) -> dict[str, float]:
+    """The median in us, and the median, the least and the most of the ratios round by round."""
+    parts = [one / other for one, other in zip(ours, base, strict=True) if other]
+    return {
+        "us": round(statistics.median(ours)), "ratio": round(statistics.median(parts), 2),
+        "least": round(min(parts), 2), "most": round(max(parts), 2),
+    }  # fmt: skip
 
 
 def _named(prefix: list[str]) -> str:

@@ -6,7 +6,7 @@ import bisect
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -39,70 +39,57 @@ def agree(result: Result) -> bool:
     return bool(result.get("counts") == result.get("counts_of_the_server"))
 
 
-def _marked(result: Result) -> str:
-    """The result of a run in one cell."""
-    if "why" in result:
-        return f"n/a: {result['why']}"
-    marks = ("" if agree(result) else " †") + (" ‡" if result["others"] > BUSY else "")
-    return _short(result) + marks
-
-
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
-
-
-def table(results: Sequence[Result]) -> str:
-    """The table of one world, with the marks that it needs explained below it; no column of zeros alone."""
-    servers = list(dict.fromkeys(one["server"] for one in results))
-    of_peer = {peer: [one for one in results if one["peer"] == peer] for peer in PEERS}
-
-    def both(peer: str, show: Callable[[Result], str]) -> str:
-        return " / ".join(show(one) if "why" not in one else "n/a" for one in of_peer[peer])
-
-    failed = any(one.get("failed") for one in results)
-    head = ["limiter", *servers, "longest overtaking", *(["other errors"] if failed else []), "CPU of the client"]
-    rows = [
-        [
-            f"**{peer}**" if peer == "paceline" else peer,
-            *(next((_marked(one) for one in found if one["server"] == server), "") for server in servers),
-            both(peer, lambda one: f"{one['overtaking']:,}"),
-            *([both(peer, lambda one: f"{one['failed']:,}")] if failed else []),
-            both(peer, lambda one: f"{one['cpu_s']:.1f} s" if "cpu_s" in one else "n/a"),
-        ]
-        for peer, found in of_peer.items()
-        if found
-    ]
-    notes = []
-    if not all(map(agree, results)):
-        notes.append("† The server's own counts differ from the relay's: the row is not to be trusted.")
-    if any(one.get("others", 0) > BUSY for one in results):
-        notes.append(
-            f"‡ Other processes of the same priority took more than {BUSY * 100:.0f} % of the cores meanwhile."
-        )
-    return "\n\n".join([_markdown(head, rows), *notes])
 
 
 FRONT = ("requests bind", "tokens bind", "half the limits")
 """The worlds in the summary of README.md."""
 
 
-def summary(results: Sequence[Result], worlds: Collection[str] = ()) -> str:
-    """One row for each limiter, one column for each world, or each of ``worlds``: refusals, and the share of the ideal speed."""
+def summary(results: Sequence[Result], worlds: Collection[str] = (), server: Server | None = None) -> str:
+    """One row for each limiter, one column for each world, or each of ``worlds``: refusals, and the share of the ideal speed.
+
+    Args:
+        results: The runs.
+        worlds: The names of the worlds; all by default.
+        server: The server, with the overtaking and the CPU of the first world beside; by default the one of other authors where it can.
+    """
     by_key = {(one["world"], one["server"], one["peer"]): one for one in results}
-    chosen = [(world, _independent(world)) for world in WORLDS if not worlds or world.name in worlds]
+    chosen = [(world, server or _independent(world)) for world in WORLDS if not worlds or world.name in worlds]
     shown = [(w, s) for w, s in chosen if any((w.name, s, peer) in by_key for peer in PEERS)]
-    head = ["refused · share of the ideal speed", *(w.name + ("" if s == "mocklimit" else "*") for w, s in shown)]
+    head = [
+        "refused · share of the ideal speed",
+        *(w.name + ("" if s in ("mocklimit", server) else "*") for w, s in shown),
+    ]
+    if server:
+        head += ["longest overtaking", "CPU of the client"]
     rows = []
     for peer in PEERS:
         found = [by_key.get((w.name, s, peer)) for w, s in shown]
         if any(found):
-            texts = ["" if one is None else _short(one) for one in found]
+            texts = ["" if one is None else _short(one) + _marks(one) for one in found]
+            if server:
+                texts += _first(found[0])
             rows.append([f"**{peer}**" if peer == "paceline" else peer, *texts])
     return _markdown(head, rows)
 
 
+def _first(result: Result | None) -> list[str]:
+    """The overtaking and the CPU of a run."""
+    if result is None or "overtaking" not in result:
+        return ["n/a", "n/a"]
+    return [f"{result['overtaking']:,}", f"{result['cpu_s']:.1f} s" if "cpu_s" in result else "n/a"]
+
+
+def _marks(result: Result) -> str:
+    if "why" in result:
+        return ""
+    return ("" if agree(result) else " †") + (" ‡" if result.get("others", 0) > BUSY else "")
+
+
 def _short(result: Result) -> str:
-    return "n/a" if "why" in result else f"{result['refused']:,} · {speed(result)}"
+    return f"n/a: {result['why']}" if "why" in result else f"{result['refused']:,} · {speed(result)}"
 
 
 def _independent(world: World) -> Server:
@@ -162,25 +149,23 @@ def _method(ideal_s: float, mocklimit: str) -> str:
     return f"""## How it is measured
 
 500 workers send one list of chat requests through one limiter, until every request is answered or {2 * ideal_s + 5:.0f} s have passed. Prompts have 30 to 900
-words, answers 100 tokens after {LATENCY_S:g} s. Each limiter is configured with the limits per minute that stand above its table, and gets the true cost of
-every request where it has a parameter for it. paceline estimates. A relay before the server counts each request and the status of its answer. The
-server, the relay and the client are processes of their own, on one machine. Runs follow each other, in the order of the tables.
+words, answers 100 tokens after {LATENCY_S:g} s. Each limiter is told the limits of its world, and gets the true cost of every request where it has a parameter
+for it. paceline estimates. A relay before the server counts each request and the status of its answer. Server, relay and client are processes of their own.
 
-* **Refused**, the first number of a cell: answers with status 429. They cost the time of a round trip, and some providers count them.
+* **Refused**, the first number of a cell: answers with status 429.
 * **Share of the ideal speed**, the second: the shortest time in which the limits allow all admitted requests, over the time from the first to the last admission. The list
-  is as long as the limits allow in {ideal_s:g} s at best. A run that did not answer everything shows the part that was answered.
-* **Longest overtaking**: the most requests from further down the list that were admitted before one request. One that was refused, or failed, is repeated after a pause, and those that are admitted meanwhile count, too.
-* **CPU of the client**: of its process, imports excluded.
-* **The check**: the relay and the server must have counted the same (mocklimit's `/mocklimit/stats`, the emulator's tally). A run with other counts is marked.
+  is as long as the limits allow in {ideal_s:g} s. "done" is the part that was answered, where the run was stopped or requests failed for good, as after the 8
+  retries of an SDK.
+* **Longest overtaking** in the first world: the most requests from further down the list that were admitted before one request. **CPU of the client** in it: of its
+  process, imports excluded.
+* † The server's own counts differ from the relay's: the run is not to be trusted. ‡ Other processes of the same priority took more than {BUSY * 100:.0f} % of the cores.
 
 There are two servers, so that no result rests on the project's own: **the emulator** of this project ([its page](emulator.md)), and
-**[mocklimit](https://pypi.org/project/mocklimit/)** {mocklimit}, by other authors. mocklimit is configured with OpenAI's headers, and charges a request a
-quarter of the bytes of its body, and 100 tokens of output. Its refusals have a `retry-after` in whole seconds. Their text names tokens in every case, and
-the time until the bucket is full instead of the wait.
+**[mocklimit](https://pypi.org/project/mocklimit/)** {mocklimit}, by other authors, with OpenAI's headers. Its refusals have a `retry-after` in whole seconds, and
+their text names tokens in every case.
 
-Weaknesses: There is one run for each row. The machine is shared, and 500 workers in Python need a core of it in the first second. A burst of a minute's
-worth comes first, so a run of {ideal_s:g} s says little of an hour. A limiter that gets the true costs is measured without its estimates. Answers of a real
-provider take longer than {LATENCY_S:g} s. The worlds were chosen by the authors of one of the limiters.
+Weaknesses: one run for each cell, on a shared machine. 500 workers in Python need a core of it in the first second. A burst of a minute's worth comes first, so a
+run of {ideal_s:g} s says little of an hour. The worlds were chosen by the authors of one of the limiters.
 """
 
 
@@ -203,32 +188,67 @@ def _body(report: Mapping[str, Any]) -> str:
     quick = "" if not report["quick"] else (
         "**These figures are of short runs, which show that the benchmark works. They are not for comparisons.**\n\n"
     )  # fmt: skip
+    versions = report["versions"]
     parts = [
         "# Comparison with peers",
-        "paceline and ten other ways to stay below a rate limit, on the same workloads, in one run.",
-        quick + f"`{report['command']}`, {len(results)} runs in {report['minutes']:.0f} minutes. {machine}{_pythons(report['versions'])}, load {min(loads, default=0):.1f} to"
-        f" {max(loads, default=0):.1f} before the runs. The figures are in [report.json]({RAW}), with the counts of every half second.",
+        "paceline and ten other ways to stay below a rate limit, on the same workloads, in one run; and its gateway beside two others.",
+        quick + f"`{report['command']}` on {report['date']}: {len(results)} runs in {report['minutes']:.0f} minutes. {machine}{_pythons(versions)}, load {min(loads, default=0):.1f} to"
+        f" {max(loads, default=0):.1f} before the runs. Each run is in [report.json]({RAW}), with the counts of every half second.",
         "## Summary",
-        'Refused requests · share of the ideal speed, against mocklimit, in columns with * against the emulator. "done" is the part that was answered, where the run was stopped or requests failed for good, as after the 8 retries of an SDK.',
-        summary(results), _method(report["ideal_s"], report["versions"].get("mocklimit", "").partition(" on ")[0]).strip(), _uses(report["versions"]),
+        "Refused requests · share of the ideal speed, against mocklimit, in columns with * against the emulator.",
+        summary(results),
+        *(["Against the emulator:", summary(results, server="emulator")] if any(one["server"] == "emulator" for one in results) else []),
+        *_gateways(report.get("gateways") or {}),
+        _method(report["ideal_s"], versions.get("mocklimit", "").partition(" on ")[0]).strip(), _uses(versions), "## The worlds",
     ]  # fmt: skip
     for world in WORLDS:
         some = [one for one in results if one["world"] == world.name]
-        servers = [server for server in SERVERS if any(one["server"] == server for one in some)]
         if not some:
             continue
         told = ", ".join(f"{amount:,} {unit}" for unit, amount in world.told.items())
-        sizes = " and ".join(
-            f"{max(one.get('requests', 0) for one in some if one['server'] == server):,} requests to {server}"
-            for server in servers
-        )
+        server = _shown(some)
+        sent = max(one.get("requests", 0) for one in some if one["server"] == server)
         parts += [
-            f"## {world.name[0].upper()}{world.name[1:]}",
-            f"{world.about} Allowed: {_limits(world.true)}. Told to the limiters: {told} a minute. Sent: {sizes}.",
-            table(some),
-            *(f"![Admitted requests over time: {world.name}, {server}]({IMAGES}/{_file(world, server)})" for server in servers),
+            f"**{world.name[0].upper()}{world.name[1:]}.** {world.about} Allowed: {_limits(world.true)}. Told: {told} a minute. Sent: {sent:,} requests to {server}.",
+            f"![Admitted requests over time: {world.name}, {server}]({IMAGES}/{_file(world, server)})",
         ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
+
+
+def _shown(results: Sequence[Result]) -> str:
+    """The server of the picture: the one of other authors, where there are runs against it."""
+    servers = [server for server in SERVERS if any(one["server"] == server for one in results)]
+    return "mocklimit" if "mocklimit" in servers else servers[0]
+
+
+def _gateways(measured: Mapping[str, Any]) -> list[str]:
+    """The section about gateways; nothing if none was measured."""
+    if not measured:
+        return []
+    low, high = measured["load"]
+    rows = [
+        [
+            f"**{name}**" if name == "paceline" else f"`{name}`" if name.startswith("paceline") else name,
+            *(
+                f"{one['us']:,} us" + ("" if name == "paceline" else f", {one['ratio']:g} times ({one['least']:g} to {one['most']:g})")
+                for one in (figures["request"], figures["stream"])
+            ),
+            f"{figures['mb'][0]:,} to {figures['mb'][1]:,} MB",
+        ]
+        for name, figures in measured["gateways"].items()
+    ]  # fmt: skip
+    missing = [f"{name}: {why}." for name, why in measured["missing"].items()]
+    return [
+        "## Gateways",
+        (f"`{measured['command']}` on {measured['date']}, {measured['rounds']} rounds, load {low:g} to {high:g}. All gateways run at the same time, one process each, and have"
+        " their turns before one server that answers at once. CPU is measured of the process and its children, so that other work on the machine changes the"
+        " figures in us more than the ratios. Each ratio is a median over the rounds, with the least and the most: the CPU of a gateway over paceline's in the same round."),
+        _markdown(["gateway", "CPU of a request", "CPU of a stream of 20 events", "memory, start to end"], rows), *missing,
+        ("paceline runs with `--limit '*=10M requests/min'`: it reads, estimates, queues and settles each request, and no limit binds. LiteLLM has one worker, one model, no"
+        " database, no keys, no callbacks, `LITELLM_LOG=ERROR`, `LITELLM_MODE=PRODUCTION`. Portkey runs with `NODE_ENV=production` and the `@hono/node-server` of its own"
+        " lock file, 1.13.5: with the newest one it answers 500 to each stream ([its issue 1389](https://github.com/Portkey-AI/gateway/issues/1389)). Neither waits for rate"
+        " limits in these set-ups. `python -m benchmarks --only gateway` also measures latencies and idle streams, and needs a quiet machine."),
+    ]  # fmt: skip
 
 
 def _pythons(versions: Mapping[str, str]) -> str:
@@ -248,8 +268,11 @@ def write(folder: Path, report: Mapping[str, Any]) -> None:
     for old in images.glob("*.svg"):
         old.unlink()
     worlds = {world.name: world for world in WORLDS}
-    for (name, server), some in groupby(report["results"], lambda one: (one["world"], one["server"])):
-        text = picture(worlds[name], server, list(some), report["ideal_s"], report["step_s"])
+    for name, grouped in groupby(report["results"], lambda one: one["world"]):
+        results = list(grouped)
+        server = _shown(results)
+        some = [one for one in results if one["server"] == server]
+        text = picture(worlds[name], server, some, report["ideal_s"], report["step_s"])
         (images / _file(worlds[name], server)).write_text(text, "utf-8")
     (folder / PAGE).write_text(_body(report), "utf-8")
     lines = ",\n".join(json.dumps(one, separators=(",", ":")) for one in report["results"])

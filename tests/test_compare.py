@@ -8,7 +8,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from benchmarks import compare, page
+from benchmarks import compare, gateway, page
 from benchmarks.servers import SPEC, Counts, rate_config
 from benchmarks.tap import Tap
 from benchmarks.traffic import CHAT, RESPONSES, body
@@ -123,7 +123,7 @@ def made_up(**changes):
     } | changes  # fmt: skip
 
 
-def test_the_page_has_a_table_and_a_picture_for_each_world_and_server(tmp_path):
+def test_the_page_has_a_table_for_each_server_and_a_picture_for_each_world(tmp_path):
     report = made_up()
     report["results"][1] |= {"counts_of_the_server": [899, 1]}
     report["results"][2] |= {"missing": 450, "unfinished": True}
@@ -135,11 +135,40 @@ def test_the_page_has_a_table_and_a_picture_for_each_world_and_server(tmp_path):
     assert "50 % done" in text
     assert "n/a: killed" in text
     pictures = re.findall(r"\]\((images/peers/[^)]+\.svg)\)", text)
-    assert len(pictures) == len({(one["world"], one["server"]) for one in report["results"]})
+    assert len(pictures) == len({one["world"] for one in report["results"]})
     for name in pictures:
         assert ET.fromstring((tmp_path / name).read_text()).tag.endswith("svg")
         assert (tmp_path / name).stat().st_size < 40_000
     assert json.loads((tmp_path / page.RAW).read_text()) == report
+
+
+def test_the_page_has_the_gateways_that_were_measured(tmp_path):
+    cost = {"us": 300, "ratio": 1.0, "least": 1.0, "most": 1.0}
+    gateways = {
+        "paceline": {"request": cost, "stream": cost, "mb": [56, 60]},
+        "Other 1.2": {"request": {"us": 900, "ratio": 3.1, "least": 2.8, "most": 3.4}, "stream": cost, "mb": [90, 200]},
+    }
+    measured = {
+        "command": "python -m benchmarks",
+        "date": "2026-11-24",
+        "rounds": 9,
+        "load": [0.4, 2.0],
+        "missing": {"Third": "needs Node"},
+    }
+    page.write(tmp_path, made_up(gateways=measured | {"gateways": gateways}))
+    text = (tmp_path / page.PAGE).read_text()
+    assert "| **paceline** | 300 us | 300 us | 56 to 60 MB |" in text
+    assert "| Other 1.2 | 900 us, 3.1 times (2.8 to 3.4) | 300 us, 1 times (1 to 1) | 90 to 200 MB |" in text
+    assert "Third: needs Node." in text
+
+
+def test_the_ratio_of_two_gateways_is_of_the_same_round():
+    assert gateway._beside([200.0, 900.0, 330.0], [100.0, 300.0, 110.0]) == {
+        "us": 330,
+        "ratio": 3.0,
+        "least": 2.0,
+        "most": 3.0,
+    }
 
 
 def test_the_summary_replaces_what_stands_between_the_markers_and_nothing_else(tmp_path):

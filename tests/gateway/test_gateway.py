@@ -19,7 +19,7 @@ from paceline.cli.app import app
 from paceline.cli.serve import _greeting
 from paceline.config import Config
 from paceline.core.results import QuotaError
-from paceline.gateway import errors
+from paceline.gateway import errors, server
 from paceline.gateway.client import NoConnectionError, _Server
 from paceline.gateway.errors import on_error
 from paceline.gateway.keys import Keys
@@ -31,6 +31,7 @@ from paceline.telemetry.merged import merged
 
 CHAT = "/openai/v1/chat/completions"
 SSE = {"content-type": "text/event-stream"}
+ANSWER = b'{"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
 
 
 class Odd:
@@ -105,6 +106,38 @@ class TestPassing:
             answer = client.post(running.url + CHAT, json=chat(stream=stream))
         assert answer.content == body
         assert {quota["unit"]: quota["spent"] for quota in running.pool()["quotas"]} == {"requests": 1, "tokens": 80}
+
+    @pytest.mark.parametrize(
+        ("parts", "headers", "writes"),
+        [
+            ([ANSWER], {"content-length": str(len(ANSWER))}, 1),
+            ([ANSWER[:9], ANSWER[9:]], {}, 1),
+            ([b"data: 1\n\n", b"data: [DONE]\n\n"], SSE, None),
+        ],
+        ids=["length", "chunked", "stream"],
+    )
+    def test_what_is_there_of_an_answer_leaves_in_one_write(self, serve, client, monkeypatch, parts, headers, writes):
+        written = []
+        made = server._Protocol.connection_made
+
+        class Counted:
+            def __init__(self, transport):
+                self.transport = transport
+
+            def write(self, data):
+                written.append(bytes(data))
+                self.transport.write(data)
+
+            def __getattr__(self, name):
+                return getattr(self.transport, name)
+
+        monkeypatch.setattr(server._Protocol, "connection_made", lambda self, transport: made(self, Counted(transport)))
+        with stub(Odd(parts, headers)) as url:
+            answer = client.post(serve(url).url + CHAT, json=chat(stream=writes is None))
+        assert answer.content == b"".join(parts)
+        assert written[0].startswith(b"HTTP/1.1 200 OK\r\n")
+        assert parts[0] in written[0]
+        assert writes in (None, len(written))
 
     def test_answers_come_as_they_are_sent(self, serve):
         odd = Odd([b"data: 1\n\n", b"data: 2\n\n"], SSE, held=1)

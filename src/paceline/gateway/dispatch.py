@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
@@ -410,9 +410,11 @@ class Dispatch:
 
     async def _pass_on(self, reply: Reply, send: Send, connection: Connection) -> None:
         """Send an answer; one that has broken off is ``broken`` afterwards."""
+        release: Callable[[], None] | None = None
         if connection.answering:
             reply.decode()
         else:
+            release = connection.hold() if reply.begun else None  # one write for the head and what is there
             headers = _headers_of(reply, quotas=self._tells_quotas)
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         left, more = reply.length, True
@@ -421,6 +423,9 @@ class Dispatch:
                 left -= len(part)
                 more = left != 0
                 await send({"type": "http.response.body", "body": part, "more_body": more})
+                if release is not None and (reply.unread or not more):
+                    release()
+                    release = None
                 if not more:
                     await asyncio.sleep(0)  # the client gets it before its usage is read
             if reply.broken:
@@ -434,6 +439,8 @@ class Dispatch:
             return
         if more:
             await send({"type": "http.response.body", "body": b""})
+        if release is not None:
+            release()
 
 
 def _is_unread(request: Incoming) -> bool:

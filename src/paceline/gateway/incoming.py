@@ -57,6 +57,9 @@ class Connection(Protocol):
     def answering(self) -> bool:
         """Whether the head of an answer has been sent for the present request."""
 
+    def hold(self) -> Callable[[], None]:
+        """Hold what is sent of the present answer, which is to begin; returns what sends it in one step."""
+
     def abort(self) -> None:
         """Close it at once."""
 

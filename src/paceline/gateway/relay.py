@@ -147,6 +147,16 @@ class Reply:
             self.headers = [pair for pair in self.headers if pair[0] not in (b"content-encoding", b"content-length")]
 
     @property
+    def begun(self) -> bool:
+        """Whether a part of the body is there."""
+        return bool(self._body or self._again)
+
+    @property
+    def unread(self) -> bool:
+        """Whether more of the body can come."""
+        return self._unread
+
+    @property
     def is_good(self) -> bool:
         """Whether its status says that it is what was asked for."""
         return 200 <= self.status < 300

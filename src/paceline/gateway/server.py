@@ -193,6 +193,32 @@ class Settings:
         return self._upstreams(environ)
 
 
+class _Held:
+    """In place of the transport of an answer: holds what is written until it is closed, or released by :meth:`_Protocol.hold`."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._parts = transport, list[bytes]()
+
+    def write(self, data: bytes) -> None:
+        """Hold ``data``."""
+        self._parts.append(data)
+
+    def flush(self) -> None:
+        """Send in one step what is held."""
+        if self._parts:
+            self._transport.write(b"".join(self._parts))
+            self._parts.clear()
+
+    def close(self) -> None:
+        """See :class:`asyncio.Transport`."""
+        self.flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """See :class:`asyncio.Transport`."""
+        return self._transport.is_closing()
+
+
 def _otel() -> ModuleType:
     try:
         from paceline.telemetry import otel
@@ -336,6 +362,17 @@ class _Protocol(HttpToolsProtocol):
     def answering(self) -> bool:
         """See :class:`~paceline.gateway.incoming.Connection`."""
         return self._present is not None and self._present.response_started
+
+    def hold(self) -> Callable[[], None]:
+        """See :class:`~paceline.gateway.incoming.Connection`."""
+        answer, held = self._present, _Held(self.transport)
+        answer.transport = held
+
+        def release() -> None:
+            answer.transport = self.transport
+            held.flush()
+
+        return release
 
     def abort(self) -> None:
         """Close the connection at once."""
