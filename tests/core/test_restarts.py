@@ -97,11 +97,18 @@ class TestMeter:
     def test_the_first_window_opens_twice_as_far_with_each_answer(self):
         m = self.meter(opened=41.0)
         m.charge(T0, 1)
-        assert m.earliest(T0, 1) > at(10**6)  # an answer
+        assert m.earliest(T0, 1) == T0 + OPENING_NS  # or an answer
         m.answered(T0, 1, 1.0)
         assert m.earliest(T0, 2) == T0
         assert m.full_ns(T0) == at(10)
         assert (m.level(T0), m.lack(T0)) == (59, 41)
+
+    def test_a_first_window_that_no_answer_opens_goes_one_at_a_time(self):
+        m = self.meter(opened=41.0)
+        for second in (0, 2, 4):
+            assert m.earliest(at(second), 1) == at(second)
+            m.charge(at(second), 1)
+            assert m.earliest(at(second), 1) == at(second) + OPENING_NS
 
     def test_what_does_not_fit_goes_at_the_restarts(self):
         m = self.meter()

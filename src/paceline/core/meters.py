@@ -650,7 +650,8 @@ class Restarting(Spread):
         opened: How much of the present window may go so far. Infinite when an answer has named its end; of the first one, as of
             the bucket before.
         named: Whether an answer has named the next restart.
-        open_ns: When the whole amount may go without such an answer; ``FAR_NS`` before the first charge.
+        open_ns: When the whole amount may go without such an answer; ``FAR_NS`` before the first charge. In the first window, when
+            one more attempt may go: its answers may all have been faults, which open nothing.
     """
 
     __slots__ = ("counted", "named", "open_ns", "since_ns", "stop_ns")
@@ -660,7 +661,7 @@ class Restarting(Spread):
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, stop_ns: int, opened: float) -> None:
         super().__init__(quota, now_ns, headroom_s)
         self.counted, self.since_ns, self.stop_ns = 0.0, 0, stop_ns
-        self.named, self.open_ns = True, FAR_NS
+        self.named, self.open_ns = True, now_ns + OPENING_NS
         self.opened = opened
 
     def roll(self, now_ns: int) -> None:
@@ -722,7 +723,7 @@ class Restarting(Spread):
     def charge(self, now_ns: int, cost: float) -> int:
         self.roll(now_ns)
         self.counted += cost
-        if not self.named and self.open_ns == FAR_NS:
+        if not self.since_ns or (not self.named and self.open_ns == FAR_NS):
             self.open_ns = now_ns + OPENING_NS
         return super().charge(now_ns, cost)
 
