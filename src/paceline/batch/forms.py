@@ -439,9 +439,9 @@ def _in_turn(text: str) -> list[Any]:
 def _array(text: io.TextIOWrapper) -> list[Any]:
     whole = text.read().rstrip()
     items = whole.removesuffix("]").rstrip()
-    values = json.loads(
-        f"{items[:-1]}]" if items.endswith(",") and whole.endswith("]") else whole
-    )  # Helicone's export has one
+    if items.endswith(",") and whole.endswith("]"):  # after the last one, as in Helicone's export
+        whole = f"{items[:-1]}]"
+    values = json.loads(whole)
     if not isinstance(values, list):
         raise ValueError("it must be an array")  # noqa: TRY004  (it is explained as what the input is)
     return values
