@@ -16,7 +16,8 @@ Nothing admitted
 
 The cycle
     After a refusal the rate goes a tenth below the measured one, back to it, and then above it as a test. It rises slowly at
-    first, and ever faster while nothing is refused. A cycle takes longer while successive tests find the same rate.
+    first, and ever faster while nothing is refused. A cycle takes longer while successive tests find the same rate. What a test admits
+    contains the burst, so that a refused test raises the measured rate by a part of it only.
 
 Chance
     A refusal that a limit cannot give contradicts the measured rate: a higher one was proven just before. Either the provider has
@@ -47,18 +48,17 @@ a cycle is a quarter of it, and less in a longer cycle."""
 
 CYCLE_S, CYCLE_N = 5.0, 20
 """A test above the measured rate comes after this time at the earliest, and need not take longer than so many attempts. A
-test costs one refusal, so this bounds the refusals in the long run: one in 20, and with the longest cycles one in 120."""
+test costs one refusal, so this bounds the refusals in the long run: one in 20, and with the longest cycles one in 160."""
 
-STEADY_MAX = 6.0
-"""How many times longer a cycle becomes while its tests find the same rate. At 5 per second 0.6 % of the attempts are refused then, and
-a doubled rate is found in 40 s. With 3 times it is 1.1 % and 13 s, with 12 times 0.4 % and 100 s."""
+STEADY_MAX = 8.0
+"""How many times longer a cycle becomes while its tests find the same rate. In an hour at 5 per second 0.5 % of the attempts are refused
+then, and with 6 times 0.7 %."""
+
+TEST_PART = 0.55
+"""A refused test raises the measured rate by this part of the difference to what was admitted in it. The rest may be the burst."""
 
 SAME = 0.07
 """Two measured rates that differ by a smaller share are the same."""
-
-FELL = 0.85
-"""A test that is refused shows a lower rate only if it measures less than this share of the known one. Attempts that went
-below the known rate also lower the measurement, where the provider has no burst to keep what they left."""
 
 EVIDENCE_N = 8
 """A measurement goes on over further refusals until so many attempts were admitted. Its error is one attempt at each
@@ -115,6 +115,10 @@ this probability."""
 WAIT_S, WAIT_N = 15.0, 3
 """The longest wait while nothing is admitted, in seconds or in attempts at the known rate, whichever is longer. The end of
 the blocked time is found that late."""
+
+LONG_BLOCKS, LONG_N, FIRST_N = 2, 5, 2
+"""A blocked time was a long one, if its last wait was longer than so many attempts take at the rate that it has measured. After two of them
+a counter is likely: the next refusal after a full measurement begins a blocked time at once, whose first wait is as long as so many attempts."""
 
 UNKNOWN_WAIT_S = 60.0
 """The longest one while no rate is known: a provider that admits nothing for ten minutes is given up soon after that."""
@@ -335,7 +339,7 @@ class Cycle:
                 found without a test: such rates become lower step by step while the capacity of a provider falls.
         """
         if abs(top - self.top) >= SAME * self.top:
-            self.steady = 1.0
+            self.steady = max(self.steady / 2, 1.0)
         elif lengthen:
             self.steady = min(2 * self.steady, STEADY_MAX)
         self.top, self.progress = top, 0.0
@@ -486,6 +490,7 @@ class MeasuredRate:
         test: When the present test began.
         block_end: When the last blocked time ended; at first, the beginning.
         until_ns: When the present blocked time has ended, if the next probe is admitted: the middle of the last wait.
+        long_blocks: How many of the last two blocked times were long ones, in a row.
         probe: The attempt that goes alone while nothing is admitted, until its outcome is known.
         refusal_delay: After which time an attempt is admitted.
         stated_waits: Which share of stated waits is kept.
@@ -501,6 +506,7 @@ class MeasuredRate:
         "cycle",
         "empty",
         "last_ns",
+        "long_blocks",
         "lost_total",
         "next_at_ns",
         "phase",
@@ -527,7 +533,7 @@ class MeasuredRate:
         self.cycle = Cycle()
         self.next_at_ns = self.last_ns = self.until_ns = now_ns
         self.sent_total = self.lost_total = 0.0
-        self.sent_count = self.cut_count = self.cut_lost = self.blamed = 0
+        self.sent_count = self.cut_count = self.cut_lost = self.blamed = self.long_blocks = 0
         self.empty = self.test = self.block_end = Mark(now_ns, 0.0)
         self.common = Common(now_ns, 0.0)
         self.probe: RateNote | None = None
@@ -585,7 +591,7 @@ class MeasuredRate:
         """Open again, at the present rate or the measured one: another reason than the rate explains the last refusals."""
         self.phase = NEXT[self.phase, Event.EXPLAINED]
         self._cut(now_ns, max(self.rate, self.cycle.top))
-        self.cycle, self.next_at_ns, self.blamed, self.chance = Cycle(), now_ns, 0, Chance()
+        self.cycle, self.next_at_ns, self.blamed, self.long_blocks, self.chance = Cycle(), now_ns, 0, 0, Chance()
 
     def retract(self, now_ns: int, number: int) -> None:
         """Take back so many refusals: they were about their request. Without any other one the rate opens again."""
@@ -773,6 +779,8 @@ class MeasuredRate:
             self._doubt(note, admitted)
         elif chance.share:
             self._recheck(now_ns)
+        elif self.long_blocks == LONG_BLOCKS and self.empty.at_ns == note.sent_ns:
+            self._block(now_ns, FIRST_N * self.mean / self.cycle.top)
         return finding
 
     def _find_none(self, now_ns: int, note: RateNote) -> Finding:
@@ -784,18 +792,24 @@ class MeasuredRate:
         return Finding.BLOCKED
 
     def _measure(self, now_ns: int, note: RateNote, admitted: float) -> Finding:
-        """Measure the rate: from what was admitted since the last empty instant, and in a test since its beginning."""
+        """Measure the rate: from what was admitted since the last empty instant, and in a test since its beginning.
+
+        What a test admits contains the burst. It is the rate if the former measurement shows that the rate has risen, by more than its error:
+        the quota was full for a time, which that measurement contains, too. Else the rate is between the known one and that of the test.
+        """
         span_s, since = _seconds(self.empty.at_ns, note.sent_ns), max(admitted - self.empty.admitted, 0.0)
         # nothing or more was left at the first instant, and less than one cost at the second
         found = (since + self.mean) / span_s / (1 - self.chance.share)
-        opening, late = self.phase is Phase.OPENING, self.phase is Phase.TESTING
+        opening, late, top = self.phase is Phase.OPENING, self.phase is Phase.TESTING, self.cycle.top
         if opening:
             found = min(found, note.rate / 2)
         elif late:
-            tested = (admitted - self.test.admitted) / _seconds(self.test.at_ns, note.sent_ns)
-            found = max(found, tested / (1 - self.chance.share))
-            if found > FELL * self.cycle.top:
-                found = max(found, self.cycle.top)
+            test_s = _seconds(self.test.at_ns, note.sent_ns) * (1 - self.chance.share)
+            tested = max(admitted - self.test.admitted, 0.0) / test_s
+            has_risen = found * (since - self.mean) > top * (since + self.mean)
+            if not has_risen:
+                tested = top + TEST_PART * (tested - top) if tested > top else min(top, tested + self.mean / test_s)
+            found = max(found, tested)
         if opening or since >= EVIDENCE_N * self.mean:
             self.empty = Mark(note.sent_ns, admitted)
         self.phase = NEXT[self.phase, Event.MEASURED]
@@ -833,6 +847,8 @@ class MeasuredRate:
         admitted = self.admitted_total - probe.amount
         found = max(admitted - self.block_end.admitted, self.mean) / _seconds(self.block_end.at_ns, self.until_ns)
         found = max(found / (1 - self.chance.share), self.common.rate)  # other processes may have had all of it
+        is_long = 2 * (probe.sent_ns - self.until_ns) / NS * found > LONG_N * self.mean
+        self.long_blocks = min(self.long_blocks + 1, LONG_BLOCKS) if is_long else 0
         self.block_end, self.empty = Mark(self.until_ns, admitted), Mark(probe.sent_ns, admitted)
         self.phase = NEXT[self.phase, Event.ADMITTED]
         self.stated_waits.admitted()
