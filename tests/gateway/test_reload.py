@@ -198,7 +198,7 @@ class Child:
     def __init__(self, *, first):
         self.first, self.pid, self.signals = first, id(self), []
         self._serves, self._codes = SimpleQueue(), SimpleQueue()
-        self.process = SimpleNamespace(pid=self.pid, wait=self._codes.get, send_signal=self.signal)
+        self.process = SimpleNamespace(pid=self.pid, wait=self._codes.get)
 
     def serves(self):
         return self._serves.get()
@@ -290,7 +290,6 @@ class TestSupervisor:
         supervisor._replace()
         assert len(children) == 2
 
-    @pytest.mark.skipif(sys.platform == "win32", reason="Windows hands no socket on")
     @pytest.mark.long("starts several processes")
     def test_no_request_fails_when_the_settings_change(self, tmp_path, client):
         file = tmp_path / "paceline.toml"
@@ -311,7 +310,7 @@ class TestSupervisor:
                     assert answers(talk(one.url, post())) == [200]
                 until(lambda: answers(talk(one.url, post())) == [200] and limit() == 200)
                 one.signal(signal.SIGTERM)
-                assert one.wait() == 0
+                assert one.wait() == 0 or sys.platform == "win32"  # where it is no signal
             finally:
                 one.stop()
 

@@ -71,7 +71,7 @@ class TestInherit:
             with found.listener as listener:
                 assert listener.getsockname() == mine.getsockname()
                 assert not listener.get_inheritable()
-            assert found.pipe is None
+            assert (found.tell, found.supervised, found.first) == (None, False, True)
             assert environ == {"A": "b"}, "the children of this process have other files"
 
     def test_of_another_process_and_none(self, pass_on):

@@ -171,11 +171,6 @@ def _watched(file: Path | None, load: Callable[[], Config], *, demo: bool) -> Se
     """The file of the settings that is watched."""
     from paceline.gateway.settings_file import SettingsFile
 
-    if os.name == "nt":
-        raise QuotaError(
-            "--watch: on Windows no process hands its socket on, so start the gateway again for new settings; keys and"
-            " certificates are read again without that"
-        )
     if file is None or demo:
         raise QuotaError("--watch needs a file of settings, and none for --demo: name one with --config")
     return SettingsFile(file, load)

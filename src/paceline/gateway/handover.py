@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import MutableMapping
+import time
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 from paceline.core.results import QuotaError
@@ -37,18 +40,22 @@ READY_S: Final = 120.0
 NOT_REPLACED: Final = "the next process ended or hung before it could serve: the present one goes on"
 
 
+HELLO_S: Final = 5.0
+"""How long a connection on loopback may take to say the secret that leads to the socket."""
+
+
 class Inherited(NamedTuple):
     """A listening socket of another process.
 
     Attributes:
         listener: The socket.
-        pipe: Tells that process of the start; ``None`` for systemd.
+        tell: Tells that process of the start; ``None`` for systemd.
         supervised: Whether that process stays, and starts the next one.
         first: Whether no other process serves before this one.
     """
 
     listener: socket.socket
-    pipe: int | None = None
+    tell: Callable[[], object] | None = None
     supervised: bool = False
     first: bool = True
 
@@ -76,9 +83,12 @@ def inherit(environ: MutableMapping[str, str]) -> Inherited | None:
     count = environ.pop("LISTEN_FDS", "") if ours else ""
     environ.pop("LISTEN_FDNAMES", None)
     if before:
-        number, pipe, supervised, first = map(int, before.split())
-        os.set_inheritable(pipe, False)
-        return Inherited(_listener(number), pipe, bool(supervised), bool(first))
+        where, channel, supervised, first = before.split()
+        if sys.platform == "win32":
+            listener, tell = _shared(int(where), channel)
+        else:
+            listener, tell = _open(int(where), int(channel))
+        return Inherited(listener, tell, supervised == "1", first == "1")
     if not count:
         return None
     if count != "1":
@@ -86,6 +96,37 @@ def inherit(environ: MutableMapping[str, str]) -> Inherited | None:
             f"LISTEN_FDS is {count[:20]}: the gateway takes one socket, so leave one ListenStream= in its socket unit"
         )
     return Inherited(_listener(FIRST_FD))
+
+
+def _open(number: int, pipe: int) -> tuple[socket.socket, Callable[[], object]]:
+    """The listening socket and the pipe that a child inherits."""
+    os.set_inheritable(pipe, False)
+
+    def tell() -> None:
+        with open(pipe, "wb", buffering=0) as file:
+            file.write(b"1")
+
+    return _listener(number), tell
+
+
+if sys.platform == "win32":
+
+    def _shared(port: int, secret: str) -> tuple[socket.socket, Callable[[], object]]:
+        """The listening socket that a process shares over loopback; signals come over it, too: Windows has none."""
+        channel = socket.create_connection(("127.0.0.1", port), READY_S)
+        channel.sendall(f"{secret} {os.getpid()}\n".encode())
+        with channel.makefile("rb") as file:
+            listener = socket.fromshare(bytes.fromhex(file.readline().decode("ascii")))
+        channel.settimeout(None)
+
+        def heed() -> None:
+            number = b""
+            with suppress(OSError):
+                number = channel.recv(1)
+            signal.raise_signal(number[0] if number else signal.SIGTERM)  # without one that process has ended
+
+        threading.Thread(target=heed, name="above", daemon=True).start()
+        return listener, partial(channel.sendall, b"1")
 
 
 def _listener(number: int) -> socket.socket:
@@ -105,10 +146,9 @@ def _listener(number: int) -> socket.socket:
 
 def tell_ready(inherited: Inherited | None) -> None:
     """Tell the process before, and the service manager, that this process serves."""
-    if inherited is not None and inherited.pipe is not None:
+    if inherited is not None and inherited.tell is not None:
         with suppress(OSError):  # it has ended meanwhile
-            os.write(inherited.pipe, b"1")
-        os.close(inherited.pipe)
+            inherited.tell()
     notify("READY=1")
 
 
@@ -135,36 +175,95 @@ class Successor:
         OSError: It cannot be started.
     """
 
+    process: subprocess.Popen[bytes]
+
     def __init__(self, listener: socket.socket, *, supervised: bool = False, first: bool = False) -> None:
-        self._pipe, theirs = os.pipe()
-        number = listener.fileno()
-        environ = os.environ | {BEFORE: f"{number} {theirs} {supervised:d} {first:d}"}
-        if supervised:
-            environ.pop("NOTIFY_SOCKET", None)  # the process that stays tells the manager
-        for one in (number, theirs):
-            os.set_inheritable(one, True)
-        try:
-            self.process = subprocess.Popen(  # noqa: S603
-                [sys.executable, *sys.orig_argv[1:]],
-                env=environ,
-                close_fds=False,  # Python opens no other file that a child inherits
-                process_group=0 if supervised else None,  # a terminal sends its signals to the one above
-            )
-        except OSError:
-            os.close(self._pipe)
-            raise
-        finally:
-            os.close(theirs)
-            os.set_inheritable(number, False)
+        if sys.platform == "win32":
+            self._share(listener, first=first)
+        else:
+            self._start(listener, supervised=supervised, first=first)
 
     def serves(self) -> bool:
         """Wait until it serves; one that does not within ``READY_S`` is ended."""
-        told = bool(select.select([self._pipe], [], [], READY_S)[0]) and bool(os.read(self._pipe, 1))
-        os.close(self._pipe)
+        told = self._told()
         if not told:
             self.process.kill()
             self.process.wait()
         return told
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        with suppress(OSError):  # it has ended
+            if sys.platform == "win32":
+                self._channel.sendall(bytes([number]))
+            else:
+                self.process.send_signal(number)
+
+    if sys.platform == "win32":
+
+        def _share(self, listener: socket.socket, *, first: bool) -> None:
+            self._listener, self._secret = listener, secrets.token_hex()
+            self._door = socket.create_server(("127.0.0.1", 0))
+            self._channel = socket.socket()
+            where = f"{self._door.getsockname()[1]} {self._secret}"
+            self.process = subprocess.Popen(  # noqa: S603
+                [sys.executable, *sys.orig_argv[1:]],
+                env=os.environ | {BEFORE: f"{where} 1 {first:d}"},
+                creationflags=subprocess.CREATE_NEW_PROCESS_GROUP,  # Ctrl-C goes to the one above
+            )
+
+        def _told(self) -> bool:
+            end_s, told = time.monotonic() + READY_S, False
+            self._door.settimeout(0.2)
+            while not told and self.process.poll() is None and time.monotonic() < end_s:
+                with suppress(OSError):
+                    channel, _ = self._door.accept()
+                    told = self._hand_over(channel)
+            self._door.close()
+            return told
+
+        def _hand_over(self, channel: socket.socket) -> bool:
+            """Hand the socket to who knows the secret; whether that process serves."""
+            channel.settimeout(HELLO_S)
+            with channel.makefile("rb") as file:
+                secret, _, pid = file.readline(200).decode("latin-1").partition(" ")
+            if not secrets.compare_digest(secret.encode(), self._secret.encode()):
+                channel.close()
+                return False
+            shared = self._listener.share(int(pid))  # in a venv, this is a child of the process
+            channel.sendall(shared.hex().encode() + b"\n")
+            self._channel = channel
+            channel.settimeout(READY_S)
+            return channel.recv(1) == b"1"
+
+    else:
+
+        def _start(self, listener: socket.socket, *, supervised: bool, first: bool) -> None:
+            self._pipe, theirs = os.pipe()
+            number = listener.fileno()
+            environ = os.environ | {BEFORE: f"{number} {theirs} {supervised:d} {first:d}"}
+            if supervised:
+                environ.pop("NOTIFY_SOCKET", None)  # the process that stays tells the manager
+            for one in (number, theirs):
+                os.set_inheritable(one, True)
+            try:
+                self.process = subprocess.Popen(  # noqa: S603
+                    [sys.executable, *sys.orig_argv[1:]],
+                    env=environ,
+                    close_fds=False,  # Python opens no other file that a child inherits
+                    process_group=0 if supervised else None,  # a terminal sends its signals to the one above
+                )
+            except OSError:
+                os.close(self._pipe)
+                raise
+            finally:
+                os.close(theirs)
+                os.set_inheritable(number, False)
+
+        def _told(self) -> bool:
+            told = bool(select.select([self._pipe], [], [], READY_S)[0]) and bool(os.read(self._pipe, 1))
+            os.close(self._pipe)
+            return told
 
 
 class Succession:

@@ -67,6 +67,10 @@ KEEP_S: Final = 75
 CONNECTIONS_MAX: Final = 20_000
 """The connections of one process; further ones get a 503. The limit of open files may allow fewer."""
 
+SELECT_MAX: Final = 240 if sys.platform == "win32" else CONNECTIONS_MAX
+"""The connections of a process whose socket another one has, too: Windows' ``select``, which can share one, takes 512 sockets, and
+a connection may need another one to a server."""
+
 FILES_OWN: Final = 64
 """Open files beside connections: listeners, the store, the file of keys, libraries, logs, and connections that are refused."""
 
@@ -417,13 +421,29 @@ def _tell_full(most: int) -> None:
 
 
 class _Config(uvicorn.Config):
-    """uvicorn's settings, and the certificate."""
+    """uvicorn's settings, and the certificate.
+
+    Attributes:
+        shared: Whether other processes have its listening socket, too.
+    """
 
     tls: Certificate | None = None
+    shared = False
+
+    @property
+    def use_subprocess(self) -> bool:
+        """Whether, on Windows, the event loop is the one that can share a socket: no two of the other one can."""
+        return self.shared or super().use_subprocess
 
 
-def server_config(settings: Settings, make: Callable[[], App] | None = None) -> uvicorn.Config:
-    """The configuration of a server, without its socket; ``make``: makes its gateway, by default for a process of its own."""
+def server_config(settings: Settings, make: Callable[[], App] | None = None, *, shared: bool = False) -> _Config:
+    """The configuration of a server, without its socket.
+
+    Args:
+        settings: Its settings.
+        make: Makes its gateway, by default for a process of its own.
+        shared: Whether another process has the socket, too.
+    """
     config = _Config(
         make or settings.process,
         factory=True,
@@ -439,14 +459,14 @@ def server_config(settings: Settings, make: Callable[[], App] | None = None) -> 
         date_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        limit_concurrency=_connections_max(),
+        limit_concurrency=min(_connections_max(), SELECT_MAX if shared or settings.workers > 1 else CONNECTIONS_MAX),
         timeout_keep_alive=KEEP_S,
         timeout_graceful_shutdown=round(settings.stop_s),
         timeout_worker_healthcheck=HUNG_S,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.private_key,
     )
-    config.tls = settings.tls
+    config.tls, config.shared = settings.tls, shared
     return config
 
 
@@ -496,7 +516,7 @@ def serve(
     """
     succeed = Succession(listener).begin if above is None else partial(_ask_for_the_next, above)
     if settings.workers == 1:
-        config = server_config(settings, partial(settings.process, begun, succeed))
+        config = server_config(settings, partial(settings.process, begun, succeed), shared=above is not None)
         uvicorn.Server(config).run(sockets=[listener])
         return
     with TemporaryDirectory(prefix="paceline-") as folder:  # only for this user

@@ -7,7 +7,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -112,7 +111,7 @@ class Supervisor:
         before, self._serving, self._next = self._serving, one, None
         assert before is not None
         log.warning("process %d serves in the place of process %d, which ends", one.process.pid, before.process.pid)
-        _signal(before, signal.SIGTERM)
+        before.signal(signal.SIGTERM)
 
     def _ended(self, one: Successor, code: int) -> None:
         self._alive.discard(one)
@@ -128,9 +127,4 @@ class Supervisor:
         """End all processes."""
         self._ends = True
         for one in self._alive:
-            _signal(one, number)
-
-
-def _signal(one: Successor, number: int) -> None:
-    with suppress(OSError):  # it has ended
-        one.process.send_signal(number)
+            one.signal(number)
