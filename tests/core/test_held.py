@@ -42,6 +42,13 @@ def test_what_is_held_stays_where_it_is_while_it_is_not_sent():
     assert m.surplus_ns(T0 + 5 * NS, 30) == 0
 
 
+def test_what_is_held_is_not_counted_once_more_where_a_level_is_stated():
+    held, charged = ledger_of(), ledger_of(charged_after=[])
+    for ledger in (held, charged):
+        grant(ledger, T0, units=50)
+    assert [ledger.full_after_open(T0, 0) for ledger in (held, charged)] == [0, T0 + 50 * NS]
+
+
 def test_a_cost_fits_beside_what_is_held():
     ledger = ledger_of()
     first, _ = grant(ledger, T0, units=50), grant(ledger, T0, units=50)
