@@ -1,4 +1,4 @@
-"""Many requests to an LLM API, at exactly the speed that the provider allows: no avoidable 429s, no starvation."""
+"""Many requests to an LLM API at the full speed that the provider allows, without avoidable 429s."""
 
 from __future__ import annotations
 

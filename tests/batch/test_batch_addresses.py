@@ -63,6 +63,22 @@ def test_the_option_holds_before_the_variable(tmp_path):
     assert f"requests of openai go to {server.base_url}" in said
 
 
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("by", ["option", "variable", "member"])
+def test_a_version_at_the_end_of_an_address_is_kept_for_lines_without_one(tmp_path, paceline_emulator, by, path):
+    world = paceline_emulator(limits={"*": OWN}, latency_s=0.0)
+    address, environ = f"{world.base_url}/v1/", {}
+    given = {"base_url": address}
+    if by == "variable":
+        given, environ = {}, {"OPENAI_BASE_URL": address}
+    elif by == "member":
+        member = {"provider": "openai", "base_url": address}
+        given = {"upstreams": {"eu": member}, "groups": {"all": {"members": ["eu"]}}, "group": "all"}
+    code, report, _ = run(tmp_path, [chat("a") | {"url": path}], environ, **given)
+    assert (code, report["ok"]) == (0, 1)
+    assert world.tally()["admitted"] == 1
+
+
 def test_a_malformed_variable_is_named_and_not_quoted(tmp_path):
     with pytest.raises(QuotaError, match="invalid OPENAI_BASE_URL: it must be an address like") as raised:
         run(tmp_path, [chat("a")], {"OPENAI_BASE_URL": "https://user:a-secret@host/v1"})

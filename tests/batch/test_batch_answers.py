@@ -26,7 +26,7 @@ from paceline.batch.address import Address
 from paceline.batch.check import Checker
 from paceline.batch.index import Index
 from paceline.batch.job import Job
-from paceline.batch.progress import Meter, Plain, View
+from paceline.batch.progress import Plain, ProgressLine, View
 from paceline.batch.reach import Reach
 from paceline.batch.redact import PART_MIN, Secrets
 from paceline.batch.requests import read_request
@@ -449,6 +449,8 @@ async def test_a_connection_that_was_closed_after_its_answer_is_not_used_again(t
         tally = Tally(20)
         with Results(str(tmp_path / "out")) as results:
             results.open()
-            runner = Runner(source, limiter, config, addresses, results, tally, View(), Meter(checker.plan, tally, 1))
+            runner = Runner(
+                source, limiter, config, addresses, results, tally, View(), ProgressLine(checker.plan, tally, 1)
+            )
             await runner.run()
     assert (tally.ok, runner.sender.attempts) == (20, 20)

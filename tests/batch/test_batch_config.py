@@ -2,6 +2,7 @@ import pytest
 
 from paceline import Limiter
 from paceline.config import Config, parse_base_url, parse_limit
+from paceline.config.schema import without_version
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import QuotaError
 
@@ -30,7 +31,7 @@ def test_each_beats_the_next(tmp_path):
     given = {"workers": 60, "tier": None, "limits": {"gpt-4o": parse_quotas("20 requests/min")}}
     config = Config.load(file, environ, given)
     assert (config.workers, config.tier, config.max_attempts, config.timeout_s) == (60, "3", 9, 12.5)
-    assert (config.provider, config.base_url) == ("openai", "https://proxy.example/openai")
+    assert (config.provider, config.base_url) == ("openai", "https://proxy.example/openai/v1")
     assert config.limits == {
         "gpt-5": parse_quotas("500 requests/min,400k tokens/min"),
         "gpt-4o": (Quota("requests", 20),),
@@ -147,7 +148,8 @@ def test_limits_on_the_command_line():
     ],
 )
 def test_base_url(text, root):
-    assert parse_base_url(text) == root
+    assert parse_base_url(text) == text.rstrip("/")
+    assert without_version(parse_base_url(text)) == root
 
 
 def test_overrides_change_one_unit_of_every_model():

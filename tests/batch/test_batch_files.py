@@ -22,7 +22,7 @@ from paceline import Limiter
 from paceline.batch.address import Address
 from paceline.batch.check import Checker, Plan
 from paceline.batch.index import Index
-from paceline.batch.progress import Meter, View
+from paceline.batch.progress import ProgressLine, View
 from paceline.batch.requests import read_request
 from paceline.batch.results import OutputError, Results, encode_answer, read_body
 from paceline.batch.runner import Runner
@@ -359,7 +359,7 @@ def run_on(path, count, on_request=lambda _number, _clock: None, body=BODY):
         limiter = Limiter(**config.arguments("openai"), clock=clock)
         requests = [read_request(i, json.dumps(chat(f"r{i}")).encode()) for i in range(1, count + 1)]
         tally, addresses = Tally(count), {"openai": Address("http://127.0.0.1:1", {}, "")}
-        meter = Meter(Plan(), tally, config.workers)
+        meter = ProgressLine(Plan(), tally, config.workers)
         checker = Checker(limiter, Index())
         source = iter([(request, checker.describe(request)) for request in requests])
         runner = Runner(source, limiter, config, addresses, results, tally, said, meter)

@@ -19,7 +19,7 @@ from grids import some
 from paceline.batch import offline
 from paceline.batch.address import address_of
 from paceline.batch.api import BrokenError, RefusedError, Web, plain_id
-from paceline.batch.chunks import Chunk, Item, Kind, Load, Queue, cut
+from paceline.batch.chunks import Chunk, Item, Kind, Load, ProviderQueue, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import AnthropicEndpoints, MistralEndpoints, OpenAIEndpoints
 from paceline.batch.index import Index
@@ -1007,7 +1007,7 @@ def test_open_batches_are_bounded_in_bytes(monkeypatch):
 
 
 def test_a_queue_learns_its_limit_and_waits_longer_each_time():
-    queue = Queue()
+    queue = ProviderQueue()
     assert queue.fits(1e9, 0.0)
     queue.held["a"] = 10
     queue.refused("Enqueued token limit reached for m in organization o. Limit: 2,000 enqueued tokens.", 0.0, 60, 600)

@@ -203,6 +203,26 @@ def test_a_day_opens_with_its_share_and_its_limit_is_found_in_headers():
     assert [q["quota"] for q in report(other, T0)["quotas"]] == ["600 requests/min", "1k requests/day"]
 
 
+@pytest.mark.parametrize("known", ["500 requests/min", "600k tokens/min"])
+@pytest.mark.parametrize("first", [0, 19])
+def test_a_limit_that_the_first_of_many_answers_states_counts_all_that_are_in_flight(known, first):
+    """The server may have counted any of them first, in whichever order they were sent."""
+    pool = ungentle(known)
+    many = [send(pool, tenth / 1_000) for tenth in range(20)]
+    pool.observe(T0 + NS, [Reading("requests", limit=20, remaining=19, reset_s=3.0, period_s=60.0)], many[first])
+    assert "20 requests/min" in pool.ledger.names
+    assert quota(pool, 1, "requests")["remaining"] < 1
+    assert quota(pool, 4, "requests")["remaining"] >= 1
+
+
+def test_a_limit_that_the_first_answer_states_is_not_used_up_by_what_has_refilled():
+    pool = ungentle("500 requests/min")
+    for at_s in range(0, 60, 6):
+        one = send(pool, at_s)
+    pool.observe(T0 + 60 * NS, [Reading("requests", limit=20, remaining=19, reset_s=3.0, period_s=60.0)], one)
+    assert quota(pool, 60, "requests")["remaining"] >= 19
+
+
 def test_a_limit_found_beside_a_small_bucket_is_no_spent_quota():
     """A limit of 3 000 a minute, enforced as 50 a second: 49 remaining, full in no time; nobody has spent 2 951."""
     pool = pool_of("50 requests/min")
@@ -727,6 +747,18 @@ class TestPeriods:
         )
         said = Reading("requests", limit=40, remaining=27, reset_s=10.0)
         assert refill.learn_counter_period(T0 + 12 * NS, said, known.amount, known.period_s, lambda _: 40.0) == 10
+
+    def test_a_bucket_that_is_smaller_than_its_limit_is_no_counter(self):
+        """Of 120 a minute a bucket holds 20: near 0 left of it, full in 10 s. The same numbers from a window show a counter."""
+        for left_of, is_counter in (lambda at_s: max(18 - at_s, at_s % 3), False), (lambda at_s: 100 - 2 * at_s, True):
+            refill = Refill()
+            for at_s in range(30):
+                left = left_of(at_s)
+                reset_s = 40.0 - at_s if is_counter else (20 - left) / 2
+                said = Reading("requests", limit=120, remaining=left, reset_s=reset_s)
+                found = refill.learn_counter_period(T0 + at_s * NS, said, 120, 60.0, lambda _: 120.0)
+                assert found is None
+            assert refill.is_counter is is_counter
 
     def test_answers_that_contradict_every_bucket_spread_a_quota_at_once(self):
         pool = pool_of("600 requests/min")

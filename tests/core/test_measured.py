@@ -10,7 +10,7 @@ import pytest
 from paceline.core.capacity import LocalCapacity
 from paceline.core.ledger import Ledger
 from paceline.core.measured import InFlightMeter, RateMeter
-from paceline.core.meters import FAR_NS, Spread, new_meter
+from paceline.core.meters import FAR_NS, Bucket, Spread, new_meter
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, Quota, QuotaError, Rule, parse_quotas
@@ -74,7 +74,7 @@ def test_an_opening_rate_is_ten_a_second_and_in_no_status():
 )
 def test_a_stated_rate_that_refusals_lower_again_is_measured_and_they_may_come_by_chance(refusal, units):
     pool = Pool("local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 1"), T0, gentle=True), learns=True))
-    driver, dice, learning = Driver(pool), Random(1), pool.capacity.learning
+    driver, dice, learning = Driver(pool), Random(2), pool.capacity.learning
     assert learning is not None
     bucket, lowest = pool.ledger.accounts[0], 1.0
     for _ in range(300):
@@ -85,6 +85,33 @@ def test_a_stated_rate_that_refusals_lower_again_is_measured_and_they_may_come_b
     assert lowest < 1 == bucket.meter.ceiling
     assert [meter.quota.unit for meter in learning.unstated.meters] == units
     assert learning.unstated.finds_chance("requests")
+
+
+def test_the_burst_that_refusals_by_chance_have_shown_is_forgotten():
+    pool = Pool(
+        "local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 30"), T0, gentle=True), learns=True)
+    )
+    driver, dice, smallest = Driver(pool), Random(2), 30.0
+    meter = pool.ledger.accounts[0].meter
+    assert isinstance(meter, Bucket)
+    for _ in range(90):
+        driver.until_refused(0) if dice.random() < 0.3 else driver.settle(driver.send())
+        smallest = min(smallest, meter.burst_cap)
+    assert smallest < 30 < meter.burst_cap
+
+
+def test_a_stated_rate_that_has_come_back_is_doubted_anew():
+    pool = Pool("local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 3"), T0, gentle=True), learns=True))
+    driver, bucket, learning = Driver(pool), pool.ledger.accounts[0], pool.capacity.learning
+    assert learning is not None
+    for _ in range(2):
+        for served in (3, 2, 2, 2, 2):
+            driver.until_refused(served, Refusal(RefusalKind.RATE, unit="requests"))
+        assert bucket.meter.ceiling < 0.6
+        for _ in range(300):
+            driver.settle(driver.send())
+        assert bucket.meter.ceiling == 1
+    assert not learning.unstated.meters
 
 
 def test_a_stated_rate_of_a_day_is_not_measured_for_its_refusals():

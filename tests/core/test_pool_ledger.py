@@ -107,6 +107,14 @@ class TestStatus:
         assert status["counts"]["settled"] == 1
         assert status["stopped"] is None
 
+    def test_how_long_the_first_request_of_each_lane_has_waited(self):
+        pool = pool_of("1 requests/min")
+        for seconds, lane in enumerate(["default", "wrap", "wrap", "prep"]):
+            ask(pool, now_ns=T0 + seconds * NS, lane=LaneSpec(lane))
+        status = report(pool, T0 + 10 * NS)
+        assert status["lanes"] == {"wrap": 2, "prep": 1}
+        assert status["lanes_waited_s"] == {"wrap": 9.0, "prep": 7.0}
+
     def test_an_idle_pool(self):
         status = report(pool_of("9 requests/min"), T0)
         assert status["binds"] is None

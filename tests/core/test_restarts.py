@@ -8,6 +8,7 @@ import pytest
 from core_pools import local_pool
 from core_worlds import T0, quota
 
+from paceline.core.changes import What
 from paceline.core.learning import Learning
 from paceline.core.meters import OPENING_NS, Bucket, Restarting, Spread
 from paceline.core.queue import Waiter
@@ -292,11 +293,45 @@ def test_a_lack_that_nothing_explains_after_the_restart_refutes_it():
     assert type(server.meter) is Spread
 
 
-def test_processes_that_share_a_quota_spread_it():
+def test_an_answer_that_took_too_long_names_no_restart():
     server = Window()
-    server.pool.capacity.learning = Learning(server.pool.ledger, lambda *_: None)
     server.answer(0, server.send(0))
+    slow, stop_ns = server.send(5), server.meter.stop_ns
+    server.answer(17, slow, Reading("requests", 100, 60, reset_s=19.0))
+    assert isinstance(server.meter, Restarting)
+    assert (server.meter.stop_ns, server.meter.lack(at(17))) == (stop_ns, 2)
+
+
+def test_a_number_that_moves_leaves_what_was_shown_to_be_a_bucket_as_it_is():
+    pool = local_pool([quota("600 requests/min")], learns=True)
+    account = pool.ledger.accounts[0]
+
+    def answer(second, lack, **reset):
+        one = pool.try_grant(at(second), Waiter({"requests": 1}))
+        pool.observe(at(second), [Reading("requests", 600, 600 - lack, **reset)], one)
+        pool.settle(at(second), one, {"requests": 1})
+
+    answer(0, 300, reset_number=30.0)
+    assert isinstance(account.meter, Restarting)
+    for second in range(1, 14):  # a bucket that fills is full at one instant, as if it restarted then
+        answer(second, 300 - 9 * second, reset_s=30 - 0.9 * second)
+    bucket = account.meter
+    assert type(bucket) is Bucket
+    answer(14, 170, reset_number=60.0)
+    assert account.tracker.restarts.refuted
+    assert account.meter is bucket
+
+
+@pytest.mark.parametrize("used", [1, 30])
+def test_processes_that_share_a_quota_spread_it(used):
+    """Each of them learns what others have used of it."""
+    server, changes = Window(), []
+    server.pool.capacity.learning = Learning(server.pool.ledger, changes.append)
+    server.answer(0, server.send(0), Reading("requests", 100, 100 - used, reset_s=50.0))
     assert type(server.meter) is Spread
+    assert server.meter.lack(at(0)) == pytest.approx(used)
+    missing_ns = sum(change.value for change in changes if change.what is What.SHIFT)
+    assert missing_ns == pytest.approx((used - 1) * server.meter.ns_per_unit, abs=1)
 
 
 class TestRefusals:

@@ -1,6 +1,7 @@
 """What a process knows of its store: the states and their table."""
 
 import pytest
+from core_shared_ledger import Shared
 
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
@@ -8,6 +9,7 @@ from paceline.core.results import StoreFormatError
 from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.membership import NEXT, Event, State
+from paceline.shared.messages import Message
 from shared_pools import shared_pool
 
 START = 1_000 * NS
@@ -90,3 +92,42 @@ def test_a_process_that_was_stopped_lets_the_others_report_first_in_mode_fail_op
     process.exchange()
     assert process.state is State.BACK
     assert process.pool.capacity.cool_down_ns(process.now_ns) == process.pool.capacity.membership.report_ns
+
+
+class TestSeen:
+    """What a look at the ledger tells of its processes."""
+
+    def states(self, shared):
+        return {seen.who: (seen.state, seen.ago_s, seen.waits) for seen in shared.ledger.processes(shared.now_ns)}
+
+    def test_who_is_alive_and_who_waits(self):
+        shared = Shared("1 requests/min")
+        shared.take("a", 1.0)
+        shared.ask("b", 1.0, place_s=1.0)
+        shared.wait(0.5)
+        shared.tell("c", leaving=True)
+        assert self.states(shared) == {"a": ("alive", 0.5, False), "b": ("alive", 0.5, True), "c": ("left", 0.0, False)}
+        parts = {seen.who: seen.part for seen in shared.ledger.processes(shared.now_ns)}
+        assert parts["a"] > parts["b"] > parts["c"] == 0.0
+        assert sum(parts.values()) < 1
+
+    def test_one_that_does_not_report_is_silent_and_one_with_nothing_to_report_is_idle(self):
+        shared = Shared("1 requests/min")
+        shared.take("a", 1.0)
+        shared.ask("b", 1.0, place_s=1.0)
+        shared.wait(20.0)
+        shared.tell("c")
+        assert self.states(shared) == {
+            "a": ("idle", 20.0, False),
+            "b": ("silent", 20.0, False),
+            "c": ("alive", 0.0, False),
+        }
+
+    def test_one_that_is_known_to_have_ended(self):
+        shared = Shared("1 requests/min")
+        shared.take("a", 1.0)
+        shared.ask("b", 1.0, place_s=1.0)
+        shared.wait(4.0)
+        shared.ledger.apply(shared.now_ns, Message("c", 1), ended=lambda who: who == "b")
+        shared.wait(4.0)
+        assert self.states(shared)["b"] == ("idle", 8.0, False)

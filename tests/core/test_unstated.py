@@ -29,7 +29,7 @@ class Unstated:
         self.each_ns, self.full_at_ns = round(NS / world.stated) if world.stated else 0, T0
 
     def earliest_ns(self, now_ns):
-        if not self.bound.has_room:
+        if self.bound.in_flight >= self.bound.size:
             return FAR_NS
         return max(self.rate.earliest_ns(now_ns), self.full_at_ns - NS)
 

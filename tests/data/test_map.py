@@ -20,6 +20,7 @@ import pytest
 import paceline
 from odd_server import JSON, OddServer
 from paceline.data.crowd import AHEAD
+from paceline.data.mapping import Map
 from paceline.testing import ManualClock, run_virtual
 
 UNPACED = "ignore:map of .* nothing that it calls is paced"
@@ -531,6 +532,29 @@ class TestProgress:
         monkeypatch.setattr("paceline.data.progress.time", SimpleNamespace(monotonic=lambda: next(times)))
         await paceline.map(double, range(4))
         assert capsys.readouterr().err.splitlines() == ["2/4 done, 0 failed, 12/min", "4/4 done, 0 failed, 12/min"]
+
+    @pytest.mark.parametrize(("progress", "before"), [(True, "1/3 done; "), (None, "1 done; "), (False, None)])
+    def test_a_wait_is_not_silent(self, monkeypatch, caplog, capsys, progress, before):
+        """In virtual time: the second call waits a minute. A process of an engine has ``None``, and logs it."""
+        monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+        clock = ManualClock()
+
+        async def main():
+            limiter = paceline.Limiter({"jobs": "1 requests/min"}, clock=clock)
+
+            async def call(number):
+                async with limiter.acquire("jobs"):
+                    return number
+
+            assert await Map(call, range(3), None, None, None, progress) == [0, 1, 2]
+
+        run_virtual(main(), clock)
+        wait = "2 calls wait for 1 requests/min of jobs, the next one 40 s"
+        lines = capsys.readouterr().err.splitlines() + [record.getMessage() for record in caplog.records]
+        lines = [line for line in lines if "wait" in line]
+        assert lines == (
+            [] if before is None else [before + wait, before.replace("1", "2", 1) + wait.replace("2", "1", 1)]
+        )
 
     @pytest.mark.parametrize("module", ["tqdm", "none"])
     async def test_refusals_are_one_line(self, monkeypatch, capsys, module):

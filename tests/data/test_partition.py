@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import multiprocessing
 import os
 import signal
@@ -83,6 +84,31 @@ def test_two_workers_at_the_same_rows_pay_once():
         results = list(workers.map(work, [ROWS, ROWS]))
     assert results[0] == results[1]
     assert sorted(called) == list(range(20))
+
+
+def test_a_wait_for_another_worker_is_not_silent(monkeypatch, caplog):
+    monkeypatch.setattr("paceline.data.mapping.EVERY_S", 0.01)
+    begun, said = threading.Event(), threading.Event()
+
+    class Seen(logging.Handler):
+        def emit(self, record):
+            if record.getMessage() == "0 done; 1 items wait for another process that works at them":
+                said.set()
+
+    async def call(row):
+        begun.set()
+        await asyncio.to_thread(said.wait)
+        return row["id"]
+
+    log, seen = logging.getLogger("paceline"), Seen()
+    log.addHandler(seen)
+    try:
+        with ThreadPoolExecutor(1) as worker:
+            first = worker.submit(done, ROWS[:1], call)
+            begun.wait()
+            assert done(ROWS[:1], call) == first.result()
+    finally:
+        log.removeHandler(seen)
 
 
 def test_a_client_is_made_once_for_all_partitions():

@@ -36,7 +36,7 @@ COMMANDS = [
 
 
 def parts_of(line: str) -> list[list[str]]:
-    """The commands of a line, each without its variables."""
+    """The commands of a line, each without its variables, its user, its wrapper and its folder."""
     words: list[list[str]] = [[]]
     lexer = shlex.shlex(line, posix=True, punctuation_chars="&|;")
     lexer.whitespace_split = True
@@ -45,6 +45,13 @@ def parts_of(line: str) -> list[list[str]]:
             words.append([])
         elif words[-1] or not re.match(r"\w+=", word):
             words[-1].append(word)
+    for command in words:
+        if command[:2] == ["sudo", "-u"]:
+            del command[:3]
+        while command and command[0] in ("sudo", "opentelemetry-instrument"):
+            del command[0]
+        if command:
+            command[0] = command[0].rpartition("/")[2]
     return [command for command in words if command]
 
 
@@ -81,24 +88,24 @@ def test_a_command_of_an_example(line):
             script = (ROOT / args[0]).read_text("utf-8")
             assert [arg for arg in args if arg.startswith("--") and f'"{arg}"' not in script] == []
         else:
-            assert command in {".", "claude", "export", "grep", "python", "python3", "wait"}
+            assert command in {".", "claude", "curl", "export", "grep", "python", "python3", "wait"}
 
 
 NOT_RUN = {
     r"^(\w+=\S+ )*(pip|make|export|grep|python) ": "installs, or is no command of paceline",
     r"--by 18:00": "depends on the time of day: tests/planner",
     r"redis://": "needs a Redis: tests/stores",
-    r"^paceline (serve|emulate)": "a server: tests/gateway, tests/emulator, and docs/tutorials.md",
+    r"^(opentelemetry-instrument )?paceline (serve|emulate)": "a server: tests/gateway, tests/emulator, and docs/first_minutes.md",
     r"^claude$|extropy simulate": "needs another program: tests/frameworks/recipes and extropy",
     r"-- node|codex": "needs another program: tests/frameworks/gateway_js",
     r"^paceline init --": "writes the same file as without options: tests/config",
     r"my_program|massgen|pytest|train\.py|paceline\.yaml": "needs the reader's program",
     r"^paceline status( http| 127|$)": "needs the program that it asks: tests/telemetry",
-    r"--shard 1/3|requests\.shard": "needs the other shards: docs/tutorials.md",
+    r"--shard 1/3|requests\.shard": "needs the other shards: docs/first_minutes.md",
 }
 """Why a command of a page is only parsed."""
 
-ELSEWHERE = {"docs/first_minutes.md", "docs/tutorials.md"}
+ELSEWHERE = {"docs/first_minutes.md"}
 """Their commands run between the Python blocks: test_python_examples.py."""
 
 

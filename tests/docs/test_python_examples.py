@@ -34,7 +34,7 @@ PYTHON = {
     page: [block for block in blocks if not block.text.startswith(">>>")] for page, blocks in by_page("python").items()
 }
 
-SHELL = {"docs/first_minutes.md", "docs/tutorials.md"}
+SHELL = {"docs/first_minutes.md"}
 """The pages whose commands run, too. The others' are parsed: ``test_commands_and_settings.py``."""
 
 COMMON = """

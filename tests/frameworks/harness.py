@@ -82,11 +82,8 @@ def row(package, how, limiter, world, model, pool):
     ours, theirs = spent(limiter, pool), charged(world, model)
     figures = {"attempts": tally["admitted"] + tally["refused_total"], "refused": tally["refused_total"]}
     if path := os.environ.get("PACELINE_FIGURES"):
-        books = ", ".join(
-            f"{ours[unit]:,.0f} / {theirs[unit]:,.0f} {unit}"
-            for unit in theirs
-            if unit in ours and unit != "concurrency"
-        )
+        units = [unit for unit in theirs if unit in ours and unit not in ("concurrency", "requests")] or ["requests"]
+        books = ", ".join(f"{theirs[unit]:,.0f} {unit}" for unit in units)
         line = f"| {package} {version(package)} | {how} | {figures['attempts']} | {figures['refused']} | {books} |\n"
         with Path(path).open("a") as file:
             file.write(line)

@@ -6,7 +6,7 @@ from gateway_helpers import start_gateway
 
 from paceline.config import Config
 from paceline.emulator import Emulator
-from paceline.gateway import app
+from paceline.gateway import dispatch
 from paceline.gateway.server import Settings
 
 
@@ -61,5 +61,5 @@ def client():
 @pytest.fixture
 def kept(monkeypatch):
     """The header with which a stream that waits is kept alive, more often than a client may ask for."""
-    monkeypatch.setattr(app, "NOTES_S", (0.005, 600.0))
+    monkeypatch.setattr(dispatch, "NOTES_S", (0.005, 600.0))
     return {"x-paceline-keepalive": "0.005"}  # sooner than any server answers

@@ -8,8 +8,8 @@ from typing import Any
 
 import uvicorn
 
-from paceline.gateway.app import CONNECTION
 from paceline.gateway.handover import listen
+from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.server import server_config
 
 
@@ -22,6 +22,10 @@ class Running:
     @property
     def gateway(self) -> Any:
         return self.server.lifespan.state[CONNECTION]
+
+    @property
+    def dispatch(self) -> Any:
+        return self.gateway._dispatch
 
     @property
     def limiter(self):

@@ -12,7 +12,7 @@ from gateway_helpers import chat, stub, until
 from test_gateway import CHAT, SSE, Odd
 
 from paceline.gateway import answers as module
-from paceline.gateway import app, waiting
+from paceline.gateway import app, dispatch, waiting
 from paceline.gateway.answers import ANSWER_S, Answers
 from paceline.gateway.keys import Keys
 from paceline.gateway.relay import Reply, Room
@@ -148,8 +148,8 @@ class TestServed:
             running = serve(url)
             yield running
             odd.go.set()
-            until(lambda: not running.gateway._held and not running.gateway._answers._under_way)
-            assert running.gateway._answers.room.left == module.ALL_MAX
+            until(lambda: not running.dispatch._bodies.held and not running.dispatch._answers._under_way)
+            assert running.dispatch._answers.room.left == module.ALL_MAX
 
     @pytest.fixture
     def ask(self, running, key):
@@ -165,10 +165,10 @@ class TestServed:
             yield ask
 
     def leave(self, running, connection):
-        kept = len(running.gateway._places)
+        kept = len(running.dispatch._places)
         connection.shutdown(socket.SHUT_RDWR)
         connection.close()
-        until(lambda: len(running.gateway._places) == kept + 1)
+        until(lambda: len(running.dispatch._places) == kept + 1)
 
     def test_the_answer_comes_again_and_is_paid_once(self, running, odd, ask, caplog):
         with caplog.at_level(logging.DEBUG, "paceline"):
@@ -223,7 +223,7 @@ class TestServed:
         until(lambda: odd.seen)
         self.leave(running, first)
         odd.go.set()
-        until(lambda: len(running.gateway._places) == 0)
+        until(lambda: len(running.dispatch._places) == 0)
         assert ANSWER in read(ask(), 1)
         assert (len(odd.seen), odd.gone) == (1, 0)
 
@@ -233,7 +233,7 @@ class TestServed:
         until(lambda: odd.seen)
         self.leave(running, first)
         back = ask()
-        until(lambda: len(running.gateway._places) == 0)
+        until(lambda: len(running.dispatch._places) == 0)
         odd.go.set()
         assert ANSWER in read(back, 1)
         assert ANSWER in read(ask(), 1)
@@ -270,13 +270,13 @@ class TestServed:
         assert len(odd.seen) == 2
 
     def test_one_that_has_become_too_large_is_asked_for_again(self, running, odd, ask):
-        running.gateway._answers.room._of_one = 10
+        running.dispatch._answers.room._of_one = 10
         odd.go.clear()
         first = ask()
         until(lambda: odd.seen)
         self.leave(running, first)
         odd.go.set()
-        until(lambda: len(running.gateway._places) == 0)
+        until(lambda: len(running.dispatch._places) == 0)
         assert ANSWER in read(ask(), 1)
         assert len(odd.seen) == 2
 
@@ -288,7 +288,7 @@ class TestServed:
         assert len(odd.seen) == 2
 
     def test_before_a_client_gives_up_in_flight_it_is_told_to_come_back(self, odd, ask, monkeypatch):
-        monkeypatch.setattr(app, "SOON", 0.0001)
+        monkeypatch.setattr(dispatch, "SOON", 0.0001)
         odd.go.clear()
         assert read(ask(headers=[b"x-stainless-runtime: node"]), 1).startswith(b"HTTP/1.1 429")
         until(lambda: odd.seen)
@@ -304,4 +304,4 @@ class TestServed:
                     connection.sendall(post(CHAT.encode(), b"idempotency-key: 1"))
                     assert ANSWER in read(connection, 1)
             assert len(odd.seen) == 2
-            assert not running.gateway._answers._kept
+            assert not running.dispatch._answers._kept

@@ -24,7 +24,7 @@ from gateway_helpers import chat, running_gateway, until
 
 from paceline.config import Config
 from paceline.core.results import QuotaError
-from paceline.gateway import app, server
+from paceline.gateway import app, incoming, server
 from paceline.gateway.keys import Keys
 from paceline.gateway.server import Settings
 from paceline.shared.ledger import SharedLedger
@@ -154,9 +154,9 @@ def refused(url):
 
 def idle(running):
     """Whether nothing of a request is left."""
-    gateway = running.gateway
+    gateway, bodies = running.dispatch, running.dispatch._bodies
     pools = running.limiter.status()["pools"].values()
-    nothing = not gateway._held and not gateway._tasks and not gateway._slow and not gateway._waiting
+    nothing = not bodies.held and not bodies.slow and not gateway._tasks and not gateway._waiting
     nothing = nothing and not running.server.server_state.tasks
     return nothing and all(pool["waiting"] == pool["in_flight"] == 0 for pool in pools)
 
@@ -392,8 +392,8 @@ class TestUploads:
 
     @pytest.fixture(autouse=True)
     def small(self, monkeypatch):
-        monkeypatch.setattr(app, "UPLOAD_FROM", 1_000)
-        monkeypatch.setattr(app, "BODY_MAX", 10_000)
+        monkeypatch.setattr(incoming, "UPLOAD_FROM", 1_000)
+        monkeypatch.setattr(incoming, "BODY_MAX", 10_000)
 
     @pytest.mark.parametrize("path", [b"/openai/v1/files", b"/openai/v1/uploads/u/parts"])
     @pytest.mark.parametrize("chunked", [False, True])
@@ -819,7 +819,7 @@ class TestSlowness:
     def short(self, monkeypatch):
         for name in ("HEAD_S", "KEEP_S", "WRITE_S"):
             monkeypatch.setattr(server, name, 0.2)
-        monkeypatch.setattr(app, "BODY_S", 0.2)
+        monkeypatch.setattr(incoming, "BODY_S", 0.2)
         monkeypatch.setattr(app, "LOOK_S", 0.05)
 
     @pytest.mark.parametrize(
@@ -884,7 +884,7 @@ class TestSlowness:
 
 class TestCrowds:
     def test_bodies_that_are_being_read_count(self, serve, upstream, monkeypatch):
-        monkeypatch.setattr(app, "BODIES_MAX", 300_000)
+        monkeypatch.setattr(incoming, "BODIES_MAX", 300_000)
         running = serve(upstream.url)
         with ExitStack() as stack:
             open_ones = [stack.enter_context(connect(running.url)) for _ in range(4)]
@@ -892,12 +892,12 @@ class TestCrowds:
                 one.sendall(post(CHAT, b"transfer-encoding: chunked", length=False, body=b"186a0\r\n" + b"x" * 99_999))
             refused = [answers(read(one, 1, 0.1)) for one in open_ones]
             assert [503] in refused
-            assert running.gateway._held <= 400_000
+            assert running.dispatch._bodies.held <= 400_000
         until(lambda: idle(running))
 
     @pytest.mark.parametrize("head", [b"content-length: 70000000", b"transfer-encoding: chunked"])
     def test_a_large_body_is_a_413(self, serve, upstream, head, monkeypatch):
-        monkeypatch.setattr(app, "BODY_MAX", 1_000_000)
+        monkeypatch.setattr(incoming, "BODY_MAX", 1_000_000)
         running = serve(upstream.url)
         body = b"200000\r\n" + b"x" * 2**21 if b"chunked" in head else b"x" * 100
         assert answers(talk(running.url, post(CHAT, head, length=False, body=body))) == [413]
@@ -1070,9 +1070,9 @@ class TestProcesses:
         assert answers(talk(running.url, post())) == [200]
         with connect(running.url) as client:
             client.sendall(post()[:-5])
-            until(lambda: running.gateway._slow)
+            until(lambda: running.dispatch._bodies.slow)
             running.server.should_exit = True
-            until(lambda: running.gateway.draining)
+            until(lambda: running.gateway.life.draining)
             client.sendall(post()[-5:])
             assert answers(read(client, 1)) == [503]
 

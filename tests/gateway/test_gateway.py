@@ -19,9 +19,9 @@ from paceline.cli.app import app
 from paceline.cli.serve import _greeting
 from paceline.config import Config
 from paceline.core.results import QuotaError
-from paceline.gateway import app as app_module
-from paceline.gateway.app import _on_error
+from paceline.gateway import errors
 from paceline.gateway.client import NoConnectionError, _Server
+from paceline.gateway.errors import on_error
 from paceline.gateway.keys import Keys
 from paceline.gateway.life import Event
 from paceline.gateway.server import Settings
@@ -130,7 +130,7 @@ class TestPassing:
 
     def test_a_lack_of_files_opens_no_breaker_and_is_named_once(self, serve, emulator, client, monkeypatch, caplog):
         running = serve(emulator.base_url, breaker={"failures": 1, "first_pause_s": 60})
-        monkeypatch.setattr(app_module, "_told_s", {})
+        monkeypatch.setattr(errors, "_told_s", {})
 
         async def lacking(*_):
             raise NoConnectionError("no") from OSError(errno.EMFILE, "Too many open files")
@@ -139,7 +139,7 @@ class TestPassing:
             patched.setattr(_Server, "connect", lacking)
             answers = [client.post(running.url + CHAT, json=chat()) for _ in range(10)]
             running.server.servers[0].get_loop().call_soon_threadsafe(
-                _on_error, running.server.servers[0].get_loop(), {"exception": OSError(errno.EMFILE, "no")}
+                on_error, running.server.servers[0].get_loop(), {"exception": OSError(errno.EMFILE, "no")}
             )
         assert {(one.status_code, one.headers["x-paceline"], one.headers["retry-after"]) for one in answers} == {
             (503, "lack", "1")
@@ -208,7 +208,7 @@ class TestQueue:
 
         asyncio.run(main())
         until(lambda: running.pool()["waiting"] == 0)
-        assert running.gateway._held == 0
+        until(lambda: running.dispatch._bodies.held == 0)
 
     def test_a_client_that_goes_away_ends_the_call(self, serve):
         odd = Odd([b"data: 1\n\n", b"data: 2\n\n"], SSE, held=1)
@@ -234,7 +234,7 @@ class TestQueue:
             threading.Thread(
                 target=httpx2.post, args=(running.url + CHAT,), kwargs={"json": chat(), "headers": headers}, daemon=True
             ).start()
-            until(lambda name=name: name in running.gateway._waiting)
+            until(lambda name=name: name in running.dispatch._waiting)
         until(lambda: running.pool()["waiting"] == 2)
         place = client.get(running.url + "/api/v1/queue/second").json()
         assert (place["state"], place["ahead"], place["binds"]) == ("waiting", 1, "1 requests/min")
@@ -303,7 +303,7 @@ class TestStop:
         running = serve(emulator.base_url)
         assert client.get(running.url + "/healthz").json() == {"status": "ok"}
         assert client.get(running.url + "/readyz").status_code == 200
-        running.gateway.change(Event.ASKED)
+        running.gateway.life.change(Event.ASKED)
         assert client.get(running.url + "/healthz").status_code == 200
         assert client.get(running.url + "/readyz").status_code == 503
 
@@ -395,7 +395,7 @@ class TestKeys:
         keys.add("alice", limits=limits)
         started = []
 
-        def serve(settings, listener, begun):
+        def serve(settings, listener, *_):
             started.append(settings)
             listener.close()
 
@@ -585,7 +585,13 @@ def test_the_status_of_two_processes_as_one():
     def status(waits, granted, mean, binds):
         limiter = Limiter({"jobs": "5 requests/min"})
         pool = limiter.status()["pools"]["jobs"]
-        pool |= {"waiting": waits, "lanes": {"a": waits}, "binds": binds, "counts": {"granted": granted}}
+        pool |= {
+            "waiting": waits,
+            "lanes": {"a": waits},
+            "lanes_waited_s": {"a": mean},
+            "binds": binds,
+            "counts": {"granted": granted},
+        }
         pool |= {"wait_s": {"mean": mean, "longest": 2 * mean}}
         pool |= {"waits": {"a": {"counts": [granted, 1], "sum_s": mean}}}
         row = {"provider": "openai", "host": "h", "kind": "k", "count": waits, "remedy": "r"}
@@ -594,10 +600,20 @@ def test_the_status_of_two_processes_as_one():
     both = merged([status(2, 10, 1.0, None), status(3, 30, 5.0, "5 requests/min")])
     pool = both["pools"]["jobs"]
     assert (pool["waiting"], pool["lanes"], pool["binds"]) == (5, {"a": 5}, "5 requests/min")
+    assert pool["lanes_waited_s"] == {"a": 5.0}
     assert (pool["counts"], pool["wait_s"]) == ({"granted": 40}, {"mean": 4.0, "longest": 10.0})
     assert pool["waits"] == {"a": {"counts": [40, 2], "sum_s": 6.0}}
     assert [row["count"] for row in both["unpaced"]] == [5]
     assert merged([status(2, 10, 1.0, None)])["pools"]["jobs"]["waiting"] == 2
+
+
+def test_of_two_processes_the_one_without_its_store_tells_of_it():
+    def status(**store):
+        return {"pools": {"jobs": Limiter({"jobs": "5 requests/min"}).status()["pools"]["jobs"] | {"store": store}}}
+
+    new, joined, lost = status(state="new"), status(state="joined"), status(state="lost", reason="no answer")
+    assert merged([new, joined])["pools"]["jobs"]["store"] == {"state": "joined"}
+    assert merged([joined, lost, new])["pools"]["jobs"]["store"]["state"] == "lost"
 
 
 def test_a_joint_limit_holds_all_models_of_the_gateway(serve, emulator, client):

@@ -139,7 +139,7 @@ def test_claude_code_waits_a_day_unless_the_user_says_otherwise():
 def test_a_key_of_anthropic_is_sent_in_the_header_of_its_variable(variable, header):
     found = way({"ANTHROPIC_BASE_URL": "https://api.deepseek.com/anthropic", variable: "t"})
     upstream = Upstreams(found.servers, found.real)["anthropic"]
-    assert upstream.credentials("/anthropic/v1/messages") == [header]
+    assert upstream.credentials("/anthropic/v1/messages", upstream.key) == tuple(one.encode() for one in header)
 
 
 def test_claude_code_gets_the_key_for_which_it_asks_nothing():

@@ -20,6 +20,7 @@ from paceline.gateway.handover import BEFORE, Succession, inherit, listen, tell_
 from paceline.gateway.life import NEXT, Event, State, after
 from paceline.limiter.limiter import Limiter
 from paceline.limiter.watch import StoreWatch
+from paceline.shared.ledger import SharedLedger
 from paceline.stores.memory import MemoryStore
 
 CHAT = "/openai/v1/chat/completions"
@@ -43,7 +44,7 @@ class TestLife:
         running = serve(emulator.base_url)
         first = client.post(running.url + CHAT, json=chat())
         assert "connection" not in first.headers
-        running.gateway.change(Event.ASKED)
+        running.gateway.life.change(Event.ASKED)
         assert client.get(running.url + "/readyz").json() == {"status": "leaving"}
         assert client.get(running.url + "/healthz").status_code == 200
         last = client.post(running.url + CHAT, json=chat())
@@ -92,7 +93,7 @@ class TestInherit:
         ours, theirs = os.pipe()
         os.close(theirs)
         with pytest.raises(QuotaError, match="is no socket"):
-            inherit({BEFORE: f"{ours} {os.dup(ours)}"})
+            inherit({BEFORE: f"{ours} {os.dup(ours)} 0 0"})
 
     def test_the_service_manager_is_told(self, tmp_path, monkeypatch):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -119,7 +120,7 @@ class TestSuccession:
                 succession = Succession(listener)
                 succession.begin()
                 until(lambda: "succession" not in [thread.name for thread in threading.enumerate()])
-                succession._child.wait()
+                succession._successor.process.wait()
                 assert not listener.get_inheritable()
             return signals, caplog.text
 
@@ -134,7 +135,7 @@ class TestSuccession:
     def test_one_that_ends_before(self, succeed):
         signals, text = succeed("raise SystemExit(2)")
         assert signals == []
-        assert "this one goes on" in text
+        assert "the present one goes on" in text
 
     @pytest.mark.long("starts several processes")
     @pytest.mark.parametrize("workers", [1, 2])
@@ -168,7 +169,7 @@ class TestSuccession:
                 until(lambda: answers(talk(one.url, post())) == [200])
                 file.write_text('limits = { "gpt-5" = "many" }')
                 one.signal(signal.SIGHUP)
-                until(lambda: "this one goes on" in one.log())
+                until(lambda: "the present one goes on" in one.log())
                 assert "paceline.toml: limits: gpt-5: " in one.log()
                 assert (one.process.poll(), limit()) == (None, 100)
                 file.write_text('limits = { "gpt-5" = "200 requests/min" }')
@@ -187,9 +188,31 @@ class Away(MemoryStore):
     here = False
 
     def exchange(self, pool, message):
+        self.ping()
+        return super().exchange(pool, message)
+
+    def ping(self):
         if not self.here:
             raise StoreError("away")
-        return super().exchange(pool, message)
+
+
+class Plain:
+    """A store of somebody else, which has only what it must have."""
+
+    url = "away:"
+
+    def __init__(self):
+        self.pools = []
+
+    def exchange(self, pool, message):
+        self.pools.append(pool)
+        return SharedLedger().apply(0, message)
+
+    def after_fork(self):
+        pass
+
+    def close(self):
+        pass
 
 
 def made(folder):
@@ -231,6 +254,12 @@ class TestStore:
             assert limiter.try_acquire("jobs")
             store.here = False
             assert watch.answers() is lost
+
+    def test_a_store_that_has_no_ping_is_sent_a_message(self):
+        store = Plain()
+        with Limiter({"jobs": Quota("requests", 10)}, store=store) as limiter:
+            assert StoreWatch(limiter.pacer.pools.worker, "fail_closed").answers()
+        assert store.pools == ["ping"]
 
     def test_there_may_be_none(self):
         watch = StoreWatch(None, "fail_closed")

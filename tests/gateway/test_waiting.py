@@ -13,8 +13,7 @@ from attack_helpers import connect, post, read
 from gateway_helpers import chat, stub, until
 from test_gateway import CHAT, SSE, Odd
 
-from paceline.gateway import app as app_module
-from paceline.gateway import waiting
+from paceline.gateway import dispatch, waiting
 from paceline.gateway.keys import Keys
 from paceline.gateway.waiting import (
     COMMENT,
@@ -181,10 +180,10 @@ class TestServed:
             yield ask
 
     def leave(self, running, connection):
-        kept = len(running.gateway._places)
+        kept = len(running.dispatch._places)
         connection.shutdown(socket.SHUT_RDWR)
         connection.close()
-        until(lambda: len(running.gateway._places) == kept + 1)
+        until(lambda: len(running.dispatch._places) == kept + 1)
 
     def test_who_comes_back_has_its_place_and_is_sent_once(self, running, key, ask):
         first = ask(running, key, user="first")
@@ -194,13 +193,13 @@ class TestServed:
         self.leave(running, first)
         assert running.pool()["waiting"] == 2
         back = ask(running, key, user="first")
-        until(lambda: len(running.gateway._places) == 0)
+        until(lambda: len(running.dispatch._places) == 0)
         assert running.pool()["waiting"] == 2
         running.odd.go.set()
         assert b"200 OK" in read(back, 1)
         assert b"200 OK" in read(second, 1)
         assert [json.loads(seen[-1]).get("user") for seen in running.odd.seen] == [None, "first", "second"]
-        until(lambda: running.gateway._held == 0)
+        until(lambda: running.dispatch._bodies.held == 0)
 
     def test_nothing_is_sent_while_nobody_is_connected(self, running, key, ask):
         first = ask(running, key, user="first")
@@ -213,15 +212,15 @@ class TestServed:
         assert [json.loads(seen[-1]).get("user") for seen in running.odd.seen] == [None, "second", "first"]
 
     def test_before_a_client_gives_up_it_is_told_to_come_back(self, running, key, ask, monkeypatch):
-        monkeypatch.setattr(app_module, "SOON", 0.0001)
+        monkeypatch.setattr(dispatch, "SOON", 0.0001)
         got = read(ask(running, key, b"x-stainless-runtime: node"), 1).lower()
         assert got.startswith(b"http/1.1 429")
         for line in (b"retry-after: 5\r\n", b"x-should-retry: true\r\n", b"connection: close\r\n"):
             assert line in got
-        assert len(running.gateway._places) == 1
+        assert len(running.dispatch._places) == 1
         monkeypatch.undo()
         back = ask(running, key)
-        until(lambda: len(running.gateway._places) == 0)
+        until(lambda: len(running.dispatch._places) == 0)
         running.odd.go.set()
         assert b"200 OK" in read(back, 1)
 
@@ -235,23 +234,23 @@ class TestServed:
             until(lambda: running.pool()["waiting"] == 1)
             connection.close()
             until(lambda: running.pool()["waiting"] == 0)
-            assert len(running.gateway._places) == 0
+            assert len(running.dispatch._places) == 0
             monkeypatch.setattr(waiting, "FRESH_S", 0.0)
-            monkeypatch.setattr(app_module, "SOON", 0.0001)
+            monkeypatch.setattr(dispatch, "SOON", 0.0001)
             assert b"429" in read(ask(running, "none", b"x-stainless-runtime: node", user="first"), 1)
-            monkeypatch.setattr(app_module, "SOON", 0.9)
+            monkeypatch.setattr(dispatch, "SOON", 0.9)
             other = ask(running, "another", user="first")  # with another key of a provider it is another request
             until(lambda: running.pool()["waiting"] == 2)
             back = ask(running, "none", b"x-stainless-runtime: node", user="first")
-            until(lambda: len(running.gateway._places) == 0)
+            until(lambda: len(running.dispatch._places) == 0)
             assert running.pool()["waiting"] == 2
             odd.go.set()
             assert b"200 OK" in read(back, 1)
             assert b"200 OK" in read(other, 1)
-            until(lambda: running.gateway._held == 0)
+            until(lambda: running.dispatch._bodies.held == 0)
 
     def test_a_stream_is_kept_alive_by_default(self, running, key, ask, monkeypatch):
-        monkeypatch.setattr(app_module, "NOTES_FROM_S", 0.01)
+        monkeypatch.setattr(dispatch, "NOTES_FROM_S", 0.01)
         running.odd.parts, running.odd.headers = [STREAM], SSE
         connection = ask(running, key, stream=True)
         got = b""
@@ -268,7 +267,7 @@ class TestServed:
         until(lambda: running.pool()["waiting"] == 1)
         self.leave(running, first)
         assert b"400 Bad Request" in read(ask(running, key, b"x-paceline-keepalive: soon"), 1)
-        assert len(running.gateway._places) == 1
+        assert len(running.dispatch._places) == 1
 
     def test_an_encoded_answer_after_a_note_is_decoded(self, serve, client, kept):
         odd = Odd([gzip.compress(STREAM)], SSE | {"content-encoding": "gzip"}, held=0)

@@ -337,7 +337,8 @@ async def test_what_surrounds_a_wait_is_left_with_it(monkeypatch, ends):
     steps = []
 
     @contextlib.contextmanager
-    def around():
+    def around(acquisition):
+        assert acquisition.pool == "jobs"
         steps.append("entered")
         try:
             yield

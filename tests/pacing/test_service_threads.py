@@ -130,14 +130,14 @@ def test_a_step_of_the_page_that_fails_is_one_that_is_missing(monkeypatch):
     limiter.acquire("jobs").wait().settle()
     recorder = history.Recorder(limiter)
     recorder.start()
-    samples = recorder._samples
+    states = recorder._states
 
-    def broken(now_s):
-        monkeypatch.setattr(recorder, "_samples", samples)
+    def broken():
+        monkeypatch.setattr(recorder, "_states", states)
         raise RuntimeError("the set has changed")
 
-    monkeypatch.setattr(recorder, "_samples", broken)
-    until(lambda: recorder._samples == samples)
+    monkeypatch.setattr(recorder, "_states", broken)
+    until(lambda: recorder._states == states)
     before_s = time.time()
     until(lambda: recorder.document(before_s)["pools"])
-    recorder.close()
+    recorder.stop()

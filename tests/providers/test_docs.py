@@ -30,7 +30,7 @@ def clean(monkeypatch):
 
     forget()
     monkeypatch.setattr(registry, "_added", {})
-    monkeypatch.setattr(registry, "_hosts", registry._hosts.new_child({}))
+    monkeypatch.setattr(registry, "_hosts", dict(registry._hosts))
     yield
     forget()
 

@@ -205,6 +205,7 @@ def test_a_terminal_of_80_columns_shows_each_row_whole(provider, monkeypatch):
     assert max(map(len, table.splitlines())) <= 80
     assert "\u2026" not in table
     assert set(re.findall(r"\[\d+\]", table)) == set(re.findall(r"^\[\d+\]", notes, re.MULTILINE))
+    assert [line for line in notes.splitlines() if len(line) > 80 and " " in line.strip()] == []
     assert table.startswith(provider)
 
 

@@ -306,6 +306,8 @@ class Checked:
             o.slots and o.others
         ):  # who finds a slot free is luck, and a refusal that names no quota is blamed on the rate
             handful += o.calls
+        if o.slots and o.cancelled:  # the next attempt has the slot of a cancelled one, which the provider still counts
+            handful += round(2 * o.cancelled * o.calls)
         wrong_clock = o.rule == "window" and any(stops for *_, stops in o.freezes)  # its windows begin at other times
         if refused.get("rate", 0) > handful + o.workers and not wrong_clock:
             raise BrokenPromiseError(f"{refused['rate']} refusals are more than a handful ({handful + o.workers})")

@@ -116,6 +116,16 @@ def test_nobody_is_silent_after_a_store_was_away(burst, crowd):
     assert hub.speed >= (0.58 if burst else 0.96), said  # the ideal begins with the whole burst
 
 
+def test_a_second_job_does_not_wait_for_what_a_small_bucket_lacks_of_its_limit():
+    """Of 120 requests a minute the provider's bucket holds 20, so that answers of a busy job name next to nothing as left."""
+    told, true = "120 requests/min", {"rule": "quantised", "quantum_s": 10.0}
+    hub = fleet(told, {"limits": {"m": told}, "latency_s": 1.1, **true}, hosts=2, workers=20, jobs=160)
+    hub.hosts[1].active = ((50.0, 1e9),)
+    hub.run(600)
+    assert not hub.refused
+    assert hub.silence_s(since_s=51) < 2
+
+
 @WORLD
 def test_a_store_that_comes_and_goes():
     hub, said = run(away=[(10, 10.5), (12, 14), (20, 21), (22, 50), (51, 52.2)])

@@ -55,6 +55,14 @@ def test_world(world, seed, latency_s):
     assert report.tally["admitted"] >= 800, said
 
 
+def test_a_limit_that_is_learned_while_many_are_in_flight():
+    """The answers come in another order than the server counted their requests."""
+    settings = {"limits": {"m": "20 requests/min,40k tokens/min"}, "latency_s": 1.0, "jitter": 0.5}
+    report = Fleet(LIMITS, settings, seed=4, workers=30, jobs=40, words=(5, 10), output=8, source="published").run()
+    assert not report.refused, report.said()
+    assert report.speed > 0.9, report.said()
+
+
 @pytest.mark.parametrize(("seed", "latency_s"), sampled(SEEDS, LATENCIES_S, quick=[0]))
 def test_a_limit_doubled_and_later_cut_to_a_quarter(seed, latency_s):
     report = Fleet(

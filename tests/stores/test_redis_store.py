@@ -48,6 +48,19 @@ def failure(url, timeout_s=5.0):
     return str(caught.value), time.monotonic() - before
 
 
+def test_a_ping_leaves_nothing(store, redis_server):
+    store.ping()
+    with redis_server.client() as client:
+        assert client.info("commandstats")["cmdstat_set"]["calls"] == 1
+    assert [key for key in redis_server.ask("KEYS", "*") if redis_server.ask("PTTL", key) > 1] == []
+    redis_server.ask("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(StoreError, match="raise the server's maxmemory"):
+            store.ping()
+    finally:
+        redis_server.ask("CONFIG", "SET", "maxmemory", "0")
+
+
 def test_exchange_is_one_command_and_keeps_keys_that_expire(store, redis_server):
     store.exchange("pool", message())
     redis_server.ask("CONFIG", "RESETSTAT")

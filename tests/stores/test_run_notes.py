@@ -17,11 +17,11 @@ from redis_servers import RedisServer, until
 import paceline
 from paceline.batch import job, notes
 from paceline.batch.job import Job
-from paceline.batch.notes import Note, Reporter, read_runs, run_id
-from paceline.batch.progress import Meter, View
+from paceline.batch.notes import Reporter, RunNote, read_runs, run_id
+from paceline.batch.progress import ProgressLine, View
 from paceline.batch.requests import WHOLE, Shard
 from paceline.batch.summary import Tally
-from paceline.cli import status as command
+from paceline.cli import standing
 from paceline.cli.app import app
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
@@ -277,7 +277,7 @@ class TestTheSum:
         assert "in.jsonl\t4/10\t1\t2\t30\t12 s\t1 of 3 reported: 1 running" in shown.stdout
 
     def test_a_newer_note_may_have_more(self):
-        assert Note.read(a_note(more=3).encode()).done == 4
+        assert RunNote.read(a_note(more=3).encode()).done == 4
 
     def test_a_name_does_not_steer_the_terminal(self, tmp_path):
         store = f"sqlite:{tmp_path / 'quotas.db'}"
@@ -358,7 +358,7 @@ class TestALostPlace:
     def test_a_broken_block_is_a_failed_run(self, source, tmp_path):
         place, tally = SQLiteNotes(tmp_path / "quotas.db"), Tally(10)
         with source.open("rb") as file:
-            reporter = Reporter(place, file, "in.jsonl", WHOLE, tally, Meter(None, tally, 1), View())
+            reporter = Reporter(place, file, "in.jsonl", WHOLE, tally, ProgressLine(None, tally, 1), View())
             with pytest.raises(RuntimeError), reporter:
                 raise RuntimeError
         assert read_runs(place)[0][0]["states"]["failed"] == 1
@@ -435,8 +435,8 @@ class TestWhere:
 
     def test_when_there_is_no_time_for_all_pools(self, redis_server, monkeypatch):
         use(redis_server.url)
-        seconds = iter([0.0, 6.0])
-        monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+        seconds = iter([0.0, 0.0, 0.0, 6.0])
+        monkeypatch.setattr(standing, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
         shown = status(redis_server.url)
         assert (shown.stdout.count("\n"), "took longer than 5 s" in shown.stderr) == (1, True)
 

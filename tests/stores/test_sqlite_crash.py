@@ -14,7 +14,7 @@ import pytest
 from crew import BOUND_S, end, forks, receive
 from redis_servers import until
 from test_sqlite_store import charged, take
-from worker import take_until_killed
+from worker import AMPLE, take_until_killed
 
 from paceline.stores import StoreError, sqlite
 from paceline.stores.sqlite import SQLiteStore
@@ -56,7 +56,7 @@ def test_what_was_granted_before_a_kill_is_charged(tmp_path):
     assert [worker.exitcode for worker in workers] == [KILLED] * WORKERS
     told = sum(log.stat().st_size for log in tmp_path.glob("log *"))
     store = SQLiteStore(path, timeout_s=60.0)
-    in_ledger = charged(store)
+    in_ledger = charged(store, quota=AMPLE)
     store.close()
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -293,7 +294,8 @@ class TestDamage:
         path.write_bytes(data)
         assert "delete it" in fails(opened(), "is damaged: stop the processes that use it")
 
-    def test_a_table_that_is_gone(self, opened, path):
+    def test_a_table_that_is_gone(self, opened, path, monkeypatch):
+        monkeypatch.setattr("paceline.stores.sqlite.REOPEN_S", math.inf)  # a new connection would make it again
         store = opened()
         take(store)
         with closing(sqlite3.connect(path)) as hand:

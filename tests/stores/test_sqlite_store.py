@@ -19,7 +19,7 @@ import pytest
 from paceline.core.quota import NS, Quota
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
-from paceline.stores import open_store, sqlite
+from paceline.stores import Prefixed, StoreError, open_store, sqlite
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock
 
@@ -45,6 +45,19 @@ def opened(path):
         store.close()
 
 
+def test_a_ping_needs_the_right_to_write_and_leaves_nothing(opened, path):
+    store = opened(timeout_s=0.05)
+    Prefixed(store, "a").ping()
+    with sqlite3.connect(path, isolation_level=None) as other:
+        assert other.execute("SELECT count(*) FROM pools").fetchone() == (0,)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="locked by another process"):
+            store.ping()
+        other.execute("ROLLBACK")
+    other.close()
+    store.ping()
+
+
 def take(store: SQLiteStore, pool: str = "pool", who: str = "a", number: int = 1) -> Reply:
     """One request: granted."""
     reply = store.exchange(pool, Message(who, number, (DAILY,), [0], headroom_s=0.0, wants=[[1.0]]))
@@ -52,8 +65,8 @@ def take(store: SQLiteStore, pool: str = "pool", who: str = "a", number: int = 1
     return reply
 
 
-def charged(store: SQLiteStore, pool: str = "pool") -> float:
-    return store.exchange(pool, Message("reader", 0, (DAILY,), [0])).standings[0].charged
+def charged(store: SQLiteStore, pool: str = "pool", quota: Quota = DAILY) -> float:
+    return store.exchange(pool, Message("reader", 0, (quota,), [0])).standings[0].charged
 
 
 ODD = "memory" if os.name == "nt" else ":memory:"  # a name has no colon there

@@ -16,6 +16,9 @@ from paceline.stores import open_store
 from paceline.stores import redis as redis_store
 from paceline.stores.sqlite import SQLiteStore
 
+AMPLE = Quota("requests", 1e9, 86_400.0)
+"""More than all processes of a test can take, however long it lasts."""
+
 POOL = "openai/gpt-5"
 BODY = {
     "model": "gpt-5",
@@ -95,9 +98,8 @@ def take_until_killed(path, log, name):
     """Take one request after the other from a SQLite store; each grant is a byte in the log."""
     store, number = SQLiteStore(path, timeout_s=10.0), 0
     log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    quotas = (Quota("requests", 100_000, 86_400.0),)
     while True:
         number += 1
-        reply = store.exchange("pool", Message(name, number, quotas, [0], headroom_s=0.0, wants=[[1.0]]))
+        reply = store.exchange("pool", Message(name, number, (AMPLE,), [0], headroom_s=0.0, wants=[[1.0]]))
         assert len(reply.grants) == 1
         os.write(log, b".")

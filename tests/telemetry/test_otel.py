@@ -10,6 +10,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import paceline
+from paceline.config import Config
+from paceline.gateway.server import Settings
 from paceline.telemetry import otel
 from paceline.testing import run_virtual
 
@@ -91,3 +93,60 @@ def test_without_an_sdk_nothing_happens():
             (await limiter.acquire("jobs")).settle()
 
     run_virtual(main)
+
+
+def test_several_limiters_are_watched(received):
+    meters, _, reader, _ = received
+    for name in ("first", "second"):  # an SDK takes the callbacks of one instrument of a name only
+        otel.watch(paceline.Limiter({name: "60 requests/min"}), meters)
+    limits = points(reader)["paceline.quota.limit"]
+    assert [point.attributes["paceline.pool"] for point in limits] == ["first", "second"]
+
+
+def test_a_request_has_a_span_below_its_callers(received):
+    _, tracers, _, exporter = received
+    limiter = paceline.Limiter({"openai/gpt-5": "60 requests/min"}, events=otel.Listener(tracer_provider=tracers))
+
+    async def app(scope, receive, send):
+        async with limiter.acquire("openai/gpt-5") as permit:
+            permit.refused(retry_after_s=30.0)
+        await send({"type": "http.response.start", "status": 503})
+
+    async def send(event):
+        sent.append(event["status"])
+
+    sent, caller = [], "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    scope = {"type": "http", "method": "POST", "path": "/v1/responses", "headers": [(b"traceparent", caller.encode())]}
+    traced = otel.Traced(app, tracers)
+    asyncio.run(traced(scope, None, send))
+    [span] = exporter.get_finished_spans()
+    assert (span.name, span.kind.name, span.status.status_code.name) == ("paceline.request", "SERVER", "ERROR")
+    assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == tuple(caller.split("-")[1:3])
+    assert dict(span.attributes) == {
+        "http.request.method": "POST", "url.path": "/v1/responses", "http.response.status_code": 503,
+    }  # fmt: skip
+    assert [event.name for event in span.events] == ["paceline.refused"]
+    assert sent == [503]
+
+
+def test_reading_a_page_has_no_span(received):
+    _, tracers, _, exporter = received
+
+    async def app(scope, receive, send):
+        pages.append(scope["path"])
+
+    pages = []
+    asyncio.run(otel.Traced(app, tracers)({"type": "http", "method": "GET", "path": "/metrics"}, None, None))
+    asyncio.run(otel.Traced(app, tracers)({"type": "lifespan", "path": ""}, None, None))
+    assert (pages, exporter.get_finished_spans()) == (["/metrics", ""], ())
+
+
+def test_the_gateway_observes_the_limiter_that_serves(monkeypatch, tmp_path):
+    watched = []
+    monkeypatch.setattr(otel, "watch", watched.append)
+    config = Config.load(environ={}, given={"provider": "openai"})
+    settings = Settings(config=config, keys=tmp_path / "keys.json", host="127.0.0.1", otel=True)
+    settings.check()  # makes a limiter, too
+    gateway = settings.gateway(environ={})
+    assert watched == [gateway.limiter]
+    gateway.limiter.close()

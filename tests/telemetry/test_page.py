@@ -5,6 +5,7 @@ import errno
 import json
 import logging
 import time
+import weakref
 from types import SimpleNamespace
 
 import httpx2
@@ -47,6 +48,14 @@ class TestRoutes:
     @pytest.mark.parametrize("path", ["/status/openai/gpt-5", "/api/v1/rate-limits/status/openai/gpt-5/"])
     def test_a_pool(self, limiter, path):
         assert json.loads(ask(paceline.status_app(limiter), path)[2])["waiting"] == 0
+
+    def test_when_headers_last_stated_a_quota(self):
+        limiter = paceline.Limiter({"openai/gpt-5": "500 requests/min, 10k tokens/min"}, clock=(clock := ManualClock()))
+        headers = {"x-ratelimit-limit-requests": "500", "x-ratelimit-remaining-requests": "499"}
+        limiter.acquire("openai/gpt-5", tokens=1).wait().settle(headers=headers)
+        clock.advance(12)
+        quotas = json.loads(ask(paceline.status_app(limiter), "/status/openai/gpt-5")[2])["quotas"]
+        assert [quota["stated_ago_s"] for quota in quotas] == [12.0, None]
 
     def test_the_page_is_for_browsers(self, limiter):
         app = paceline.status_app(limiter)
@@ -127,6 +136,38 @@ class TestHistory:
         assert later["granted"] == [5]
         assert recorder.document(since_s=pool["t"][1])["pools"] == {}
 
+    def test_the_speed_is_what_was_granted_in_the_last_minute(self):
+        quotas = "60 requests/min exact, 600 tokens/min exact, 1k tokens/day, 3 concurrency"
+        limiter = paceline.Limiter({"jobs": quotas}, clock=(clock := ManualClock()))
+        recorder = Recorder(limiter, lambda: clock.now_ns() / 1e9)
+        recorder_of_status = Recorder(SimpleNamespace(status=limiter.status), lambda: clock.now_ns() / 1e9)
+        limiter.scheduler("jobs")
+        for second in range(100):
+            if second < 50:
+                permit = limiter.try_acquire("jobs", tokens=4)
+                assert permit is not None
+                permit.settle()
+            recorder.sample()
+            recorder_of_status.sample()
+            clock.advance(1.01)
+        speed = recorder.document()["pools"]["jobs"]["speed"]
+        requests, tokens = speed.values()
+        assert list(speed) == ["60 requests/min exact", "600 tokens/min exact"]  # of a day and of slots there is none
+        assert requests[:5] == [None] * 5
+        assert requests[30] == pytest.approx(60 / 60.6, abs=0.001)
+        assert tokens[30] == pytest.approx(24 / 60.6, abs=0.001)
+        assert requests[80] == pytest.approx(28 / 60.6, abs=0.02)
+        assert recorder_of_status.document() == recorder.document()
+
+    def test_another_limit_is_another_speed(self):
+        pool = {"quotas": [{"quota": "q", "unit": "requests", "remaining": 1, "rule": "bucket", "period_s": 60.0}]}
+        now_s = iter(range(1, 100))
+        recorder = Recorder(SimpleNamespace(status=lambda: {"pools": {"jobs": pool}}), lambda: next(now_s))
+        for spent, limit in ((0, 60), (0, 60), (0, 60), (0, 60), (0, 60), (5, 60), (6, 120), (2, 0)):
+            pool["quotas"][0] |= {"spent": spent, "limit": limit}
+            recorder.sample()
+        assert recorder.document()["pools"]["jobs"]["speed"]["q"] == [*[None] * 5, 1.0, 0.5, None]
+
     def test_of_another_object(self, limiter):
         recorder = Recorder(SimpleNamespace(status=limiter.status), lambda: 7.0)
         recorder.sample()
@@ -149,6 +190,17 @@ class TestHistory:
         ask(app, "/status")
         document = json.loads(ask(app, "/history", query=b"since=nonsense")[2])
         assert len(document["pools"]["openai/gpt-5"]["t"]) == 1
+
+    def test_it_goes_on_when_a_server_configures_logging(self, limiter, monkeypatch):
+        monkeypatch.setattr(history, "STEP_S", 0.001)
+        recorder = Recorder(limiter)
+        limiter.scheduler("openai/gpt-5")
+        logging.shutdown([weakref.ref(recorder)])  # as logging.config does
+        recorder.start()
+        end = time.monotonic() + 60
+        while len(recorder.document()["pools"]["openai/gpt-5"]["t"]) < 3:
+            assert time.monotonic() < end
+        recorder.stop()
 
     def test_events_are_what_is_logged(self, limiter):
         app = paceline.status_app(limiter)
@@ -217,12 +269,21 @@ class TestMetrics:
         assert sum(1 for name, *_ in samples if name == "paceline_lane_wait_seconds_count") == 101
 
     def test_of_a_store_it_says_whether_it_answers(self, tmp_path):
-        limiter = paceline.Limiter({"jobs": "60 requests/min"}, store=f"sqlite:{tmp_path}/q.db")
+        limits = {"jobs": "60 requests/min", "unused": "60 requests/min"}
+        limiter = paceline.Limiter(limits, store=f"sqlite:{tmp_path}/q.db")
         limiter.acquire("jobs").wait().settle()
         found = self.families(limiter)
         limiter.close()
         assert [(one.labels, one.value) for one in found["paceline_store_up"].samples] == [({"pool": "jobs"}, 1)]
         assert found["paceline_build_info"].samples[0].labels["version"] == paceline.__version__
+
+    def test_of_a_store_that_has_never_answered_a_pool_says_nothing(self, tmp_path):
+        limiter = paceline.Limiter({"jobs": "60 requests/min"}, store=f"sqlite:{tmp_path}")  # a folder
+        with pytest.raises(paceline.StoreError):
+            limiter.acquire("jobs").wait()
+        found = self.families(limiter)
+        limiter.close()
+        assert found["paceline_store_up"].samples == []
 
     def test_lanes_are_bounded(self, limiter):
         async def main(clock):

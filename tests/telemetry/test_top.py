@@ -86,7 +86,7 @@ def drive(root, script, key=None):
 def test_it_shows_the_pools(page):
     async def script(top, pilot):
         await shown(top, pilot, lambda: top.query_one(DataTable).row_count == 3)
-        assert text_of(top, "#headline").startswith("openai/gpt-5 is limited by 5 requests/min: ")
+        assert text_of(top, "#headline").startswith("openai/gpt-5 is at its limit of 5 requests/min: ")
         first, second, third = cells(top)
         assert (first[0], first[1], first[5]) == ("openai/gpt-5", "5 requests/min", "8")
         assert second[:2] == ["", "10k tokens/min"]

@@ -14,6 +14,7 @@ from yarl import URL
 
 from paceline.batch.requests import BARE
 from paceline.config import Config
+from paceline.config.schema import without_version
 from paceline.config.servers import root_named
 from paceline.core.results import QuotaError
 from paceline.pacing.limits import Limits
@@ -121,10 +122,12 @@ _VERSION: Final = re.compile(r"/v\d+[a-z]*(?=/|$)")
 def joined(root: str, path: str) -> str:
     """The URL of ``path`` below the server's ``root``.
 
-    A root with a version of its own (``/api/paas/v4``, ``/v1beta/openai``) replaces the version at the beginning of the path,
+    A ``/v1`` at the end of the root is for paths without a version. A root with a version of its own (``/api/paas/v4``, ``/v1beta/openai``) replaces the version at the beginning of the path,
     and a path that begins with the path of the root is not appended to it. OpenAI has no path without a version.
     """
     base = urlsplit(root).path
+    if base.endswith("/v1") and _VERSION.search(path):
+        root, base = without_version(root), without_version(base)
     if root == ROOTS["openai"] and path in BARE:
         return f"{root}/v1{path}"
     if base and path.startswith(f"{base}/"):

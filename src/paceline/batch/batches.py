@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from paceline.batch.chunks import Chunk, Kind, Queue
+from paceline.batch.chunks import Chunk, Kind, ProviderQueue
 from paceline.batch.index import Index
 from paceline.batch.journal import LOST, Journal
 
@@ -37,7 +37,7 @@ class Batches:
         self.lost: list[Chunk] = []
         self.created, self._started_s = 0, time.time()
         self.unable_s: float | None = None
-        self._queues = defaultdict[Kind, Queue](lambda: Queue(queue))  # by provider and model
+        self._queues = defaultdict[Kind, ProviderQueue](lambda: ProviderQueue(queue))  # by provider and model
         self._lines = array("H")
 
     @property
@@ -55,7 +55,7 @@ class Batches:
         """Whether a line is part of a batch that has not ended."""
         return line < len(self._lines) and self._lines[line] >= _HOLD
 
-    def queue(self, kind: Kind) -> Queue:
+    def queue(self, kind: Kind) -> ProviderQueue:
         """The provider's queue for the batches of a kind."""
         return self._queues[kind._replace(path="")]
 

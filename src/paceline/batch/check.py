@@ -36,7 +36,7 @@ class InputError(PacelineError):
 
 
 @dataclass(slots=True)
-class Share:
+class PoolWork:
     """The part of the input that is charged to one pool.
 
     Attributes:
@@ -63,7 +63,7 @@ class Plan:
     requests: int = 0
     last_line: int = 0
     end: int = 0
-    shares: dict[str, Share] = field(default_factory=dict)
+    shares: dict[str, PoolWork] = field(default_factory=dict)
     providers: dict[str, Provider] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
@@ -117,7 +117,7 @@ class Part(NamedTuple):
     """A pool that takes requests of one model, and what the plan charges to it; ``speed``: in requests per second."""
 
     scheduler: Scheduler
-    share: Share
+    share: PoolWork
     speed: float
 
     def load(self) -> float:
@@ -224,7 +224,7 @@ class Checker:
                 f"no published limits for {provider.name}'s model {model!r}: {used} until answers state"
                 f" others; set the real limits with --limit '{model}=500 requests/min,400k tokens/min', in Python with limits="
             )
-        share = self.plan.shares.setdefault(scheduler.pool.name, Share(model=f"{provider.name}/{model}"))
+        share = self.plan.shares.setdefault(scheduler.pool.name, PoolWork(model=f"{provider.name}/{model}"))
         return Part(scheduler, share, min((quota.rate for quota in resolved.quotas if quota.period_s), default=1.0))
 
 

@@ -123,7 +123,7 @@ def cut(
     yield from loads.values()
 
 
-class Queue:
+class ProviderQueue:
     """The provider's queue for one model: what batches hold of it until they have ended.
 
     Args:

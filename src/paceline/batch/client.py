@@ -362,7 +362,7 @@ class Client:
                 raise BadLineError(f"url is {keyless(request.path)!r}, which is not paced for {one.provider.name}")
             place = self._targets.get((name, request.path))
             if place is None:
-                place = self._targets[name, request.path] = Target.of(one.root, request.path, self._origins)
+                place = self._targets[name, request.path] = Target.of(one.base_url, request.path, self._origins)
             http = self._bind(request, self._addresses[one.provider.name], place, content)
             ways[name] = Way(http, own, place.key)
         sticky = request.body.get("prompt_cache_key")

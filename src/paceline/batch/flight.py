@@ -28,7 +28,7 @@ GONE: Final = "gone"
 
 
 @dataclass(slots=True)
-class Reading:
+class ResultsRead:
     """What was read of the results of a batch.
 
     Attributes:
@@ -48,7 +48,7 @@ class Answers:
     def __init__(self, results: Results, index: Index, tally: Tally, view: View, timing: Timing) -> None:
         self._results, self._index, self._tally, self._view, self._time = results, index, tally, view, timing
 
-    def take(self, kind: Kind, result: Result, reading: Reading) -> None:
+    def take(self, kind: Kind, result: Result, reading: ResultsRead) -> None:
         """Write one result of a request of the batch, unless it is there already or the request can be sent again."""
         line = self._index.line_of(result.custom_id)
         key = line or result.custom_id
@@ -257,7 +257,7 @@ class Flight:
             self.returned = True
             await self._pause("the answers are lost")
             return
-        reading = Reading({*filter(None, chunk.lines), *chunk.others})
+        reading = ResultsRead({*filter(None, chunk.lines), *chunk.others})
         seen = await self._results_of(chunk, reading)
         if reading.answers:
             self._batches.queue(chunk.kind).learn(chunk.tokens * reading.answers / len(chunk.lines), reading.tokens)
@@ -364,7 +364,7 @@ class Flight:
                         await self.leaving.wait()
             wait_s = min(self._time.poll_most_s, wait_s * 1.5)
 
-    async def _results_of(self, chunk: Chunk, reading: Reading) -> Seen:
+    async def _results_of(self, chunk: Chunk, reading: ResultsRead) -> Seen:
         """Poll a batch to its end, and write its results: all that the provider counts, or as many as can be read."""
         seen, since_s, wait_s = await self._poll(chunk), math.inf, self._time.retry_s
         while True:
@@ -387,7 +387,7 @@ class Flight:
                 self._answers.record(line, UNREAD, f"{text}; this request may be paid: --repair sends it again")
         return seen
 
-    async def _read(self, chunk: Chunk, place: str, reading: Reading) -> None:
+    async def _read(self, chunk: Chunk, place: str, reading: ResultsRead) -> None:
         """Write the results of a batch that are not in the output."""
         ends, outage = self._ends[chunk.kind.provider], Outage(self._view, self._time)
         own_ids = ends.own_ids(filter(None, map(self._batches.index.id_of, chunk.lines)))

@@ -40,7 +40,7 @@ from paceline.batch.index import Index, explained
 from paceline.batch.journal import Journal
 from paceline.batch.notes import Reporter
 from paceline.batch.offline import Offline, deadline_in
-from paceline.batch.progress import Meter, View, eta_s, forecast_s
+from paceline.batch.progress import ProgressLine, View, eta_s, forecast_s
 from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, read_lines, read_request
 from paceline.batch.results import STDOUT, OutputError, Recovered, Results, read_answer
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
@@ -199,7 +199,7 @@ class Job:
             for line in _opening(plan, recovered, tally, None if self.mode == "batch" else limiter):
                 view.say(line)
             results.open()
-            meter = Meter(plan if whole else checker.plan, tally, self.config.workers)
+            meter = ProgressLine(plan if whole else checker.plan, tally, self.config.workers)
 
             runner = partial(
                 Runner, limiter=limiter, config=self.config, addresses=addresses, results=results, tally=tally, view=view,
@@ -401,7 +401,7 @@ class Job:
             QuotaError: A provider of ``plan`` has no address or no key.
         """
         if members:
-            return {one.provider.name: address_at(one.provider, one.root, one.key or "none") for one in members}
+            return {one.provider.name: address_at(one.provider, one.base_url, one.key or "none") for one in members}
         unknown = [name for name in plan.providers if not has_batches(name)]
         if self.mode != "sync" and unknown:
             raise QuotaError(f"--mode {self.mode}: no Batch API of {unknown[0]} is known here: use --mode sync")

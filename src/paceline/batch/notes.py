@@ -17,7 +17,7 @@ from hashlib import sha256
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
-from paceline.batch.progress import Meter, View
+from paceline.batch.progress import ProgressLine, View
 from paceline.batch.requests import Shard
 from paceline.batch.summary import Tally
 from paceline.core.results import StoreError
@@ -43,7 +43,7 @@ RUNNING, FINISHED, STOPPED, FAILED, SILENT = STATES = "running", "finished", "st
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class RunNote:
     """What a shard tells of itself.
 
     Attributes:
@@ -75,7 +75,7 @@ class Note:
     left_s: float | None
 
     @classmethod
-    def read(cls, entry: bytes) -> Note:
+    def read(cls, entry: bytes) -> RunNote:
         """The note in an entry; fields that are unknown here are left out.
 
         Raises:
@@ -137,7 +137,7 @@ class Reporter:
         source: str,
         shard: Shard,
         tally: Tally,
-        meter: Meter,
+        meter: ProgressLine,
         view: View,
     ) -> None:
         self.state, self.refused = FAILED, 0
@@ -183,7 +183,7 @@ class Reporter:
         done = tally.ok + tally.failed
         per_min = meter.per_min or 60 * done / max(time.monotonic() - self._started_s, 1e-9)  # before its first line
         left_s = meter.left_s or (60 * tally.left / per_min if per_min else None)
-        note = Note(
+        note = RunNote(
             run=self._run,
             input=os.path.basename(self._source),  # noqa: PTH119
             shard=self._shard.number,
@@ -206,11 +206,11 @@ def read_runs(place: notes.Notes) -> tuple[list[dict[str, Any]], int]:
     Raises:
         StoreError: The place cannot be used.
     """
-    shards: dict[str, list[tuple[float, Note]]] = defaultdict(list)
+    shards: dict[str, list[tuple[float, RunNote]]] = defaultdict(list)
     unreadable = 0
     for age_s, entry in place.read():
         try:
-            note = Note.read(entry)
+            note = RunNote.read(entry)
         except (TypeError, ValueError, RecursionError):
             unreadable += 1
         else:
@@ -219,7 +219,7 @@ def read_runs(place: notes.Notes) -> tuple[list[dict[str, Any]], int]:
     return [_sum(found) for found in runs], unreadable
 
 
-def _sum(found: Iterable[tuple[float, Note]]) -> dict[str, Any]:
+def _sum(found: Iterable[tuple[float, RunNote]]) -> dict[str, Any]:
     """One run from the notes of its shards. Speed and time left are about the shards that run, side by side."""
     shards: list[dict[str, Any]] = []
     for age_s, note in sorted(found, key=lambda each: each[1].shard):

@@ -19,7 +19,7 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from paceline.batch.check import Plan, Share
+from paceline.batch.check import Plan, PoolWork
 from paceline.batch.summary import Tally, in_time, since
 from paceline.core.quota import REQUESTS
 from paceline.core.results import PacelineError
@@ -142,7 +142,7 @@ def logged(view: View) -> AbstractContextManager[None]:
     return lines_logged(view.say)
 
 
-class Meter:
+class ProgressLine:
     """The state of a run as one line: progress, speed, the limit that binds, and the time left.
 
     Attributes:
@@ -249,7 +249,9 @@ def forecast_s(limiter: Limiter, plan: Plan, left: int) -> float:
     shares = {}
     for name, share in plan.shares.items():
         after = limiter.scheduler(name).pool.ledger.charged_after if share.requests else ()
-        shares[name] = Share(share.requests, {unit: amount for unit, amount in share.cost.items() if unit not in after})
+        shares[name] = PoolWork(
+            share.requests, {unit: amount for unit, amount in share.cost.items() if unit not in after}
+        )
     needs_s = eta_s(replace(plan, shares=shares), limiter.status()["pools"], left)
     work = {
         name: [{unit: amount / share.requests for unit, amount in share.cost.items() if unit != REQUESTS}]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from paceline.batch.address import Address
 from paceline.batch.client import Client
-from paceline.batch.progress import Meter, View
+from paceline.batch.progress import ProgressLine, View
 from paceline.batch.requests import BadLineError, Request
 from paceline.batch.results import Results, encode_answer
 from paceline.batch.summary import Tally
@@ -73,7 +73,7 @@ class Runner:
         results: Results,
         tally: Tally,
         view: View,
-        meter: Meter,
+        meter: ProgressLine,
         group: ServerGroup | None = None,
     ) -> None:
         self.stop: tuple[int, str] | None = None

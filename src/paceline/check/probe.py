@@ -12,6 +12,7 @@ import httpx2
 
 from paceline.check.verdict import Finding, compare, stated_by
 from paceline.config import Config
+from paceline.config.schema import without_version
 from paceline.config.servers import root_named
 from paceline.core.results import QuotaError, Refusal, RefusalKind
 from paceline.http import pace_transport
@@ -111,6 +112,7 @@ def target(name: str, config: Config, environ: Mapping[str, str]) -> Target:
         raise QuotaError(f"{provider.name}: its requests are signed with credentials that this command does not use")
     known = f"https://{provider.hosts[0]}" if provider.hosts and "*" not in provider.hosts[0] else None
     root, key = locate(provider, config.base_url or root_named(provider, environ)[0] or known, environ)
+    root = without_version(root)
     path, headers, body = _request(provider.name, model, key)
     if path.startswith("/openai/"):
         root = root.removesuffix("/openai")

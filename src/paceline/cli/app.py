@@ -60,4 +60,4 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("paceline"), prog_name="paceline")
 def app() -> None:
-    """Send many requests to an LLM API, at exactly the speed that the provider allows."""
+    """Send many requests to an LLM API at the full speed that the provider allows."""

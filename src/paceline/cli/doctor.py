@@ -142,7 +142,7 @@ class Page:
         return None
 
     def _keys(self, environ: Mapping[str, str], config: Config | None) -> Iterator[Row]:
-        from paceline.config.servers import root_named
+        from paceline.config.servers import root_named, server
         from paceline.config.starter import providers_of
         from paceline.providers.registry import PROVIDERS, provider_named
 
@@ -158,12 +158,15 @@ class Page:
                 root_named(provider_named(name), environ)
             except PacelineError as error:
                 self.problems.append(str(error))
-        for server, table in config.upstreams.items() if config is not None else ():
-            variable = table.get("key_env", "")
-            if variable and not environ.get(variable, "").strip():
-                self.problems.append(f"upstreams.{server}: its key's variable {variable} is not set")
-            elif variable:
-                yield f"upstreams.{server}", variable
+        if config is not None:
+            for named in config.upstreams:
+                try:
+                    at = server(config, named, environ)
+                except PacelineError as error:
+                    self.problems.append(str(error))
+                else:
+                    if at.key:
+                        yield f"upstreams.{named}", str(at.key_file or at.key_env)
 
     def _settings(self, config: Config) -> Iterator[Row]:
         from paceline.config.show import BY_DEFAULT, rows
@@ -197,7 +200,7 @@ class Page:
             )
 
     def _store(self, config: Config, timeout_s: float) -> Iterator[Row]:
-        from paceline.cli.status import ReadError, read_store
+        from paceline.cli.standing import ReadError, read_store
         from paceline.stores import NO_STORE, as_store
 
         store = as_store(config.store) if config.store and config.store != NO_STORE else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import date
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -46,8 +47,9 @@ def command(provider: str | None, model: str | None, tier: str | None, *, as_jso
         for name, published in rows:
             click.echo(json.dumps(_record(name, published, today)))
         return
-    if Console().is_terminal:
-        _show(rows, today)
+    console = Console()
+    if console.is_terminal:
+        _show(rows, today, console.width)
     else:
         cells = [
             (name, row.tier, ", ".join(map(str, row.quotas)), row.pool, row.confidence, _as_of(row, today), row.source)
@@ -62,7 +64,7 @@ def command(provider: str | None, model: str | None, tier: str | None, *, as_jso
         click.echo(f"{why}`paceline check {which}` asks the provider for the limits of your key", err=True)
 
 
-def _show(rows: Sequence[tuple[str, Published]], today: date) -> None:
+def _show(rows: Sequence[tuple[str, Published]], today: date, width: int) -> None:
     """A table that fits a terminal of 80 columns: what all rows share stands above it once, where they come from below it."""
     origins = [f"{row.confidence}, {_as_of(row, today)}: {row.source}" for _, row in rows]
     notes = {origin: number for number, origin in enumerate(dict.fromkeys(origins), 1)}
@@ -76,7 +78,10 @@ def _show(rows: Sequence[tuple[str, Published]], today: date) -> None:
     if len(providers) == 1:
         click.echo(", ".join([*providers, *(tiers if len(tiers) == 1 else [])]))
     print_table(("model", *(["tier"] if len(tiers) > 1 else []), "limits", "from"), cells)
-    click.echo("\n" + "\n".join(f"[{number}] {origin}" for origin, number in notes.items()))
+    click.echo()
+    wrapper = TextWrapper(width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)  # whole URLs
+    for origin, number in notes.items():
+        click.echo(wrapper.fill(f"[{number}] {origin}"))
     click.echo("Answers correct these limits while a program runs.")
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -20,10 +20,12 @@ from paceline.core.results import PacelineError, QuotaError, StoreError
 from paceline.telemetry.logs import JsonFormatter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from socket import socket
 
     from paceline.config import Config
     from paceline.gateway.server import Settings
+    from paceline.gateway.settings_file import SettingsFile
 
 EPILOG = """Point a client at the gateway in place of its provider: OPENAI_BASE_URL=http://127.0.0.1:8080/openai/v1,
 ANTHROPIC_BASE_URL=http://127.0.0.1:8080/anthropic. The keys of providers come from their usual variables (OPENAI_API_KEY);
@@ -48,6 +50,7 @@ Exit codes: 0 ended by a signal, 2 it could not start."""
 @options.STORE
 @options.ON_STORE_FAILURE
 @click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes.")
+@click.option("--watch", is_flag=True, help="Read the file of settings again when it changes, in a next process.")
 @click.option("--keys", type=click.Path(path_type=Path), help="The file of client keys (see paceline keys).")
 @click.option("--tls-cert", "certificate", type=click.Path(exists=True, path_type=Path), help="Serve HTTPS.")
 @click.option("--tls-key", "private_key", type=click.Path(exists=True, path_type=Path), help="Its private key.")
@@ -79,6 +82,7 @@ def command(
     limits: tuple[str, ...],
     file: Path | None,
     workers: int,
+    watch: bool,
     keys: Path | None,
     certificate: Path | None,
     private_key: Path | None,
@@ -102,7 +106,6 @@ def command(
         ) from None
     from paceline.config import Config, find_file, parse_limit
     from paceline.gateway.keys import keys_file
-    from paceline.stores import NO_STORE
 
     _log(as_json=log_format == "json", level=log_level)
     with ExitStack() as stack:
@@ -116,17 +119,14 @@ def command(
 
                 given |= stack.enter_context(emulated())
                 keys = Path(stack.enter_context(TemporaryDirectory())) / "keys.json"  # there are none
-            config = Config.load(file or find_file(), given=given)
-            store, keys = config.store, keys or keys_file(os.environ)
-            if store is None and (workers > 1 or _has_budget(config, keys)):
-                from paceline.batch.job import state_file
-
-                store = f"sqlite:{state_file(os.environ).expanduser().with_name('gateway.db')}"
-            if store == NO_STORE and workers > 1:
-                raise StoreError(f"store memory: is no store, and {workers} workers must share one: leave it out")
+            found, supervised = find_file(file), inherited is not None and inherited.supervised
+            load = partial(Config.load, found, given=given)
+            watched = _watched(found, load, demo=demo) if watch and not supervised else None
+            config = load()
+            keys = keys or keys_file(os.environ)
             settings = Settings(
                 config=config,
-                store=store,
+                store=_store(config, keys, workers),
                 keys=keys,
                 host=host,
                 workers=workers,
@@ -135,7 +135,7 @@ def command(
                 access_log=access_log,
                 drain_s=drain_s,
                 stop_s=stop_s,
-                takes_over=inherited is not None and inherited.pipe is not None,
+                takes_over=inherited is not None and not inherited.first,
                 otel=otel,
             )
             upstreams = settings.check()
@@ -148,6 +148,8 @@ def command(
         except OSError as error:
             click.echo(f"paceline serve: cannot listen on {host}:{port}: {error.strerror or error}", err=True)
             sys.exit(2)
+        if watched is not None:
+            _supervise(listener, watched)
         for name in set(SUCCEED) & set(dir(signal)):  # they would end a process that does not serve yet
             signal.signal(getattr(signal, name), signal.SIG_IGN)
         shown = f"[{host}]" if ":" in host else host
@@ -161,7 +163,42 @@ def command(
             start(address)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt):  # uvicorn repeats the signal that has ended it
-            serve(settings, listener, partial(tell_ready, inherited))
+            above = os.getppid() if supervised else None
+            serve(settings, listener, partial(tell_ready, inherited), above)
+
+
+def _watched(file: Path | None, load: Callable[[], Config], *, demo: bool) -> SettingsFile:
+    """The file of the settings that is watched."""
+    from paceline.gateway.settings_file import SettingsFile
+
+    if os.name == "nt":
+        raise QuotaError(
+            "--watch: on Windows no process hands its socket on, so start the gateway again for new settings; keys and"
+            " certificates are read again without that"
+        )
+    if file is None or demo:
+        raise QuotaError("--watch needs a file of settings, and none for --demo: name one with --config")
+    return SettingsFile(file, load)
+
+
+def _supervise(listener: socket, watched: SettingsFile) -> NoReturn:
+    """Let other processes serve."""
+    from paceline.gateway.supervisor import Supervisor
+
+    sys.exit(Supervisor(listener, watched).run())
+
+
+def _store(config: Config, keys: Path, workers: int) -> str | None:
+    """The store of the settings; by default a file, where processes share quotas or money is limited."""
+    from paceline.stores import NO_STORE
+
+    if config.store == NO_STORE and workers > 1:
+        raise StoreError(f"store memory: is no store, and {workers} workers must share one: leave it out")
+    if config.store is None and (workers > 1 or _has_budget(config, keys)):
+        from paceline.batch.job import state_file
+
+        return f"sqlite:{state_file(os.environ).expanduser().with_name('gateway.db')}"
+    return config.store
 
 
 def _has_budget(config: Config, keys: Path) -> bool:

@@ -88,7 +88,7 @@ def make_app(root: str, key: str | None) -> App[None]:
 
         def on_mount(self) -> None:
             table = self._table
-            for name in ("pool", "quota", "level", "left", "full in", "waiting", "in flight", "refused", "state"):
+            for name in ("pool", "quota", "level", "left", "full again in", "waiting", "in flight", "refused", "state"):
                 table.add_column(name, key=name)
             table.focus()
             self.run_worker(self._follow(), exclusive=True)
@@ -193,15 +193,15 @@ def checked(status: Any) -> Mapping[str, Any]:
 def headline(pools: list[tuple[str, Mapping[str, Any]]]) -> str:
     """One sentence: what is limited, by what, until when."""
     if not pools or _rank(pools[0][1]) < 2:
-        return "Not limited: nothing waits"
+        return "Nothing waits: every request goes at once"
     name, pool = pools[0]
     waiting = f"{pool['waiting']:,} wait" if pool["waiting"] else "nothing waits"
     if pool["stopped"]:
         return plain(f"{name} is stopped: {pool['stopped']}")
     if pool["cool_down_s"]:
         return plain(f"{name} is paused by the provider for {_duration(pool['cool_down_s'])}: {waiting}")
-    last = f", the last one about {_duration(pool['eta_s'])}" if pool.get("eta_s") is not None else ""
-    return plain(f"{name} is limited by {pool['binds'] or 'its queue'}: {waiting}{last}")
+    last = f", the last one goes in about {_duration(pool['eta_s'])}" if pool.get("eta_s") is not None else ""
+    return plain(f"{name} is {_held(pool)}: {waiting}{last}")
 
 
 def details(name: str, pool: Mapping[str, Any], levels: list[float], queues: list[int]) -> str:
@@ -239,9 +239,13 @@ def _state(pool: Mapping[str, Any]) -> str:
         return "stopped"
     if pool["cool_down_s"]:
         return f"paused {_duration(pool['cool_down_s'])}"
-    return (
-        plain(f"limited by {pool['binds'] or 'its queue'}") if pool["waiting"] else "busy" if pool["in_flight"] else "-"
-    )
+    if pool["waiting"]:
+        return plain(_held(pool))
+    return "below its limit" if pool["in_flight"] else "not in use"
+
+
+def _held(pool: Mapping[str, Any]) -> str:
+    return f"at its limit of {pool['binds']}" if pool["binds"] else "sending"
 
 
 def _rank(pool: Mapping[str, Any]) -> int:

@@ -64,7 +64,7 @@ class Config:
     Attributes:
         limits: Quotas by model, ``provider/*``, ``*`` or the name of a pool of the program's own.
         provider: The provider; if ``None``, known from the address or the format of a request.
-        base_url: The server's root, without ``/v1``; the provider's own if ``None``. For runs, as are ``workers`` and
+        base_url: The server's address, with or without ``/v1``; the provider's own if ``None``. For runs, as are ``workers`` and
             ``timeout_s``, the longest duration of one attempt.
         ttl_s: ``None``: 900, and for runs at least twice ``timeout_s``.
         acquire_timeout_s: ``None``: no limit. Not for runs.
@@ -77,8 +77,8 @@ class Config:
         unpriced: What a budget does with a request whose price is not known.
         shadow: The file in which requests are logged in place of being held. Not for runs.
         traffic_log: The file in which requests that are held are logged.
-        upstreams: For the gateway and for groups: by name the ``base_url``, ``provider``, ``key_env`` and ``models`` of each
-            server that are set.
+        upstreams: For the gateway and for groups: by name the ``base_url``, ``provider``, ``key_env``, ``key_file`` and ``models`` of
+            each server that are set.
         groups: By name the ``members``, ``in_order``, ``weights`` and ``sticky_s`` of each group that are set.
         group: The group that answers all requests of a run.
         retry: The fields of :class:`~paceline.RetryPolicy` that are set.

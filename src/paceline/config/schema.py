@@ -127,7 +127,7 @@ def table(example: str) -> BeforeValidator:
 
 
 def parse_base_url(text: str) -> str:
-    """The server's root, without ``/v1`` and a slash at the end.
+    """The server's address without a slash at the end; a ``/v1`` stays, for paths that have no version of their own.
 
     Raises:
         ValueError: Not the address of an HTTP server, or with a password, a query or a fragment.
@@ -135,7 +135,12 @@ def parse_base_url(text: str) -> str:
     url = urlsplit(text.strip())
     if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment or "@" in url.netloc:
         raise ValueError("it must be an address like 'https://api.openai.com' or 'http://127.0.0.1:8080/v1'")
-    return f"{url.scheme}://{url.netloc}{url.path}".rstrip("/").removesuffix("/v1").rstrip("/")
+    return f"{url.scheme}://{url.netloc}{url.path}".rstrip("/")
+
+
+def without_version(base_url: str) -> str:
+    """The root of the paths of a server, which begin with ``/v1``: its address without that."""
+    return base_url.removesuffix("/v1").rstrip("/")
 
 
 def _store(value: Any) -> str:
@@ -305,6 +310,7 @@ class Upstream(TypedDict, total=False):
     base_url: Annotated[Text, AfterValidator(parse_base_url)]
     provider: Text
     key_env: Text
+    key_file: Text
     models: Annotated[dict[Name, Text], table('"gpt-5" = "my-deployment"')]
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from paceline.config import Config, parse_base_url
+from paceline.config.schema import without_version
 from paceline.core.hints import did_you_mean
 from paceline.core.results import QuotaError
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
@@ -38,6 +40,48 @@ def root_named(provider: Provider, environ: Mapping[str, str]) -> tuple[str | No
         raise QuotaError(f"invalid {variable}: {error}") from None
 
 
+FILE: Final = "_FILE"
+"""What follows the name of a variable with a key in the name of the one with its file, as images of containers have it."""
+
+
+def read_key(file: Path) -> str:
+    """The key in a file.
+
+    Raises:
+        QuotaError: The file cannot be read, or has no key; the message does not quote it.
+    """
+    try:
+        key = file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise QuotaError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+    if not key:
+        raise QuotaError(f"{file}: it is empty: write the key into it")
+    return _checked(key, str(file))
+
+
+def key_in(environ: Mapping[str, str], variable: str) -> tuple[str, Path | None]:
+    """The key that the environment has in ``variable``, or in the file that ``variable`` with ``_FILE`` names, and that file.
+
+    Raises:
+        QuotaError: Both are set, or the key is malformed.
+    """
+    key, named = (environ.get(name, "").strip() for name in (variable, variable + FILE))
+    if key and named:
+        raise QuotaError(f"{variable} and {variable}{FILE} are both set: leave one of them out")
+    return _key_of(Path(named)) if named else (_checked(key, variable), None)
+
+
+def _key_of(file: Path) -> tuple[str, Path | None]:
+    file = file.expanduser()
+    return read_key(file), file
+
+
+def _checked(key: str, where: str) -> str:
+    if not (key.isascii() and key.isprintable()):
+        raise QuotaError(f"invalid key in {where}: it has characters that no key has; set it again")
+    return key
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """A server with an API of a provider.
@@ -45,18 +89,25 @@ class Server:
     Attributes:
         name: Its name in the settings.
         provider: The provider whose API it has. A member of a group has quotas of its own, as ``provider@name``.
-        root: Its scheme, host and port, and the path above all of its paths, without a slash at the end.
+        base_url: Its scheme, host and port, and the path above all of its paths, without a slash at the end.
         key_env: The environment variable of its key.
         key: Its key; empty for none.
         models: Its names of models, by those that requests have.
+        key_file: The file of its key; ``None`` if it is in the environment.
     """
 
     name: str
     provider: Provider
-    root: str
+    base_url: str
     key_env: str
     key: str = field(default="", repr=False)
     models: Mapping[str, str] = field(default_factory=dict)
+    key_file: Path | None = None
+
+    @property
+    def root(self) -> str:
+        """The same without ``/v1``, which the paths of requests have."""
+        return without_version(self.base_url)
 
     def renamed(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The body of a request with this server's name of the model."""
@@ -96,22 +147,25 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
     table = config.upstreams.get(name, {})
     named = provider_named(table.get("provider", name))
     home = provider_named(config.provider).name if config.provider else None
-    root = table.get("base_url") or (config.base_url if name == home else None)
-    if root is None:
+    base_url = table.get("base_url") or (config.base_url if name == home else None)
+    if base_url is None:
         if not named.hosts or "*" in named.hosts[0]:
             raise QuotaError(f"upstreams.{name}: {named.name} has no usual address: give its base_url")
-        root = f"https://{named.hosts[0]}"
+        base_url = f"https://{named.hosts[0]}"
     variable = table.get("key_env", named.key_env)
-    key = environ.get(variable, "").strip()
+    if "key_file" in table:
+        if "key_env" in table:
+            raise QuotaError(f"upstreams.{name}: key_env and key_file are both set: leave one of them out")
+        key, file = _key_of(Path(table["key_file"]))
+    else:
+        key, file = key_in(environ, variable)
     if not key and "key_env" in table:
-        raise QuotaError(f"upstreams.{name}: the environment variable {variable} is not set")
-    if not (key.isascii() and key.isprintable()):
-        raise QuotaError(f"invalid key in {variable}: it has characters that no key has; set it again")
-    at_host = provider_for_host(urlsplit(root).hostname or "")
+        raise QuotaError(f"upstreams.{name}: the environment variable {variable} is not set, nor {variable}{FILE}")
+    at_host = provider_for_host(urlsplit(base_url).hostname or "")
     provider = at_host if at_host is not None and at_host.name == named.name else named
     if name != base_of(provider.name) and any(name in table.get("members", ()) for table in config.groups.values()):
         provider = with_account(provider, name)
-    return Server(name, provider, root, variable, key, table.get("models", {}))
+    return Server(name, provider, base_url, variable, key, table.get("models", {}), file)
 
 
 def group(config: Config, name: str, environ: Mapping[str, str]) -> ServerGroup:

@@ -27,6 +27,7 @@ class Account:
         stated: The limit that answers have stated above the given one; ``None`` for none.
         spent: The sum of all true costs so far: charges with their refunds and debts.
         tracker: What answers have shown about it; ``None`` where nothing is learned.
+        read_ns: When the headers of an answer last stated it; ``None``: never.
         unit: Its unit.
     """
 
@@ -38,6 +39,7 @@ class Account:
     stated: float | None = None
     spent: float = 0.0
     tracker: QuotaTracker | None = None
+    read_ns: int | None = None
     unit: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -142,8 +142,10 @@ class Corrections:
             index = self.add(now_ns, Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule))
             if slots:
                 self.guesses.found_slots(index)
-            elif isinstance(answer, Reading) and answer.remaining is not None and self.unstated.measures(answer.unit):
-                self._take_sent(now_ns, index, limit - answer.remaining, sent_ns)
+            elif isinstance(answer, Reading):
+                # Without a measured rate before it, what is missing may be the size of a smaller bucket.
+                left = answer.remaining if self.unstated.measures(answer.unit) else None
+                self._take_sent(now_ns, index, 0.0 if left is None else limit - left, sent_ns)
             return True
         account = self.accounts[index]
         tracker = account.tracker
@@ -169,14 +171,16 @@ class Corrections:
         return True
 
     def _take_sent(self, now_ns: int, index: int, used: float, sent_ns: int) -> None:
-        """Charge a quota that an answer has just stated: what the answer counts, and what was sent after its attempt.
+        """Charge a quota that an answer has just stated: what is ``used`` by the answer and what was sent after its attempt.
 
-        A measured rate bounds what is in flight less than a quota does.
+        What is in flight is counted at least: the server may have counted attempts of about the same time after this one.
         """
         account, tracker = self.accounts[index], self.accounts[index].tracker
         later = [one for one in self.ledger.open_reservations if one.granted_ns > sent_ns]
         used = max(used + sum(self.ledger.amounts(one.cost)[index] for one in later), 0.0)
-        self.change(index, now_ns, What.SHIFT, math.ceil(used * account.meter.quota.ns_per_unit))
+        unit_ns = account.meter.quota.ns_per_unit
+        used = max(used, (self.ledger.full_after_open(now_ns, index) - now_ns) / unit_ns)
+        self.change(index, now_ns, What.SHIFT, math.ceil(used * unit_ns))
         if not self.shared:  # a store begins to count from there
             account.spent += used
             assert tracker is not None

@@ -94,11 +94,6 @@ class InFlightBound:
         self.refusal_delay = RefusalDelay()
         self.pending: deque[InFlightNote] = deque()
 
-    @property
-    def has_room(self) -> bool:
-        """Whether one more attempt may go."""
-        return self.in_flight < self.size
-
     def sent(self, now_ns: int) -> InFlightNote:
         """Count an attempt that is sent now."""
         self._judge(now_ns)

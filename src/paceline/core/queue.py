@@ -451,6 +451,10 @@ class Queue:
         """The number of waiters per lane, without empty lanes."""
         return {name: len(lane.waiters) for name, lane in self._lanes.items() if lane.waiters}
 
+    def oldest_ns(self) -> dict[str, int]:
+        """When the first waiter of each lane was submitted, without empty lanes."""
+        return {name: lane.first.arrived_ns for name, lane in self._lanes.items() if lane.waiters}
+
     def waits(self, waiter: Waiter) -> bool:
         """Whether ``waiter`` is in the queue; a further attempt of its request has the same number."""
         lane = self._lanes.get(waiter.lane.name)

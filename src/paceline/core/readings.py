@@ -66,6 +66,7 @@ class Readings:
             if whole.remaining is not None:
                 self._shown[index] = whole.remaining
             account = self._accounts[index]
+            account.read_ns = now_ns
             tracker, m = account.tracker, account.meter
             limit_is_higher = (
                 reading.limit is not None and self._corrections.in_period(index, reading.limit) > m.quota.amount
@@ -85,7 +86,7 @@ class Readings:
                 since = max(tracker.charged - note.charged, 0.0)
                 self._corrections.spread(now_ns, index, max(m.quota.amount - (reading.remaining or 0.0), 0.0) + since)
             elif (limited or refilled) and not limit_is_higher:
-                tracker.take_level(now_ns, sent_ns, note, reading)
+                tracker.take_level(now_ns, sent_ns, note, reading, self._ledger.full_after_open(now_ns, index))
             tracker.look_at_kept(now_ns, account.spent, partial(self._ledger.open_before, index))
         return changed
 
@@ -179,7 +180,7 @@ class Readings:
             self._corrections.refute_restarts(now_ns, index)
             is_number = whole.reset_s is None  # which moves, or is in another unit
             if is_number and self._take_bucket(now_ns, index, tracker):
-                tracker.take_level(now_ns, sent_ns, note, reading)
+                tracker.take_level(now_ns, sent_ns, note, reading, self._ledger.full_after_open(now_ns, index))
         elif isinstance(m, Restarting):
             if named is Named.NEXT and most < math.inf:
                 least = max(least, most - lack)  # it may have restarted before anything of about the same time was sent

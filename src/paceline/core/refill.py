@@ -37,14 +37,16 @@ class Refill:
 
     A bucket that lacks a share of its limit is full after the same share of its period. So a reading with a lack and a reset
     has bounds for the period. The bounds of a bucket have a part in common. The bounds of a counter that restarts, of a trailing
-    period, and of a bucket that is smaller than the limit have none. The longest reset of a counter is its period.
+    period, and of a bucket that is smaller than the limit have none. Of the smaller bucket ``remaining + reset x rate`` is its size in
+    all readings. The longest reset of a counter is its period.
 
     Attributes:
         sure: Whether the readings so far come from a bucket with one period.
     """
 
     __slots__ = (
-        "_count", "_gap_s", "_high_s", "_last_ns", "_least", "_least_s", "_low_s", "_most", "_most_s", "_reset_s", "_since_ns", "sure",
+        "_count", "_gap_s", "_high_s", "_last_ns", "_least", "_least_s", "_low_s", "_most", "_most_s", "_reset_s", "_since_ns",
+        "_size_high", "_size_low", "sure",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -60,11 +62,12 @@ class Refill:
     def _begin_series(self, sent_ns: int) -> None:
         self._since_ns, self._reset_s, self._gap_s = sent_ns, 0.0, 0.0
         self._most_s, self._least_s = 0.0, math.inf  # of the bounds of a bucket's period
+        self._size_low, self._size_high = 0.0, math.inf  # of a bucket that refills at the known rate
 
     @property
     def is_counter(self) -> bool:
-        """Whether no bucket can give the present series of readings."""
-        return self._most_s > LONGER_PERIOD * self._least_s
+        """Whether no bucket can give the present series of readings: neither one that holds the limit, nor a smaller one."""
+        return self._most_s > LONGER_PERIOD * self._least_s and self._size_low > self._size_high
 
     def learn_bucket_period(self, reading: Reading) -> float | None:
         """The period of a bucket in seconds, once the readings agree about it; ``None`` before."""
@@ -120,6 +123,9 @@ class Refill:
             longest_s, gap_s = reset_s, 0.0
         self._reset_s, self._gap_s = longest_s, max(self._gap_s, gap_s)
         self._most_s, self._least_s = max(self._most_s, low_s), min(self._least_s, high_s)
+        per_s = limit / known_s
+        size, rough = remaining + reset_s * per_s, reading.resolution + (reading.reset_resolution_s + 0.002) * per_s
+        self._size_low, self._size_high = max(self._size_low, size - rough), min(self._size_high, size + rough)
         if not self.is_counter or sent_ns - self._since_ns < RENEWAL_TIMES * longest_s * NS:
             return None
         return usual(0.97 * longest_s, 1.03 * longest_s + self._gap_s)

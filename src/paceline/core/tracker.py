@@ -184,14 +184,18 @@ class QuotaTracker:
         """The note of an attempt that is sent now; ``spent``: as in the account."""
         return Note(self.meter.full_at_ns, self.shifted_ns, self.charged, self.charged - spent, self.epoch)
 
-    def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> None:
-        """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed."""
+    def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading, full_ns: int) -> None:
+        """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed.
+
+        The server may have counted attempts of about the same time after this one, so that it is full at ``full_ns`` at the earliest:
+        see :meth:`Ledger.full_after_open`.
+        """
         if reading.remaining is None or not self.meter.bursts:
             return
         learned_unit_ns = self.meter.ns_per_unit
         lack_ns = _lack_ns(self.meter.quota, reading) / self.meter.ceiling
         since = max(self.charged - note.charged, 0.0) * learned_unit_ns
-        by_ns = max(sent_ns + math.ceil(lack_ns + since), now_ns) - self.meter.full_at_ns
+        by_ns = max(sent_ns + math.ceil(lack_ns + since), full_ns, now_ns) - self.meter.full_at_ns
         self._change(now_ns, What.SHIFT, by_ns)
 
     def begin_epoch(self, now_ns: int) -> None:

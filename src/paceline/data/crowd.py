@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
+from paceline.pacing.lines import NOT_QUOTAS
+from paceline.pacing.permit import Acquisition
+
 AHEAD = 64
 """So many calls at most wait for a permit, or have not asked for one yet. It is more than a limiter grants at one instant in most
 pools, so that no permit waits for a call; and a function that asks for no permits has no more calls at a time."""
@@ -45,15 +48,17 @@ class Crowd:
         running: How many calls run, or have a result that is not read yet.
         ahead: How many of them wait for a permit, or have not asked for one yet.
         called: How many calls have ended.
+        asking: How many items wait for the journal: another process works at them.
         is_paced: Whether a call has asked for a permit.
         has_ended: Whether a call that still waits must not go on.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.running = self.ahead = self.called = 0
+        self.running = self.ahead = self.called = self.asking = 0
         self.is_paced = self.has_ended = False
         self._lock = threading.Lock()
+        self._waiting: dict[Acquisition, None] = {}  # in the order of their waits
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
 
@@ -94,7 +99,7 @@ class Crowd:
             self.called += 1
 
     @contextmanager
-    def around_wait(self) -> Iterator[None]:
+    def around_wait(self, acquisition: Acquisition) -> Iterator[None]:
         """A wait for a permit, in the context of the one who waits; see :data:`~paceline.pacing.permit.around_waits`.
 
         Raises:
@@ -105,12 +110,24 @@ class Crowd:
             yield
             return
         self._wait(place, 1)
+        self._waiting[acquisition] = None
         try:
             yield
         finally:
+            del self._waiting[acquisition]
             self._wait(place, -1)
         if self.has_ended and not place.has_ended:
             raise CallEndedError
+
+    def why(self) -> str | None:
+        """What the calls wait for, in words; ``None`` if they wait for answers alone."""
+        waiting = list(self._waiting)
+        for one in waiting:
+            if (why := one.why()) is not None:
+                what = NOT_QUOTAS.get(why.quota, why.quota)
+                after = "" if why.expected_wait_s is None else f", the next one {why.expected_wait_s:,.0f} s"
+                return f"{len(waiting):,} calls wait for {what} of {one.pool}{after}"
+        return f"{self.asking:,} items wait for another process that works at them" if self.asking else None
 
     def _wait(self, place: Place, change: int) -> None:
         """Count a request of the call that begins (1) or ends (-1) to wait."""

@@ -28,9 +28,9 @@ from typing import Any, Generic, TypeVar, cast, overload
 from paceline.core.results import PacelineWarning, QuotaError, StoreError
 from paceline.data.crowd import AHEAD, CallEndedError, Crowd, Place
 from paceline.data.journal import Journal, Keys, OwnJournal
-from paceline.data.progress import bar
+from paceline.data.progress import EVERY_S, SAID_S, Bar, bar
 from paceline.pacing.owners import in_a_loop, in_a_thread, is_async
-from paceline.pacing.permit import around_waits
+from paceline.pacing.permit import Acquisition, around_waits
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -87,7 +87,7 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
         journal: str | os.PathLike[str] | Journal | None,
         key: Callable[[T], object] | str | None,
         concurrency: int | None,
-        progress: bool,
+        progress: bool | None,
     ) -> None:
         if not callable(function):
             raise TypeError(f"map() takes a function and items, not a {type(function).__name__} first")
@@ -156,6 +156,7 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
             )
             crowd = Crowd(self._most)
             stack.enter_context(_around_waits(crowd))
+            stack.enter_context(_watched(crowd, shown))
             calls: _Calls[T, R] = _Calls(crowd, self._function, journal, self._keys, in_threads=self._in_threads)
             async with aclosing(calls.each(self._items)) as dones:
                 async for done in dones:
@@ -218,7 +219,12 @@ class _Calls(Generic[T, R]):
         if self._journal is None:
             self._end(place, await self._call(index, item, place))
             return
-        if (found := await self._journal.begin(key)) is not None:
+        self._crowd.asking += 1
+        try:
+            found = await self._journal.begin(key)
+        finally:
+            self._crowd.asking -= 1
+        if found is not None:
             self._end(place, Done(index, item, found[0], None))
             return
         try:
@@ -400,12 +406,34 @@ def map_sync(
 @contextmanager
 def _around_waits(crowd: Crowd) -> Generator[None, None, None]:
     """Let the crowd see the waits for permits."""
-    around = cast("Callable[[], AbstractContextManager[object]]", crowd.around_wait)
+    around = cast("Callable[[Acquisition], AbstractContextManager[object]]", crowd.around_wait)
     around_waits.append(around)
     try:
         yield
     finally:
         around_waits.remove(around)
+
+
+@contextmanager
+def _watched(crowd: Crowd, shown: Bar) -> Generator[None, None, None]:
+    """Let ``shown`` say why no call ends for a while: after :data:`EVERY_S`, and then once in :data:`SAID_S`."""
+    loop = asyncio.get_running_loop()
+    ended, next_s, timers = 0, 0.0, list[asyncio.TimerHandle]()
+
+    def look() -> None:
+        nonlocal ended, next_s
+        if crowd.called != ended:
+            ended = crowd.called
+        elif loop.time() >= next_s and (why := crowd.why()) is not None:
+            shown.stands(why)
+            next_s = loop.time() + SAID_S
+        timers[:] = [loop.call_later(EVERY_S, look)]
+
+    timers[:] = [loop.call_later(EVERY_S, look)]
+    try:
+        yield
+    finally:
+        timers[0].cancel()
 
 
 async def _numbered(items: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[tuple[int, T], None]:

@@ -200,7 +200,7 @@ class _Process:
         ):
 
             async def results() -> Results[Any]:
-                return await Map(paced.called(function, client), rows, journal, key, concurrency, progress=False)
+                return await Map(paced.called(function, client), rows, journal, key, concurrency, progress=None)
 
             running = asyncio.run_coroutine_threadsafe(results(), self._loop)
             try:

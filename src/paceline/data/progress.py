@@ -11,7 +11,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any
 
-EVERY_S = 10.0
+EVERY_S, SAID_S = 10.0, 60.0
+"""The time between two lines, and between two about a wait."""
+
+log = logging.getLogger("paceline")
 
 
 class Bar:
@@ -33,8 +36,19 @@ class Bar:
         with suppress(OSError):
             print(text, file=sys.stderr, flush=True)  # noqa: T201
 
+    def stands(self, why: str) -> None:
+        """Say that nothing has come for a while, and why."""
+
     def close(self) -> None:
         """End the display."""
+
+
+class Waits(Bar):
+    """Waits alone, in the log: for the processes of an engine, which has a display of its own."""
+
+    def stands(self, why: str) -> None:
+        """See :meth:`Bar.stands`."""
+        log.warning("%s done; %s", f"{self.done:,}", why)
 
 
 class Lines(Bar):
@@ -53,6 +67,10 @@ class Lines(Bar):
             self._next_s = now_s + EVERY_S
             speed = self.done / (now_s - self._begun_s) * 60
             self.say(f"{self.done:,}{self._total} done, {failed:,} failed, {speed:,.0f}/min")
+
+    def stands(self, why: str) -> None:
+        """See :meth:`Bar.stands`."""
+        self.say(f"{self.done:,}{self._total} done; {why}")
 
 
 class Tqdm(Bar):
@@ -74,18 +92,22 @@ class Tqdm(Bar):
         with suppress(OSError):
             self._shown.write(text, file=sys.stderr)
 
+    def stands(self, why: str) -> None:
+        """See :meth:`Bar.stands`."""
+        self.say(why)
+
     def close(self) -> None:
         """See :meth:`Bar.close`."""
         self._shown.close()
 
 
 @contextmanager
-def bar(total: int | None, wanted: bool) -> Iterator[Bar]:
-    """A bar for the time of a block.
+def bar(total: int | None, wanted: bool | None) -> Iterator[Bar]:
+    """A bar for the time of a block; ``None``: none, but waits are logged.
 
     Above it are the lines that paceline logs, unless the program has a handler for them: Python would print each refusal.
     """
-    shown = _made(total) if wanted else Bar()
+    shown = _made(total) if wanted else Waits() if wanted is None else Bar()
     has_handler = logging.getLogger("paceline").hasHandlers()
     try:
         with logged(shown.say) if wanted and not has_handler else nullcontext():

@@ -67,8 +67,9 @@ class Correction:
             return self.ratio * self._fixed_factor
         if not self._weight:
             return 1 + _MARGIN
-        variance = max(0.0, self._squares / self._weight - self.ratio**2)
-        return min(max(self.ratio + math.sqrt(variance), _FACTOR_MIN), _FACTOR_MAX)
+        mean = self._ratios / self._weight
+        variance = max(0.0, self._squares / self._weight - mean**2)
+        return min(max(mean + math.sqrt(variance), _FACTOR_MIN), _FACTOR_MAX)
 
     def apply(self, estimated: float) -> float:
         """The tokens that admission should use; 0 for NaN, infinity and numbers below 0."""
@@ -137,7 +138,9 @@ class TokenCalibration:
         """The expected output tokens; ``None`` for a request that names no maximum."""
         if self.doubted and max_output_tokens is not None:
             return max_output_tokens
-        prior = next((elder.expected(0) for elder in self._elders if elder.known), OUTPUT_TOKENS_EXPECTED)
+        prior: float = OUTPUT_TOKENS_EXPECTED
+        if not self.output.known:
+            prior = next((elder.expected(0) for elder in self._elders if elder.known), prior)
         usual = self.output.expected(prior)
         return usual if max_output_tokens is None else min(usual, max_output_tokens)
 

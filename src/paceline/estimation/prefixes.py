@@ -130,7 +130,7 @@ def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Key
     while system < end - 1 and _is_system(messages[system]):
         system += 1
     shared = [body.get(name) for name in ("system", "instructions", "systemInstruction", "tools", "toolConfig")]
-    root = hash((scope, *map(_sample, shared), *map(_sample, messages[:system])))
+    root = hash((scope, *[_sample(part) if part else None for part in shared], *map(_sample, messages[:system])))
     base = hash((root, _sample(messages[system])))
 
     def key(length: int) -> int:
@@ -148,7 +148,7 @@ def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Key
                     earlier.append(key(length))
                     if cache.get(earlier[-1]).tokens:
                         break
-    texts = sum(map(_size, shared[:3])) + sum(_size(one.get("content")) for one in messages[:system])
+    texts = sum([_size(text) for text in (*shared[:3], *[one.get("content") for one in messages[:system]]) if text])
     tools = shared[3]
     shared_size = texts + TOOL * (len(tools) if isinstance(tools, list) else 0)
     return Keys(key(end), tuple(earlier), root, base, end, shared_size, scope)

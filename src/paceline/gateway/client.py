@@ -224,11 +224,12 @@ class _Server:
         self.netloc, self.base = parts.netloc.encode(), parts.path.encode()
         self.idle: deque[_Connection] = deque()
         self.buffer = bytearray(READ_MAX)  # of all its connections: what is read is taken at once
+        self.loop = asyncio.get_running_loop()  # a look for it is a system call before Python 3.12
         self._trusted = trusted if self.secure else None
 
     def kept(self) -> _Connection | None:
         """A connection that can be used again, the youngest one; older ones than ``KEEP_S`` are closed."""
-        oldest_s = asyncio.get_running_loop().time() - KEEP_S
+        oldest_s = self.loop.time() - KEEP_S
         while self.idle and self.idle[0].idle_s < oldest_s:
             self.idle.popleft().transport.abort()
         while self.idle:
@@ -239,7 +240,7 @@ class _Server:
 
     async def connect(self, timeout_s: float) -> _Connection:
         """A new connection."""
-        loop = asyncio.get_running_loop()
+        loop = self.loop
         try:
             async with asyncio.timeout(timeout_s):
                 addresses = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
@@ -285,7 +286,7 @@ class _Connection(asyncio.BufferedProtocol):
     transport: asyncio.Transport
 
     def __init__(self, server: _Server) -> None:
-        self._server = server
+        self._server, self.loop = server, server.loop
         self._answer: _Answer | None = None
         self._parser: Any = None
         self._full: asyncio.Future[None] | None = None
@@ -306,7 +307,7 @@ class _Connection(asyncio.BufferedProtocol):
             await self._full
 
     def pause_writing(self) -> None:
-        self._full = asyncio.get_running_loop().create_future()
+        self._full = self.loop.create_future()
 
     def resume_writing(self) -> None:
         if self._full is not None and not self._full.done():
@@ -358,7 +359,7 @@ class _Connection(asyncio.BufferedProtocol):
         else:
             if answer.paused:
                 self.transport.resume_reading()
-            self.idle_s = asyncio.get_running_loop().time()
+            self.idle_s = self.loop.time()
             self._server.idle.append(self)
 
     def drop(self, answer: _Answer) -> None:
@@ -388,7 +389,7 @@ class _Answer:
 
     def __init__(self, connection: _Connection, method: str, timeout_s: float) -> None:
         self._connection, self._method, self._timeout_s = connection, method, timeout_s
-        self._loop = asyncio.get_running_loop()
+        self._loop = connection.loop
         self.head: asyncio.Future[None] = self._loop.create_future()
         self.status, self.headers = 0, Headers()
         self.over = self.whole = self.paused = self.keeps = self.unsent = self.starves = False

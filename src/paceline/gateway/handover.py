@@ -34,11 +34,23 @@ READY_S: Final = 120.0
 """How long a new process may take until it serves: as long as systemd lets a service start, and a little more."""
 
 
+NOT_REPLACED: Final = "the next process ended or hung before it could serve: the present one goes on"
+
+
 class Inherited(NamedTuple):
-    """A listening socket of another process, and the pipe that tells that process of the start; ``None`` for none."""
+    """A listening socket of another process.
+
+    Attributes:
+        listener: The socket.
+        pipe: Tells that process of the start; ``None`` for systemd.
+        supervised: Whether that process stays, and starts the next one.
+        first: Whether no other process serves before this one.
+    """
 
     listener: socket.socket
-    pipe: int | None
+    pipe: int | None = None
+    supervised: bool = False
+    first: bool = True
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -64,16 +76,16 @@ def inherit(environ: MutableMapping[str, str]) -> Inherited | None:
     count = environ.pop("LISTEN_FDS", "") if ours else ""
     environ.pop("LISTEN_FDNAMES", None)
     if before:
-        number, pipe = map(int, before.split())
+        number, pipe, supervised, first = map(int, before.split())
         os.set_inheritable(pipe, False)
-        return Inherited(_listener(number), pipe)
+        return Inherited(_listener(number), pipe, bool(supervised), bool(first))
     if not count:
         return None
     if count != "1":
         raise QuotaError(
             f"LISTEN_FDS is {count[:20]}: the gateway takes one socket, so leave one ListenStream= in its socket unit"
         )
-    return Inherited(_listener(FIRST_FD), None)
+    return Inherited(_listener(FIRST_FD))
 
 
 def _listener(number: int) -> socket.socket:
@@ -108,8 +120,55 @@ def notify(state: str) -> None:
             manager.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
 
 
+class Successor:
+    """A process of the same command, which may be a newer version, with the same listening socket.
+
+    Args:
+        listener: The socket.
+        supervised: Whether the process that starts it stays, and starts those after it, too.
+        first: Whether no other process serves before it.
+
+    Attributes:
+        process: The process.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+
+    def __init__(self, listener: socket.socket, *, supervised: bool = False, first: bool = False) -> None:
+        self._pipe, theirs = os.pipe()
+        number = listener.fileno()
+        environ = os.environ | {BEFORE: f"{number} {theirs} {supervised:d} {first:d}"}
+        if supervised:
+            environ.pop("NOTIFY_SOCKET", None)  # the process that stays tells the manager
+        for one in (number, theirs):
+            os.set_inheritable(one, True)
+        try:
+            self.process = subprocess.Popen(  # noqa: S603
+                [sys.executable, *sys.orig_argv[1:]],
+                env=environ,
+                close_fds=False,  # Python opens no other file that a child inherits
+                process_group=0 if supervised else None,  # a terminal sends its signals to the one above
+            )
+        except OSError:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(theirs)
+            os.set_inheritable(number, False)
+
+    def serves(self) -> bool:
+        """Wait until it serves; one that does not within ``READY_S`` is ended."""
+        told = bool(select.select([self._pipe], [], [], READY_S)[0]) and bool(os.read(self._pipe, 1))
+        os.close(self._pipe)
+        if not told:
+            self.process.kill()
+            self.process.wait()
+        return told
+
+
 class Succession:
-    """Starts the next process in the place of this one: the same command, which may be a newer version.
+    """Starts the next process in the place of this one.
 
     Args:
         listener: The socket that it inherits.
@@ -118,48 +177,27 @@ class Succession:
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._running = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._successor: Successor | None = None  # kept: its process outlives this one
 
     def begin(self) -> None:
         """Start it. When it serves, this process gets the signal SIGTERM; if it ends before, this one goes on."""
         if os.getpid() == 1:
-            log.error(
-                "this process is the first one of its container, which ends with it: start another container in its place"
-            )
+            log.error("this process is the first one of its container, which ends with it: start it with --watch")
         elif not self._running.acquire(blocking=False):
             log.warning("the next process is starting already")
         else:
             threading.Thread(target=self._run, name="succession", daemon=True).start()
 
     def _run(self) -> None:
-        ours, theirs = os.pipe()
-        child = None
         try:
-            child = self._child = self._start(theirs)
+            successor = self._successor = Successor(self._listener)
         except OSError as error:
             log.error("the next process cannot be started: %s", error.strerror)  # noqa: TRY400
-        finally:
-            os.close(theirs)
-        serves = child is not None and select.select([ours], [], [], READY_S)[0] and os.read(ours, 1)
-        os.close(ours)
-        if serves and child is not None:
-            log.warning("process %d serves in the place of this one, which ends", child.pid)
-            notify(f"MAINPID={child.pid}")
-            os.kill(os.getpid(), signal.SIGTERM)
-            return
-        if child is not None:
-            child.kill()
-            child.wait()
-            log.error("the next process ended or hung before it could serve: this one goes on")
+        else:
+            if successor.serves():
+                log.warning("process %d serves in the place of this one, which ends", successor.process.pid)
+                notify(f"MAINPID={successor.process.pid}")
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            log.error(NOT_REPLACED)
         self._running.release()
-
-    def _start(self, pipe: int) -> subprocess.Popen[bytes]:
-        """Start it with the listener and ``pipe``: Python opens no other file that a child inherits."""
-        number = self._listener.fileno()
-        environ = os.environ | {BEFORE: f"{number} {pipe}"}
-        for one in (number, pipe):
-            os.set_inheritable(one, True)
-        try:
-            return subprocess.Popen([sys.executable, *sys.orig_argv[1:]], env=environ, close_fds=False)  # noqa: S603
-        finally:
-            os.set_inheritable(number, False)

@@ -20,6 +20,7 @@ from typing import Any, Final
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import parse_quotas
 from paceline.core.results import PacelineError, QuotaError
+from paceline.gateway.stamps import LOOK_S, Stamp, stamp
 from paceline.pacing.allowances import check_limits
 from paceline.pacing.durable import Turn, open_binary, replacing
 from paceline.providers.registry import base_of
@@ -28,9 +29,6 @@ log = logging.getLogger("paceline.gateway")
 
 PREFIX: Final = "pk-"
 """The beginning of every key."""
-
-LOOK_S: Final = 1.0
-"""The least time between two looks at the file: so long a revoked key can be in use."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 _ENDPOINT: Final = re.compile(r"([A-Z]+ )?/[!-~]{0,200}")
@@ -119,7 +117,7 @@ class Keys:
         self.file = file
         self._all: list[ClientKey] = []
         self._by_digest: dict[str, ClientKey] = {}
-        self._stamp: tuple[int, int, int] | None = None
+        self._stamp: Stamp | None = None
         self._looked_s = -LOOK_S
         self._failed = False
         self._read()
@@ -220,16 +218,15 @@ class Keys:
 
     def _read(self) -> None:
         try:
-            about = self.file.stat()
-            stamp = about.st_mtime_ns, about.st_size, about.st_ino
-            if stamp == self._stamp:
+            seen = stamp(self.file)
+            if seen is not None and seen == self._stamp:
                 return
             content = json.loads(self.file.read_text(encoding="utf-8"))
             self._all = list(map(_client_key, content["keys"]))
             self._by_digest = {one.former: one for one in self._all if one.former} | {
                 one.digest: one for one in self._all
             }
-            self._stamp = stamp
+            self._stamp = seen
         except FileNotFoundError:
             self._all, self._by_digest, self._stamp = [], {}, None
         except OSError as error:

@@ -53,3 +53,27 @@ NEXT: Final = MappingProxyType(
 def after(state: State, event: Event) -> State:
     """The state after ``event``."""
     return NEXT.get((state, event), state)
+
+
+class Life:
+    """What one gateway does with requests now.
+
+    Args:
+        shares: Whether the next process shares the quotas with this one, so that requests may wait until the end.
+
+    Attributes:
+        state: Its state.
+    """
+
+    def __init__(self, *, shares: bool) -> None:
+        self.state, self._shares = State.STARTING, shares
+
+    def change(self, event: Event) -> bool:
+        """Go on to the state after ``event``; whether it is another one."""
+        before, self.state = self.state, after(self.state, event)
+        return self.state is not before
+
+    @property
+    def draining(self) -> bool:
+        """Whether requests that wait, and new ones, are turned away: only the store tells the next process what is used."""
+        return self.state.closed and not (self.state.patient and self._shares)

@@ -210,6 +210,7 @@ def private_gateway(settings: Settings, way: Way, events: Callable[[Event], None
     settings = replace(
         settings,
         servers=way.servers,
+        tallies=False,
         stop_s=1,  # its program has ended
         tells_quotas=False,  # promptfoo 0.121 takes an answer after which nothing is left for a refusal, and pays again
     )

@@ -222,7 +222,7 @@ class Relayed:
         pass_on: Sends the comments and pings of a stream to the client, while its beginning is held.
     """
 
-    __slots__ = ("_body", "_client", "_headers", "_path", "_query", "_upstream", "method", "pass_on")
+    __slots__ = ("_body", "_client", "_headers", "_key", "_path", "_query", "_upstream", "method", "pass_on")
     is_async = in_memory = True
 
     def __init__(
@@ -238,6 +238,7 @@ class Relayed:
         self._client, self._upstream, self.method = client, upstream, method
         self._path, self._headers, self._body = path, headers, body
         self._query = query and f"?{query}"
+        self._key = ""  # that was sent last
         self.pass_on: Callable[[Reply, bytes], Awaitable[None]] = _keep_to_itself
 
     @property
@@ -256,10 +257,12 @@ class Relayed:
         return self._body
 
     async def send(self, permit: Permit | None = None) -> Reply:  # noqa: ARG002
-        fetched = await self._client.fetch(
-            self._upstream, self.method, self._path + self._query, self._headers, self._body
-        )
-        return Reply(fetched.status, fetched.headers, fetched=fetched, key=self._upstream.key)
+        headers, key = self._headers, self._upstream.key  # as it is now: the request may have waited for long
+        self._key = key
+        if key:
+            headers = [*headers, self._upstream.credentials(self._path, key)]
+        fetched = await self._client.fetch(self._upstream, self.method, self._path + self._query, headers, self._body)
+        return Reply(fetched.status, fetched.headers, fetched=fetched, key=key)
 
     def head(self, response: Reply) -> tuple[int, Mapping[str, str]]:
         return response.status, {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
@@ -287,8 +290,8 @@ class Relayed:
         response.close()
 
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Reply:
-        if key := self._upstream.key:
-            body = body.replace(key.encode(), HIDDEN)  # a message of the server that it quotes
+        if self._key:
+            body = body.replace(self._key.encode(), HIDDEN)  # a message of the server that it quotes
         if headers.get("x-paceline") == "store":  # it may answer soon, or another process may reach it
             status, body = 503, body.replace(b"rate_limit_error", b"api_error", 1)
             headers = {**headers, "x-should-retry": "true", "retry-after": "1"}

@@ -6,8 +6,10 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +18,7 @@ from http import HTTPStatus
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any, Final
 
 import uvicorn
@@ -26,17 +29,23 @@ from paceline.config import Config
 from paceline.core.hints import why_missing
 from paceline.core.results import QuotaError
 from paceline.gateway.access import AccessLog
-from paceline.gateway.app import CONNECTION, Gateway, names_of
+from paceline.gateway.admission import Admission, names_of
+from paceline.gateway.app import Gateway
+from paceline.gateway.certificate import Certificate
 from paceline.gateway.client import HttpClient
 from paceline.gateway.handover import BACKLOG, Succession
+from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.keys import Keys
 from paceline.gateway.signals import SUCCEED, heed
 from paceline.gateway.upstreams import Upstreams
+from paceline.gateway.usage import NO_KEY
 from paceline.limiter.limiter import Limiter
+from paceline.limiter.tally import Tally
 from paceline.limiter.watch import StoreWatch
 from paceline.pacing.events import Event
 from paceline.pacing.lack import raise_files
 from paceline.providers.registry import is_loopback
+from paceline.telemetry.status_app import App
 
 log = logging.getLogger("paceline.gateway")
 
@@ -94,6 +103,7 @@ class Settings:
         drain_s: How long after SIGTERM the listener stays open, while ``/readyz`` answers 503 already.
         stop_s: How long requests may go on after that.
         takes_over: Whether the process before serves until this one has reached its store.
+        tallies: Whether it is counted what each client key uses.
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
     """
 
@@ -111,6 +121,7 @@ class Settings:
     stop_s: float = 30.0
     takes_over: bool = False
     otel: bool = False
+    tallies: bool = True
     tells_quotas: bool = True
 
     def gateway(
@@ -126,44 +137,43 @@ class Settings:
             events: Called with each event of a permit, without ``otel``.
             begun: Called when it serves.
         """
-        arguments = self.config.arguments(patient=False) | {"store": self.store}
-        limiter = self._limiter(arguments, events)
+        limiter = self._limiter(events)
+        if self.otel:
+            _otel().watch(limiter)
+        admission = Admission(Keys(self.keys), open_to_all=is_loopback(self.host), hosts=names_of(self.host))
         return Gateway(
             limiter,
             self._upstreams(environ),
             partial(HttpClient, self.config.timeout_s, ssl.create_default_context()),
-            keys=Keys(self.keys),
+            admission=admission,
             folder=self.folder,
             store=StoreWatch(limiter.pacer.pools.worker, self.config.on_store_failure),
             begun=begun,
             access=None if self.access_log is None else AccessLog(self.access_log),
+            tally=Tally(limiter, lambda lane: lane if admission.needs_key else NO_KEY) if self.tallies else None,
             takes_over=self.takes_over,
-            open_to_all=is_loopback(self.host),
-            hosts=names_of(self.host),
             tells_quotas=self.tells_quotas,
         )
 
-    def process(self, begun: Callable[[], None] = _nothing, succeed: Callable[[], None] = _nothing) -> Gateway:
+    @property
+    def tls(self) -> Certificate | None:
+        """The certificate; ``None`` without one."""
+        return None if self.certificate is None else Certificate(self.certificate, self.private_key)
+
+    def process(self, begun: Callable[[], None] = _nothing, succeed: Callable[[], None] = _nothing) -> App:
         """A gateway for a process that does nothing else; ``succeed``: starts the next process in its place."""
         gateway = self.gateway(begun=begun)
-        heed(gateway, self.drain_s, dict.fromkeys(SUCCEED, succeed))
+        heed(gateway.life, self.drain_s, dict.fromkeys(SUCCEED, succeed))
         gc.freeze()  # what is imported stays
         gc.set_threshold(*GC_THRESHOLD)
-        return gateway
+        return _otel().Traced(gateway) if self.otel else gateway
 
     def _upstreams(self, environ: Mapping[str, str]) -> Upstreams:
         return Upstreams(self.config if self.servers is None else self.servers, environ)
 
-    def _limiter(self, arguments: Mapping[str, Any], events: Callable[[Event], None] | None = None) -> Limiter:
-        if not self.otel:
-            return Limiter(**arguments, events=events)
-        try:
-            from paceline.telemetry import otel
-        except ImportError as error:
-            raise QuotaError(why_missing(error, f"{error.name} is missing: pip install 'paceline[otel]'")) from None
-        limiter = Limiter(**arguments, events=otel.Listener())
-        otel.watch(limiter)
-        return limiter
+    def _limiter(self, events: Callable[[Event], None] | None = None) -> Limiter:
+        arguments = self.config.arguments(patient=False) | {"store": self.store}
+        return Limiter(**arguments, events=_otel().Listener() if self.otel else events)
 
     def check(self, environ: Mapping[str, str] = os.environ) -> Upstreams:
         """The servers; raises what would keep the gateway from its start.
@@ -177,8 +187,18 @@ class Settings:
                 f"{self.host} can be reached from other machines, so clients need keys, and {self.keys} has none: make one"
                 " with `paceline keys add NAME`, or use --host 127.0.0.1"
             )
-        self._limiter(self.config.arguments(patient=False) | {"store": self.store}).close()
+        if (certificate := self.tls) is not None:
+            certificate.check()
+        self._limiter().close()
         return self._upstreams(environ)
+
+
+def _otel() -> ModuleType:
+    try:
+        from paceline.telemetry import otel
+    except ImportError as error:
+        raise QuotaError(why_missing(error, f"{error.name} is missing: pip install 'paceline[otel]'")) from None
+    return otel
 
 
 class _Protocol(HttpToolsProtocol):
@@ -199,6 +219,8 @@ class _Protocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._most, self.limit_concurrency = self.limit_concurrency, None
+        if self.config.tls is not None and self.config.ssl is not None:  # type: ignore[attr-defined]
+            self.config.tls.look(self.config.ssl)  # type: ignore[attr-defined]  # before its handshake
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -245,7 +267,7 @@ class _Protocol(HttpToolsProtocol):
         self.headers = []  # for the trailers, which are dropped
         # An upgrade to another protocol is declined, and the parser reads no other request then. The next request of this
         # client goes to another process, if this one is leaving.
-        if self.parser.should_upgrade() or not self.app_state[CONNECTION].state.ready:
+        if self.parser.should_upgrade() or not self.app_state[CONNECTION].life.state.ready:
             self.cycle.keep_alive = False
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
@@ -312,7 +334,7 @@ class _Protocol(HttpToolsProtocol):
 
     @property
     def answering(self) -> bool:
-        """See :class:`~paceline.gateway.app.Connection`."""
+        """See :class:`~paceline.gateway.incoming.Connection`."""
         return self._present is not None and self._present.response_started
 
     def abort(self) -> None:
@@ -357,9 +379,15 @@ def _tell_full(most: int) -> None:
         log.warning("all %d connections of this process are in use: further ones get a 503", most)
 
 
-def server_config(settings: Settings, make: Callable[[], Gateway] | None = None) -> uvicorn.Config:
+class _Config(uvicorn.Config):
+    """uvicorn's settings, and the certificate."""
+
+    tls: Certificate | None = None
+
+
+def server_config(settings: Settings, make: Callable[[], App] | None = None) -> uvicorn.Config:
     """The configuration of a server, without its socket; ``make``: makes its gateway, by default for a process of its own."""
-    return uvicorn.Config(
+    config = _Config(
         make or settings.process,
         factory=True,
         workers=settings.workers,
@@ -381,6 +409,13 @@ def server_config(settings: Settings, make: Callable[[], Gateway] | None = None)
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.private_key,
     )
+    config.tls = settings.tls
+    return config
+
+
+def _ask_for_the_next(above: int) -> None:
+    if sys.platform != "win32":
+        os.kill(above, signal.SIGHUP)
 
 
 class _Workers(Multiprocess):
@@ -411,9 +446,18 @@ class _Workers(Multiprocess):
             self._begun = None
 
 
-def serve(settings: Settings, listener: socket.socket, begun: Callable[[], None] = _nothing) -> None:
-    """Serve until a signal; then finish what is in flight. ``begun``: called when all processes serve."""
-    succeed = Succession(listener).begin
+def serve(
+    settings: Settings, listener: socket.socket, begun: Callable[[], None] = _nothing, above: int | None = None
+) -> None:
+    """Serve until a signal; then finish what is in flight.
+
+    Args:
+        settings: The settings.
+        listener: The socket.
+        begun: Called when all processes serve.
+        above: The process that starts the next ones; ``None``: this one does.
+    """
+    succeed = Succession(listener).begin if above is None else partial(_ask_for_the_next, above)
     if settings.workers == 1:
         config = server_config(settings, partial(settings.process, begun, succeed))
         uvicorn.Server(config).run(sockets=[listener])

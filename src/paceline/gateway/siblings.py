@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from paceline.limiter.limiter import Limiter
+from paceline.telemetry.history import Reporting
 from paceline.telemetry.merged import merged
 
 TIMEOUT_S: Final = 1.0
@@ -34,7 +34,7 @@ class Siblings:
         folder: Where each process has its file; ``None`` for the only process.
     """
 
-    def __init__(self, limiter: Limiter, place: Callable[[str], dict[str, Any] | None], folder: Path | None) -> None:
+    def __init__(self, limiter: Reporting, place: Callable[[str], dict[str, Any] | None], folder: Path | None) -> None:
         self._limiter, self._place, self._folder = limiter, place, folder
         self._own: Path | None = None
         if folder is not None:

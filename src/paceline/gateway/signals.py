@@ -8,29 +8,28 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from paceline.gateway.app import Gateway
-from paceline.gateway.life import Event
+from paceline.gateway.life import Event, Life
 
 SUCCEED: Final = ("SIGUSR2", "SIGHUP")
 """The signals that start the next process, which reads the settings and the certificate again; Windows has neither."""
 
 
-def heed(gateway: Gateway, drain_s: float, others: dict[str, Callable[[], None]]) -> None:
+def heed(life: Life, drain_s: float, others: dict[str, Callable[[], None]]) -> None:
     """Heed signals from now on, in the main thread of a running event loop in which uvicorn handles SIGTERM and SIGINT.
 
     Args:
-        gateway: The gateway.
+        life: What the gateway does with requests.
         drain_s: How long after SIGTERM the listener stays open, while the gateway is not ready any more.
         others: What further signals do, by name; those that this system does not have are left out.
     """
     loop = asyncio.get_running_loop()
 
     def leave(end: Callable[[], None]) -> None:
-        if gateway.change(Event.ASKED):  # a service manager may send the signal twice
+        if life.change(Event.ASKED):  # a service manager may send the signal twice
             loop.call_later(drain_s, end)
 
     def hurry(end: Callable[[], None]) -> None:
-        gateway.change(Event.HURRIED)
+        life.change(Event.HURRIED)
         end()
 
     for number, act in ((signal.SIGTERM, leave), (signal.SIGINT, hurry)):

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, unquote_plus, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from paceline.config import Config
-from paceline.config.servers import ServerGroup, group, server
+from paceline.config.servers import ServerGroup, group, read_key, server
 from paceline.core.hints import did_you_mean
+from paceline.core.results import QuotaError
+from paceline.gateway.stamps import LOOK_S, Stamp, stamp
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
 from paceline.providers.registry import ALIASES, CREDENTIALS, PROVIDERS, base_of, credentials, provider_named
+
+log = logging.getLogger("paceline.gateway")
 
 KEY_HEADERS: Final = (b"authorization", *(name.encode() for name in CREDENTIALS.values()))
 """The headers in which a client sends its key."""
@@ -35,6 +42,44 @@ _KEY_PARAMETER: Final = "key"
 """Gemini's clients may send the key in the query."""
 
 
+class Secret:
+    """The key of a server, which is read again when its file changes.
+
+    Args:
+        key: The key; empty for none.
+        file: Its file; ``None`` for none.
+    """
+
+    __slots__ = ("_failed", "_file", "_key", "_looked_s", "_stamp")
+
+    def __init__(self, key: str = "", file: Path | None = None) -> None:
+        self._key, self._file = key, file
+        self._stamp: Stamp | None = None  # it may have changed since it was read
+        self._looked_s, self._failed = time.monotonic(), False
+
+    def key(self) -> str:
+        """The key now. One that cannot be read leaves the one before, and is logged once."""
+        if self._file is not None and (now_s := time.monotonic()) - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            if self._failed or stamp(self._file) != self._stamp:
+                self._read(self._file)
+        return self._key
+
+    def _read(self, file: Path) -> None:
+        seen = stamp(file)
+        try:
+            key = read_key(file)
+        except QuotaError as error:
+            if not self._failed:
+                log.warning("%s; the key that was read before is sent on", error)
+            self._failed = True
+            return
+        self._failed, self._stamp = False, seen
+        if key != self._key:
+            self._key = key
+            log.warning("%s has another key, which is sent from now on", file)
+
+
 @dataclass(frozen=True, slots=True)
 class Upstream:
     """A server to which the gateway sends.
@@ -44,7 +89,7 @@ class Upstream:
         name: The first part of its paths in the gateway.
         provider: The provider whose API it has.
         root: Its scheme, host and port, and the path above all of its paths, without a slash at the end.
-        key: The key that the gateway sends; empty: the client's key is passed on.
+        secret: The key that the gateway sends.
         key_env: The variable of the key.
         proxy: The URL of the proxy on the way, from the usual variables (``HTTPS_PROXY``, ``NO_PROXY``).
         models: Its names of models, by those that requests to its group have.
@@ -53,7 +98,7 @@ class Upstream:
     name: str
     provider: Provider
     root: str
-    key: str = field(default="", repr=False)
+    secret: Secret = field(default_factory=Secret, repr=False)
     proxy: str | None = field(default=None, repr=False)
     models: Mapping[str, str] = field(default_factory=dict)
     key_env: str = ""
@@ -62,12 +107,16 @@ class Upstream:
     def __post_init__(self) -> None:
         object.__setattr__(self, "host", urlsplit(self.root).hostname or "")
 
-    def credentials(self, path: str) -> list[tuple[str, str]]:
-        """The header that has the key; none without a key."""
-        if not self.key:
-            return []
+    @property
+    def key(self) -> str:
+        """The key that the gateway sends; empty: the client's key is passed on."""
+        return self.secret.key()
+
+    def credentials(self, path: str, key: str) -> tuple[bytes, bytes]:
+        """The header that has ``key``."""
         header = _HEADERS.get(self.key_env)
-        return [credentials(self.provider, path, self.key) if header is None else (header[0], header[1] + self.key)]
+        name, value = credentials(self.provider, path, key) if header is None else (header[0], header[1] + key)
+        return name.encode(), value.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +191,8 @@ def _configured(config: Config, environ: Mapping[str, str]) -> Iterable[Upstream
                 names.setdefault(name)
     for name in names:
         one = server(config, name, environ)
-        yield Upstream(one.name, one.provider, one.root, one.key, _proxy(one.root), one.models, one.key_env)
+        secret = Secret(one.key, one.key_file)
+        yield Upstream(one.name, one.provider, one.root, secret, _proxy(one.root), one.models, one.key_env)
 
 
 def _proxy(root: str) -> str | None:

@@ -243,7 +243,7 @@ class Exchange:
         try:
             response = await self._attempts()
         except BaseException as error:
-            if fault_of(error) in (Fault.UNSENT, Fault.UNREACHED):
+            if self.waits or fault_of(error) in (Fault.UNSENT, Fault.UNREACHED):
                 self.charge.cancel()
             self.charge.end()
             raise
@@ -502,7 +502,9 @@ class Exchange:
             else:
                 # Gemini reports in a header alone that a request was served at another tier.
                 tier = usage.tier or headers.get("x-gemini-service-tier") or call.tier
-                usage = replace(plausible(self.record.pool, usage, permit.cost), tier=tier[: parse.TIER_MAX])
+                usage = plausible(self.record.pool, usage, permit.cost)
+                if tier != usage.tier:
+                    usage = replace(usage, tier=tier[: parse.TIER_MAX])
                 self.record.usage = usage
                 begin(usage)
                 self.metered.learn(usage)

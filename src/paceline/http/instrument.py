@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from paceline.http import dspy
 from paceline.http.aiohttp import paced_request
@@ -16,7 +16,7 @@ from paceline.http.httpx import LIBRARIES, PacedTransport, exchange_async, excha
 from paceline.http.unpaced import DSPY, GRPC, announce_kind
 from paceline.http.urllib3 import paced_urlopen
 from paceline.pacing.pacer import BaseLimiter, Pacer
-from paceline.pacing.permit import around_waits
+from paceline.pacing.permit import Acquisition, around_waits
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
 
@@ -103,8 +103,12 @@ def instrument(limiter: BaseLimiter, *, provider: str | None = None) -> Instrume
 
     def exclude_waits(module: ModuleType) -> None:
         """Let inspect-ai's ``working_limit`` count no wait for a permit: it would cut samples that only waited."""
-        around = getattr(module, "suspend_working_limit", None)  # not so in every version
-        if around is not None:
+        suspended = getattr(module, "suspend_working_limit", None)  # not so in every version
+        if suspended is not None:
+
+            def around(_: Acquisition) -> AbstractContextManager[object]:
+                return cast("AbstractContextManager[object]", suspended())
+
             around_waits.append(around)
             done.callback(around_waits.remove, around)
 

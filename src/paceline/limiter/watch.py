@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from paceline.core.results import StoreError
 from paceline.pacing.scheduler import Worker
-from paceline.shared.capacity import shared_capacity
 from paceline.shared.membership import OnStoreFailure
-from paceline.shared.messages import Message
 from paceline.shared.worker import StoreWorker
-
-POOL: Final = "gateway"
-"""The name of the pool without quotas for which the store is asked."""
 
 
 class StoreWatch:
@@ -39,11 +31,4 @@ class StoreWatch:
         worker = self._worker
         if not isinstance(worker, StoreWorker) or self._mode == "fail_open":
             return True
-        schedulers = list(worker.schedulers) if self._mode == "fail_safe" else []
-        if any(shared_capacity(scheduler.pool).membership.state.known for scheduler in schedulers):
-            return True
-        try:
-            worker.store.exchange(POOL, Message("gateway", 0, leaving=True))
-        except StoreError:
-            return False
-        return True
+        return (self._mode == "fail_safe" and worker.knows) or worker.answers()

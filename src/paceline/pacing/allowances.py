@@ -32,6 +32,9 @@ Unpriced = Literal["count", "refuse"]
 PATIENCE_S: Final = 5.0
 """How long a request may wait for a budget, for example for the answer of its store."""
 
+Tally = Callable[[str, str, str, "Usage"], None]
+"""Called with the lane, the provider, the model and the usage of a request that is charged."""
+
 ACCOUNTS_MAX: Final = 20_000
 """Allowances of one limiter."""
 
@@ -100,6 +103,9 @@ class Allowances:
         make: Makes the scheduler of a pool with this name and these quotas.
         prices: The prices that take precedence over the known ones.
         unpriced: What a budget does with a request whose price is not known: ``count`` or ``refuse``.
+
+    Attributes:
+        tally: Learns of each request what is charged for it; ``None``: nothing does.
     """
 
     def __init__(
@@ -109,12 +115,23 @@ class Allowances:
         unpriced: Unpriced = "count",
     ) -> None:
         self._make, self._prices, self._unpriced = make, cache(partial(_prices, prices)), unpriced
+        self.tally: Tally | None = None
         self._by_lane: dict[str, Allowance] = {}
         self._lock = threading.RLock()
 
     def __bool__(self) -> bool:
-        """Whether there is any allowance."""
-        return bool(self._by_lane)
+        """Whether requests are charged to anything."""
+        return bool(self._by_lane) or self.tally is not None
+
+    def price(self, provider: str, model: str, usage: Usage) -> float | None:
+        """What a request costs, in US dollars; ``None`` if no price is known.
+
+        Raises:
+            QuotaError: Prices are missing.
+        """
+        prices = self._prices()
+        known = usage.usd is not None or prices.find(provider, model, usage.tier, usage.input_tokens) is not None
+        return float(prices.usd(provider, model, usage)) if known else None
 
     @property
     def has_budget(self) -> bool:
@@ -162,7 +179,7 @@ class Allowances:
         return [allowance for name in (EVERYONE, lane) if (allowance := self._by_lane.get(name)) is not None]
 
     def charge(self, lane: str, provider: str, model: str, usage: Usage, timeout_s: float | None) -> Charge | None:
-        """What a request in ``lane`` will hold of the allowances; ``None`` if it has none.
+        """What a request in ``lane`` will hold of the allowances, and be counted as; ``None`` if it is charged to nothing.
 
         Args:
             lane: The lane.
@@ -182,7 +199,10 @@ class Allowances:
                 unknown = f"no price is known of {model} at {provider}, and unpriced = 'refuse' is set: give one under [prices]"
                 raise BudgetError(budget.pool.name, unknown, None)
             usd = prices.usd(provider, model, usage)
-        return Charge(allowances, usage, usd, self._prices, timeout_s) if allowances else None
+        tally = None if self.tally is None else partial(self.tally, lane)
+        if not allowances and tally is None:
+            return None
+        return Charge(allowances, usage, usd, self._prices, timeout_s, tally, (provider, model))
 
 
 class Charge:
@@ -194,6 +214,8 @@ class Charge:
         usd: The price of that.
         prices: Returns the prices (:class:`~paceline.providers.prices.Prices`).
         timeout_s: The longest wait in each, in seconds; ``None``: no bound.
+        tally: Called once with what is charged; ``None``: nothing is.
+        of: The provider and the model that the estimate is of.
 
     Attributes:
         settles: Whether an answer was accepted, whose end settles it.
@@ -206,7 +228,10 @@ class Charge:
         usd: float,
         prices: Callable[[], Any],
         timeout_s: float | None,
+        tally: Callable[[str, str, Usage], None] | None = None,
+        of: tuple[str, str] = ("", ""),
     ) -> None:
+        self._usage, self._tally, self._of = usage, tally, of
         self._allowances, self._usd, self._timeout_s, self._prices = allowances, usd, timeout_s, prices
         self._cost: Cost = {INPUT_TOKENS: float(usage.input_tokens), OUTPUT_TOKENS: float(usage.output_tokens)}
         self._permits: list[Permit] = []
@@ -252,9 +277,16 @@ class Charge:
         for allowance in self._allowances:
             if allowance.budget is not None:
                 allowance.warn()
+        self._count(usage or self._usage, provider, model)
+
+    def _count(self, usage: Usage, provider: str, model: str) -> None:
+        tally, self._tally = self._tally, None
+        if tally is not None:
+            tally(provider, model, usage)
 
     def cancel(self) -> None:
         """Give everything back: nothing was charged."""
+        self._tally = None
         for permit in self._permits:
             permit.cancel()
 
@@ -262,6 +294,7 @@ class Charge:
         """Close what is open, as estimated: the provider may have charged it."""
         for permit in self._permits:
             permit.close()
+        self._count(self._usage, *self._of)
 
 
 def _prices(given: Mapping[str, Mapping[str, float]]) -> Any:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import BinaryIO, Final
 
-SHARED_MOST_S: Final = 5.0
-"""How long a write waits for the writes of others, which take microseconds: one of them may have been stopped."""
+SHARED_MOST_S: Final = 30.0
+"""How long a write waits for the writes of others: a busy disk takes seconds for one, and a process may have been stopped in it."""
 
 OPEN_ELSEWHERE_MOST_S: Final = 3.0
 """How long a file that another process has open is tried to be replaced, on Windows: scanners and indexers are done by then."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import sys
 from contextlib import suppress
 from enum import StrEnum
@@ -50,6 +49,8 @@ def lack_of(error: BaseException | None) -> Lack | None:
 
     Of the exceptions that libraries wrap around one another, the first one with an error number of the system decides.
     """
+    import socket  # 5 ms, which a program that sends nothing itself need not wait for
+
     for _ in range(CAUSES_MAX):
         error = getattr(error, "os_error", None) or error  # of aiohttp, which copies the number of a resolver's error
         match error:

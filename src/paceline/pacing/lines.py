@@ -41,7 +41,7 @@ LINES_MAX: Final = 100
 EXACT_MAX: Final = 300
 """With so many requests ahead, the line of a wait has a lower bound of it."""
 
-_NOT_QUOTAS: Final = {COOL_DOWN: "the cool-down", QUEUE: "the queue", STORE_LOST: "the store", NO_ANSWER: "an answer"}
+NOT_QUOTAS: Final = {COOL_DOWN: "the cool-down", QUEUE: "the queue", STORE_LOST: "the store", NO_ANSWER: "an answer"}
 _REFUSED: Final = {RefusalKind.RATE: "rate_limit.429_error", RefusalKind.GROWTH: "rate_limit.429_error"}
 _EVENTS: Final = {"acquired": "rate_limit.acquire", "settled": "rate_limit.release", "cancelled": "rate_limit.release"}
 
@@ -101,7 +101,7 @@ class Lines:
         if not log.isEnabledFor(level):
             return True
         used, limit = self._read(lambda now_ns: self._use(now_ns, quota))
-        what = _NOT_QUOTAS.get(quota) or _kind(quota)
+        what = NOT_QUOTAS.get(quota) or _kind(quota)
         seconds = "" if expected_s is None else f" {expected_s:.1f} s"
         amounts = (
             ""

@@ -110,17 +110,17 @@ _closing = threading.RLock()  # reentrant: a finalizer may close another permit 
 _PLAIN = (int, float)  # other numbers are converted to float
 
 
-around_waits: list[Callable[[], AbstractContextManager[object]]] = []
+around_waits: list[Callable[[Acquisition], AbstractContextManager[object]]] = []
 """Entered around each wait for a permit, in the context of the caller: frameworks exclude waits from a deadline this way."""
 
 _NONE = nullcontext()
 
 
 @contextmanager
-def _surroundings() -> Iterator[None]:
+def _surroundings(acquisition: Acquisition) -> Iterator[None]:
     with ExitStack() as waits:
         for around in around_waits:
-            waits.enter_context(around())
+            waits.enter_context(around(acquisition))
         yield
 
 
@@ -526,7 +526,7 @@ class Acquisition:
         self._used = True
         outcome: Outcome | None = None
         try:
-            with _surroundings() if around_waits else _NONE:
+            with _surroundings(self) if around_waits else _NONE:
                 outcome = self._scheduler.wait(self.waiter)
         except BaseException:  # also of what surrounds the wait, at its end
             self._give_back(outcome)
@@ -534,6 +534,11 @@ class Acquisition:
         if isinstance(outcome, Reservation):
             return Permit(self._scheduler, self.waiter, outcome)
         raise as_error(self._scheduler, self.waiter, outcome)
+
+    @property
+    def pool(self) -> str:
+        """The name of its pool."""
+        return self._scheduler.pool.name
 
     def expected_s(self) -> float:
         """How long it would wait if it joined the queue now, in seconds; infinite where it cannot be granted."""
@@ -552,7 +557,7 @@ class Acquisition:
         self._used = True
         outcome: Outcome | None = None
         try:
-            with _surroundings() if around_waits else _NONE:
+            with _surroundings(self) if around_waits else _NONE:
                 outcome = await self._scheduler.wait_async(self.waiter)
         except BaseException:  # also of what surrounds the wait, at its end
             self._give_back(outcome)

@@ -53,6 +53,7 @@ class QuotaStatus(TypedDict):
     learned: dict[str, Any]
     spent: float
     source: str
+    stated_ago_s: float | None
 
 
 class WaiterStatus(TypedDict):
@@ -80,6 +81,7 @@ class PoolStatus(TypedDict):
     quotas: list[QuotaStatus]
     waiting: int
     lanes: dict[str, int]
+    lanes_waited_s: dict[str, float]
     queue: list[WaiterStatus]
     eta_s: float | None
     in_flight: int
@@ -152,6 +154,7 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
                 | ({"stated_limit": account.stated} if account.stated is not None else {}),
                 "spent": _rounded(account.unit, account.spent),
                 "source": str(account.source),
+                "stated_ago_s": None if account.read_ns is None else _ago_s(account.read_ns, now_ns),
             }
             for account in ledger.accounts
             for m in [account.meter]
@@ -159,6 +162,7 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
         ],
         "waiting": pool.queue.length,
         "lanes": pool.queue.waiting(),
+        "lanes_waited_s": {lane: _ago_s(at_ns, now_ns) for lane, at_ns in pool.queue.oldest_ns().items()},
         "queue": queue,
         "eta_s": eta_s,
         "in_flight": ledger.in_flight,
@@ -223,6 +227,11 @@ def _rounded(unit: str, amount: float) -> float:
     return round(amount, 6 if unit == USD else 3)
 
 
+def _ago_s(at_ns: int, now_ns: int) -> float:
+    """How long ago ``at_ns`` was, in seconds."""
+    return round(max(now_ns - at_ns, 0) / NS, 3)
+
+
 def _up(duration_ns: int) -> float:
     """A duration in seconds, rounded up to milliseconds; 0 for a negative one."""
     return max(math.ceil(duration_ns / NS * 1000) / 1000, 0.0)
@@ -242,7 +251,7 @@ def _queue(pool: Pool, now_ns: int, shown: int) -> tuple[list[WaiterStatus], flo
                 {
                     "name": waiter.name,
                     "lane": waiter.lane.name,
-                    "waited_s": round(max(now_ns - waiter.arrived_ns, 0) / NS, 3),
+                    "waited_s": _ago_s(waiter.arrived_ns, now_ns),
                     "expected_wait_s": _up(at_ns - now_ns) if at_ns < UNKNOWN_NS else None,
                     "cost": dict(waiter.cost),
                     "cached_tokens": waiter.cached_tokens,

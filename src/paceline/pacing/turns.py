@@ -37,11 +37,11 @@ def estimated(
         provider: The provider.
         call: The request.
     """
-    from paceline.providers.base import Usage
-
     tokens = min(cached.tokens, int(max(input_tokens - prompt.cache.fresh_tokens, 0.0)))
     if not tokens:
         return Estimate(whole)
+    from paceline.providers.base import Usage
+
     if not provider.holds_cached and (share := prompt.discount(now_ns)):
         fresh, read = (Usage(int(input_tokens), cached_tokens=part) for part in (0, tokens))
         less = provider.charged(call, read)

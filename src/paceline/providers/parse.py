@@ -205,6 +205,10 @@ def count(value: Any) -> int:
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """``value`` when it is a mapping, else an empty one."""
+    if value is None or isinstance(
+        value, dict
+    ):  # nearly always; the check against an abstract class takes five times as long
+        return value or {}
     return value if isinstance(value, Mapping) else {}
 
 
@@ -287,6 +291,23 @@ _OUTCOMES: Final = ("failed", "canceled", "cancelled", "aborted")
 _FINE: Final = ("", "0", "200", "20000", "success", "ok", "none")
 """Codes of answers that are no errors, in the form in which an object has a code and a message in any case."""
 
+_SIGNS: Final = frozenset(
+    (
+        "error",
+        "response",
+        "__type",
+        "header",
+        "base_resp",
+        "Response",
+        "error_code",
+        "errors",
+        "message",
+        "msg",
+        "errorMsg",
+    )
+)
+"""Fields: an answer with an error has one of them, or the type ``error``, or the error is in a choice."""
+
 
 def error_in(payload: Any) -> Mapping[str, Any] | None:
     """The error in the JSON value of an answer, or of an event, whose status says nothing; ``None`` for no error.
@@ -299,6 +320,8 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
         payload = payload[0] if payload else None
     if not isinstance(payload, Mapping):
         return None
+    if _SIGNS.isdisjoint(payload) and payload.get("type") != "error":  # nearly all
+        return _error_of_choice(payload)
     for holder in (payload, as_mapping(payload.get("response"))):
         error = holder.get("error")
         if isinstance(error, Mapping) and error:
@@ -308,10 +331,8 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
                 return None
             beside = {name: payload[name] for name in ("code", "type", "status") if name in payload}
             return {"message": ": ".join(filter(None, (error, as_text(payload.get("message")))))} | beside
-    choices = payload.get("choices")
-    for choice in choices if isinstance(choices, list) else []:
-        if error := as_mapping(as_mapping(choice).get("error")):
-            return error
+    if error := _error_of_choice(payload):
+        return error
     if payload.get("type") == "error" or as_text(payload.get("__type")):
         return payload
     header = as_mapping(payload.get("header"))
@@ -332,6 +353,12 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
     if said is not None and as_text(payload.get("code")).lower() not in _FINE and not answers:
         return {**payload, "message": said}
     return None
+
+
+def _error_of_choice(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    choices = payload.get("choices")
+    errors = [as_mapping(as_mapping(choice).get("error")) for choice in choices] if isinstance(choices, list) else []
+    return next(filter(None, errors), None)
 
 
 _STATED: Final = {

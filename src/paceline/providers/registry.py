@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections import ChainMap
 from copy import copy
 from functools import cache, lru_cache
 from importlib import import_module
@@ -157,7 +156,7 @@ GROUP: Final = "paceline.providers"
 _METHODS = ("describe", "pool", "held", "charged", "readings", "refusal", "usage_reader", "usage")
 _P = TypeVar("_P", bound="Provider")
 _added: dict[str, Provider] = {}
-_hosts: ChainMap[str, str] = ChainMap({}, {host: name for name, entry in PROVIDERS.items() for host in entry.hosts})
+_hosts: dict[str, str] = {host: name for name, entry in PROVIDERS.items() for host in entry.hosts}
 
 
 def register(provider: _P) -> _P:
@@ -181,7 +180,7 @@ def register(provider: _P) -> _P:
             f"provider {name} has no {', '.join(missing)}(): derive it from paceline.providers.generic.Generic"
         )
     _added[name] = provider
-    _hosts.maps[0].update(dict.fromkeys(hosts, name))
+    _hosts.update(dict.fromkeys(hosts, name))
     return provider
 
 

@@ -54,7 +54,7 @@ class Verdict(StrEnum):
     """No answer of the API that was asked: a page, nothing, or a result without content."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes ten times as long
 class Judged:
     """The verdict on an answer.
 
@@ -251,9 +251,6 @@ def _unreadable(body: bytearray, why: str) -> Judged:
     return Judged(Verdict.UNREADABLE, UNREADABLE_STATUS, why=why, start=bytes(body[:START_KEPT]))
 
 
-_ALWAYS: Final = ("choices", "candidates")
-"""Fields that are never empty in the answer of an API that has them."""
-
 _RESULTS: Final = (
     "data", "embeddings", "results", "messages", "output", "outputs", "output_text", "content", "text", "response", "result", "predictions",
     "prediction", "generations", "generation", "generated_text", "completion", "completions", "embedding", "images",
@@ -274,8 +271,10 @@ def has_result(payload: Any, *, strict: bool = True) -> bool:
         return bool(payload)
     if not isinstance(payload, Mapping):
         return False
-    if any(name in payload for name in _ALWAYS):
-        return any(payload.get(name) for name in (*_ALWAYS, "promptFeedback", "prompt_feedback"))
+    if payload.get("choices") or payload.get("candidates"):
+        return True
+    if "choices" in payload or "candidates" in payload:  # never empty in the answer of an API that has them
+        return bool(payload.get("promptFeedback") or payload.get("prompt_feedback"))
     if any(payload.get(name) is not None for name in _RESULTS) or as_mapping(payload.get("message")):
         return True  # a message that is a text may say anything
     if "id" in payload and isinstance(payload.get("status"), str):  # a job, or an answer in the background

@@ -52,7 +52,7 @@ from paceline.shared.messages import (
     Standing,
 )
 from paceline.shared.meters import Sharing, carry, of
-from paceline.shared.peers import BILLION, LEASE_US, Peer, Peers
+from paceline.shared.peers import BILLION, LEASE_US, Peer, Peers, Seen
 
 GRACE_NS = 2 * NS
 """How much later than announced a process may ask again and keep its place."""
@@ -62,7 +62,7 @@ WAIT_MAX_NS = 86_400 * NS
 
 
 @dataclass(slots=True)
-class Account:
+class SharedAccount:
     """A quota: its configuration, its meter, and what :class:`Standing` and :class:`LearnedState` report beside it.
 
     Attributes:
@@ -93,7 +93,7 @@ class SharedLedger:
     """The shared ledger of one pool. Not thread-safe; time is an argument."""
 
     def __init__(self) -> None:
-        self._accounts: list[Account] = []
+        self._accounts: list[SharedAccount] = []
         self._index: dict[str, int] = {}  # of the accounts, by key
         self._peers = Peers()
         self._pause: Pause[str] = Pause()  # the probe is the process that sends it
@@ -143,6 +143,10 @@ class SharedLedger:
         reply.standings = self._standings(now_ns, index, message.versions)
         return reply
 
+    def processes(self, now_ns: int) -> list[Seen]:
+        """The processes that share the ledger, as of ``now_ns``."""
+        return self._peers.seen((now_ns - self._set_ns) // 1_000)
+
     def clock_was_set(self, by_ns: int) -> None:
         """Take note that the store's clock was set, by so many nanoseconds, since the last message."""
         self._turn(by_ns)
@@ -163,7 +167,7 @@ class SharedLedger:
             i = self._index.get(key, len(self._accounts))
             index.append(i)
             if i == len(self._accounts):
-                fresh = Account(key, new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle), quota)
+                fresh = SharedAccount(key, new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle), quota)
                 fresh.sharing.recall(fresh.meter, now_ns, message.recalled[n] if n < len(message.recalled) else 0.0)
                 self._accounts.append(fresh)
                 self._index[key] = i
@@ -213,7 +217,7 @@ class SharedLedger:
         elif news.probe:
             self._pause.unsent(now_ns, message.who)
 
-    def _learn(self, now_ns: int, account: Account, change: Change) -> None:
+    def _learn(self, now_ns: int, account: SharedAccount, change: Change) -> None:
         m = account.meter
         account.version += 1
         account.epoch += change.what == What.EPOCH
@@ -339,7 +343,7 @@ class SharedLedger:
             of(m).load(m, a["meter"])
             numbers = (a["version"], a["epoch"], a["shifted"], a["charged"], a["spent"], a["refused"])
             ledger._index[a["key"]] = len(ledger._accounts)
-            ledger._accounts.append(Account(a["key"], m, _quota(a["given"]), *numbers))
+            ledger._accounts.append(SharedAccount(a["key"], m, _quota(a["given"]), *numbers))
         ledger._peers = Peers.load(state["peers"])
         ledger._pause = Pause(state["not_before"], closed=state["probe_next"], probe=state["probe"])
         ledger._set_ns = state["set"]

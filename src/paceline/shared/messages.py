@@ -229,3 +229,18 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Close what is open; a later ``exchange`` opens it again."""
+
+
+def ping(store: Store) -> None:
+    """Ask a store whether it takes what it is sent, by its method ``ping()``, which leaves nothing there.
+
+    A store need not have that method: it gets a message about a pool without quotas then.
+
+    Raises:
+        StoreError: It does not answer, or takes nothing.
+    """
+    ask = getattr(store, "ping", None)
+    if ask is not None:
+        ask()
+    else:
+        store.exchange("ping", Message("ping", 0, leaving=True))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline.shared.messages import SHARED_PART, WANE_NS, WANES
 
@@ -95,6 +95,39 @@ class Peer:
     gone: int = 0
     since_us: int = 0
     event_us: int = 0
+
+
+class Seen(NamedTuple):
+    """What the store knows of a process.
+
+    Attributes:
+        who: Its name.
+        state: ``alive``, ``silent`` (it has not reported when it had announced to), ``idle`` (it had not announced a report, or
+            is known to have ended), or ``left``.
+        ago_s: How long ago its last message was.
+        part: Its share of the limits if the store is lost.
+        waits: Whether a request of it waits.
+    """
+
+    who: str
+    state: str
+    ago_s: float
+    part: float
+    waits: bool
+
+    @classmethod
+    def of(
+        cls, who: str, now_us: int, seen_us: int, due_us: int, lease_us: int, told: int, place_until_us: int
+    ) -> Seen:
+        """A process, by the fields of :class:`Peer`; ``place_until_us`` is 0 for no place."""
+        state = "alive"
+        if lease_us < 0:
+            state = "left"
+        elif due_us and due_us <= now_us:
+            state = "silent"
+        elif not due_us and now_us > seen_us + (lease_us if told else QUIET_US):
+            state = "idle"
+        return cls(who, state, max(now_us - seen_us, 0) / 1e6, told / BILLION, place_until_us >= now_us)
 
 
 _FIELDS = [one.name for one in fields(Peer) if one.name != "place"]
@@ -280,6 +313,13 @@ class Peers:
         unit = 2 ** (WANES - 1)
         told = min(BILLION * unit // (unit + self.weight), BILLION - self.told)
         return max(int(told * SHARED_PART), SHARE_MIN)
+
+    def seen(self, now_us: int) -> list[Seen]:
+        """All processes that are remembered."""
+        return [
+            Seen.of(who, now_us, p.seen_us, p.due_us, p.lease_us, p.told, p.place.until_us if p.place else 0)
+            for who, p in self._peers.items()
+        ]
 
     def _withdraw(self, peer: Peer) -> None:
         """Take a process out of all sums but ``gone``."""

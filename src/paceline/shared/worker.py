@@ -10,6 +10,8 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
+import socket
 import threading
 import time
 import weakref
@@ -27,7 +29,7 @@ from paceline.pacing.clock import Clock, go_on, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
 from paceline.shared.capacity import SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.membership import RETRY_NS, Membership, OnStoreFailure, State
-from paceline.shared.messages import Message, Reply, Store
+from paceline.shared.messages import Message, Reply, Store, ping
 
 log = logging.getLogger("paceline")
 
@@ -41,6 +43,9 @@ _Queue = SimpleQueue[Scheduler | threading.Event | None]
 
 ASIDE_S = 60.0
 """How often what is kept beside the quotas is brought up to date."""
+
+HOST_MAX = 40
+"""How many characters the name of the machine has in the name of a process."""
 
 FLUSH_S = 2.0
 """How long the end of the program waits for the last exchanges."""
@@ -138,7 +143,7 @@ class StoreWorker:
 
     def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> SharedCapacity:
         """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
-        who = os.urandom(16).hex()
+        who = _new_name()
         return SharedCapacity(ledger, queue, now_ns, who=who, learns=learns, **self._options)
 
     def poke(self, scheduler: Scheduler) -> bool:
@@ -248,6 +253,19 @@ class StoreWorker:
         self._down = (self._clock.now_ns() + RETRY_NS // 2, reason)
         return reason
 
+    def answers(self) -> bool:
+        """Whether the store answers; it may take the time that a store has for that."""
+        try:
+            ping(self.store)
+        except StoreError:
+            return False
+        return True
+
+    @property
+    def knows(self) -> bool:
+        """Whether some pool knows what this process may spend while the store is lost."""
+        return any(shared_capacity(each.pool).membership.state.known for each in list(self.schedulers))
+
     @property
     def running(self) -> bool:
         """Whether the thread is started and not ended."""
@@ -293,7 +311,13 @@ class StoreWorker:
         self._reset()
         self.store.after_fork()
         for scheduler in list(self.schedulers):
-            shared_capacity(scheduler.pool).forked(os.urandom(16).hex(), self._clock.now_ns())
+            shared_capacity(scheduler.pool).forked(_new_name(), self._clock.now_ns())
+
+
+def _new_name() -> str:
+    """A unique name of this process in one pool, which begins with its machine and its number there."""
+    host = re.sub(r"[^\w.-]", "", socket.gethostname(), flags=re.ASCII)[:HOST_MAX]
+    return f"{host}:{os.getpid()}:{os.urandom(8).hex()}"
 
 
 def _run(worker: weakref.ref[StoreWorker], queue: _Queue, before: threading.Thread | None) -> None:

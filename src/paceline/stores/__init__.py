@@ -6,7 +6,7 @@ import os
 import re
 from difflib import get_close_matches
 
-from paceline.stores.base import TIMEOUT_S, Prefixed, Store, StoreError
+from paceline.stores.base import FILE_TIMEOUT_S, TIMEOUT_S, Prefixed, Store, StoreError
 
 __all__ = ["NO_STORE", "Prefixed", "Store", "StoreError", "as_store", "open_store"]
 
@@ -20,7 +20,7 @@ _ALL = (
 )
 
 
-def open_store(url: str, *, timeout_s: float = TIMEOUT_S) -> Store:
+def open_store(url: str, *, timeout_s: float | None = None) -> Store:
     """The store at ``url``; nothing is opened before its first use.
 
     Args:
@@ -28,7 +28,7 @@ def open_store(url: str, *, timeout_s: float = TIMEOUT_S) -> Store:
             ``redis+sentinel://HOST:PORT,HOST:PORT/MASTER/DB`` or ``redis+cluster://HOST:PORT,HOST:PORT``. The URLs of
             Redis take the options of redis-py, ``sentinel_username`` and ``sentinel_password`` for Sentinels, and
             ``prefix=NAME``, which keeps apart several accounts on one server.
-        timeout_s: How long the store may take to answer before it counts as lost.
+        timeout_s: How long the store may take to answer before it counts as lost; ``None``: 5 s for SQLite, 1 s for Redis.
 
     Raises:
         StoreError: The URL is invalid, or stands for no store (``memory:``); the message shows no password.
@@ -41,11 +41,11 @@ def open_store(url: str, *, timeout_s: float = TIMEOUT_S) -> Store:
     if scheme == "sqlite":
         from paceline.stores.sqlite import SQLiteStore
 
-        return SQLiteStore(_path(rest.removeprefix("//")), timeout_s=timeout_s)
+        return SQLiteStore(_path(rest.removeprefix("//")), timeout_s=FILE_TIMEOUT_S if timeout_s is None else timeout_s)
     if scheme in _REDIS:
         from paceline.stores.redis import RedisStore
 
-        return RedisStore(url, timeout_s=timeout_s)
+        return RedisStore(url, timeout_s=TIMEOUT_S if timeout_s is None else timeout_s)
     raise StoreError(_unknown(url))
 
 

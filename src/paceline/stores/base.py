@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.core.results import StoreError
-from paceline.shared.messages import Message, Reply, Store
+from paceline.shared.messages import Message, Reply, Store, ping
 
-__all__ = ["TIMEOUT_S", "Prefixed", "Store", "StoreError"]
+__all__ = ["FILE_TIMEOUT_S", "TIMEOUT_S", "Prefixed", "Store", "StoreError"]
 
 TIMEOUT_S = 1.0
-"""How long a store may take to answer before it counts as lost."""
+"""How long a server may take to answer before it counts as lost."""
+
+FILE_TIMEOUT_S = 5.0
+"""How long an exchange waits for a file before it counts as lost: as long as sqlite3 by default. A busy disk takes seconds to make a file."""
 
 
 class Prefixed:
@@ -37,6 +40,10 @@ class Prefixed:
             prefix = self._prefix if isinstance(self._prefix, str) else self._prefix(pool)
             name = self._names[pool] = f"{prefix}/{pool}"
         return self.inner.exchange(name, message)
+
+    def ping(self) -> None:
+        """See :func:`~paceline.shared.messages.ping`."""
+        ping(self.inner)
 
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""

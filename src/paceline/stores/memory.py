@@ -24,6 +24,9 @@ class MemoryStore:
         with self._lock:
             return self._ledgers.setdefault(pool, SharedLedger()).apply(self._clock.now_ns(), message)
 
+    def ping(self) -> None:
+        """See :func:`~paceline.shared.messages.ping`."""
+
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""
         self._lock = threading.Lock()

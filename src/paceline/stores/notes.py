@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from paceline.stores.base import TIMEOUT_S, Prefixed, Store, StoreError
+from paceline.stores.base import FILE_TIMEOUT_S, Prefixed, Store, StoreError
 from paceline.stores.entries import READ_ALL, EntryFile
 from paceline.stores.redis import RedisStore
 from paceline.stores.sqlite import SQLiteStore, read_only
@@ -61,7 +61,7 @@ class Notes(Protocol):
 
 
 def notes_beside(
-    store: Store | None, kind: str = "runs", *, in_use: bool = False, timeout_s: float = TIMEOUT_S
+    store: Store | None, kind: str = "runs", *, in_use: bool = False, timeout_s: float = FILE_TIMEOUT_S
 ) -> Notes | None:
     """The notes beside ``store``; ``None`` if that is in no place of its own. Nothing is opened before the first use.
 
@@ -123,7 +123,7 @@ class SQLiteNotes:
     """
 
     def __init__(
-        self, store: Path, kind: str = "runs", timeout_s: float = TIMEOUT_S, now_s: Callable[[], float] = time.time
+        self, store: Path, kind: str = "runs", timeout_s: float = FILE_TIMEOUT_S, now_s: Callable[[], float] = time.time
     ) -> None:
         self._path = store.with_name(f"{store.name}.{kind}")
         self._timeout_s, self._now_s = timeout_s, now_s

@@ -8,6 +8,7 @@ Needs a server of version 5 or later, and ``pip install "paceline[redis]"``.
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import threading
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.results import StoreFormatError
 from paceline.shared.messages import Message, Reply
+from paceline.shared.peers import Seen
 from paceline.stores.base import TIMEOUT_S, StoreError
 from paceline.stores.redis_address import Node, library, read_client, read_url
 from paceline.stores.redis_presence import Presence, is_closed
@@ -47,6 +49,27 @@ NODES_MAX = 100
 """How many nodes of a cluster are remembered."""
 
 SAID_MAX = 300
+
+PROCESSES_MAX = 1_000
+"""How many processes of a pool are read."""
+
+_PROCESSES = """
+local blob = redis.call('GET', KEYS[1])
+if not blob then return '[]' end
+local time, rows = redis.call('TIME'), {}
+local now = time[1] * 1e6 + time[2] - cmsgpack.unpack(blob).set
+for _, who in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', '+inf', 'LIMIT', 0, ARGV[1])) do
+  local packed = redis.call('HGET', KEYS[2], who)
+  if packed then
+    local peer = cmsgpack.unpack(packed)
+    local due, place = peer[4], peer[13]
+    due = due ~= 0 and (due == now and -1 or due - now) or 0
+    rows[#rows + 1] = {who, 0, peer[1] - now, due, peer[5], peer[9], type(place) == 'table' and place[2] - now or -1}
+  end
+end
+return #rows > 0 and cjson.encode(rows) or '[]'
+"""
+"""Reads the fields of peers.lua that :meth:`Seen.of` takes, at the instant 0: cjson has 14 digits."""
 
 _REDIRECT = re.compile(r"(?:(MOVED|ASK) )?\d+ (\S*):(\d+)")
 
@@ -122,6 +145,10 @@ class RedisStore:
             raise StoreError(f"{self.url}: {explain(error)}") from error
         raise StoreFormatError(f"{self.url}: written by a newer paceline: update this one")
 
+    def ping(self) -> None:
+        """See :func:`~paceline.shared.messages.ping`: a key that the server forgets at once."""
+        self.run_script("redis.call('SET', KEYS[1], '', 'PX', 1)", [f"paceline:ping:{{{self.prefix}/}}"])
+
     def _ask(self, pool: str, message: Message) -> list[Any]:
         sent_us = time.monotonic_ns() // 1_000
         ahead_us = self._ahead_us
@@ -157,6 +184,16 @@ class RedisStore:
         except Exception as error:
             raise StoreError(f"{self.url}: {explain(error)}") from error
         return sorted(key.removeprefix(start).removesuffix("}") for key in found)
+
+    def processes(self, pool: str) -> list[Seen]:
+        """The processes that share ``pool``, the first ``PROCESSES_MAX`` of them to change.
+
+        Raises:
+            StoreError: They cannot be read.
+        """
+        key = self.key(pool)
+        rows = json.loads(self.run_script(_PROCESSES, [key, *(key + name for name in KEYS)], str(PROCESSES_MAX)))
+        return [Seen.of(*row) for row in rows]
 
     def run_script(self, text: str, keys: Sequence[str], *arguments: str) -> Any:
         """Run a short script of another use on the node that has ``keys``; each call sends its text.

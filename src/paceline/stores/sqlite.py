@@ -27,7 +27,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from paceline.core.quota import NS
@@ -36,7 +36,9 @@ from paceline.pacing.clock import Clock, elapsed_ns
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
 from paceline.shared.peers import Peers
-from paceline.stores.base import TIMEOUT_S, StoreError
+from paceline.stores.base import FILE_TIMEOUT_S, StoreError
+
+_T = TypeVar("_T")
 
 APPLICATION_ID = int.from_bytes(b"pace")
 """Marks the files of this library."""
@@ -98,7 +100,7 @@ class SQLiteStore:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
+        self, path: str | os.PathLike[str], *, timeout_s: float = FILE_TIMEOUT_S, clock: Clock | None = None
     ) -> None:
         name = os.fspath(path)
         if not name:
@@ -128,17 +130,26 @@ class SQLiteStore:
 
     def exchange(self, pool: str, message: Message) -> Reply:
         """See :meth:`Store.exchange`."""
+        try:
+            return self._in_turn(partial(self._exchange, pool, message))
+        except UnicodeEncodeError:
+            raise StoreError(f"{self.url}: the name of pool {pool!r} has half a character: rename it") from None
+
+    def ping(self) -> None:
+        """See :func:`~paceline.shared.messages.ping`: the right to write is taken and given back."""
+        self._in_turn(self._ping)
+
+    def _in_turn(self, step: Callable[[float], _T]) -> _T:
+        """Use the file in ``step``, which gets the time until which it may wait."""
         deadline_s = time.monotonic() + self._timeout_s
         if not self._lock.acquire(timeout=self._timeout_s):
             raise self._busy()
         try:
-            return self._exchange(pool, message, deadline_s)
+            return step(deadline_s)
         except BaseException as error:
             self._disconnect()  # rolls back
             if isinstance(error, sqlite3.Error):
                 raise self._explained(error) from error
-            if isinstance(error, UnicodeEncodeError):
-                raise StoreError(f"{self.url}: the name of pool {pool!r} has half a character: rename it") from None
             raise
         finally:
             self._lock.release()
@@ -155,6 +166,11 @@ class SQLiteStore:
         """See :meth:`Store.close`."""
         with self._lock:
             self._disconnect()
+
+    def _ping(self, deadline_s: float) -> None:
+        connection = self._connected(deadline_s)
+        self._execute(connection, "BEGIN IMMEDIATE", deadline_s)
+        connection.execute("ROLLBACK")
 
     def _exchange(self, pool: str, message: Message, deadline_s: float) -> Reply:
         connection = self._connected(deadline_s)

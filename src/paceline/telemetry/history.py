@@ -7,7 +7,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from paceline.core.quota import REQUESTS, Rule
+from paceline.core.results import StoreError
 
 if TYPE_CHECKING:
     from paceline.core.pool import Pool
@@ -27,8 +31,39 @@ TEXT_MAX: Final = 500
 
 log = logging.getLogger("paceline")
 
-Sample = tuple[float, int, int, int, int, dict[str, float]]
-"""The time, in seconds since the epoch; waiting; in flight; granted and refused so far; the share of each quota that is left."""
+SPEED_S, SPEED_MIN_S = 60.0, 5.0
+"""The time over which the speed of a pool is measured, and the least."""
+
+
+class State(NamedTuple):
+    """The numbers of a pool at one instant.
+
+    Attributes:
+        waiting, in_flight: The requests that wait, and those in flight.
+        granted, refused: So far.
+        left: The share of each quota that is left.
+        spent: Of each quota with a period of ``SPEED_S`` at most, the amount so far, and the limit per second.
+    """
+
+    waiting: int
+    in_flight: int
+    granted: int
+    refused: int
+    left: dict[str, float]
+    spent: dict[str, tuple[float, float]]
+
+
+class Sample(NamedTuple):
+    """A state, and what has changed until then.
+
+    Attributes:
+        t: The time, in seconds since 1970.
+        speed: Of each quota in ``state.spent``, the speed in the last ``SPEED_S``, as a share of its limit.
+    """
+
+    t: float
+    state: State
+    speed: dict[str, float]
 
 
 class Reporting(Protocol):
@@ -60,15 +95,15 @@ class Recorder(logging.Handler):
         with self._guard:
             if self._thread is None:
                 logging.getLogger("paceline").addHandler(self)
-                self.sample()
+                self._try_sample()
                 self._thread = threading.Thread(target=self._run, name="paceline-history", daemon=True)
                 self._thread.start()
 
-    def close(self) -> None:
-        """End; what was recorded stays."""
+    def stop(self) -> None:
+        """End; what was recorded stays. A configuration of ``logging`` closes all handlers, and does not end this."""
         self._ended.set()
         logging.getLogger("paceline").removeHandler(self)
-        super().close()
+        self.close()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record of paceline's loggers; it has no keys and no prompts."""
@@ -77,37 +112,42 @@ class Recorder(logging.Handler):
 
     def _run(self) -> None:
         while not self._ended.wait(STEP_S):
-            try:
-                self.sample()
-            except Exception:  # a step is missing, and the next one is not
-                log.exception("no sample for the page")
+            self._try_sample()
+
+    def _try_sample(self) -> None:
+        try:
+            self.sample()
+        except StoreError:  # of a page over a store: its status says so
+            pass
+        except Exception:  # a step is missing, and the next one is not
+            log.exception("no sample for the page")
 
     def sample(self) -> None:
         """Take a sample of every pool."""
         now_s = round(self._now_s(), 3)
-        for name, sample in self._samples(now_s):
+        for name, state in self._states():
             kept = self._pools.get(name)
             if kept is None:
                 if len(self._pools) >= POOLS_MAX:
                     continue
                 kept = self._pools[name] = deque(maxlen=SAMPLES)
-            kept.append(sample)
+            kept.append(Sample(now_s, state, _speed(kept, now_s, state)))
 
-    def _samples(self, now_s: float) -> Iterator[tuple[str, Sample]]:
+    def _states(self) -> Iterator[tuple[str, State]]:
         pacer = getattr(self._limiter, "pacer", None)
         if pacer is None:
             for name, pool in self._limiter.status()["pools"].items():
-                yield name, _of_status(now_s, pool)
+                yield name, _of_status(pool)
         else:
             for scheduler in (*pacer.pools.in_use, *pacer.allowances.schedulers):
                 pool = scheduler.pool
-                yield pool.name, scheduler.read(lambda now_ns, pool=pool: _of_pool(now_s, pool, now_ns))
+                yield pool.name, scheduler.read(lambda now_ns, pool=pool: _of_pool(pool, now_ns))
 
     def document(self, since_s: float = 0.0) -> dict[str, Any]:
         """What was recorded after ``since_s``, as JSON values; of each pool a column for each number."""
         pools = {}
         for name, samples in list(self._pools.items()):
-            newer = [sample for sample in list(samples) if sample[0] > since_s]
+            newer = [sample for sample in list(samples) if sample.t > since_s]
             if newer:
                 pools[name] = _columns(newer)
         events = [event for event in list(self._events) if event["t"] > since_s]
@@ -115,18 +155,56 @@ class Recorder(logging.Handler):
         return {"time": now_s, "step_s": STEP_S, "keep_s": STEP_S * SAMPLES, "pools": pools, "events": events}
 
 
-def _of_pool(now_s: float, pool: Pool, now_ns: int) -> Sample:
+def _speed(kept: deque[Sample], now_s: float, state: State) -> dict[str, float]:
+    """The speed of each quota at ``now_s``, since the first of the ``kept`` samples that is not too old."""
+    recent = islice(kept, max(len(kept) - round(SPEED_S / STEP_S), 0), None)
+    first = next((one for one in recent if one.t >= now_s - SPEED_S), None)
+    if first is None or now_s - first.t < SPEED_MIN_S:
+        return {}
+    before = first.state.spent
+    return {
+        name: round(max(spent - before[name][0], 0.0) / (now_s - first.t) / limit, 4)
+        for name, (spent, limit) in state.spent.items()
+        if name in before
+    }
+
+
+def _of_pool(pool: Pool, now_ns: int) -> State:
     ledger, counts = pool.ledger, pool.counts
-    refused = sum(count for kind, count in counts.items() if kind.startswith("refused_"))
-    left = {one.name: _share(one.meter.level(now_ns), one.meter.quota.amount) for one in ledger.accounts}
-    return now_s, pool.queue.length, ledger.in_flight, counts["granted"], refused, left
+    known = [account for account in ledger.accounts if account.meter.is_known]
+    left = {one.name: _share(one.meter.level(now_ns), one.meter.quota.amount) for one in known}
+    spent = {
+        one.name: (one.spent, quota.amount / quota.period_s)
+        for one in known
+        for quota in [one.meter.quota]
+        if _has_speed(quota.rule, quota.period_s)
+    }
+    return State(pool.queue.length, ledger.in_flight, counts["granted"], _refused(counts), left, spent)
 
 
-def _of_status(now_s: float, pool: dict[str, Any]) -> Sample:
+def _of_status(pool: Mapping[str, Any]) -> State:
     counts = pool.get("counts", {})
-    refused = sum(count for kind, count in counts.items() if kind.startswith("refused_"))
-    left = {quota["quota"]: _share(quota["remaining"], quota["limit"]) for quota in pool.get("quotas", ())}
-    return now_s, pool.get("waiting", 0), pool.get("in_flight", 0), counts.get("granted", 0), refused, left
+    quotas = [quota for quota in pool.get("quotas", ()) if quota["limit"]]
+    left = {quota["quota"]: _share(quota["remaining"], quota["limit"]) for quota in quotas}
+    spent = {
+        quota["quota"]: (quota["spent"], quota["limit"] / quota["period_s"])
+        for quota in quotas
+        if "spent" in quota and _has_speed(quota.get("rule"), quota.get("period_s", 0.0))
+    }
+    waiting, refused = pool.get("waiting", 0), _refused(counts)
+    if "processes" in pool:  # of a store, which knows both in another form
+        waiting = pool["processes"]["waiting"]
+        refused = round(max((quota["refused"] for quota in quotas if quota["unit"] == REQUESTS), default=0))
+    return State(waiting, pool.get("in_flight", 0), counts.get("granted", 0), refused, left, spent)
+
+
+def _has_speed(rule: str | None, period_s: float) -> bool:
+    """Whether what a quota grants in a minute can be compared with its limit; else the amount that is used can."""
+    return rule != Rule.SLOTS and 0 < period_s <= SPEED_S
+
+
+def _refused(counts: Mapping[str, int]) -> int:
+    return sum(count for kind, count in counts.items() if kind.startswith("refused_"))
 
 
 def _share(level: float, amount: float) -> float:
@@ -134,8 +212,14 @@ def _share(level: float, amount: float) -> float:
 
 
 def _columns(samples: list[Sample]) -> dict[str, Any]:
-    names = ("t", "waiting", "in_flight", "granted", "refused")
-    columns: dict[str, Any] = {name: [sample[i] for sample in samples] for i, name in enumerate(names)}
-    quotas = dict.fromkeys(quota for sample in samples for quota in sample[5])
-    columns["quotas"] = {quota: [sample[5].get(quota) for sample in samples] for quota in quotas}
+    names = ("waiting", "in_flight", "granted", "refused")
+    columns: dict[str, Any] = {name: [getattr(sample.state, name) for sample in samples] for name in names}
+    columns["t"] = [sample.t for sample in samples]
+    columns["quotas"] = _table([sample.state.left for sample in samples])
+    columns["speed"] = _table([sample.speed for sample in samples])
     return columns
+
+
+def _table(rows: list[dict[str, float]]) -> dict[str, list[float | None]]:
+    """A column for each name."""
+    return {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}

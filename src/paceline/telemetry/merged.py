@@ -27,8 +27,14 @@ def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for row in (row for status in statuses for row in status.get("unpaced", ())):
         key = row["provider"], row["host"], row["kind"]
         unpaced[key] = row | {"count": row["count"] + unpaced.get(key, {"count": 0})["count"]}
-    together = {"pools": {name: _pool(found) for name, found in sorted(pools.items())}, "unpaced": [*unpaced.values()]}
-    return dict(statuses[0]) | together
+    keys: dict[str, Any] = {}
+    for name, sums in (item for status in statuses for item in status.get("keys", {}).items()):
+        keys[name] = summed((keys.get(name, {}), sums))
+    together: dict[str, Any] = {
+        "pools": {name: _pool(found) for name, found in sorted(pools.items())},
+        "unpaced": [*unpaced.values()],
+    }
+    return dict(statuses[0]) | together | ({"keys": keys} if keys else {})
 
 
 def _pool(found: list[Any]) -> dict[str, Any]:
@@ -38,12 +44,16 @@ def _pool(found: list[Any]) -> dict[str, Any]:
     for name in _ADDED:
         first[name] = sum(pool[name] for pool in found)
     for name in ("lanes", "counts"):
-        first[name] = _summed(pool[name] for pool in found)
+        first[name] = summed(pool[name] for pool in found)
+    waited = [pool["lanes_waited_s"] for pool in found]
+    first["lanes_waited_s"] = {lane: max(each.get(lane, 0.0) for each in waited) for lane in first["lanes"]}
     queue = [waiter for pool in found for waiter in pool["queue"]]
     first["queue"] = sorted(queue, key=lambda waiter: -waiter["waited_s"])[:QUEUE_SHOWN]
     first["binds"] = next((pool["binds"] for pool in found if pool["binds"]), None)
     first["eta_s"] = None if any(pool["eta_s"] is None for pool in found) else max(pool["eta_s"] for pool in found)
     first["cool_down_s"] = max(pool["cool_down_s"] for pool in found)
+    if stores := [pool["store"] for pool in found if "store" in pool]:
+        first["store"] = max(stores, key=lambda store: ("reason" in store, store["state"] == "joined"))
     first["stopped"] = next((pool["stopped"] for pool in found if pool["stopped"]), None)
     granted = [pool["counts"].get("granted", 0) for pool in found]
     waited_s = sum(pool["wait_s"]["mean"] * count for pool, count in zip(found, granted, strict=True))
@@ -68,7 +78,8 @@ def added(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return total
 
 
-def _summed(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def summed(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Tables of numbers, added up by name."""
     total: dict[str, Any] = {}
     for table in tables:
         for name, number in table.items():
@@ -80,7 +91,7 @@ def _cache(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     if not tables:
         return None
     most = {name: max(table[name] for table in tables) for name in _CACHE_MOST}
-    return _summed(tables) | most
+    return summed(tables) | most
 
 
 def _estimates(tables: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:

@@ -43,6 +43,7 @@ SCHEMAS: Final = {
         learned={"type": "object"},
         spent=NUMBER,
         source={**TEXT, "description": "`given`, `published`, `assumed` or `learned`, with the table."},
+        stated_ago_s={**MAYBE_NUMBER, "description": "Seconds since the headers of an answer last stated it."},
     ),
     "Waiter": _object(
         name=MAYBE_TEXT,
@@ -61,6 +62,7 @@ SCHEMAS: Final = {
         quotas=_list(_ref("Quota")),
         waiting=COUNT,
         lanes={**_table(COUNT), "description": "The number of waiting requests by lane."},
+        lanes_waited_s={**_table(NUMBER), "description": "The wait so far of the first request of each lane."},
         queue={**_list(_ref("Waiter")), "maxItems": 50},
         eta_s={**MAYBE_NUMBER, "description": "Seconds until the last request that waits now is granted."},
         in_flight=COUNT,
@@ -79,7 +81,12 @@ SCHEMAS: Final = {
         store={"type": "object"},
     ),
     "Unpaced": _object(provider=TEXT, host=TEXT, kind=TEXT, count=COUNT, remedy=TEXT),
-    "Status": _object(("unpaced",), pools=_table(_ref("Pool")), unpaced=_list(_ref("Unpaced"))),
+    "Status": _object(
+        ("unpaced", "keys"),
+        pools=_table(_ref("Pool")),
+        unpaced=_list(_ref("Unpaced")),
+        keys={**_table(_table(NUMBER)), "description": "Of a gateway: what each client key has used since its start."},
+    ),
     "Columns": _object(
         t=_list(NUMBER),
         waiting=_list(COUNT),
@@ -87,6 +94,10 @@ SCHEMAS: Final = {
         granted=_list(COUNT),
         refused=_list(COUNT),
         quotas={**_table(_list(MAYBE_NUMBER)), "description": "The share of each quota that is left, 0 to 1."},
+        speed={
+            **_table(_list(MAYBE_NUMBER)),
+            "description": "Of each quota per minute or less, what was granted in the last minute, as a share of the limit.",
+        },
     ),
     "History": _object(
         time=NUMBER,

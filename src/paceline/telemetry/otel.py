@@ -13,12 +13,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
-from opentelemetry import metrics, trace
+from opentelemetry import metrics, propagate, trace
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from paceline.core.quota import INPUT_TOKENS, NS, OUTPUT_TOKENS
 from paceline.telemetry.history import Reporting
+from paceline.telemetry.merged import merged
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import Attributes
 
     from paceline.pacing.events import Event
+    from paceline.telemetry import status_app as asgi
 
 SCOPE: Final = "paceline"
 
@@ -93,20 +96,63 @@ class Listener:
             span.end(now_ns)
 
 
+class Traced:
+    """An ASGI application, with a span ``paceline.request`` of each POST below the span that its ``traceparent`` names.
+
+    Args:
+        app: The application.
+        tracer_provider: By default the global one.
+    """
+
+    def __init__(self, app: asgi.App, tracer_provider: TracerProvider | None = None) -> None:
+        self._app = app
+        self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
+
+    async def __call__(self, scope: asgi.Event, receive: asgi.Receive, send: asgi.Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        with self._tracer.start_as_current_span(
+            "paceline.request",
+            propagate.extract(headers),
+            trace.SpanKind.SERVER,
+            {"http.request.method": "POST", "url.path": scope["path"]},
+        ) as span:
+
+            async def tell(event: asgi.Event) -> None:
+                if event["type"] == "http.response.start":
+                    span.set_attribute("http.response.status_code", event["status"])
+                    if event["status"] >= 500:
+                        span.set_status(trace.StatusCode.ERROR)
+                await send(event)
+
+            await self._app(scope, receive, tell)
+
+
+_WATCHED: Final[WeakKeyDictionary[Any, list[Reporting]]] = WeakKeyDictionary()
+"""What is observed, by provider: of the instruments of one name, an SDK takes the callbacks of the first alone."""
+
+
 def watch(limiter: Reporting, meter_provider: MeterProvider | None = None) -> None:
-    """Observe the status of ``limiter`` at each collection of metrics.
+    """Observe the status of ``limiter`` at each collection of metrics, beside the limiters that are watched already.
 
     Args:
         limiter: A limiter, or any object with such a ``status()``.
         meter_provider: By default the global one.
     """
+    watched = _WATCHED.setdefault(meter_provider or metrics.get_meter_provider(), [])
+    watched.append(limiter)
+    if len(watched) > 1:
+        return
     meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
 
     def gauge(name: str, unit: str, about: str, read: Callable[[str, Any], Iterable[Observation]]) -> None:
-        meter.create_observable_gauge(name, [_observing(limiter, read)], unit=unit, description=about)
+        meter.create_observable_gauge(name, [_observing(watched, read)], unit=unit, description=about)
 
     def counter(name: str, unit: str, about: str, read: Callable[[str, Any], Iterable[Observation]]) -> None:
-        meter.create_observable_counter(name, [_observing(limiter, read)], unit=unit, description=about)
+        meter.create_observable_counter(name, [_observing(watched, read)], unit=unit, description=about)
 
     gauge("paceline.waiting", "{request}", "Requests that wait for a permit.", _field("waiting"))
     gauge("paceline.in_flight", "{request}", "Permits that are open.", _field("in_flight"))
@@ -119,10 +165,10 @@ def watch(limiter: Reporting, meter_provider: MeterProvider | None = None) -> No
 
 
 def _observing(
-    limiter: Reporting, read: Callable[[str, Any], Iterable[Observation]]
+    watched: list[Reporting], read: Callable[[str, Any], Iterable[Observation]]
 ) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observe(_: CallbackOptions) -> Iterable[Observation]:
-        for name, pool in limiter.status()["pools"].items():
+        for name, pool in merged([limiter.status() for limiter in watched])["pools"].items():
             yield from read(name, pool)
 
     return observe

@@ -1,7 +1,7 @@
 """A status in the text format of Prometheus.
 
-The names of ``metrics`` in the status (``rpm_remaining``, ``rate_limit_429_count``, ...) are exported as they stand, with the
-prefix ``paceline_``; beside them are families with a label for each quota, lane and kind of refusal.
+The names of ``metrics`` in the status (``rpm_remaining``, ``rate_limit_429_count``, ...) are exported with the prefix
+``paceline_`` and the units of Prometheus; beside them are families with a label for each quota, lane and kind of refusal.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.utils import floatToGoString
 
 from paceline.core.waits import BOUNDS_S, OTHER
-from paceline.telemetry.merged import added
+from paceline.telemetry.merged import added, summed
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 LANES_MAX: Final = 100
 """The lanes of a pool that have a label; the others are added up as ``other``."""
+
+KEYS_MAX: Final = 1_000
+"""The client keys that have a label, in the order of their first requests; the others are added up as ``other``."""
 
 POOLS_MAX: Final = 1_000
 """The pools that are exported, in the order of their names."""
@@ -80,17 +83,19 @@ class _Collector:
                     gauge.add_metric([name], value)
             yield gauge
         yield from _quotas(pools)
-        yield from _counts(pools)
-        yield from _waits(pools)
-        yield from _cache(pools)
         yield from _stores(pools)
-        yield from _flat(pools)
+        local = {name: pool for name, pool in pools.items() if "counts" in pool}  # a store does not know these
+        yield from _counts(local)
+        yield from _waits(local)
+        yield from _cache(local)
+        yield from _flat(local)
         unpaced = CounterMetricFamily(
             "paceline_unpaced", "Requests to providers that no limiter has paced.", labels=["provider", "host", "kind"]
         )
         for row in self._status.get("unpaced", ()):
             unpaced.add_metric([row["provider"], row["host"], row["kind"]], row["count"])
         yield unpaced
+        yield from _keys(self._status.get("keys", {}))
         build = GaugeMetricFamily("paceline_build_info", "1, with the versions.", labels=["version", "python"])
         build.add_metric([version("paceline"), platform.python_version()], 1)
         yield build
@@ -167,12 +172,33 @@ def _cache(pools: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def _stores(pools: Mapping[str, Any]) -> Iterator[Metric]:
-    about = "Whether the store of the pool answers."
+    """A pool that its store has never answered asks only while requests wait: it has no value, or a 0 would stay."""
+    about = "Whether the store of the pool answers, from its first answer on."
     up = GaugeMetricFamily("paceline_store_up", about, labels=["pool"])
     for name, pool in pools.items():
-        if (store := pool.get("store")) is not None:
-            up.add_metric([name], store["state"] == "joined")
+        state = pool.get("store", {"state": "new"})["state"]
+        if state != "new":
+            up.add_metric([name], state in ("joined", "read"))
     yield up
+
+
+def _keys(keys: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:
+    """What each client key has used. The first keys keep their label, so that no sum goes back."""
+    requests = CounterMetricFamily(
+        "paceline_key_requests", "Requests that were charged, by client key.", labels=["key"]
+    )
+    tokens = CounterMetricFamily(
+        "paceline_key_tokens", "Their tokens; input has the cached ones.", labels=["key", "kind"]
+    )
+    usd = CounterMetricFamily("paceline_key_usd", "Their price in US dollars, where it is known.", labels=["key"])
+    listed = list(keys.items())
+    rest = summed(sums for _, sums in listed[KEYS_MAX:])
+    for name, sums in [*listed[:KEYS_MAX], *([(OTHER, rest)] if rest else [])]:
+        requests.add_metric([name], sums["requests"])
+        for kind in ("input", "cached", "output"):
+            tokens.add_metric([name, kind], sums[f"{kind}_tokens"])
+        usd.add_metric([name], sums["usd"])
+    yield from (requests, tokens, usd)
 
 
 def _largest(lanes: Mapping[str, int]) -> Iterable[tuple[str, int]]:
@@ -191,6 +217,7 @@ def _flat(pools: Mapping[str, Any]) -> Iterator[Metric]:
                 continue
             family = CounterMetricFamily if name in _COUNTED else GaugeMetricFamily
             about = "See `metrics` in the status."
-            families.setdefault(name, family(f"paceline_{name}", about, labels=["pool"]))
+            exported = name.replace("_reset_s", "_reset_seconds")
+            families.setdefault(name, family(f"paceline_{exported}", about, labels=["pool"]))
             families[name].add_metric([pool_name], value)  # type: ignore[attr-defined]
     yield from families.values()

@@ -20,6 +20,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from paceline.core.hints import why_missing
+from paceline.core.results import StoreError
 from paceline.telemetry.history import Recorder, Reporting
 
 Event = MutableMapping[str, Any]
@@ -66,7 +67,7 @@ def status_app(
             while kind != "lifespan.shutdown":
                 kind = (await receive())["type"]
                 await send({"type": f"{kind}.complete"})
-            recorder.close()
+            recorder.stop()
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close"})
 
@@ -94,6 +95,14 @@ def _answer(limiter: Reporting, recorder: Recorder, key: str | None, scope: Even
     if path == "/history":
         recorder.start()
         return _json(200, recorder.document(_since(scope.get("query_string", b""))))
+    try:
+        return _present(limiter, path, scope)
+    except StoreError as error:
+        return _json(503, {"error": str(error)})
+
+
+def _present(limiter: Reporting, path: str, scope: Event) -> Answer:
+    """The answers about the present state."""
     if path == "/metrics":
         return _metrics(limiter)
     if path == "/api/v1/openapi.json":

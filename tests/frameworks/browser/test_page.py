@@ -65,8 +65,10 @@ def limited():
     limiter = paceline.Limiter(
         {"openai/gpt-5": "5 requests/min, 10k tokens/min", "openai/gpt-5-mini": "500 requests/min"}
     )
-    for _ in range(4):
-        limiter.acquire("openai/gpt-5", input_tokens=100).wait().settle(input_tokens=90)
+    for left in (4, 3, 2):
+        headers = {"x-ratelimit-limit-requests": "5", "x-ratelimit-remaining-requests": f"{left}"}
+        limiter.acquire("openai/gpt-5", input_tokens=100).wait().settle(input_tokens=90, headers=headers)
+    limiter.acquire("openai/gpt-5", input_tokens=100).wait().refused(paceline.Refusal(paceline.RefusalKind.CAPACITY))
     limiter.acquire("openai/gpt-5-mini").wait().settle()
     for lane in range(9):
         wait(limiter, "openai/gpt-5", lane + 1, f"lane {lane}")
@@ -77,14 +79,47 @@ def test_one_glance(show):
     page, _ = show(limited())
     page.wait_for_selector("article.limited")
     headline = page.inner_text("#headline")
-    assert headline.startswith("openai/gpt-5 is limited by 5 requests/min: 45 wait, the last one about ")
-    assert page.title() == "limited: openai/gpt-5 - paceline"
+    assert headline.startswith("openai/gpt-5 is at its limit of 5 requests/min: 45 wait, the last one goes in about ")
+    assert page.title() == "at its limit: openai/gpt-5 - paceline"
     first = page.locator("article").first
     assert first.locator("h3").inner_text() == "openai/gpt-5"
     assert first.locator(".quota.binds .name").inner_text() == "5 requests/min"
     assert first.locator(".lanes tr").count() == 1 + 6 + 1
     assert "3 others" in first.locator(".lanes").inner_text()
+    assert "from your configuration, seen in OpenAI's headers" in first.locator(".about").first.inner_text()
+    until(page, "document.querySelector('.quota.binds .used').textContent.endsWith(' of 5 a minute')")
+    assert first.locator("figcaption").first.inner_text().startswith("Speed")
+    answers = page.locator("#answers > div").all_inner_texts()
+    assert [one.splitlines()[0] for one in answers] == [
+        "Speed, of what is allowed", "Refused by providers", "Waiting", "Tokens saved by the order of caches",
+    ]  # fmt: skip
+    assert answers[1].splitlines()[1] == "1"
+    assert answers[2].splitlines()[1] == "45"
+    assert answers[2].endswith(", openai/gpt-5")
+    assert "Refused by OpenAI: 1 \N{MULTIPLICATION SIGN} servers full (503, 529)" in first.inner_text()
     assert page.problems == []
+
+
+def test_what_caches_and_their_order_save(show):
+    limiter = limited()
+    status = limiter.status
+    cache = {"input_tokens": 1000, "read_tokens": 620, "saved_tokens": 120_000, "overtook": 3}
+
+    def with_cache(queue=50):
+        found = status(queue)
+        found["pools"]["openai/gpt-5"]["cache"] = cache
+        return found
+
+    limiter.status = with_cache
+    page, _ = show(limiter)
+    page.wait_for_selector("article .cache:not([hidden])")
+    last = page.locator("#answers > div").last.inner_text().splitlines()
+    assert last[1:] == ["120k", "62 % of the input came from prompt caches"]
+    text = page.inner_text("article .cache:not([hidden])")
+    assert (
+        text
+        == "Prompt cache: 62 % of the input came from it. The order by it saved 120k tokens: 3 requests went first."
+    )
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")])
@@ -102,7 +137,7 @@ def test_it_follows_what_happens(show):
     page, _ = show(limiter)
     page.wait_for_selector("article.limited")
     limiter.scheduler("openai/gpt-5-mini").pause(limiter.pacer.clock.now_ns() + 60 * 10**9)
-    until(page, "document.getElementById('headline').textContent.includes('paused by the provider')")
+    until(page, "document.getElementById('headline').textContent.includes('paused for')")
     until(page, "document.querySelector('article .badge').textContent == 'paused'")
 
 
@@ -147,7 +182,7 @@ def test_many_pools_and_waiters_stay_smooth(show):
     )
     page.wait_for_timeout(3000)
     assert page.evaluate("window.changed") == 0  # no card is built again or moved
-    assert page.inner_text("#summary").startswith("200 pools, 200 of them limited; 5,000 requests wait")
+    assert page.inner_text("#summary").startswith("200 pools, 200 at a limit or halted")
 
 
 def test_a_server_that_goes_away_and_comes_back(show):
@@ -156,7 +191,11 @@ def test_a_server_that_goes_away_and_comes_back(show):
     page.wait_for_selector("article")
     port = int(server.url.rstrip("/").rpartition(":")[2])
     server.close()
-    until(page, "document.getElementById('connection').textContent.includes('No answer')")
+    until(
+        page,
+        "document.getElementById('connection').textContent.startsWith('No answer from the server: what is shown is from ')",
+    )
+    assert page.title() == "no answer - paceline"
     again = limiter.serve_status(port=port)
     try:
         until(page, "document.getElementById('connection').textContent === ''")

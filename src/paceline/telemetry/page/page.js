@@ -3,6 +3,7 @@
 
 const SHOWN = 60; // cards at first; the others on request
 const EVENTS = 50;
+const RUNS = 20;
 const LANES = 6;
 const WINDOW_S = [60, 300]; // seconds in the pictures, at least and at most
 
@@ -19,8 +20,12 @@ let kind = "";
 // Words.
 
 const formats = [0, 1].map((digits) => new Intl.NumberFormat("en", { maximumFractionDigits: digits }));
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const number = (value, digits = 0) => formats[digits].format(value);
 const amount = (value) => number(value, value < 10 && value % 1 ? 1 : 0);
+const brief = (value) => (value < 100_000 ? amount(value) : short.format(value).toLowerCase());
+const percent = (share) => `${Math.round(share * 100)} %`;
+const plural = (count, one, many) => `${number(count)} ${count === 1 ? one : many}`;
 
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return "unknown";
@@ -31,16 +36,67 @@ function duration(seconds) {
   return `${number(seconds / 86400, 1)} days`;
 }
 
-function state(pool) {
-  const waiting = pool.waiting ? `${number(pool.waiting)} wait` : "nothing waits";
-  const last = pool.waiting && pool.eta_s !== null && pool.eta_s !== undefined ? `, the last one about ${duration(pool.eta_s)}` : "";
-  const paused = duration(pool.cool_down_s), binds = pool.binds ?? "its queue";
-  if (pool.stopped) return { rank: 4, kind: "halted", badge: "stopped", text: `is stopped: ${pool.stopped}`, why: pool.stopped };
-  if (pool.cool_down_s) return { rank: 3, kind: "halted", badge: "paused", text: `is paused by the provider for ${paused}: ${waiting}`, why: `For ${paused}, by the provider: ${waiting}` };
-  if (pool.store?.state === "lost") return { rank: 3, kind: "halted", badge: "store lost", text: `has lost its store: ${waiting}`, why: `Without its store: ${waiting}` };
-  if (pool.waiting) return { rank: 2, kind: "limited", badge: "limited", text: `is limited by ${binds}: ${waiting}${last}`, why: `By ${binds}: ${waiting}${last}` };
-  return { rank: pool.in_flight ? 1 : 0, kind: "free", badge: pool.in_flight ? "busy" : "idle", text: "nothing waits", why: "Nothing waits" };
+const PROVIDERS = {
+  openai: "OpenAI", anthropic: "Anthropic", gemini: "Google", vertex: "Google", azure: "Azure", groq: "Groq", mistral: "Mistral",
+  cohere: "Cohere", xai: "xAI", deepseek: "DeepSeek", together: "Together", fireworks: "Fireworks", openrouter: "OpenRouter",
+  cerebras: "Cerebras", perplexity: "Perplexity", bedrock: "AWS", github: "GitHub",
+};
+function provider(name) {
+  const [known] = name.split(/[/@]/);
+  return Object.hasOwn(PROVIDERS, known) ? PROVIDERS[known] : "the provider";
 }
+
+const ago = (seconds) => (seconds < 1.5 ? "just now" : `${duration(Math.round(seconds))} ago`);
+
+// Where a limit comes from: `source` is a kind, and where a table states it, the table with its date and the tier.
+function source(quota, name) {
+  if (!quota.source) return "";
+  const whose = provider(name), [kind, detail = ""] = quota.source.split(/: (.*)/s);
+  const read = quota.stated_ago_s === null || quota.stated_ago_s === undefined ? "" : ago(quota.stated_ago_s);
+  const [, date, tier] = detail.match(/\((\d{4}[\d-]*)\)(?:, (.*))?$/) ?? [];
+  const table = [date && `as of ${date}`, tier].filter(Boolean).join(", ");
+  if (kind === "given") return `from your configuration${read && `, seen in ${whose}'s headers ${read}`}`;
+  if (kind === "published") return `published by ${whose}${table && `, ${table}`}${read && `, seen in its headers ${read}`}`;
+  if (kind === "assumed") return detail === "no table" ? `assumed: no table has ${whose}'s limits` : `assumed until an answer states it${table && ` (${table})`}`;
+  if (detail === "measured") return `measured: ${whose} states no limit`;
+  return `from ${whose}'s ${read ? `headers, ${read}` : "answers"}`;
+}
+
+const REFUSALS = {
+  rate: "too fast (429)", growth: "traffic grew too fast (429)", capacity: "servers full (503, 529)", money: "no money left",
+  never_fits: "larger than the limit",
+};
+
+// The refusals so far; null where they are not known.
+function refused(pool) {
+  if (!pool.counts) return pool.quotas?.find((quota) => quota.unit === "requests")?.refused ?? null;
+  return Object.entries(pool.counts).reduce((sum, [what, count]) => sum + (what.startsWith("refused_") ? count : 0), 0);
+}
+
+const waits = (pool) => pool.waiting ?? pool.processes?.waiting ?? 0;
+
+// The state of a pool: `text` follows its name and "is" in the headline, and stands below it in its card.
+function state(name, pool) {
+  const waiting = pool.waiting ? `${number(pool.waiting)} wait` : pool.processes?.waiting ? plural(pool.processes.waiting, "process waits", "processes wait") : "nothing waits";
+  const last = pool.waiting && pool.eta_s !== null && pool.eta_s !== undefined ? `, the last one goes in about ${duration(pool.eta_s)}` : "";
+  const as = (rank, kind, badge, text) => ({ rank, kind, badge, text });
+  if (pool.stopped) return as(5, "halted", "stopped", `stopped: ${pool.stopped}`);
+  if (pool.cool_down_s) return as(4, "halted", "paused", `paused for ${duration(pool.cool_down_s)} by an answer of ${provider(name)}: ${waiting}`);
+  if (pool.store?.state === "lost") return as(4, "halted", "store lost", `without its store: ${waiting}`);
+  if (pool.binds === "no answer") return as(4, "halted", "no answers", `without answers, one request goes at a time: ${waiting}`);
+  if (waits(pool)) {
+    const quota = (pool.quotas ?? []).find((one) => one.quota === pool.binds) ?? (pool.processes && scarcest(pool)); // a store does not know what binds
+    const limit = quota && (isSlots(quota) ? `${amount(quota.limit)} in flight` : quota.quota);
+    return as(3, "limited", "at its limit", `${limit ? `at its limit of ${limit}` : pool.binds === "store" ? "asking its store" : "sending"}: ${waiting}${last}`);
+  }
+  if ((pool.quotas ?? []).some((quota) => isSlots(quota) && quota.remaining < 1)) return as(1, "free", "all in use", "using all its slots: nothing waits");
+  if (pool.in_flight) return as(1, "free", "below its limit", "below its limit: every request goes at once");
+  if ((pool.quotas ?? []).some((quota) => speedOf(name, quota.quota) > 0)) return as(1, "free", "below its limit", "below its limit: nothing waits");
+  return as(0, "idle", "not in use", "not in use: nothing waits");
+}
+
+const scarcest = (pool) => [...(pool.quotas ?? [])].sort((a, b) => used(b) - used(a))[0];
+const isSlots = (quota) => quota.rule === "slots" || quota.unit === "concurrency";
 
 // Small changes of the document.
 
@@ -78,27 +134,44 @@ function path(svg, times, values, most) {
     line += `${line ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
     first ??= x; last = x;
   }
-  const [area, stroke] = svg.children;
+  const [area, stroke, limit] = svg.children;
   stroke.setAttribute("d", line);
   area.setAttribute("d", line && `${line}L${last.toFixed(1)} 48L${first.toFixed(1)} 48Z`);
+  limit?.setAttribute("d", `M0 ${(46 - 44 / most).toFixed(1)}H300`);
 }
+
+// The present speed of a quota, as a share of its limit; undefined where it is not known.
+const speedOf = (name, quota) => history.get(name)?.speed[quota]?.at(-1) ?? undefined;
+
+// Of a pool, the quota that is used most, or that binds: its name, how much of it is used, and whether that is a speed.
+function fullest(name, pool) {
+  let most = null;
+  for (const quota of pool.quotas ?? []) {
+    const speed = speedOf(name, quota.quota), slow = !(quota.period_s > 0 && quota.period_s <= 60);
+    if (speed === undefined && !slow) continue;
+    const share = speed ?? used(quota), binds = pool.binds === quota.quota;
+    if (!most || binds || (share > most.share && !most.binds)) most = { quota, share, binds, speed: speed !== undefined };
+  }
+  return most;
+}
+
+const used = (quota) => (quota.limit > 0 ? Math.min(Math.max(1 - quota.remaining / quota.limit, 0), 1) : 0);
 
 function draw(card) {
   const columns = history.get(card.name), pool = status.pools[card.name];
   if (!columns || !pool) return;
-  const names = Object.keys(columns.quotas);
-  const lowest = names.map((name) => [columns.quotas[name].at(-1) ?? 1, name]).sort((a, b) => a[0] - b[0])[0]?.[1];
-  const quota = names.includes(pool.binds) ? pool.binds : lowest;
-  const left = columns.quotas[quota] ?? [];
   const level = card.querySelector("svg.level"), queue = card.querySelector("svg.queue");
-  path(level, columns.t, left, 1);
-  label(level, `${quota ?? "no quota"}: now ${Math.round((left.at(-1) ?? 0) * 100)} % left`);
-  const most = Math.max(1, ...columns.waiting);
-  path(queue, columns.t, columns.waiting, most);
-  label(queue, `now ${number(columns.waiting.at(-1) ?? 0)} waiting, at most ${number(most)} in the last minutes`);
-  const [one, other] = card.querySelectorAll("figcaption");
-  set(one, quota ? `Left of ${quota}` : "Left");
-  set(other, `Waiting, last ${duration(seconds(columns.t))}`);
+  const [one, other] = card.querySelectorAll("figcaption"), span = duration(seconds(columns.t));
+  const most = fullest(card.name, pool), name = most?.quota.quota;
+  const values = !most ? [] : most.speed ? columns.speed[name] : (columns.quotas[name] ?? []).map((left) => (left === null ? null : 1 - left));
+  path(level, columns.t, values, Math.max(1.1, ...values));
+  const what = !most ? "Speed" : most.speed ? `Speed, of ${name}` : `Used of ${name}`;
+  label(level, most ? `${what}: now ${percent(most.share)}` : "no speed yet");
+  set(one, `${most && !most.speed ? "Used" : "Speed"}, last ${span}`);
+  const highest = Math.max(1, ...columns.waiting);
+  path(queue, columns.t, columns.waiting, highest);
+  label(queue, `now ${number(columns.waiting.at(-1) ?? 0)} waiting, at most ${number(highest)} in the last minutes`);
+  set(other, `Waiting, up to ${number(Math.max(0, ...columns.waiting))}`);
 }
 
 // A card.
@@ -109,106 +182,139 @@ function card(name) {
     found = at("pool-template").content.firstElementChild.cloneNode(true);
     found.name = name;
     set(found.querySelector("h3"), name);
+    found.parts = [".badge", ".why", ".quotas", "dl", ".lanes", ".processes", ".cache", ".refusals"].map((part) => found.querySelector(part));
     cards.set(name, found);
     watcher.observe(found);
   }
   return found;
 }
 
-function perMinute(name) {
-  const columns = history.get(name);
-  if (!columns || columns.t.length < 2) return null;
-  const i = Math.max(0, columns.t.findIndex((t) => t >= columns.t.at(-1) - 60));
-  const seconds = columns.t.at(-1) - columns.t[i];
-  return seconds > 0 ? ((columns.granted.at(-1) - columns.granted[i]) / seconds) * 60 : null;
-}
-
 function learned(quota) {
   const parts = [];
   const more = quota.learned ?? {};
   if (more.stated_limit) parts.push(`the provider states ${amount(more.stated_limit)}`);
-  if (more.holds) parts.push(`holds ${amount(more.holds)} at once`);
-  if (more.ceiling) parts.push(`used up to ${Math.round(more.ceiling * 100)} %`);
-  if (more.headroom_s) parts.push(`${more.headroom_s} s unused`);
+  if (more.holds) parts.push(`the provider holds ${amount(more.holds)} at once`);
+  if (more.ceiling) parts.push(`used up to ${percent(more.ceiling)} after refusals`);
+  if (more.headroom_s) parts.push(`${number(more.headroom_s, 1)} s of it kept unused`);
   if (more.rule) parts.push(more.rule);
   return parts;
 }
 
-function fillQuotas(node, pool) {
+const PERIODS = { 1: "a second", 60: "a minute" };
+
+// What is used of a quota, what is left, and when it is back.
+function numbers(name, quota) {
+  const slots = isSlots(quota);
+  const speed = speedOf(name, quota.quota);
+  const share = speed ?? used(quota);
+  const each = PERIODS[quota.period_s] ?? `in ${duration(quota.period_s)}`;
+  const text = slots ? `${amount(quota.limit - quota.remaining)} of ${amount(quota.limit)} in flight`
+    : speed !== undefined ? `${brief(speed * quota.limit)} of ${brief(quota.limit)} ${each}`
+    : `${brief(Math.max(quota.limit - quota.remaining, 0))} of ${brief(quota.limit)} used`;
+  const left = `${brief(Math.max(quota.remaining, 0))} left`;
+  const back = slots ? `${amount(Math.max(quota.remaining, 0))} free`
+    : quota.resets_at ? `${left} until ${when(quota.resets_at)}`
+    : quota.reset_s >= 0.5 ? `${left} now, full again after ${duration(quota.reset_s)} without requests`
+    : quota.remaining / quota.limit >= 0.995 ? "all left" : left;
+  const fast = speed > 1.03 ? "above the limit for a moment: some was saved up" : "";
+  return { share, text, about: [fast, back, source(quota, name), ...learned(quota)].filter(Boolean).join(" · ") };
+}
+
+function when(at) {
+  const date = new Date(at);
+  const day = date.toDateString() === new Date().toDateString() ? "" : `${date.toLocaleDateString("en-GB", { day: "numeric", month: "short" })}, `;
+  return `${day}${date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" })}`;
+}
+
+function fillQuotas(node, name, pool) {
   const quotas = pool.quotas ?? [];
   while (node.children.length > quotas.length) node.lastElementChild.remove();
   quotas.forEach((quota, i) => {
-    if (!node.children[i]) node.append(at("quota-template").content.firstElementChild.cloneNode(true));
-    const row = node.children[i];
-    const share = Math.min(Math.max(quota.remaining / quota.limit, 0), 1);
-    row.classList.toggle("binds", pool.waiting > 0 && pool.binds === quota.quota);
-    set(row.querySelector(".name"), quota.quota);
-    set(row.querySelector(".left"), `${amount(quota.remaining)} of ${amount(quota.limit)} left`);
-    const meter = row.querySelector(".meter");
-    const percent = Math.round(share * 1000) / 10;
-    if (meter.percent !== percent) {
-      meter.percent = percent;
-      meter.setAttribute("aria-valuenow", percent);
-      meter.firstElementChild.style.width = `${percent}%`;
+    if (!node.children[i]) {
+      const made = at("quota-template").content.firstElementChild.cloneNode(true);
+      made.parts = [".name", ".used", ".meter", ".about"].map((part) => made.querySelector(part));
+      node.append(made);
     }
-    label(meter, `${quota.quota}: left`);
-    const full = quota.resets_at ? `restarts at ${quota.resets_at}` : quota.reset_s >= 0.5 ? `full in ${duration(quota.reset_s)}` : share >= 0.995 ? "full" : "";
-    set(row.querySelector(".about"), [full, quota.source, ...learned(quota)].filter(Boolean).join(" · "));
+    const row = node.children[i], [title, right, meter, below] = row.parts;
+    const { share, text, about } = numbers(name, quota);
+    const binds = pool.waiting > 0 && pool.binds === quota.quota;
+    if (row.binds !== binds) row.classList.toggle("binds", (row.binds = binds));
+    set(title, quota.quota);
+    set(right, text);
+    const shown = Math.round(Math.min(share, 1) * 1000) / 10;
+    if (meter.shown !== shown) {
+      meter.shown = shown;
+      meter.setAttribute("aria-valuenow", shown);
+      meter.firstElementChild.style.width = `${shown}%`;
+    }
+    label(meter, `used of ${quota.quota}`);
+    set(below, about);
   });
 }
 
 function fillNumbers(list, pairs) {
   while (list.children.length > pairs.length) list.lastElementChild.remove();
-  pairs.forEach(([name, value], i) => {
+  pairs.forEach((pair, i) => {
     if (!list.children[i]) {
-      const pair = document.createElement("div");
-      pair.append(document.createElement("dt"), document.createElement("dd"));
-      list.append(pair);
+      const made = document.createElement("div");
+      made.append(document.createElement("dt"), ...pair.slice(1).map(() => document.createElement("dd")));
+      list.append(made);
     }
-    set(list.children[i].firstElementChild, name);
-    set(list.children[i].lastElementChild, value);
+    pair.forEach((text, j) => set(list.children[i].children[j], text));
   });
+}
+
+// A table of the first rows, with the number of the others.
+function table(node, list, cells, rest) {
+  const shown = list.slice(0, LANES).map(cells);
+  if (rest) shown.push(rest);
+  show(node, list.length > 0);
+  rows(node.querySelector("tbody"), shown, (row) => row);
 }
 
 function fill(name, pool, now) {
   const node = card(name);
   if (node.className !== now.kind) node.className = now.kind;
-  set(node.querySelector(".badge"), now.badge);
-  set(node.querySelector(".why"), now.why);
-  fillQuotas(node.querySelector(".quotas"), pool);
-  const rate = perMinute(name);
-  const pairs = [
-    ["Waiting", number(pool.waiting)],
-    ["In flight", number(pool.in_flight)],
-    ["Granted", number(pool.counts?.granted ?? 0)],
-    ["In a minute", rate === null ? "–" : number(rate)],
-    ["Wait, mean", duration(pool.wait_s?.mean ?? 0)],
-    ["Wait, longest", duration(pool.wait_s?.longest ?? 0)],
-  ];
-  if (pool.waiting) pairs.push(["Queue done in", duration(pool.eta_s)]);
+  const [badge, why, quotas, list, lanes, processes, cache, refusals] = node.parts;
+  set(badge, now.badge);
+  set(why, now.text.charAt(0).toUpperCase() + now.text.slice(1));
+  fillQuotas(quotas, name, pool);
+  const pairs = [];
+  if (pool.waiting !== undefined) pairs.push(["Waiting", number(pool.waiting)], ["In flight", number(pool.in_flight ?? 0)]);
+  if (pool.counts) pairs.push(["Sent so far", brief(pool.counts.granted ?? 0)]);
+  if (refused(pool) !== null) pairs.push(["Refused", number(refused(pool))]);
+  if (pool.wait_s) pairs.push(["Mean wait", duration(pool.wait_s.mean)], ["Longest wait", duration(pool.wait_s.longest)]);
   if (pool.store) pairs.push(["Processes", number(pool.store.peers ?? 1)]);
-  fillNumbers(node.querySelector("dl"), pairs);
-  const lanes = Object.entries(pool.lanes ?? {}).sort((a, b) => b[1] - a[1]);
-  const rest = lanes.slice(LANES);
-  const shown = lanes.slice(0, LANES).map(([lane, waiting]) => [lane, number(waiting)]);
-  if (rest.length) shown.push([`${number(rest.length)} others`, number(rest.reduce((sum, [, waiting]) => sum + waiting, 0))]);
-  show(node.querySelector(".lanes"), lanes.length > 0);
-  rows(node.querySelector(".lanes tbody"), shown, (row) => row);
-  const refusals = Object.entries(pool.counts ?? {}).filter(([what]) => what.startsWith("refused_"));
-  const text = refusals.map(([what, count]) => `${number(count)} × ${what.slice(8).replace("_", " ")}`).join(", ");
-  show(node.querySelector(".refusals"), refusals.length > 0);
-  set(node.querySelector(".refusals"), `Refused by the provider: ${text}`);
+  fillNumbers(list, pairs);
+  const waited = pool.lanes_waited_s ?? {};
+  const waiting = Object.entries(pool.lanes ?? {}).sort((a, b) => b[1] - a[1]);
+  const others = waiting.slice(LANES);
+  table(lanes, waiting, ([lane, count]) => [lane, number(count), waited[lane] === undefined ? "" : duration(waited[lane])],
+    others.length && [plural(others.length, "other", "others"), number(others.reduce((sum, [, count]) => sum + count, 0)), duration(Math.max(...others.map(([lane]) => waited[lane] ?? 0)))]);
+  const peers = pool.processes?.each ?? [], more = (pool.processes?.count ?? 0) - Math.min(peers.length, LANES);
+  table(processes, peers, (one) => [one.name, `${one.state === "alive" && one.waits ? "waits" : one.state === "idle" ? "idle or ended" : one.state}, ${ago(one.seen_ago_s)}`, percent(one.part)], more > 0 && [plural(more, "other", "others"), "", ""]);
+  show(cache, Boolean(pool.cache));
+  if (pool.cache) set(cache, cacheText(pool.cache));
+  const found = Object.entries(pool.counts ?? {}).filter(([what]) => what.startsWith("refused_"));
+  show(refusals, found.length > 0);
+  if (found.length) set(refusals, `Refused by ${provider(name)}: ${found.map(([what, count]) => `${number(count)} × ${REFUSALS[what.slice(8)] ?? what.slice(8)}`).join(", ")}`);
   return node;
+}
+
+function cacheText(cache) {
+  const read = cache.input_tokens ? percent(cache.read_tokens / cache.input_tokens) : "0 %";
+  const order = cache.overtook ? `The order by it saved ${brief(cache.saved_tokens)} tokens: ${plural(cache.overtook, "request", "requests")} went first` : "The order by it has changed nothing yet";
+  return `Prompt cache: ${read} of the input came from it. ${order}.`;
 }
 
 // The page.
 
 function render() {
   const wanted = at("filter").value.trim().toLowerCase();
-  const list = Object.entries(status.pools)
-    .filter(([name]) => name.toLowerCase().includes(wanted))
-    .map(([name, pool]) => [name, pool, state(pool)])
-    .sort((a, b) => b[2].rank - a[2].rank || b[1].waiting - a[1].waiting || a[0].localeCompare(b[0]));
+  const every = Object.entries(status.pools)
+    .map(([name, pool]) => [name, pool, state(name, pool)])
+    .sort((a, b) => b[2].rank - a[2].rank || waits(b[1]) - waits(a[1]) || a[0].localeCompare(b[0]));
+  const list = every.filter(([name]) => name.toLowerCase().includes(wanted));
   const shown = all ? list : list.slice(0, SHOWN);
   const focused = document.activeElement;
   const nodes = shown.map(([name, pool, now]) => fill(name, pool, now));
@@ -216,29 +322,75 @@ function render() {
   nodes.forEach((node, i) => { if (pools.children[i] !== node) pools.insertBefore(node, pools.children[i] ?? null); });
   while (pools.children.length > nodes.length) pools.lastElementChild.remove();
   for (const node of visible) draw(node);
-  for (const name of cards.keys()) if (!(name in status.pools)) { watcher.unobserve(cards.get(name)); visible.delete(cards.get(name)); cards.delete(name); }
+  forget();
   if (focused !== document.activeElement) focused?.focus?.();
   show(at("more"), list.length > shown.length);
   set(at("more"), `Show all ${number(list.length)} pools`);
-  show(at("nothing"), Object.keys(status.pools).length === 0);
-  headline();
+  show(at("nothing"), every.length === 0);
+  headline(every);
+  fillNumbers(at("answers"), answers(every));
   show(at("unpaced-section"), (status.unpaced ?? []).length > 0);
   rows(at("unpaced"), status.unpaced ?? [], (row) => [row.host, row.kind, number(row.count), row.remedy]);
+  show(at("runs-section"), (status.runs ?? []).length > 0);
+  rows(at("runs"), (status.runs ?? []).slice(0, RUNS), (run) => [
+    run.input, `${number(run.done)} of ${run.about ? "about " : ""}${number(run.requests)}`, number(run.failed), number(run.refused), number(run.per_min),
+    run.left_s === null ? "" : duration(run.left_s), Object.entries(run.states).filter(([, count]) => count).map(([what, count]) => `${number(count)} ${what}`).join(", "),
+  ]);
 }
 
-function headline() {
-  const list = Object.entries(status.pools).map(([name, pool]) => [name, pool, state(pool)]);
-  list.sort((a, b) => b[2].rank - a[2].rank || b[1].waiting - a[1].waiting);
+// Drop what is kept of pools that are gone.
+function forget() {
+  for (const [name, node] of cards) if (!(name in status.pools)) { watcher.unobserve(node); visible.delete(node); cards.delete(name); }
+  for (const name of history.keys()) if (!(name in status.pools)) history.delete(name);
+}
+
+function headline(list) {
   const [name, , now] = list[0] ?? ["", null, { kind: "free", rank: 0 }];
-  const text = now.rank >= 2 ? `${name} ${now.text}` : "Not limited: nothing waits";
+  const text = now.rank >= 3 ? `${name} is ${now.text}` : "Nothing waits: every request goes at once";
   const node = at("headline"), same = `${name} ${now.kind}` === kind;
   node.setAttribute("aria-live", same ? "off" : "polite"); // numbers that change each second are not read out
   kind = `${name} ${now.kind}`;
   set(node, text);
-  document.title = now.rank >= 2 ? `${now.badge}: ${name} - paceline` : "paceline";
-  const limited = list.filter(([, , one]) => one.rank >= 2).length;
-  const waiting = list.reduce((sum, [, pool]) => sum + pool.waiting, 0), flying = list.reduce((sum, [, pool]) => sum + pool.in_flight, 0);
-  set(at("summary"), `${number(list.length)} pools, ${number(limited)} of them limited; ${number(waiting)} requests wait, ${number(flying)} are in flight`);
+  document.title = now.rank >= 3 ? `${now.badge}: ${name} - paceline` : "paceline";
+  const held = list.filter(([, , one]) => one.rank >= 3).length;
+  set(at("summary"), [`${plural(list.length, "pool", "pools")}, ${number(held)} at a limit or halted`, ...(status.problems ?? [])].join(". "));
+}
+
+// The four questions of a glance, each with its answer and a note.
+function answers(list) {
+  const found = [];
+  const speeds = list.map(([name, pool]) => [name, fullest(name, pool)]).filter(([, most]) => most).sort((a, b) => b[1].share - a[1].share);
+  const [name, most] = speeds[0] ?? [];
+  const full = speeds.filter(([, one]) => one.share >= 0.95).length;
+  found.push(["Speed, of what is allowed", most ? percent(Math.min(most.share, 1)) : "–",
+    most ? `${numbers(name, most.quota).text} (${most.quota.unit.replace("_", " ")}), ${name}${full > 1 ? `, and ${number(full - 1)} more at the limit` : ""}` : "known in a few seconds"]);
+  const refusals = list.map(([, pool]) => refused(pool)).filter((count) => count !== null);
+  if (refusals.length) found.push(["Refused by providers", number(refusals.reduce((sum, count) => sum + count, 0)), recent()]);
+  const waiting = list.reduce((sum, [, pool]) => sum + waits(pool), 0);
+  let longest = null;
+  for (const [pool, { lanes_waited_s }] of list) for (const [lane, s] of Object.entries(lanes_waited_s ?? {})) if (!longest || s > longest.s) longest = { s, lane, pool };
+  const stored = list.some(([, pool]) => pool.processes);
+  found.push([stored ? "Processes that wait" : "Waiting", number(waiting), longest ? `${duration(longest.s)} at most: ${longest.lane}, ${longest.pool}` : waiting ? "" : "nothing waits"]);
+  if (stored) {
+    const alive = Math.max(0, ...list.map(([, pool]) => pool.processes?.alive ?? 0)), silent = Math.max(0, ...list.map(([, pool]) => pool.processes?.silent ?? 0));
+    found.push(["Processes alive", number(alive), silent ? `${number(silent)} silent: their parts are kept for a while` : "all report"]);
+  } else {
+    const caches = list.map(([, pool]) => pool.cache).filter(Boolean);
+    const sum = (what) => caches.reduce((total, cache) => total + (cache[what] ?? 0), 0);
+    found.push(["Tokens saved by the order of caches", caches.length ? brief(sum("saved_tokens")) : "–",
+      caches.length ? `${percent(sum("read_tokens") / Math.max(sum("input_tokens"), 1))} of the input came from prompt caches` : "no answer has reported cached tokens"]);
+  }
+  return found;
+}
+
+// The refusals that the history shows.
+function recent() {
+  let count = 0, from = newest;
+  for (const { t, refused } of history.values()) {
+    for (let i = 1; i < t.length; i++) count += Math.max(refused[i] - refused[i - 1], 0);
+    from = Math.min(from, t[0] ?? from);
+  }
+  return `${number(count)} in the last ${duration(Math.max(Math.round(newest - from), 1))}`;
 }
 
 function renderEvents() {
@@ -266,10 +418,12 @@ function remember(page) {
     if (!kept) { history.set(name, columns); continue; }
     const before = kept.t.length;
     for (const key of ["t", "waiting", "in_flight", "granted", "refused"]) kept[key].push(...columns[key]);
-    for (const [quota, values] of Object.entries(columns.quotas)) (kept.quotas[quota] ??= new Array(before).fill(null)).push(...values);
-    for (const values of Object.values(kept.quotas)) while (values.length < kept.t.length) values.push(null);
+    for (const table of ["quotas", "speed"]) {
+      for (const [quota, values] of Object.entries(columns[table])) (kept[table][quota] ??= new Array(before).fill(null)).push(...values);
+      for (const values of Object.values(kept[table])) while (values.length < kept.t.length) values.push(null);
+    }
     const over = kept.t.length - page.keep_s / page.step_s;
-    if (over > 0) for (const values of [kept.t, kept.waiting, kept.in_flight, kept.granted, kept.refused, ...Object.values(kept.quotas)]) values.splice(0, over);
+    if (over > 0) for (const values of [kept.t, kept.waiting, kept.in_flight, kept.granted, kept.refused, ...Object.values(kept.quotas), ...Object.values(kept.speed)]) values.splice(0, over);
   }
   newest = page.time;
   if (page.events.length) { events = [...events, ...page.events].slice(-200); renderEvents(); }
@@ -280,14 +434,22 @@ function remember(page) {
 const headers = () => { const key = sessionStorage.getItem("paceline-key"); return key ? { authorization: `Bearer ${key}` } : {}; };
 
 async function read(url) {
-  const answer = await fetch(url, { headers: headers(), signal: AbortSignal.timeout(10000), cache: "no-store" });
+  const answer = await fetch(url, { headers: headers(), signal: AbortSignal.timeout(10000), cache: "no-store" })
+    .catch(() => { throw new Error("No answer from the server"); });
   if (answer.status === 401 || answer.status === 403) throw new Error("key");
-  if (!answer.ok) throw new Error(`status ${answer.status}`);
-  return answer.json();
+  if (answer.ok) return answer.json();
+  const { error } = await answer.json().catch(() => ({}));
+  throw new Error(answer.status === 503 && typeof error === "string" ? error : `The server answers ${answer.status}`);
 }
 
 let since = 0;
+let timer = 0;
+let reading = false;
+let readAt = null; // when the status was read last
 async function update() {
+  if (reading) return;
+  reading = true;
+  clearTimeout(timer);
   try {
     const [page, now] = await Promise.all([read(`history?since=${since}`), read("status?queue=0")]);
     since = page.time;
@@ -296,8 +458,9 @@ async function update() {
     const started = performance.now();
     render();
     window.lastRender = performance.now() - started;
+    readAt = new Date();
     failures = 0;
-    set(at("connection"), "");
+    say("");
     show(at("login"), false);
   } catch (error) {
     if (error.message === "key") {
@@ -306,12 +469,22 @@ async function update() {
       show(at("login"), true);
     } else {
       failures += 1;
-      set(at("connection"), "No answer from the server: what is shown is old. Trying again …");
+      say(error.message);
     }
   }
-  setTimeout(update, document.hidden ? 10000 : Math.min(1000 * 2 ** Math.min(failures, 4), 15000));
+  reading = false;
+  timer = setTimeout(update, document.hidden ? 10000 : Math.min(1000 * 2 ** Math.min(failures, 4), 15000));
 }
 
+// Say that what is shown is old, and why; an empty reason: it is not.
+function say(why) {
+  document.body.classList.toggle("old", why !== "");
+  const old = readAt ? `what is shown is from ${readAt.toLocaleTimeString("en-GB")}` : "nothing could be read yet";
+  set(at("connection"), why && `${why}: ${old}. Trying again …`);
+  if (why) document.title = "no answer - paceline";
+}
+
+document.addEventListener("visibilitychange", () => { if (!document.hidden && readAt) update(); });
 at("login").addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem("paceline-key", at("key").value.trim());
@@ -329,5 +502,6 @@ at("theme").addEventListener("click", () => {
   localStorage.setItem("paceline-theme", next);
   nameTheme();
 });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", nameTheme);
 nameTheme();
 update();

@@ -1,0 +1,97 @@
+"""Who a client is, by its key or as a program of this machine, and what it may ask for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import lru_cache
+from urllib.parse import unquote, urlsplit
+
+from paceline.gateway.client import Headers
+from paceline.gateway.errors import RequestError
+from paceline.gateway.keys import ClientKey, Keys
+from paceline.gateway.upstreams import KEY_HEADERS, key_in_query
+from paceline.providers.registry import is_loopback
+
+
+class Admission:
+    """Admits the clients of a gateway.
+
+    Args:
+        keys: The keys of clients.
+        open_to_all: Whether clients need no key as long as there are none: only on loopback.
+        hosts: The names of this server in the header ``host``, while clients need no key; a browser that was led here
+            by another name sends that name.
+
+    Attributes:
+        needs_key: Whether clients need keys.
+    """
+
+    def __init__(self, keys: Keys, *, open_to_all: bool, hosts: Iterable[str]) -> None:
+        self._keys, self._hosts = keys, frozenset(hosts)
+        self.needs_key = not open_to_all or len(keys) > 0
+
+    def admit(self, headers: Headers, query: str) -> tuple[ClientKey | None, str]:
+        """What the client may do, and its key; ``None``: everything, because no keys are needed.
+
+        Raises:
+            RequestError: It is not admitted.
+        """
+        self._keys.look(time.monotonic())
+        self.needs_key = self.needs_key or len(self._keys) > 0
+        if not self.needs_key:
+            self._refuse_browsers(headers)
+            return None, ""
+        sent = [_bearer(value.decode("latin-1")) for name, value in headers if name in KEY_HEADERS]
+        given = [one for one in (*sent, key_in_query(query)) if one]
+        for one in given:  # some clients send a key of another server, too
+            if (key := self._keys.find(one)) is not None:
+                return key, one
+        why = "this key is unknown or revoked" if given else "a key is missing"
+        raise RequestError(401, "key", f"{why}: send one of `paceline keys add` as the API key")
+
+    def _refuse_browsers(self, headers: Headers) -> None:
+        """Refuse what a web page of another server sends through the user's browser."""
+        port = next((_address_in(b"//" + value)[1] for name, value in headers if name == b"host"), None)
+        for name, value in headers:
+            if name == b"host" and _address_in(b"//" + value)[0] not in self._hosts:
+                raise RequestError(
+                    403, "host", "without client keys, this gateway answers only under the names of this machine"
+                )
+            if name == b"sec-fetch-site" and value not in (b"same-origin", b"none"):
+                raise RequestError(403, "origin", "without client keys, web pages of other servers are refused")
+            if name == b"origin" and ((at := _address_in(value))[0] not in self._hosts or at[1] != port):
+                raise RequestError(403, "origin", "without client keys, web pages of other servers are refused")
+
+
+def refuse_unmetered(key: ClientKey | None, method: str, path: str) -> None:
+    """Refuse what a key may not use: at unmetered endpoints it would have all rights of the provider's key.
+
+    Raises:
+        RequestError: The key may not use it.
+    """
+    if key is not None and not key.may_use(method, unquote(path)):
+        more = "" if key.models or key.limits else "; more: `paceline keys add --endpoint 'GET /v1/models'`"
+        raise RequestError(403, "endpoint", f"this key may use metered endpoints only, not {method} {path[:100]}{more}")
+
+
+def names_of(host: str) -> set[str]:
+    """The names of this server in a request's header ``host``, where it listens at ``host`` on loopback."""
+    return {host, "localhost", "127.0.0.1", "::1"} if is_loopback(host) else {host}
+
+
+@lru_cache(maxsize=64)
+def _address_in(url: bytes) -> tuple[str | None, int | None]:
+    """The host and the port in an URL; ``None`` for none, or in an invalid one."""
+    try:
+        parts = urlsplit(url.decode("latin-1"))
+        port = parts.port
+    except ValueError:
+        return None, None
+    return parts.hostname, port
+
+
+def _bearer(value: str) -> str:
+    """The key in the value of a header, which may begin with the name of a scheme."""
+    scheme, _, rest = value.partition(" ")
+    return (rest if scheme.lower() == "bearer" else value).strip()

@@ -1,0 +1,75 @@
+"""The certificate of the gateway, which is read again while it serves."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from pathlib import Path
+from typing import Final
+
+from paceline.core.results import QuotaError
+from paceline.gateway.stamps import LOOK_S, Stamp, stamp
+
+log = logging.getLogger("paceline.gateway")
+
+WHAT: Final = "it must have the certificate and its chain in PEM, and the key of --tls-key, which must not be encrypted"
+
+
+class Certificate:
+    """A certificate in a file, and its key in the same or another one.
+
+    Args:
+        chain: The file of the certificate and its chain.
+        key: The file of the key; ``None``: the same one.
+    """
+
+    def __init__(self, chain: Path, key: Path | None) -> None:
+        self._chain, self._key = chain, key
+        self._seen: tuple[Stamp | None, ...] = ()
+        self._looked_s, self._failed = 0.0, False
+
+    def check(self) -> None:
+        """Refuse files that no connection could use.
+
+        Raises:
+            QuotaError: A file cannot be read, or the two do not belong together.
+        """
+        self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+
+    def look(self, context: ssl.SSLContext) -> None:
+        """Let ``context`` use what the files have now, if they have changed; new connections are opened with that.
+
+        A key that does not belong to its certificate yet leaves both as they were, and is logged once.
+        """
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        first, seen = not self._seen, tuple(stamp(file) for file in (self._chain, self._key) if file is not None)
+        if seen == self._seen and not self._failed:
+            return
+        try:
+            self.check()
+            self._load(context)
+        except QuotaError as error:
+            if not self._failed:
+                log.warning("%s; the certificate that was read before stays in use", error)
+            self._failed = True
+            return
+        self._seen, self._failed = seen, False
+        if not first:
+            log.warning("%s has changed, and is used for new connections", self._chain)
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        try:
+            context.load_cert_chain(self._chain, self._key, password=_refuse)
+        except ssl.SSLError as error:
+            raise QuotaError(f"--tls-cert {self._chain}: {error.reason or error}: {WHAT}") from None
+        except OSError as error:
+            raise QuotaError(f"--tls-cert {self._chain}, --tls-key {self._key}: {error.strerror}") from None
+
+
+def _refuse() -> str:
+    """The password of an encrypted key: a server has no terminal."""
+    raise QuotaError(f"--tls-key: {WHAT}")

@@ -1,0 +1,505 @@
+"""A request to a server, from its head to the end of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
+from urllib.parse import unquote
+
+from paceline.core.results import QuotaError
+from paceline.gateway.admission import refuse_unmetered
+from paceline.gateway.answers import Answers
+from paceline.gateway.client import Client, Headers, Upload
+from paceline.gateway.errors import RequestError, as_event, come_back, no_answer, own, stopping
+from paceline.gateway.incoming import BODY_MAX, BODY_S, OPTION, Bodies, Connection, Incoming, Send, number
+from paceline.gateway.keys import ClientKey
+from paceline.gateway.life import Life
+from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
+from paceline.gateway.relay import HOP_BY_HOP, Relayed, Reply, forwarded, plain, readable
+from paceline.gateway.upstreams import KEY_HEADERS, Place, Upstream, without_key
+from paceline.gateway.waiting import (
+    IDEMPOTENCY,
+    NOTES_EVERY_S,
+    NOTES_FROM_S,
+    SOON,
+    Held,
+    Identity,
+    KeptExchange,
+    KeptRoutedExchange,
+    Places,
+    hears,
+    identity,
+    note_for,
+    patience_s,
+)
+from paceline.http.describe import Metered, at_account, describe
+from paceline.http.exchange import Exchange
+from paceline.http.routed import Way
+from paceline.http.unpaced import announce
+from paceline.limiter.limiter import Limiter
+from paceline.pacing.pacer import NAME_MAX, current_lane
+from paceline.pacing.settings import TIMEOUT_MAX_S
+
+log = logging.getLogger("paceline.gateway")
+
+NOTES_S: Final = (1.0, 600.0)
+"""The bounds of ``x-paceline-keepalive``, beside 0."""
+
+_TIMEOUT, _LANE, _PRIORITY = OPTION + b"timeout", OPTION + b"lane", OPTION + b"priority"
+_NAME, _KEEPALIVE, _ID = OPTION + b"name", OPTION + b"keepalive", OPTION + b"id"
+_STICKY = OPTION + b"sticky"
+_DROPPED: Final = HOP_BY_HOP | {_TIMEOUT, _LANE, _PRIORITY, _NAME, _KEEPALIVE, _ID, _STICKY, b"accept-encoding"}
+
+
+class Dispatch:
+    """Passes the requests of clients on, each when its permit is there, and their answers back.
+
+    Args:
+        limiter: The limiter.
+        life: What the gateway does with requests.
+        tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
+
+    Attributes:
+        client: The HTTP client; to be set when the event loop runs.
+    """
+
+    client: Client
+
+    def __init__(self, limiter: Limiter, life: Life, *, tells_quotas: bool) -> None:
+        self._limiter, self._life, self._tells_quotas = limiter, life, tells_quotas
+        self._models = NamedModels(limiter.pacer.pools)
+        self._limited: dict[str, ClientKey] = {}  # the keys whose limits the limiter has
+        self._bodies = Bodies()
+        self._waiting: dict[str, Exchange] = {}  # by the id of the request
+        self._tasks: dict[asyncio.Task[Any], Exchange] = {}  # those that wait for a permit or an answer
+        self._places = Places(self._end)
+        self._answers = Answers()
+
+    def leave(self) -> None:
+        """The listener is closed: keep no place, and nothing that waits unless it may."""
+        self._places.clear()
+        self.hand_back()
+
+    def hand_back(self) -> None:
+        """Turn away the requests that wait, if the gateway lets none wait any more."""
+        if self._life.draining:
+            for task, exchange in list(self._tasks.items()):
+                if exchange.waits:
+                    task.cancel()
+
+    def expire(self, now_s: float) -> None:
+        """End what has taken, or was kept, too long."""
+        self._places.expire(now_s)
+        self._answers.expire(now_s)
+        self._models.expire(now_s)
+        self._bodies.expire(now_s)
+
+    def place(self, called: str) -> dict[str, Any] | None:
+        """The place in the queue of the request with this id; ``None`` for an unknown one."""
+        exchange = self._waiting.get(called)
+        if exchange is None:
+            return None
+        why = exchange.acquisition.why() if exchange.acquisition is not None else None
+        state: dict[str, Any] = {"id": called, "pool": exchange.record.pool, "state": "in flight"}
+        if why is not None:
+            state |= {
+                "state": "waiting", "ahead": why.ahead, "binds": why.quota, "expected_wait_s": why.expected_wait_s
+            }  # fmt: skip
+        return state
+
+    async def relay(self, request: Incoming) -> None:
+        """Pass a request on, and its answer back.
+
+        Raises:
+            RequestError: It is not sent, and nothing of an answer either.
+        """
+        place = request.place
+        for upstream in place.members:
+            if request.key is not None and not upstream.key:
+                message = f"the gateway has no key for {upstream.name}: set {upstream.provider.key_env} for it"
+                raise RequestError(503, "no_key", message)
+        reply: Reply | None = None
+        try:
+            body = await self._bodies.read(request, partial(_is_unread, request))
+            if body is None:
+                reply = await self._upload(request)
+            else:
+                options = request.options()
+                read = plain(request.headers, body, BODY_MAX)
+                asked = _fields(read) if place.choice is not None else {}
+                requests = list[Relayed]()
+                for upstream in place.members if request.method == "POST" else place.members[:1]:
+                    own_body = _renamed(asked, upstream.models) or body
+                    requests.append(self._relayed(request, upstream, own_body, renamed=own_body is not body))
+                exchange = self._exchange(request, requests, read, asked, options)
+                if self._life.draining:  # the body ended after the signal
+                    raise stopping()
+                if exchange is None:
+                    refuse_unmetered(request.key, request.method, request.path)
+                    reply = await _send_unpaced(requests[0])
+                else:
+                    asked_s = number(
+                        options, _KEEPALIVE, *NOTES_S, also=0.0
+                    )  # nothing may fail once a place is claimed
+                    found = self._held_place(request, exchange, requests)
+                    if isinstance(found, Held):
+                        await self._relay_held(request, found, options, asked_s)
+                        return
+                    reply = found
+            await reply.hide_key()
+            await self._pass_on(reply, request.send, request.connection)
+        finally:
+            self._bodies.release(request.parts)
+            if reply is not None:
+                reply.close()
+                _note(request, reply)
+
+    async def _relay_held(
+        self, request: Incoming, held: Held, options: dict[bytes, str], asked_s: float | None
+    ) -> None:
+        """Relay a metered request, whose place or answer is kept if its client leaves."""
+        reply: Reply | None = None
+        try:
+            reply = await self._send(request, held, options, asked_s)
+            if held.named is not None and reply.is_good:
+                reply.start(self._answers.room)
+            await reply.hide_key()
+            await self._pass_on(reply, request.send, request.connection)
+            self._keep_answer(held, reply)
+        except asyncio.CancelledError:
+            if reply is not None and reply.seen is not None and request.connection.gone:
+                self._keep_place(held, request.parts)
+            raise
+        finally:
+            if reply is not None:
+                _note(request, reply)
+            if held not in self._places:
+                if reply is not None:
+                    reply.close()
+                if held.named is not None:
+                    self._answers.end(held.named)
+
+    async def _upload(self, request: Incoming) -> Reply:
+        """The answer to a request whose body is passed on as it comes."""
+        first = request.place.members[0]
+        if request.method == "POST":
+            announce(first.provider.name, first.host, request.path)
+        body = Upload(request.length, self._bodies.coming(request))
+        return await _send_unpaced(self._relayed(request, first, body, renamed=False))
+
+    def _relayed(self, request: Incoming, upstream: Upstream, body: bytes | Upload, *, renamed: bool) -> Relayed:
+        """The request as it is sent; ``renamed``: its body is not encoded as the client's."""
+        sent = forwarded(request.headers, _DROPPED | {b"content-encoding"} if renamed else _DROPPED)
+        sent += [(name, readable(value)) for name, value in request.headers if name == b"accept-encoding"]
+        query = request.query
+        if upstream.key:
+            client = request.given.encode("latin-1")
+            sent = [pair for pair in sent if pair[0] not in KEY_HEADERS and not (client and client in pair[1])]
+            query = without_key(query, request.given)
+        return Relayed(self.client, upstream, request.method, request.path, query, sent, body)
+
+    def _exchange(
+        self,
+        request: Incoming,
+        requests: list[Relayed],
+        body: bytes,
+        asked: dict[str, Any],
+        options: dict[bytes, str],
+    ) -> KeptExchange | KeptRoutedExchange | None:
+        """The exchange of a request that costs something; ``None`` for another one.
+
+        Args:
+            request: The request.
+            requests: What is sent to each member of its place.
+            body: Its body, decoded.
+            asked: The fields of the body, for a group.
+            options: Its options.
+        """
+        if request.method != "POST":
+            return None
+        key, place = request.key, request.place
+        lane, priority = options.get(_LANE), number(options, _PRIORITY, -1_000_000, 1_000_000)
+        name, timeout_s = options.get(_NAME), number(options, _TIMEOUT, 0, TIMEOUT_MAX_S)
+        for text in (lane, name, options.get(_STICKY)):
+            if text is not None and not 0 < len(text) <= NAME_MAX:
+                raise RequestError(400, "option", f"a lane, a name or a key must have 1 to {NAME_MAX} characters")
+        if key is not None:
+            current_lane.set((key.name, key.weight, key.priority))
+        elif lane is not None or priority is not None:
+            current_lane.set((lane or f"priority {priority:g}", None, None if priority is None else int(priority)))
+        pacer = self._limiter.pacer
+        try:
+            if key is not None and self._limited.get(key.name) is not key:  # new, or read again
+                self._limiter.limit_lane(key.name, key.limits)
+                self._limited[key.name] = key
+            found = list(self._described(place, unquote(request.path), body, asked))
+        except QuotaError as error:
+            raise RequestError(429, "quota", str(error)) from None
+        first = place.members[0]
+        if not found:
+            announce(first.provider.name, first.host, request.path)
+            return None
+        for one in found:
+            if not self._models.use(request.key_name, one.scheduler, time.monotonic()):
+                message = f"more than {MODELS_MAX} models were named of late: one that is not used for {IDLE_S:g} s makes room"
+                raise RequestError(429, "models", message)
+        model = str(asked.get("model") or found[0].call.model)
+        if key is not None and not key.allows(first.provider.name if place.choice is None else place.name, model):
+            raise RequestError(403, "model", f"this key may not use the model {model[:100]!r}")
+        ways = [Way(sent, one, sent.target()) for sent, one in zip(requests, found, strict=True)]
+        if place.choice is None:
+            return KeptExchange(pacer, *ways[0], timeout_s=timeout_s, name=name)
+        sticky = options.get(_STICKY) or asked.get("prompt_cache_key")
+        named = {member.name: way for member, way in zip(place.members, ways, strict=True)}
+        sticky = str(sticky)[:NAME_MAX] if sticky else None
+        return KeptRoutedExchange(pacer, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name)
+
+    def _described(self, place: Place, path: str, body: bytes, asked: dict[str, Any]) -> Iterator[Metered]:
+        """The request as each member of ``place`` meters it; nothing for one that costs nothing."""
+        first: Metered | None = None
+        for upstream in place.members:
+            renamed = _renamed(asked, upstream.models)
+            one = None if first is None or renamed else at_account(self._limiter.pacer, first, upstream.provider)
+            one = one or describe(self._limiter.pacer, upstream.provider, path, renamed or body)
+            if one is None:
+                return
+            first = first or (None if renamed else one)
+            yield one
+
+    def _held_place(
+        self, request: Incoming, exchange: KeptExchange | KeptRoutedExchange, requests: list[Relayed]
+    ) -> Held | Reply:
+        """The request in the place that was kept for it, or else in a new one; or the answer that was kept for it."""
+        headers, name, now_s = request.headers, request.key_name, time.monotonic()
+        body = b"".join(request.parts)
+        identify = partial(identity, name, request.method, request.path, request.query, headers, body)
+        named: Identity | None = None
+        if request.key is not None and any(one == IDEMPOTENCY and value for one, value in headers):
+            named = identify()
+            content = self._answers.content(named)
+            if content not in (None, named.content):
+                raise RequestError(422, "reused", "this Idempotency-Key was used for another request: each has its own")
+            if (answer := self._answers.get(named)) is not None:
+                accepted = b",".join([value for one, value in headers if one == b"accept-encoding"])
+                return answer.reply(accepted.decode("latin-1"))
+        kept = self._places.claim(name, identify, request.connection.opened_s, now_s)
+        if kept is None:
+            if named is not None:
+                if content is not None:
+                    raise RequestError(409, "under_way", "a request with this Idempotency-Key is being answered")
+                self._answers.begin(named)
+            return Held(exchange, requests, identify, now_s, named)
+        if kept.reader is not None:
+            kept.reader.cancel()
+        self._bodies.release(request.parts)
+        request.parts[:] = kept.parts
+        return kept
+
+    def _keep_place(self, held: Held, parts: list[bytes]) -> bool:
+        """Keep the place of a request whose connection closes now; returns whether it is kept."""
+        kept = not self._life.state.closed and self._places.keep(held, parts, time.monotonic())
+        if kept and held.named is not None:
+            held.reader = asyncio.create_task(self._read_on(held))
+        return kept
+
+    async def _read_on(self, held: Held) -> None:
+        """Read the answer to a request whose client has left, and may come back for it."""
+        assert held.task is not None
+        try:
+            reply: Reply = await asyncio.shield(held.task)
+        except Exception:  # noqa: BLE001  (for the client that comes back)
+            return
+        if reply.is_good:
+            reply.start(self._answers.room)
+            with suppress(Exception):
+                while await reply.read() and reply.seen is not None:
+                    pass
+                self._keep_answer(held, reply)
+            self._places.end(held)
+
+    def _keep_answer(self, held: Held, reply: Reply) -> None:
+        """Keep the answer to a request with an ``Idempotency-Key``, which is over."""
+        if held.named is not None and not reply.broken:
+            self._answers.keep(held.named, reply, time.monotonic(), stream=held.exchange.metered.call.stream)
+
+    def _end(self, held: Held) -> None:
+        """End a request whose client has not come back."""
+        self._bodies.release(held.parts)
+        if held.named is not None:
+            self._answers.end(held.named)
+        if held.reader is not None and held.reader is not asyncio.current_task():
+            held.reader.cancel()
+        task = held.task
+        if task is not None and not task.cancel() and not task.cancelled() and task.exception() is None:
+            task.result().close()
+
+    async def _send(self, request: Incoming, held: Held, options: dict[bytes, str], asked_s: float | None) -> Reply:
+        """The answer to a request, from the queue and the server. If its head has been sent, an error is an event."""
+        exchange, headers, connection = held.exchange, request.headers, request.connection
+        for sent in held.requests:
+            sent.pass_on = partial(_pass_on_early, request.send, connection, quotas=self._tells_quotas)
+        note, begin_s, every_s = None, NOTES_FROM_S, NOTES_EVERY_S
+        if asked_s is not None:
+            begin_s = every_s = asked_s
+        if exchange.metered.call.stream and asked_s != 0 and (asked_s is not None or hears(headers)):
+            note = note_for(exchange.metered.provider.name, exchange.target[1], request.query, headers)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks[task] = exchange
+        called = options.get(_ID)
+        if called is not None:
+            self._waiting[called[:NAME_MAX]] = exchange
+        try:
+            until_s = None if note is not None else patience_s(headers)
+            rhythm = _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
+            reply = await self._waited(request, held, rhythm)
+        except asyncio.CancelledError:
+            if self._life.state.closed and exchange.waits:
+                task.uncancel()
+                raise stopping() from None
+            raise
+        except RequestError:
+            raise
+        except Exception as error:
+            refusal = no_answer(error)
+            if not connection.answering:
+                raise refusal from error
+            reply = own(refusal.status, refusal.word, str(refusal))
+        finally:
+            del self._tasks[task]
+            if called is not None:
+                self._waiting.pop(called[:NAME_MAX], None)
+        begun = connection.answering and reply.status >= 400
+        return await as_event(reply, exchange.metered.call) if begun else reply
+
+    async def _waited(self, request: Incoming, held: Held, rhythm: _Rhythm) -> Reply:
+        """The answer to a request whose stream is kept alive, or whose place is kept if its client leaves."""
+        task = held.task = held.task or asyncio.create_task(held.exchange.run())
+        due_s = rhythm.begin_s if rhythm.note is not None else rhythm.until_s
+        connection, send = request.connection, request.send
+        reply, kept = None, False
+        try:
+            while not (await asyncio.wait([task], timeout=due_s))[0]:
+                if rhythm.note is None:
+                    due_s = None
+                    if kept := self._keep_place(held, request.parts):
+                        raise come_back()
+                    continue
+                due_s = rhythm.every_s
+                if not connection.answering:
+                    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+                    await send({"type": "http.response.start", "status": 200, "headers": headers})
+                await send({"type": "http.response.body", "body": rhythm.note, "more_body": True})
+            reply = cast("Reply", task.result())
+        except asyncio.CancelledError:
+            kept = connection.gone and self._keep_place(held, request.parts)
+            raise
+        else:
+            return reply
+        finally:
+            if reply is None and not kept:  # the client is gone, or there is no answer
+                task.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    (await task).close()
+
+    async def _pass_on(self, reply: Reply, send: Send, connection: Connection) -> None:
+        """Send an answer; one that has broken off is ``broken`` afterwards."""
+        if connection.answering:
+            reply.decode()
+        else:
+            headers = _headers_of(reply, quotas=self._tells_quotas)
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        left, more = reply.length, True
+        try:
+            while part := await reply.read():
+                left -= len(part)
+                more = left != 0
+                await send({"type": "http.response.body", "body": part, "more_body": more})
+                if not more:
+                    await asyncio.sleep(0)  # the client gets it before its usage is read
+            if reply.broken:
+                connection.close()
+                await asyncio.sleep(BODY_S)  # its end ends this task
+        except Exception as error:  # noqa: BLE001  (its head is sent: only the connection can say it)
+            log.warning("an answer broke off: %s", type(error).__name__)
+            reply.broken = True
+            connection.abort()
+            await asyncio.sleep(0)  # until the server knows
+            return
+        if more:
+            await send({"type": "http.response.body", "body": b""})
+
+
+def _is_unread(request: Incoming) -> bool:
+    """Whether nothing of the body of a request is read, because it costs nothing."""
+    first = request.place.members[0]
+    if request.method == "POST" and first.provider.describe(unquote(request.path), {}) is not None:
+        return False
+    refuse_unmetered(request.key, request.method, request.path)
+    return True
+
+
+async def _send_unpaced(request: Relayed) -> Reply:
+    try:
+        return await request.send()
+    except Exception as error:
+        raise no_answer(error) from error
+
+
+def _note(request: Incoming, reply: Reply) -> None:
+    """Tell the access log what is known of an answer, where there is one."""
+    if request.entry is not None:
+        request.entry.record = reply.record
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    """The fields of a body; none if it is not a JSON object."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _renamed(asked: dict[str, Any], models: Mapping[str, str]) -> bytes | None:
+    """The body with a server's own name of the model; ``None`` where it has no other."""
+    name = models.get(str(asked.get("model"))) if models else None
+    return None if name is None else json.dumps({**asked, "model": name}).encode()
+
+
+_HOP_BY_HOP_ANSWER: Final = HOP_BY_HOP - {b"content-length"}
+
+
+def _headers_of(reply: Reply, *, quotas: bool) -> Headers:
+    """The headers of an answer as the client gets them. A refusal keeps what it says of ``quotas`` in any case."""
+    drop = HOP_BY_HOP if reply.status in (204, 304) else _HOP_BY_HOP_ANSWER  # a 304 states the length of another answer
+    headers, record = forwarded(reply.headers, drop), reply.record
+    if not quotas and reply.status < 400:
+        headers = [pair for pair in headers if b"ratelimit" not in pair[0]]
+    if record is not None:
+        headers.append((b"x-paceline-waited", b"%.3f" % record.waited_s))
+        headers.append((b"x-paceline-attempts", b"%d" % record.attempts))
+    return headers
+
+
+async def _pass_on_early(send: Send, connection: Connection, reply: Reply, part: bytes, *, quotas: bool) -> None:
+    """Send a part of an answer that is not judged yet, after its head."""
+    if not connection.answering:  # what follows may be another attempt's, of another length
+        headers = [pair for pair in _headers_of(reply, quotas=quotas) if pair[0] != b"content-length"]
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": part, "more_body": True})
+
+
+class _Rhythm(NamedTuple):
+    """How a client waits: what is sent meanwhile, first and then every so often, and until when it can be answered."""
+
+    note: bytes | None
+    begin_s: float
+    every_s: float
+    until_s: float | None

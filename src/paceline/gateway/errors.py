@@ -1,0 +1,153 @@
+"""The gateway's own answers, in a form that all SDKs read, and what is logged of failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from traceback import format_tb
+from typing import Any, Final
+
+from paceline.gateway.relay import Reply
+from paceline.gateway.waiting import PLACE_S
+from paceline.pacing.faults import Fault, fault_of
+from paceline.pacing.lack import Lack, lack_of
+from paceline.providers.base import Call
+from paceline.providers.registry import base_of
+
+log = logging.getLogger("paceline.gateway")
+
+TELL_S: Final = 60.0
+"""The least time between two lines of the log that tell of the same lack."""
+
+
+class RequestError(Exception):
+    """A request that the gateway does not send: the status and the word of its answer, and a message."""
+
+    def __init__(self, status: int, word: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.word = status, word
+
+
+async def as_event(reply: Reply, call: Call) -> Reply:
+    """An error as an event in a stream that has begun, which then breaks off: some SDKs read no error there."""
+    try:
+        await reply.hide_key()
+        body = b"".join([part async for part in reply.parts()])
+    finally:
+        reply.close()
+    try:
+        value = json.loads(body)
+        value = value[0] if isinstance(value, list) else value  # Gemini's
+        error = dict(value["error"])
+    except (ValueError, TypeError, LookupError):
+        error = _detail(502, "no_answer", f"the server answered with status {reply.status}")
+        value = {"type": "error", "error": error}
+    if call.endpoint == "responses":
+        value = {
+            "code": None,
+            "message": "",
+            "param": None,
+            **error,
+            "type": "error",
+            "sequence_number": 0,
+            "error": error,
+        }
+    name = b"event: error\n" if base_of(call.provider) == "anthropic" else b""
+    event = Reply(200, [], name + b"data: " + json.dumps(value).encode() + b"\n\n")
+    event.broken = True
+    return event
+
+
+def stopping() -> RequestError:
+    """For a request that comes, or still waits, when the gateway ends."""
+    return RequestError(503, "stopping", "this gateway is stopping: send the request again")
+
+
+def come_back() -> RequestError:
+    """For a client that would give up soon."""
+    return RequestError(
+        429, "waiting", f"this request still waits: send it again within {PLACE_S:g} s, and it keeps its place"
+    )
+
+
+def no_answer(error: Exception) -> RequestError:
+    """A server that did not answer, or a lack of this machine."""
+    if (lack := lack_of(error)) is not None:
+        tell_lack(lack)
+        return RequestError(503, "lack", f"this gateway's machine lacks what another request needs: {lack}")
+    fault = fault_of(error)
+    if isinstance(error, TimeoutError) and fault is not Fault.UNREACHED:
+        return RequestError(504, "timeout", "the server did not answer in time")
+    if fault is Fault.UNREACHED:
+        return RequestError(502, "unreached", f"the server cannot be reached: {type(error).__name__}")
+    if fault is None:
+        tell(error)
+    return RequestError(502, "no_answer", f"the connection to the server broke: {type(error).__name__}")
+
+
+_told_s: dict[Lack, float] = {}
+
+
+def tell_lack(lack: Lack) -> None:
+    """Log what this machine lacks, once in ``TELL_S``."""
+    now_s = time.monotonic()
+    if now_s - _told_s.get(lack, -math.inf) >= TELL_S:
+        _told_s[lack] = now_s
+        log.warning("this machine lacks what further requests need, which get a 503 or wait: %s%s", lack, lack.remedy)
+
+
+def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error of the event loop: thousands of one lack once, which asyncio reports for each place in the backlog."""
+    lack = lack_of(context.get("exception"))
+    if lack is None:
+        loop.default_exception_handler(context)
+    else:
+        tell_lack(lack)
+
+
+def tell(error: Exception) -> None:
+    """Log an unexpected error, without its message: it may hold a key or a part of a request."""
+    log.error("a request failed: %s\n%s", type(error).__name__, "".join(format_tb(error.__traceback__)))
+
+
+def own(status: int, word: str, message: str, headers: dict[str, str] | None = None) -> Reply:
+    """An error of the gateway's own, in a form that all SDKs read."""
+    value = {"type": "error", "error": _detail(status, word, message)}
+    return json_reply(status, value, {"x-paceline": word, **(headers or {})})
+
+
+def _detail(status: int, word: str, message: str) -> dict[str, Any]:
+    kind = "invalid_request_error" if status < 500 else "api_error"
+    return {"type": kind, "code": f"paceline_{word}", "message": f"paceline: {message}", "param": None}
+
+
+def refusal(error: RequestError) -> Reply:
+    """The answer to a request that is not sent."""
+    headers = {"www-authenticate": "Bearer"} if error.status == 401 else {}
+    if error.word == "no_key":
+        headers["x-should-retry"] = "false"
+    elif error.status == 503:
+        headers["retry-after"] = "1"
+    elif error.word == "under_way":
+        headers |= {"retry-after": "5", "x-should-retry": "true"}
+    elif error.word == "waiting":  # only a connection that is opened later has a claim
+        headers |= {"retry-after": "5", "x-should-retry": "true", "connection": "close"}
+    return own(error.status, error.word, str(error), headers)
+
+
+def json_reply(status: int, value: Any, headers: dict[str, str] | None = None) -> Reply:
+    """An answer with ``value`` as JSON."""
+    body = json.dumps(value).encode()
+    pairs = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+    return Reply(status, [(name.encode(), text.encode()) for name, text in pairs.items()], body)
+
+
+async def respond(reply: Reply, send: Callable[[Any], Awaitable[None]]) -> None:
+    """Send an answer of the gateway's own."""
+    await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
+    body = b"".join([part async for part in reply.parts()])
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,217 @@
+"""A request as it comes from its client: its head, and its body within bounds of memory and time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from typing import Any, Final, Protocol
+
+from paceline.gateway.access import Entry
+from paceline.gateway.client import Headers
+from paceline.gateway.errors import RequestError
+from paceline.gateway.keys import ClientKey
+from paceline.gateway.upstreams import Place
+
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+BODY_MAX: Final = 64 * 2**20
+"""Bytes in the body of a request."""
+
+BODIES_MAX: Final = 1024 * 2**20
+"""Bytes of the bodies of all requests that wait or are in flight."""
+
+BODY_S: Final = 60.0
+"""The longest time in which the body of a request may arrive, or ``UPLOAD_LEAST`` of one that is passed on as it comes."""
+
+UPLOAD_LEAST: Final = 2**20
+"""Bytes of an upload that must arrive in ``BODY_S``."""
+
+UPLOAD_FROM: Final = 2**20
+"""Bytes of a body from which on it is passed on as it comes, if nothing of it is read: the body of an unmetered request."""
+
+CONNECTION: Final = "paceline"
+"""The extension of a scope under which the server passes the connection; see :class:`Connection`."""
+
+ENTRY: Final = "paceline.access"
+"""The extension of a scope with the entry of the access log."""
+
+OPTION: Final = b"x-paceline-"
+"""What the headers with options of the gateway begin with."""
+
+
+class Connection(Protocol):
+    """A client's connection."""
+
+    task: asyncio.Task[Any] | None
+    """Cancelled when the client goes away."""
+    gone: bool
+    """Whether the client went away."""
+    opened_s: float
+    """When it was opened, on the monotonic clock."""
+
+    @property
+    def answering(self) -> bool:
+        """Whether the head of an answer has been sent for the present request."""
+
+    def abort(self) -> None:
+        """Close it at once."""
+
+    def close(self) -> None:
+        """Close it when all is sent."""
+
+
+class Incoming:
+    """A request of a client to a server.
+
+    Args:
+        scope: See ASGI.
+        receive: See ASGI.
+        send: See ASGI.
+        connection: Its connection.
+
+    Attributes:
+        key: The client's key; ``None`` where clients need none.
+        given: That key as it was sent; empty for none.
+        place: Where it goes.
+        path: Its path there, not decoded.
+        query: Its query.
+        parts: What has been counted of its body, and is in memory.
+    """
+
+    __slots__ = (
+        "connection", "entry", "given", "headers", "key", "method", "parts", "path", "place", "query", "receive", "send",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        scope: Event,
+        receive: Receive,
+        send: Send,
+        connection: Connection,
+        *,
+        key: ClientKey | None,
+        given: str,
+        place: Place,
+        path: str,
+        query: str,
+    ) -> None:
+        self.receive, self.send, self.connection = receive, send, connection
+        self.method: str = scope["method"]
+        self.headers: Headers = scope["headers"]
+        self.entry: Entry | None = scope["extensions"].get(ENTRY)
+        self.key, self.given = key, given
+        self.place, self.path, self.query = place, path, query
+        self.parts: list[bytes] = []
+
+    @property
+    def key_name(self) -> str:
+        """The name of the client's key; empty for none."""
+        return "" if self.key is None else self.key.name
+
+    def options(self) -> dict[bytes, str]:
+        """Its headers that are options of the gateway."""
+        return {name: value.decode("latin-1") for name, value in self.headers if name.startswith(OPTION)}
+
+    @property
+    def length(self) -> int | None:
+        """The length of its body; ``None`` if it is not stated."""
+        return next((int(value) for name, value in self.headers if name == b"content-length"), None)
+
+
+class Bodies:
+    """The bodies of all requests of a process.
+
+    Attributes:
+        held: Their bytes.
+        slow: The connections over which one comes, and until when it must.
+    """
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.slow: dict[Connection, float] = {}
+
+    def release(self, parts: list[bytes]) -> None:
+        """What was counted is needed no more."""
+        self.held -= sum(map(len, parts))
+
+    def expire(self, now_s: float) -> None:
+        """Close the connections of clients that are too slow."""
+        for connection in [one for one, until_s in self.slow.items() if until_s < now_s]:
+            connection.abort()
+
+    async def read(self, request: Incoming, is_unread: Callable[[], bool]) -> bytes | None:
+        """The body of a request; it is counted as it comes. ``None`` for a large one that is not read: the rest is to come.
+
+        Raises:
+            RequestError: It is too large.
+        """
+        length, looked, parts = request.length or 0, False, request.parts
+        size, more, self.slow[request.connection] = 0, True, time.monotonic() + BODY_S
+        try:
+            while more:
+                if max(length, size) > UPLOAD_FROM and not looked:
+                    looked = True
+                    if is_unread():
+                        return None
+                if max(length, size) > BODY_MAX:
+                    raise RequestError(413, "too_large", f"the body is larger than {BODY_MAX // 2**20} MB")
+                if self.held + max(length - size, 0) > BODIES_MAX:
+                    raise RequestError(503, "memory", "the bodies of all requests are too large: send this one later")
+                event = await request.receive()
+                parts.append(event.get("body", b""))
+                size += len(parts[-1])
+                self.held += len(parts[-1])
+                more = event.get("more_body", False)
+            parts[:] = [parts[0] if len(parts) == 1 else b"".join(parts)]
+            return parts[0]
+        finally:
+            del self.slow[request.connection]
+
+    async def coming(self, request: Incoming) -> AsyncGenerator[bytes]:
+        """The parts of a body as they come, after those that have come; ends the connection of a client that is too slow."""
+        parts = request.parts
+        while parts:
+            self.held -= len(parts[0])
+            if part := parts.pop(0):
+                yield part
+        size, more, until_s = 0, True, time.monotonic() + BODY_S
+        while more:
+            self.slow[request.connection] = until_s
+            try:
+                event = await request.receive()
+            finally:
+                del self.slow[request.connection]
+            if event["type"] != "http.request":
+                raise ConnectionResetError
+            size += len(event["body"])
+            more, came_s = event["more_body"], time.monotonic()
+            if event["body"]:
+                yield event["body"]
+            until_s += time.monotonic() - came_s  # in which the server took it
+            if size >= UPLOAD_LEAST:
+                size, until_s = 0, time.monotonic() + BODY_S
+
+
+def number(
+    options: dict[bytes, str], name: bytes, least: float, most: float, also: float | None = None
+) -> float | None:
+    """The number in an option; ``None`` without it.
+
+    Raises:
+        RequestError: It is none, or out of bounds.
+    """
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if number != also and not least <= number <= most:
+        shown = name.decode()
+        raise RequestError(400, "option", f"{shown} is {text[:60]!r}: it must be a number from {least:g} to {most:g}")
+    return number

@@ -1,0 +1,136 @@
+"""A process that keeps the listening socket and lets another one serve, which it replaces when the settings change."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from paceline.core.results import PacelineError
+from paceline.gateway.handover import NOT_REPLACED, Successor, notify
+from paceline.gateway.settings_file import SettingsFile
+from paceline.gateway.signals import SUCCEED
+from paceline.gateway.stamps import LOOK_S
+
+log = logging.getLogger("paceline.gateway")
+
+ENDS: Final = ("SIGTERM", "SIGINT")
+"""The signals that end it, with all of its processes."""
+
+
+class Supervisor:
+    """Starts processes that serve, one after the other. It may be the first process of a container, which ends with it.
+
+    Args:
+        listener: The socket.
+        settings: The file of the settings; ``None`` without one.
+        start: Starts a process; other ones are for tests.
+    """
+
+    def __init__(
+        self, listener: socket.socket, settings: SettingsFile | None, start: Callable[..., Successor] = Successor
+    ) -> None:
+        self._start = partial(start, listener, supervised=True)
+        self._settings = settings
+        self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()  # its put() may be called in a signal handler
+        self._alive: set[Successor] = set()
+        self._serving: Successor | None = None
+        self._next: Successor | None = None
+        self._ends = False
+        self._code = 0
+
+    def run(self) -> int:
+        """Run until the process that serves has ended; returns its exit code.
+
+        Raises:
+            OSError: The first process cannot be started.
+        """
+        for name in ENDS:
+            self._on(name, partial(self._end, getattr(signal, name)))
+        for name in SUCCEED:
+            self._on(name, self._replace)
+        self._serving = self._follow(self._start(first=True))
+        while self._alive:
+            try:
+                event = self._events.get(timeout=None if self._settings is None else LOOK_S)
+            except Empty:
+                event = self._look
+            event()
+        return self._code
+
+    def _on(self, name: str, event: Callable[[], None]) -> None:
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), lambda *_: self._events.put(event))
+
+    def _follow(self, one: Successor) -> Successor:
+        """Learn when a process serves, and when it ends."""
+
+        def wait() -> None:
+            if one.serves():
+                self._events.put(partial(self._began, one))
+            self._events.put(partial(self._ended, one, one.process.wait()))
+
+        self._alive.add(one)
+        threading.Thread(target=wait, name="supervisor", daemon=True).start()
+        return one
+
+    def _look(self) -> None:
+        """Replace the process that serves if the settings have changed."""
+        if self._settings is None or self._next is not None or self._ends:  # a change meanwhile is seen later
+            return
+        try:
+            changed = self._settings.look()
+        except PacelineError as error:
+            log.error("the settings are not read again, and those before hold: %s", error)  # noqa: TRY400
+        else:
+            if changed is not None:
+                log.warning("the settings have changed, and the next process reads them: %s", changed)
+                self._replace()
+
+    def _replace(self) -> None:
+        if self._ends:
+            return
+        if self._next is not None:
+            log.warning("the next process is starting already")
+            return
+        try:
+            self._next = self._follow(self._start(first=False))
+        except OSError as error:
+            log.error("the next process cannot be started: %s", error.strerror)  # noqa: TRY400
+
+    def _began(self, one: Successor) -> None:
+        """A process serves: the one before ends."""
+        if one is not self._next:
+            notify("READY=1")
+            return
+        before, self._serving, self._next = self._serving, one, None
+        assert before is not None
+        log.warning("process %d serves in the place of process %d, which ends", one.process.pid, before.process.pid)
+        _signal(before, signal.SIGTERM)
+
+    def _ended(self, one: Successor, code: int) -> None:
+        self._alive.discard(one)
+        if one is self._next:
+            self._next = None
+            if not self._ends:
+                log.error(NOT_REPLACED)
+        elif one is self._serving:
+            self._code = code if code >= 0 else 128 - code
+            self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> None:
+        """End all processes."""
+        self._ends = True
+        for one in self._alive:
+            _signal(one, number)
+
+
+def _signal(one: Successor, number: int) -> None:
+    with suppress(OSError):  # it has ended
+        one.process.send_signal(number)

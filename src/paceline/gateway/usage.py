@@ -1,0 +1,67 @@
+"""What each client key has used, as the gateway tells it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from paceline.core.results import StoreError
+from paceline.gateway.errors import RequestError
+from paceline.limiter.limiter import Limiter
+from paceline.limiter.tally import Tally
+
+USAGE: Final = "/api/v1/usage"
+"""The path of the report."""
+
+FLUSH_S: Final = 5.0
+"""The time between two writings: so much is lost when a process is killed."""
+
+NO_KEY: Final = "-"
+"""The name of all clients together, as long as they need no key; no key can have it."""
+
+
+def report(tally: Tally, name: str | None, query: str) -> dict[str, Any]:
+    """The answer to a request for what a key has used, or all (``None``).
+
+    Args:
+        tally: Counts.
+        name: The name of the key.
+        query: The query of the request: ``from`` and ``to`` are the first and the last day.
+
+    Raises:
+        RequestError: A day is invalid, or the sums cannot be read now.
+    """
+    first, last = _day(query, "from"), _day(query, "to")
+    try:
+        return tally.report(name, first, last)
+    except StoreError as error:
+        raise RequestError(503, "store", f"what was used cannot be read now: {error}") from None
+
+
+def _day(query: str, name: str) -> dt.date | None:
+    given = parse_qs(query).get(name)
+    try:
+        return dt.date.fromisoformat(given[0]) if given else None
+    except ValueError:
+        raise RequestError(400, "option", f"{name} must be a day such as 2026-11-01") from None
+
+
+class Counted:
+    """A limiter whose status has the sums of its process.
+
+    Args:
+        limiter: The limiter.
+        tally: Counts.
+    """
+
+    def __init__(self, limiter: Limiter, tally: Tally) -> None:
+        self._limiter, self._tally = limiter, tally
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._limiter, name)
+
+    def status(self, *given: Any, **options: Any) -> Mapping[str, Any]:
+        """See :meth:`paceline.Limiter.status`; ``keys`` are the sums."""
+        return {**self._limiter.status(*given, **options), "keys": self._tally.since_start()}

@@ -1,0 +1,323 @@
+"""What a gateway reads again while it serves, and what a next process reads."""
+
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+from queue import SimpleQueue
+from types import SimpleNamespace
+from urllib.parse import urlsplit
+
+import pytest
+import trustme
+from attack_helpers import ANSWER, Process, answers, post, raw_server, talk
+from click.testing import CliRunner
+from gateway_helpers import chat, running_gateway, until
+
+from paceline.cli.app import app
+from paceline.config import Config
+from paceline.config.servers import server
+from paceline.core.results import QuotaError
+from paceline.gateway import certificate, stamps, upstreams
+from paceline.gateway.certificate import Certificate
+from paceline.gateway.server import Settings
+from paceline.gateway.settings_file import SettingsFile
+from paceline.gateway.supervisor import Supervisor
+from paceline.gateway.upstreams import Secret
+
+CHAT = "/openai/v1/chat/completions"
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """Files are looked at each time."""
+    monkeypatch.setattr(upstreams, "LOOK_S", 0.0)
+
+
+class TestKeysOfProviders:
+    def server(self, environ, **table):
+        config = Config.load(environ={}, given={"upstreams": {"openai": {"base_url": "http://127.0.0.1", **table}}})
+        return server(config, "openai", environ)
+
+    def test_where_a_key_is(self, tmp_path):
+        file = tmp_path / "key"
+        file.write_text("sk-of-file\n")
+        by_setting = self.server({"OPENAI_API_KEY": "sk-other"}, key_file=str(file))
+        by_variable = self.server({"OPENAI_API_KEY_FILE": str(file)})
+        by_own_variable = self.server({"MINE_FILE": str(file)}, key_env="MINE")
+        for one in (by_setting, by_variable, by_own_variable):
+            assert (one.key, one.key_file) == ("sk-of-file", file)
+            assert "sk-of" not in repr(one)
+        assert self.server({"OPENAI_API_KEY": "sk-1"}).key_file is None
+
+    @pytest.mark.parametrize("content", [b"", b" \n", b"two\nlines", b"\xff"])
+    def test_a_file_without_a_key_is_refused(self, tmp_path, content):
+        (tmp_path / "key").write_bytes(content)
+        with pytest.raises(QuotaError, match=r"key: |invalid key in .*key: ") as caught:
+            self.server({}, key_file=str(tmp_path / "key"))
+        assert "lines" not in str(caught.value)
+
+    def test_what_contradicts_is_refused(self, tmp_path):
+        with pytest.raises(QuotaError, match="key_env and key_file are both set"):
+            self.server({"A": "b"}, key_env="A", key_file="b")
+        with pytest.raises(QuotaError, match="OPENAI_API_KEY and OPENAI_API_KEY_FILE are both set"):
+            self.server({"OPENAI_API_KEY": "a", "OPENAI_API_KEY_FILE": "b"})
+        with pytest.raises(QuotaError, match="none: cannot be read: "):
+            self.server({}, key_file=str(tmp_path / "none"))
+        with pytest.raises(QuotaError, match="variable A is not set, nor A_FILE"):
+            self.server({}, key_env="A")
+
+    def test_a_key_that_cannot_be_read_leaves_the_one_before(self, tmp_path, often, caplog):
+        file = tmp_path / "key"
+        file.write_text("sk-1")
+        secret = Secret("sk-1", file)
+        assert secret.key() == "sk-1"
+        with caplog.at_level(logging.WARNING):
+            file.write_text("sk-one and\nmore")
+            assert [secret.key(), secret.key()] == ["sk-1", "sk-1"]
+            assert caplog.text.count("the key that was read before is sent on") == 1
+            file.unlink()
+            assert secret.key() == "sk-1"
+            file.write_text("sk-2")
+            assert secret.key() == "sk-2"
+        assert "has another key, which is sent from now on" in caplog.text
+        assert "sk-" not in caplog.text
+
+    def test_a_link_that_leads_elsewhere_is_a_change(self, tmp_path):
+        """Kubernetes replaces a link to the folder of a secret."""
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "key").write_text(f"sk-{name}")
+        try:
+            (tmp_path / "data").symlink_to(tmp_path / "a", target_is_directory=True)
+        except OSError:
+            pytest.skip("this user may make no links on Windows")
+        before = stamps.stamp(tmp_path / "data" / "key")
+        (tmp_path / "next").symlink_to(tmp_path / "b", target_is_directory=True)
+        (tmp_path / "next").replace(tmp_path / "data")
+        assert stamps.stamp(tmp_path / "data" / "key") != before
+        assert stamps.stamp(tmp_path / "none") is None
+
+    def test_the_next_attempt_has_the_new_key(self, serve, emulator, client, tmp_path, often, monkeypatch):
+        file = tmp_path / "key"
+        file.write_text("sk-old")
+        monkeypatch.delenv("OPENAI_API_KEY")
+        emulator.reset(limits={"*": "100k requests/min"}, latency_s=0.0, valid_key="sk-old", start_level=1.0)
+        table = {"openai": {"base_url": emulator.base_url, "key_file": str(file)}}
+        running = serve(emulator.base_url, upstreams=table)
+        assert client.post(running.url + CHAT, json=chat()).status_code == 200
+        file.write_text("sk-new")
+        emulator.reset(limits={"*": "100k requests/min"}, latency_s=0.0, valid_key="sk-new", start_level=1.0)
+        assert client.post(running.url + CHAT, json=chat()).status_code == 200
+
+
+def written(authority, folder, parts=("cert", "key")):
+    """Write a certificate, its key, or both, as an administrator's program does: one after the other."""
+    made = authority.issue_cert("localhost")
+    if "cert" in parts:
+        (folder / "cert.pem").write_bytes(b"".join(pem.bytes() for pem in made.cert_chain_pems))
+    if "key" in parts:
+        (folder / "key.pem").write_bytes(made.private_key_pem.bytes())
+
+
+def shakes_hands(url, authority):
+    """Whether a new connection to the gateway shows a certificate of ``authority``."""
+    trusted = ssl.create_default_context()
+    authority.configure_trust(trusted)
+    with socket.create_connection(("127.0.0.1", urlsplit(url).port), 10) as connection:
+        try:
+            with trusted.wrap_socket(connection, server_hostname="localhost"):
+                return True
+        except ssl.SSLError:
+            return False
+
+
+class TestCertificate:
+    def test_new_connections_have_the_new_one_and_old_ones_go_on(self, tmp_path, monkeypatch, caplog):
+        monkeypatch.setattr(certificate, "LOOK_S", 0.0)
+        old, new = trustme.CA(), trustme.CA()
+        written(old, tmp_path)
+        settings = Settings(
+            config=Config.load(environ={}),
+            keys=tmp_path / "keys.json",
+            host="127.0.0.1",
+            certificate=tmp_path / "cert.pem",
+            private_key=tmp_path / "key.pem",
+        )
+        with running_gateway(settings) as running, caplog.at_level(logging.WARNING):
+            assert (shakes_hands(running.url, old), shakes_hands(running.url, new)) == (True, False)
+            trusted = ssl.create_default_context()
+            old.configure_trust(trusted)
+            with (
+                socket.create_connection(("127.0.0.1", urlsplit(running.url).port), 10) as connection,
+                trusted.wrap_socket(connection, server_hostname="localhost") as kept,
+            ):
+                written(new, tmp_path, ("key",))
+                assert (shakes_hands(running.url, old), shakes_hands(running.url, old)) == (True, True)
+                assert caplog.text.count("the certificate that was read before stays in use") == 1
+                written(new, tmp_path)
+                assert (shakes_hands(running.url, old), shakes_hands(running.url, new)) == (False, True)
+                kept.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                assert kept.recv(15) == b"HTTP/1.1 200 OK"
+            assert caplog.text.count("has changed, and is used for new connections") == 1
+
+    def test_what_cannot_be_used_is_refused_at_the_start(self, tmp_path):
+        (tmp_path / "cert.pem").write_text("none")
+        with pytest.raises(QuotaError, match=r"--tls-cert .*must have the certificate"):
+            Certificate(tmp_path / "cert.pem", None).check()
+        with pytest.raises(QuotaError, match="No such file"):
+            Certificate(tmp_path / "none.pem", None).check()
+
+
+class TestSettingsFile:
+    def test_what_is_different_is_named_once_the_file_rests(self, tmp_path):
+        file = tmp_path / "paceline.toml"
+        file.write_text('limits = { "gpt-5" = "100 requests/min" }')
+        settings = SettingsFile(file, lambda: Config.load(file, environ={}))
+        assert settings.look() is None
+        file.write_text('usable = 0.5\nlimits = { "gpt-5" = "many" }')
+        assert settings.look() is None, "it may be written still"
+        with pytest.raises(QuotaError, match="limits: gpt-5: "):
+            settings.look()
+        assert settings.look() is None, "it is said once"
+        file.write_text('usable = 0.5\nlimits = { "gpt-5" = "200 requests/min", "gpt-4o" = "1 requests/s" }')
+        assert (settings.look(), settings.look()) == (None, f"{file}: limits.gpt-5, limits.gpt-4o, usable")
+        file.write_text(file.read_text() + "\n# a comment")
+        assert [settings.look(), settings.look()] == [None, None]
+        file.unlink()
+        assert settings.look() is None
+        with pytest.raises(QuotaError, match="cannot be read"):
+            settings.look()
+
+
+class Child:
+    """What a supervisor starts, in the hands of a test."""
+
+    def __init__(self, *, first):
+        self.first, self.pid, self.signals = first, id(self), []
+        self._serves, self._codes = SimpleQueue(), SimpleQueue()
+        self.process = SimpleNamespace(pid=self.pid, wait=self._codes.get, send_signal=self.signal)
+
+    def serves(self):
+        return self._serves.get()
+
+    def begins(self, serves=True):
+        self._serves.put(serves)
+        if not serves:
+            self._codes.put(2)
+
+    def ends(self, code=0):
+        self._codes.put(code)
+
+    def signal(self, number):
+        self.signals.append(number)
+        self._serves.put(False)
+        self._codes.put(-number)
+
+
+class TestSupervisor:
+    @pytest.fixture
+    def supervised(self, monkeypatch):
+        """A supervisor, what it has started, and a function that lets it do what is due."""
+        monkeypatch.setattr(signal, "signal", lambda *_: None)
+        children = []
+
+        def start(_listener, *, supervised, first):
+            assert supervised
+            children.append(Child(first=first))
+            return children[-1]
+
+        supervisor = Supervisor(None, None, start)
+        supervisor._serving = supervisor._follow(supervisor._start(first=True))
+
+        def step(count=1):
+            for _ in range(count):
+                supervisor._events.get(timeout=30)()
+
+        yield supervisor, children, step
+        for child in children:
+            child.begins(False)  # its thread ends
+
+    def test_one_serves_after_the_other(self, supervised, caplog):
+        supervisor, children, step = supervised
+        children[0].begins()
+        step()
+        supervisor._replace()
+        supervisor._replace()
+        assert [child.first for child in children] == [True, False]
+        assert children[0].signals == []
+        children[1].begins()
+        step()
+        assert children[0].signals == [signal.SIGTERM]
+        step()  # it has ended
+        assert supervisor._alive == {children[1]}
+        assert not supervisor._ends
+
+    def test_one_that_cannot_serve_changes_nothing(self, supervised, caplog):
+        supervisor, children, step = supervised
+        children[0].begins()
+        step()
+        supervisor._replace()
+        children[1].begins(False)
+        step()
+        assert "the present one goes on" in caplog.text
+        assert (children[0].signals, supervisor._next, supervisor._ends) == ([], None, False)
+        supervisor._replace()
+        assert len(children) == 3
+
+    def test_it_ends_with_the_one_that_serves(self, supervised):
+        supervisor, children, step = supervised
+        children[0].begins()
+        step()
+        supervisor._replace()
+        children[0].ends(3)
+        step(2)
+        assert (supervisor._code, supervisor._alive) == (3, set())
+        assert children[1].signals == [signal.SIGTERM]
+
+    def test_a_signal_ends_all(self, supervised, caplog):
+        supervisor, children, step = supervised
+        children[0].begins()
+        step()
+        supervisor._replace()
+        supervisor._end(signal.SIGINT)
+        step(2)
+        assert [child.signals[0] for child in children] == [signal.SIGINT] * 2
+        assert (supervisor._alive, supervisor._code) == (set(), 128 + signal.SIGINT)
+        assert "goes on" not in caplog.text
+        supervisor._replace()
+        assert len(children) == 2
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="Windows hands no socket on")
+    @pytest.mark.long("starts several processes")
+    def test_no_request_fails_when_the_settings_change(self, tmp_path, client):
+        file = tmp_path / "paceline.toml"
+        file.write_text('limits = { "gpt-5" = "100 requests/min" }')
+
+        def limit():
+            return client.get(f"{one.url}/status").json()["pools"]["openai/gpt-5"]["quotas"][0]["limit"]
+
+        with raw_server(ANSWER) as upstream:
+            one = Process("--config", file, "--watch", upstream=upstream.url, folder=tmp_path)
+            try:
+                until(lambda: answers(talk(one.url, post())) == [200])
+                assert limit() == 100
+                file.write_text('limits = { "gpt-5" = "many" }')
+                until(lambda: "those before hold: " in one.log())
+                file.write_text('limits = { "gpt-5" = "200 requests/min" }')
+                while "serves in the place of process" not in one.log():
+                    assert answers(talk(one.url, post())) == [200]
+                until(lambda: answers(talk(one.url, post())) == [200] and limit() == 200)
+                one.signal(signal.SIGTERM)
+                assert one.wait() == 0
+            finally:
+                one.stop()
+
+    def test_it_needs_a_file(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        for arguments in ((), ("--demo", "--config", os.devnull)):
+            done = CliRunner().invoke(app, ["serve", "--watch", "--port", "0", *arguments])
+            assert done.exit_code == 2
+            assert "--watch" in done.output

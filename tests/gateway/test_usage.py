@@ -1,0 +1,213 @@
+"""Who has used what: the sums of each key, over restarts and processes."""
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+from gateway_helpers import chat, stub, until
+from prometheus_client.parser import text_string_to_metric_families
+from test_gateway import Odd
+
+from paceline.core.results import QuotaError, StoreError
+from paceline.gateway.errors import RequestError
+from paceline.gateway.keys import Keys
+from paceline.gateway.usage import report
+from paceline.limiter import tally as module
+from paceline.limiter.limiter import Limiter
+from paceline.limiter.tally import FIELDS, Tally
+from paceline.pacing.allowances import Allowances
+from paceline.providers.base import Usage
+from paceline.stores.tallies import OwnTallies
+from paceline.telemetry import prometheus
+from paceline.telemetry.merged import merged
+
+CHAT = "/openai/v1/chat/completions"
+USAGE = "/api/v1/usage"
+
+
+@pytest.fixture
+def keys(tmp_path):
+    return Keys(tmp_path / "keys.json")
+
+
+def bearer(key):
+    return {"authorization": f"Bearer {key}"}
+
+
+def answer(cached=0):
+    details = {"prompt_tokens_details": {"cached_tokens": cached}}
+    usage = {"prompt_tokens": 1_000, "completion_tokens": 100, **(details if cached else {})}
+    return json.dumps({"choices": [{"message": {"content": "Hi."}}], "usage": usage}).encode()
+
+
+class TestWhoUsedWhat:
+    def test_a_key_reads_its_own_and_an_operator_all(self, serve, keys, client):
+        alice, bob, ops = keys.add("alice"), keys.add("bob", models=("gpt-5",)), keys.add("ops", may_read=True)
+        with stub(Odd([answer(cached=400)])) as url:
+            running = serve(url, limits={"*": "100k requests/min"})
+            for key in (alice, alice, bob):
+                assert client.post(running.url + CHAT, json=chat(), headers=bearer(key)).status_code == 200
+            refused = client.post(running.url + CHAT, json=chat(model="gpt-4o"), headers=bearer(bob))
+            assert refused.status_code == 403
+            client.get(running.url + "/openai/v1/models", headers=bearer(alice))  # costs nothing, and is refused
+
+            def used(key, query=""):
+                reply = client.get(running.url + USAGE + query, headers=bearer(key))
+                return reply.json()["keys"] if reply.status_code == 200 else reply.status_code
+
+            until(lambda: used(ops).keys() == {"alice", "bob"})
+            own = used(alice)
+            assert own.keys() == {"alice"}
+            days = own["alice"].pop("days")
+            usd = 2 * (600 * 1.25 + 400 * 0.125 + 100 * 10) / 1e6  # of gpt-5, 2026-11
+            expected = dict(zip(FIELDS, (2, 2_000, 800, 200, pytest.approx(usd), 0), strict=True))
+            assert (own["alice"], list(days.values())) == (expected, [expected])
+            assert used(bob)["bob"]["requests"] == 1
+            assert used(ops) == used(alice) | used(bob)
+            assert used("pk-wrong") == 401
+            assert used(bob, "?from=2999-01-01&to=2999-01-02")["bob"] == {**dict.fromkeys(FIELDS, 0), "days": {}}
+            assert used(bob, "?to=yesterday") == 400
+            assert client.get(running.url + "/status", headers=bearer(alice)).status_code == 403
+
+            text = client.get(running.url + "/metrics", headers=bearer(ops)).text
+            samples = {
+                (one.name, *one.labels.values()): one.value
+                for family in text_string_to_metric_families(text)
+                if family.name.startswith("paceline_key_")
+                for one in family.samples
+            }
+            assert samples["paceline_key_requests_total", "alice"] == 2
+            assert samples["paceline_key_tokens_total", "alice", "cached"] == 800
+            assert samples["paceline_key_usd_total", "bob"] == pytest.approx(usd / 2)
+            for secret in (alice, bob, ops):
+                assert secret not in text
+
+    def test_without_keys_all_are_one(self, serve, emulator, client):
+        running = serve(emulator.base_url)
+        client.post(running.url + CHAT, json=chat(), headers={"x-paceline-lane": "mine"})
+        until(lambda: client.get(running.url + USAGE).json()["keys"])
+        assert client.get(running.url + USAGE).json()["keys"].keys() == {"-"}
+
+    def test_a_stream_counts_what_it_reports_and_what_is_refused_counts_nothing(self, serve, emulator, client):
+        emulator.reset(limits={"*": "100k requests/min"}, latency_s=0.0, valid_key=None, start_level=1.0)
+        running = serve(emulator.base_url, limits={"*": "100k requests/min"}, max_attempts=1)
+        body = chat(stream=True, stream_options={"include_usage": True})
+        lines = client.post(running.url + CHAT, json=body).text.splitlines()
+        usage = json.loads(next(line for line in lines if '"usage": {' in line or '"usage":{' in line)[6:])["usage"]
+        emulator.set_limits({"*": "1 requests/day"})
+        assert client.post(running.url + CHAT, json=chat()).status_code == 200
+        assert client.post(running.url + CHAT, json=chat()).status_code == 429
+        until(lambda: client.get(running.url + USAGE).json()["keys"]["-"]["requests"] == 2)
+        assert client.get(running.url + USAGE).json()["keys"]["-"]["output_tokens"] >= usage["completion_tokens"]
+
+    def test_it_survives_a_restart_and_is_summed_over_processes(self, serve, emulator, client, tmp_path):
+        store = f"sqlite:{tmp_path / 'gateway.db'}"
+        first = serve(emulator.base_url, store=store)
+        client.post(first.url + CHAT, json=chat())
+        first.stop()
+        running = [serve(emulator.base_url, store=store) for _ in range(2)]
+        for one in running:
+            client.post(one.url + CHAT, json=chat())
+
+        def requests(one):
+            return client.get(one.url + USAGE).json()["keys"]["-"]["requests"]
+
+        until(lambda: [requests(one) for one in running] == [3, 3])
+        assert [one.gateway._tally.since_start()["-"]["requests"] for one in running] == [1, 1]
+
+    def test_a_client_that_leaves_the_queue_has_used_nothing(self, serve, keys, emulator, client):
+        alice = keys.add("alice", limits=("1 usd/day",))
+        running = serve(emulator.base_url, limits={"gpt-5": "1 requests/min"})
+        assert client.post(running.url + CHAT, json=chat(), headers=bearer(alice)).status_code == 200
+        until(lambda: running.pool("budget/alice")["in_flight"] == 0)
+        (before,) = running.pool("budget/alice")["quotas"]
+
+        async def main():
+            async with aiohttp.ClientSession(headers=bearer(alice)) as session:
+                task = asyncio.create_task(session.post(running.url + CHAT, json=chat())._coro)
+                while running.pool()["waiting"] < 1:
+                    await asyncio.sleep(0.01)
+                task.cancel()
+
+        asyncio.run(main())
+        running.dispatch._places.clear()  # as after a minute
+        until(lambda: running.pool("budget/alice")["in_flight"] == 0)
+        (after,) = running.pool("budget/alice")["quotas"]
+        assert after["spent"] == before["spent"]
+        assert client.get(running.url + USAGE, headers=bearer(alice)).json()["keys"]["alice"]["requests"] == 1
+
+
+class Lost(OwnTallies):
+    """A place that fails when it is told to."""
+
+    fails = False
+
+    def add(self, news, number):
+        if self.fails:
+            raise StoreError("away")
+        super().add(news, number)
+
+
+class TestTally:
+    @pytest.fixture
+    def limiter(self):
+        with Limiter({"*": "1 requests/s"}) as limiter:
+            yield limiter
+
+    def test_what_cannot_be_written_is_written_later(self, limiter):
+        kept = Lost()
+        tally = Tally(limiter, lambda lane: lane, kept)
+        tally.begin()
+        kept.fails = True
+        tally.count("a", "openai", "gpt-5", Usage(input_tokens=10))
+        for _ in range(2):
+            with pytest.raises(StoreError):
+                tally.flush()
+            tally.count("a", "openai", "gpt-5", Usage(input_tokens=10))
+        with pytest.raises(RequestError, match="cannot be read now: away"):
+            report(tally, None, "")
+        kept.fails = False
+        tally.end()
+        assert report(tally, "a", "")["keys"]["a"]["input_tokens"] == 30
+
+    def test_unknown_prices_are_counted_apart(self, limiter, monkeypatch):
+        tally = Tally(limiter, lambda lane: lane, OwnTallies())
+        tally.begin()
+        tally.count("a", "vllm", "my-own", Usage(input_tokens=10))
+        tally.count("a", "vllm", "my-own", Usage(input_tokens=10, usd=0.25))
+        found = tally.since_start()["a"]
+        assert (found["requests"], found["usd"], found["unpriced_requests"]) == (2, 0.25, 1)
+
+        def missing(*_):
+            raise QuotaError("pip install")
+
+        monkeypatch.setattr(Allowances, "price", missing)
+        tally = Tally(limiter, lambda lane: lane, OwnTallies())
+        tally.begin()
+        tally.count("a", "openai", "gpt-5", Usage(input_tokens=10))
+        assert report(tally, None, "")["priced"] is False
+        assert tally.since_start()["a"]["unpriced_requests"] == 1
+
+    def test_days_are_kept_apart(self, limiter, monkeypatch):
+        tally = Tally(limiter, lambda lane: lane, OwnTallies())
+        tally.begin()
+        for day in (20_000, 20_001, 20_001):
+            monkeypatch.setattr(module, "today", lambda day=day: day)
+            tally.count("a", "openai", "gpt-5", Usage(input_tokens=10))
+        found = report(tally, "a", "from=2024-10-04&to=2024-10-05")
+        assert {day: row["requests"] for day, row in found["keys"]["a"]["days"].items()} == {
+            "2024-10-04": 1, "2024-10-05": 2
+        }  # fmt: skip
+        assert report(tally, "a", "to=2024-10-04")["keys"]["a"]["requests"] == 1
+
+    def test_labels_are_bounded(self, monkeypatch):
+        monkeypatch.setattr(prometheus, "KEYS_MAX", 1)
+        row = dict.fromkeys(FIELDS, 2)
+        status = {"pools": {}, "keys": {"b": row, "a": row}}
+        found = merged([status, status])
+        assert found["keys"]["b"]["requests"] == 4
+        text = prometheus.exposition(found).decode()
+        assert 'paceline_key_requests_total{key="b"} 4.0' in text
+        assert 'paceline_key_requests_total{key="other"} 4.0' in text
+        assert 'key="a"' not in text
