@@ -47,11 +47,11 @@ a cycle is a quarter of it, and less in a longer cycle."""
 
 CYCLE_S, CYCLE_N = 5.0, 20
 """A test above the measured rate comes after this time at the earliest, and need not take longer than so many attempts. A
-test costs one refusal, so this bounds the refusals in the long run: one in 20, and with the longest cycles one in 160."""
+test costs one refusal, so this bounds the refusals in the long run: one in 20, and with the longest cycles one in 120."""
 
-STEADY_MAX = 8.0
-"""How many times longer a cycle becomes while its tests find the same rate. In an hour at 5 per second 0.6 % of the attempts are refused
-then, and with 6 times 0.7 %."""
+STEADY_MAX = 6.0
+"""How many times longer a cycle becomes while its tests find the same rate. At 5 per second 0.6 % of the attempts are refused then, and
+a doubled rate is found in 40 s. With 3 times it is 1.1 % and 13 s, with 12 times 0.4 % and 100 s."""
 
 SAME = 0.07
 """Two measured rates that differ by a smaller share are the same."""
