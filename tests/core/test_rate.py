@@ -28,7 +28,6 @@ from paceline.core.rate import (
     START,
     STATED_MAX_S,
     STEADY_MAX,
-    TEST_PART,
     VERDICT_MAX_NS,
     VERDICT_MIN_NS,
     VERDICT_NS,
@@ -252,7 +251,7 @@ def test_tests_that_find_the_same_rate_become_rarer():
     for top in (10.0, 10.5, 10.1, 9.9, 10.0, 12.0):
         cycle.begin(top, lengthen=True)
         lengths.append(cycle.steady)
-    assert lengths == [1, 2, 4, STEADY_MAX, STEADY_MAX, STEADY_MAX / 2]
+    assert lengths == [1, 2, 4, STEADY_MAX, STEADY_MAX, 1]
 
 
 def test_a_rate_that_is_found_without_a_test_makes_no_test_rarer():
@@ -263,47 +262,28 @@ def test_a_rate_that_is_found_without_a_test_makes_no_test_rarer():
     assert lengths == [1, 2, 2, 2, 1]
 
 
-def until_test(rate: MeasuredRate) -> None:
-    """Send attempts up to the first one of a test."""
-    while rate.phase is not Phase.TESTING:
-        go(rate)
-
-
-def test_a_refused_test_goes_a_part_of_the_way_to_what_was_admitted_in_it():
-    """The burst may be the rest of it."""
-    rate = held(10.0)
-    until_test(rate)
-    start, notes = rate.test, [go(rate) for _ in range(25)]
-    assert refuse(rate, notes[-1]) is Finding.LATE
-    admitted = 25 / ((notes[-1].sent_ns - start.at_ns) / NS)  # the attempt at the beginning of the test is one
-    assert 10 < admitted < notes[-1].rate
-    assert rate.cycle.top == pytest.approx(10 + TEST_PART * (admitted - 10), rel=0.005)
-
-
-def test_a_refused_test_goes_all_of_the_way_if_the_rate_has_risen():
-    rate = held(10.0)
-    until_test(rate)
-    start, notes = rate.test, [go(rate) for _ in range(60)]
-    assert rate.cycle.top == 10.0
-    assert refuse(rate, notes[-1]) is Finding.LATE
-    assert rate.cycle.top == pytest.approx(60 / ((notes[-1].sent_ns - start.at_ns) / NS), rel=0.02)
-
-
-@pytest.mark.parametrize("lost", [0, 8])
-def test_a_refused_test_lowers_the_rate_to_what_was_admitted_in_it_at_most(lost):
-    """It keeps the rate if one attempt more is as much as that admits: its error."""
+def test_a_refused_test_finds_what_was_admitted_in_it():
     rate = held(10.0)
     while rate.phase is Phase.HOLDING:
-        note = go(rate)
-        if note.number % 2 and rate.phase is Phase.HOLDING:  # less was admitted before the test
-            rate.explained(note.sent_ns, note)
-    start, notes = rate.test, [go(rate) for _ in range(19)]
-    for note in notes[:lost]:
-        rate.explained(note.sent_ns, note)
+        go(rate)
+    start = rate.test
+    notes = [go(rate) for _ in range(60)]
+    assert rate.cycle.top == 10.0
     assert refuse(rate, notes[-1]) is Finding.LATE
-    most = (19 - lost + 1) / ((notes[-1].sent_ns - start.at_ns) / NS)
-    assert (most > 10) == (lost == 0)
-    assert rate.cycle.top == pytest.approx(min(10.0, most), rel=0.01)
+    tested = (60 - 1 + 1) / ((notes[-1].sent_ns - start.at_ns) / NS)  # the attempt at the beginning of the test is one
+    assert rate.cycle.top == pytest.approx(tested, rel=0.02)
+    assert 10 < rate.cycle.top < notes[-1].rate
+
+
+def test_a_refused_test_lowers_the_rate_only_if_much_less_was_admitted():
+    for lost, top in [(0.1, 10.0), (0.5, 5.0)]:
+        rate, notes = held(10.0), []
+        while rate.phase is not Phase.TESTING:
+            notes.append(go(rate))
+        for note in notes[: round(lost * len(notes))]:
+            rate.explained(note.sent_ns, note)
+        assert refuse(rate, go(rate)) is Finding.LATE
+        assert rate.cycle.top == pytest.approx(top, rel=0.05)
 
 
 def test_the_rate_does_not_rise_while_it_makes_no_attempt_wait():
