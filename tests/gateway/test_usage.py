@@ -131,6 +131,7 @@ class TestWhoUsedWhat:
                 task.cancel()
 
         asyncio.run(main())
+        until(lambda: len(running.dispatch._places))  # the server has seen that the client is gone
         running.dispatch._places.clear()  # as after a minute
         until(lambda: running.pool("budget/alice")["in_flight"] == 0)
         (after,) = running.pool("budget/alice")["quotas"]
