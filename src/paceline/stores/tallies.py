@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, Protocol
 
-from paceline.stores.base import TIMEOUT_S, Prefixed, Store, StoreError
+from paceline.stores.base import FILE_TIMEOUT_S, Prefixed, Store, StoreError
 from paceline.stores.entries import READ_ALL, EntryFile
 from paceline.stores.redis import RedisStore
 from paceline.stores.sqlite import SQLiteStore, read_only
@@ -136,7 +136,7 @@ class SQLiteTallies:
         timeout_s: How long a call may wait for other processes.
     """
 
-    def __init__(self, store: Path, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, store: Path, timeout_s: float = FILE_TIMEOUT_S) -> None:
         self._path, self._timeout_s = store.with_name(f"{store.name}.usage"), timeout_s
 
     def add(self, news: Mapping[tuple[int, str], Sequence[float]], number: int) -> None:  # noqa: ARG002
