@@ -94,7 +94,7 @@ OPERATING = {"cp", "curl", "echo", "install", "promtool", "sqlite3", "systemctl"
 """The commands of an operator's shell."""
 
 NOT_RUN = {
-    r"^(\w+=\S+ )*(pip|make|export|grep|python) ": "installs, or is no command of paceline",
+    r"^(\w+=\S+ )*(pip|make|export|grep|python|curl) ": "installs, or is no command of paceline",
     r"--by 18:00": "depends on the time of day: tests/planner",
     r"redis://": "needs a Redis: tests/stores",
     r"^(opentelemetry-instrument )?paceline (serve|emulate)": "a server: tests/gateway, tests/emulator, and docs/first_minutes.md",
