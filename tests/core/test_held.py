@@ -11,7 +11,7 @@ from paceline.core.meters import Held
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS
-from paceline.core.results import Refusal, RefusalKind, WaitUntil
+from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, WaitUntil
 
 
 def ledger_of(text: str = "60 units/min burst 100", **options) -> Ledger:
@@ -47,6 +47,24 @@ def test_what_is_held_is_not_counted_once_more_where_a_level_is_stated():
     for ledger in (held, charged):
         grant(ledger, T0, units=50)
     assert [ledger.full_after_open(T0, 0) for ledger in (held, charged)] == [0, T0 + 50 * NS]
+
+
+def test_what_is_held_is_counted_once_where_an_answer_states_another_limit():
+    levels = []
+    for other in (0, 15):
+        capacity = LocalCapacity.of(
+            [quota("60 units/min burst 100")], T0, learns=True, headroom_s=0.0, charged_after=["units"]
+        )
+        first, _ = (learnt_grant(capacity, units) for units in (20, other))
+        assert capacity.learning.observe(T0 + NS, [Reading("units", 50, 45, 6.0, 60.0)], first)
+        levels.append(level(capacity.ledger, 1))
+    assert levels[0] - levels[1] == pytest.approx(15)
+
+
+def learnt_grant(capacity: LocalCapacity, units: float) -> Reservation:
+    reservation = grant(capacity.ledger, T0, units=units)
+    capacity.learning.granted(T0, reservation)
+    return reservation
 
 
 def test_a_cost_fits_beside_what_is_held():

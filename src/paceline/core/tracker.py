@@ -193,15 +193,15 @@ class QuotaTracker:
             return
         learned_unit_ns = self.meter.ns_per_unit
         lack_ns = _lack_ns(self.meter.quota, reading) / self.meter.ceiling
-        since = max(self.charged - note.charged, 0.0) * learned_unit_ns
-        full_ns = self._full_since(now_ns, sent_ns - self.about_ns)
+        since, full_ns = 0.0, now_ns
+        if not self.meter.holds:  # what it holds is not charged yet
+            since = max(self.charged - note.charged, 0.0) * learned_unit_ns
+            full_ns = self._full_since(now_ns, sent_ns - self.about_ns)
         by_ns = max(sent_ns + math.ceil(lack_ns + since), full_ns, now_ns) - self.meter.full_at_ns
         self._change(now_ns, What.SHIFT, by_ns)
 
     def _full_since(self, now_ns: int, since_ns: int) -> int:
         """When the quota is full again if the charges since an instant are all that it lacks. It is emptied by them at most."""
-        if self.meter.holds:  # what it holds is not charged yet
-            return 0
         quota, full_ns = self.meter.quota, 0
         first = bisect_right(self._slices, (since_ns - SLICE_NS, math.inf))
         sums = [*(before for _, before in self._slices[first + 1 :]), self.charged]
