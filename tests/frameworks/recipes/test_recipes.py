@@ -39,7 +39,7 @@ def test_they_are_found():
 
 @pytest.mark.parametrize("line", lines())
 def test_it_can_be_resolved(fresh, line):
-    line = re.sub(r"\bpaceline(?=[\['\s]|$)", ".", line)  # this copy
+    line = re.sub(r"\bpaceline(?=[\['\s]|$)", ".", line.replace("==VERSION", ""))  # this copy
     words = [*UV, "pip", "install", "--dry-run", "--python", str(fresh), *shlex.split(line)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
