@@ -20,7 +20,7 @@ from paceline.cli.app import app
 from paceline.config import Config
 from paceline.config.servers import server
 from paceline.core.results import QuotaError
-from paceline.gateway import certificate, stamps, upstreams
+from paceline.gateway import stamps
 from paceline.gateway.certificate import Certificate
 from paceline.gateway.server import Settings
 from paceline.gateway.settings_file import SettingsFile
@@ -33,7 +33,7 @@ CHAT = "/openai/v1/chat/completions"
 @pytest.fixture
 def often(monkeypatch):
     """Files are looked at each time."""
-    monkeypatch.setattr(upstreams, "LOOK_S", 0.0)
+    monkeypatch.setattr(stamps, "LOOK_S", 0.0)
 
 
 class TestKeysOfProviders:
@@ -136,7 +136,7 @@ def shakes_hands(url, authority):
 
 class TestCertificate:
     def test_new_connections_have_the_new_one_and_old_ones_go_on(self, tmp_path, monkeypatch, caplog):
-        monkeypatch.setattr(certificate, "LOOK_S", 0.0)
+        monkeypatch.setattr(stamps, "LOOK_S", 0.0)
         old, new = trustme.CA(), trustme.CA()
         written(old, tmp_path)
         settings = Settings(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import ssl
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from paceline.core.results import QuotaError
-from paceline.gateway.stamps import LOOK_S, Stamp, stamp
+from paceline.gateway.stamps import Watched
 
 log = logging.getLogger("paceline.gateway")
 
@@ -26,8 +27,9 @@ class Certificate:
 
     def __init__(self, chain: Path, key: Path | None) -> None:
         self._chain, self._key = chain, key
-        self._seen: tuple[Stamp | None, ...] = ()
-        self._looked_s, self._failed = 0.0, False
+        files = (chain,) if key is None else (chain, key)
+        self._watched = Watched("the certificate that was read before stays in use", *files)
+        self._used = False
 
     def check(self) -> None:
         """Refuse files that no connection could use.
@@ -42,24 +44,14 @@ class Certificate:
 
         A key that does not belong to its certificate yet leaves both as they were, and is logged once.
         """
-        now_s = time.monotonic()
-        if now_s - self._looked_s < LOOK_S:
-            return
-        self._looked_s = now_s
-        first, seen = not self._seen, tuple(stamp(file) for file in (self._chain, self._key) if file is not None)
-        if seen == self._seen and not self._failed:
-            return
-        try:
-            self.check()
-            self._load(context)
-        except QuotaError as error:
-            if not self._failed:
-                log.warning("%s; the certificate that was read before stays in use", error)
-            self._failed = True
-            return
-        self._seen, self._failed = seen, False
-        if not first:
+        self._watched.look(time.monotonic(), partial(self._use, context))
+
+    def _use(self, context: ssl.SSLContext) -> None:
+        self.check()
+        self._load(context)
+        if self._used:
             log.warning("%s has changed, and is used for new connections", self._chain)
+        self._used = True
 
     def _load(self, context: ssl.SSLContext) -> None:
         try:

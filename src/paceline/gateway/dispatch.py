@@ -144,9 +144,8 @@ class Dispatch:
                     refuse_unmetered(request.key, request.method, request.path)
                     reply = await _send_unpaced(requests[0])
                 else:
-                    asked_s = number(
-                        options, _KEEPALIVE, *NOTES_S, also=0.0
-                    )  # nothing may fail once a place is claimed
+                    # Before a place is claimed: nothing may fail after that.
+                    asked_s = number(options, _KEEPALIVE, *NOTES_S, also=0.0)
                     found = self._held_place(request, exchange, requests)
                     if isinstance(found, Held):
                         await self._relay_held(request, found, options, asked_s)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import parse_quotas
 from paceline.core.results import PacelineError, QuotaError
-from paceline.gateway.stamps import LOOK_S, Stamp, stamp
+from paceline.gateway.stamps import Stamp, Watched, stamp
 from paceline.pacing.allowances import check_limits
 from paceline.pacing.durable import Turn, open_binary, replacing
 from paceline.providers.registry import base_of
@@ -118,8 +118,7 @@ class Keys:
         self._all: list[ClientKey] = []
         self._by_digest: dict[str, ClientKey] = {}
         self._stamp: Stamp | None = None
-        self._looked_s = -LOOK_S
-        self._failed = False
+        self._watched = Watched("the keys that were read before stay valid", file)
         self._read()
 
     def __len__(self) -> int:
@@ -127,17 +126,7 @@ class Keys:
 
     def look(self, now_s: float) -> None:
         """Read the file again if it has changed; ``now_s``: on the monotonic clock."""
-        if now_s - self._looked_s < LOOK_S:
-            return
-        self._looked_s = now_s
-        try:
-            self._read()
-        except KeyFileError as error:
-            if not self._failed:
-                log.warning("%s; the keys that were read before stay valid", error)
-            self._failed = True
-        else:
-            self._failed = False
+        self._watched.look(now_s, self._read)
 
     def find(self, key: str) -> ClientKey | None:
         """What ``key`` may do; ``None`` for an unknown one."""

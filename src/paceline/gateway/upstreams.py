@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, unquote_plus, urlsplit
@@ -17,8 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 from paceline.config import Config
 from paceline.config.servers import ServerGroup, group, read_key, server
 from paceline.core.hints import did_you_mean
-from paceline.core.results import QuotaError
-from paceline.gateway.stamps import LOOK_S, Stamp, stamp
+from paceline.gateway.stamps import Watched
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
 from paceline.providers.registry import ALIASES, CREDENTIALS, PROVIDERS, base_of, credentials, provider_named
@@ -50,31 +49,21 @@ class Secret:
         file: Its file; ``None`` for none.
     """
 
-    __slots__ = ("_failed", "_file", "_key", "_looked_s", "_stamp")
+    __slots__ = ("_file", "_key", "_watched")
 
     def __init__(self, key: str = "", file: Path | None = None) -> None:
         self._key, self._file = key, file
-        self._stamp: Stamp | None = None  # it may have changed since it was read
-        self._looked_s, self._failed = time.monotonic(), False
+        if file is not None:
+            self._watched = Watched("the key that was read before is sent on", file, looked_s=time.monotonic())
 
     def key(self) -> str:
         """The key now. One that cannot be read leaves the one before, and is logged once."""
-        if self._file is not None and (now_s := time.monotonic()) - self._looked_s >= LOOK_S:
-            self._looked_s = now_s
-            if self._failed or stamp(self._file) != self._stamp:
-                self._read(self._file)
+        if self._file is not None:
+            self._watched.look(time.monotonic(), partial(self._read, self._file))
         return self._key
 
     def _read(self, file: Path) -> None:
-        seen = stamp(file)
-        try:
-            key = read_key(file)
-        except QuotaError as error:
-            if not self._failed:
-                log.warning("%s; the key that was read before is sent on", error)
-            self._failed = True
-            return
-        self._failed, self._stamp = False, seen
+        key = read_key(file)
         if key != self._key:
             self._key = key
             log.warning("%s has another key, which is sent from now on", file)

@@ -205,9 +205,7 @@ def count(value: Any) -> int:
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """``value`` when it is a mapping, else an empty one."""
-    if value is None or isinstance(
-        value, dict
-    ):  # nearly always; the check against an abstract class takes five times as long
+    if value is None or isinstance(value, dict):  # nearly always; the check below takes five times as long
         return value or {}
     return value if isinstance(value, Mapping) else {}
 
@@ -291,21 +289,9 @@ _OUTCOMES: Final = ("failed", "canceled", "cancelled", "aborted")
 _FINE: Final = ("", "0", "200", "20000", "success", "ok", "none")
 """Codes of answers that are no errors, in the form in which an object has a code and a message in any case."""
 
-_SIGNS: Final = frozenset(
-    (
-        "error",
-        "response",
-        "__type",
-        "header",
-        "base_resp",
-        "Response",
-        "error_code",
-        "errors",
-        "message",
-        "msg",
-        "errorMsg",
-    )
-)
+_SIGNS: Final = {"error", "response", "__type", "header", "base_resp", "Response", "error_code", "errors"} | {
+    "message", "msg", "errorMsg"
+}  # fmt: skip
 """Fields: an answer with an error has one of them, or the type ``error``, or the error is in a choice."""
 
 
