@@ -68,15 +68,17 @@ class Killer(threading.Thread):
 
     Attributes:
         in_flight: What was in flight then, in all of them.
+        calls: How many requests the provider had admitted by then.
     """
 
     def __init__(self, provider, victims):
         super().__init__(daemon=True)
-        self.provider, self.victims, self.in_flight = provider, victims, None
+        self.provider, self.victims, self.in_flight, self.calls = provider, victims, None, None
 
     def run(self):
         until(lambda: self.provider.tally()["calls"] >= KILL_AT)
-        self.in_flight = self.provider.tally()["in_flight"]
+        tally = self.provider.tally()
+        self.in_flight, self.calls = tally["in_flight"], tally["calls"]
         os.kill(self.victims()[0], signal.SIGKILL)
 
 

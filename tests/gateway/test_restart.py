@@ -197,7 +197,7 @@ class Away(MemoryStore):
 
 
 class Plain:
-    """A store of somebody else, which has only what it must have."""
+    """A store with only the methods that one must have."""
 
     url = "away:"
 

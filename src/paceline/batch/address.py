@@ -122,8 +122,9 @@ _VERSION: Final = re.compile(r"/v\d+[a-z]*(?=/|$)")
 def joined(root: str, path: str) -> str:
     """The URL of ``path`` below the server's ``root``.
 
-    A ``/v1`` at the end of the root is for paths without a version. A root with a version of its own (``/api/paas/v4``, ``/v1beta/openai``) replaces the version at the beginning of the path,
-    and a path that begins with the path of the root is not appended to it. OpenAI has no path without a version.
+    A ``/v1`` at the end of the root is for paths without a version. A root with a version of its own (``/api/paas/v4``,
+    ``/v1beta/openai``) replaces the version at the beginning of the path, and a path that begins with the path of the root is
+    not appended to it. OpenAI has no path without a version.
     """
     base = urlsplit(root).path
     if base.endswith("/v1") and _VERSION.search(path):
