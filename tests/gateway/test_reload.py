@@ -298,6 +298,10 @@ class TestSupervisor:
         def limit():
             return client.get(f"{one.url}/status").json()["pools"]["openai/gpt-5"]["quotas"][0]["limit"]
 
+        def replaced():
+            assert answers(talk(one.url, post())) == [200]
+            return "serves in the place of process" in one.log()
+
         with raw_server(ANSWER) as upstream:
             one = Process("--config", file, "--watch", upstream=upstream.url, folder=tmp_path)
             try:
@@ -306,8 +310,7 @@ class TestSupervisor:
                 file.write_text('limits = { "gpt-5" = "many" }')
                 until(lambda: "those before hold: " in one.log())
                 file.write_text('limits = { "gpt-5" = "200 requests/min" }')
-                while "serves in the place of process" not in one.log():
-                    assert answers(talk(one.url, post())) == [200]
+                until(replaced)
                 until(lambda: answers(talk(one.url, post())) == [200] and limit() == 200)
                 one.signal(signal.SIGTERM)
                 assert one.wait() == 0 or sys.platform == "win32"  # where it is no signal

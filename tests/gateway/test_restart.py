@@ -120,7 +120,7 @@ class TestSuccession:
                 succession = Succession(listener)
                 succession.begin()
                 until(lambda: "succession" not in [thread.name for thread in threading.enumerate()])
-                succession._successor.process.wait()
+                succession._successor.process.wait(60)
                 assert not listener.get_inheritable()
             return signals, caplog.text
 
@@ -140,14 +140,17 @@ class TestSuccession:
     @pytest.mark.long("starts several processes")
     @pytest.mark.parametrize("workers", [1, 2])
     def test_no_request_fails(self, tmp_path, workers):
+        def ended():
+            assert answers(talk(one.url, post())) == [200]
+            return one.process.poll() is not None
+
         with raw_server(ANSWER) as upstream:
             store = f"sqlite:{tmp_path / 'quotas.db'}"
             one = Process("--workers", workers, "--store", store, upstream=upstream.url, folder=tmp_path)
             try:
                 until(lambda: answers(talk(one.url, post())) == [200])  # it heeds signals from then on
                 one.signal(signal.SIGUSR2)
-                while one.process.poll() is None:
-                    assert answers(talk(one.url, post())) == [200]
+                until(ended)
                 assert one.wait() == 0
                 assert answers(talk(one.url, post())) == [200]
                 (line,) = [line for line in one.log().splitlines() if "serves in the place of this one" in line]
