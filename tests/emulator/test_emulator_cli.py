@@ -7,25 +7,12 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from lost_signals import losing
 from paceline.cli.emulate import command
 
 interrupts = pytest.mark.skipif(sys.platform == "win32", reason="a process without a console cannot be interrupted")
 
 RUN = "from paceline.cli import main; main()"
-LOSES = """
-import importlib.abc, os, signal, sys
-
-class Loses(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name == "uvicorn.loops.auto":
-            try:
-                signal.raise_signal(signal.SIG{name})
-            except KeyboardInterrupt:
-                pass
-
-sys.meta_path.insert(0, Loses())
-"""
-"""An import while the server starts; an exception is lost that a signal raises in a callback there."""
 
 
 @pytest.fixture
@@ -103,9 +90,9 @@ def test_serves_until_interrupted_and_prints_the_tally(tmp_path, emulating):
 
 
 @interrupts
-@pytest.mark.parametrize("name", ["INT", "TERM"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_while_it_starts_ends_it(emulating, name):
-    process, _ = emulating(before=LOSES.replace("{name}", name))
+    process, _ = emulating(before=losing(name))
     assert "refused" in process.communicate(timeout=60)[0]
     assert process.returncode == 0
 

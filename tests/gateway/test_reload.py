@@ -290,6 +290,17 @@ class TestSupervisor:
         supervisor._replace()
         assert len(children) == 2
 
+    def test_one_that_has_lost_the_signal_while_it_started_gets_it_again(self, supervised, monkeypatch):
+        supervisor, children, step = supervised
+        monkeypatch.setattr(children[0], "signal", children[0].signals.append)
+        supervisor._end(signal.SIGTERM)
+        children[0].begins()
+        step()
+        assert children[0].signals == [signal.SIGTERM] * 2
+        children[0].ends()
+        step()
+        assert supervisor._alive == set()
+
     @pytest.mark.long("starts several processes")
     def test_no_request_fails_when_the_settings_change(self, tmp_path, client):
         file = tmp_path / "paceline.toml"

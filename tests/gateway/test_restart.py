@@ -13,6 +13,7 @@ import pytest
 from attack_helpers import ANSWER, Process, answers, post, raw_server, talk
 from gateway_helpers import chat, until
 
+from lost_signals import losing
 from paceline.core.quota import Quota
 from paceline.core.results import QuotaError, StoreError
 from paceline.gateway import app, handover
@@ -183,6 +184,18 @@ class TestSuccession:
                 os.kill(int(line.split("process ")[1].split()[0]), signal.SIGTERM)
             finally:
                 one.stop()
+
+
+@posix
+@pytest.mark.long("starts a process")
+def test_a_signal_while_it_starts_ends_it(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(losing("SIGTERM"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+    one = Process(upstream="http://127.0.0.1:9", folder=tmp_path)
+    try:
+        assert one.wait() == 0
+    finally:
+        one.stop()
 
 
 class Away(MemoryStore):
