@@ -47,6 +47,16 @@ def read(connection, count=10**9, quiet_s=5.0):
     return got
 
 
+def read_until(connection, wanted):
+    """What comes until ``wanted`` has; a connection that ends before gives nothing, again and again."""
+    got = b""
+    while wanted not in got:
+        part = connection.recv(65_536)
+        assert part, got
+        got += part
+    return got
+
+
 def talk(url, sent, count=1):
     """Send bytes on a connection of their own; return what :func:`read` does."""
     with connect(url) as connection:

@@ -322,7 +322,10 @@ class TestUploads:
                 seen.extend(await reader.readuntil(b"\r\n\r\n"))
                 await go.wait()
                 while not seen.endswith((b"end", b"0\r\n\r\n")):
-                    seen.extend(await reader.read(65_536))
+                    part = await reader.read(65_536)
+                    if not part:
+                        raise ConnectionResetError
+                    seen.extend(part)
                 writer.write(OK)
                 await reader.read()
             writer.close()
