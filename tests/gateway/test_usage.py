@@ -22,6 +22,7 @@ from paceline.providers.base import Usage
 from paceline.stores.tallies import OwnTallies
 from paceline.telemetry import prometheus
 from paceline.telemetry.merged import merged
+from waits import soon
 
 CHAT = "/openai/v1/chat/completions"
 USAGE = "/api/v1/usage"
@@ -127,8 +128,7 @@ class TestWhoUsedWhat:
         async def main():
             async with aiohttp.ClientSession(headers=bearer(alice)) as session:
                 task = asyncio.create_task(session.post(running.url + CHAT, json=chat())._coro)
-                while running.pool()["waiting"] < 1:
-                    await asyncio.sleep(0.01)
+                await soon(lambda: running.pool()["waiting"])
                 task.cancel()
 
         asyncio.run(main())

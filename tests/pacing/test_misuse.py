@@ -11,12 +11,12 @@ import time
 import warnings
 
 import pytest
-from shared_world import until
 
 import paceline
 from paceline import Limiter, PacelineWarning, QuotaError
 from paceline.pacing.clock import SYSTEM_CLOCK, SystemClock
 from paceline.testing import ManualClock, run_virtual
+from waits import until
 
 
 def limiter_of(*quotas, **options):
