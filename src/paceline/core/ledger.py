@@ -399,12 +399,16 @@ class Ledger:
             m.open_less()  # the limit may be lower
         if quota.rule is Rule.SLOTS:
             for reservation in self._open:
-                missing = len(self.accounts) - len(reservation.amounts)  # quotas may have been added since
-                reservation.amounts += [*[0.0] * missing, 1.0]
-                reservation.marks += [0] * (missing + 1)
-                m.charge(now_ns, 1.0)
+                self.charge_open(now_ns, reservation, len(self.accounts), m, 1.0)
         above = rounded(m.most / self.share_of(quota)) if given else math.inf
         self.add_account(Account(m, str(quota), source, quota.amount if given else math.inf, above))
+
+    def charge_open(self, now_ns: int, reservation: Reservation, index: int, m: Meter, amount: float) -> None:
+        """Charge ``amount`` for an open reservation to the meter ``m`` of a quota at ``index`` that was added since."""
+        reservation.amounts += [0.0] * (index - len(reservation.amounts))
+        reservation.marks += [0] * (index - len(reservation.marks))
+        reservation.amounts.append(amount)
+        reservation.marks.append(m.charge(now_ns, amount))
 
     def add_account(self, account: Account) -> None:
         """Charge a further account from now on, at its present level."""

@@ -144,8 +144,8 @@ class QuotaTracker:
             if headroom_s > self.meter.headroom_s:
                 self.meter.keep_unused(min(headroom_s, HEADROOM_MAX_S))
 
-    def no_refill(self, now_ns: int, by_ns: int) -> None:
-        """Move the level by ``by_ns``: the bucket has not refilled, because charged attempts are not sent yet."""
+    def move_level(self, now_ns: int, by_ns: int) -> None:
+        """Move the level by ``by_ns``, in the notes of earlier attempts, too."""
         self._shift(now_ns, now_ns, by_ns)
 
     def _test_headroom(self, now_ns: int, sent_ns: int, left_ns: int) -> None:
