@@ -317,19 +317,6 @@ class Ledger:
         """The charges to the quota at ``index`` of the open reservations that were granted at ``at_ns`` or before."""
         return sum(r.amounts[index] for r in self._open if r.granted_ns <= at_ns and index < len(r.amounts))
 
-    def full_after_open(self, now_ns: int, index: int) -> int:
-        """When the quota at ``index`` is full again if it was full before the open reservations, and they alone are counted.
-
-        It is emptied by them at most. What a quota holds in flight is not among its charges.
-        """
-        m = self.accounts[index].meter
-        if m.holds:
-            return 0
-        full_ns = 0
-        for one in sorted(self._open, key=lambda one: one.granted_ns):
-            full_ns = max(full_ns, one.granted_ns) + math.ceil(self.amounts(one.cost)[index] * m.quota.ns_per_unit)
-        return min(full_ns, now_ns + math.ceil(m.quota.burst * m.quota.ns_per_unit))
-
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close a reservation whose request was never sent."""
         if self.close(now_ns, reservation):
