@@ -196,6 +196,14 @@ class TestMeter:
         m.stated(at(5), Named.SAME, at(10), least, 100)
         assert (m.counted, m.since_ns, m.named) == (counted, 0, True)
 
+    def test_a_first_window_is_opened_whole_by_an_answer_that_has_taken_long(self):
+        m = self.meter(opened=41.0)
+        m.charge(T0, 1)
+        m.stated(T0, Named.SAME, at(10), 1, 100)
+        assert m.earliest(T0, 50) == T0 + OPENING_NS
+        m.stated(T0, Named.SAME, at(10), 1, 100, whole=True)
+        assert m.earliest(T0, 50) == T0
+
     def test_an_answer_to_the_first_attempt_after_a_restart_names_the_window(self):
         m = self.meter()
         m.roll(at(10))
