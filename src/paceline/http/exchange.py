@@ -485,7 +485,7 @@ class Exchange:
                 permit.settle()  # the end of its slot is not known
             if not (slots and self.charge is None):  # as held until the caller has asked for the answer
                 remember(self.pacer, job, lambda found: settle(None if found is None else provider.usage(found), None))
-        elif isinstance(payload, Mapping):
+        elif isinstance(payload, parse.MAPPING):
             settle(provider.usage(payload), None)
         else:
             tap = Tap(provider.usage_reader(self.metered.call), settle, partial(self._adjust, permit))
