@@ -131,10 +131,11 @@ def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Key
         system += 1
     shared = [body.get(name) for name in ("system", "instructions", "systemInstruction", "tools", "toolConfig")]
     root = hash((scope, *[_sample(part) if part else None for part in shared], *map(_sample, messages[:system])))
-    base = hash((root, _sample(messages[system])))
+    first_sample = _sample(messages[system])
+    base = hash((root, first_sample))
 
     def key(length: int) -> int:
-        return hash((base, length, _sample(messages[length - 1])))
+        return hash((base, length, first_sample if length == system + 1 else _sample(messages[length - 1])))
 
     earlier: list[int] = []
     if known := cache.length(base):
@@ -437,6 +438,8 @@ class Prompt:
                 cache.lost_waiting_tokens += max(self._lost.tokens - read, 0)
             else:
                 cache.lost_away_tokens += max(self._lost.tokens - read, 0)
+        if not (cache.is_used or answer or keys.before != 0):
+            return  # nothing is cached, and no later request can refer to the answer
         lost_ns, shared = sent_ns + life_ns - EARLY_NS, cache.get(keys.root)
         grown = [] if keys.follows else [keys.own]
         if answer:
