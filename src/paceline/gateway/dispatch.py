@@ -131,7 +131,7 @@ class Dispatch:
                 reply = await self._upload(request)
             else:
                 options = request.options()
-                read = plain(request.headers, body, BODY_MAX)
+                read = plain(request.first.get(b"content-encoding", b"identity"), body, BODY_MAX)
                 asked = _fields(read) if place.choice is not None else {}
                 requests = list[Relayed]()
                 for upstream in place.members if request.method == "POST" else place.members[:1]:
@@ -195,7 +195,8 @@ class Dispatch:
     def _relayed(self, request: Incoming, upstream: Upstream, body: bytes | Upload, *, renamed: bool) -> Relayed:
         """The request as it is sent; ``renamed``: its body is not encoded as the client's."""
         sent = forwarded(request.headers, _DROPPED | {b"content-encoding"} if renamed else _DROPPED)
-        sent += [(name, readable(value)) for name, value in request.headers if name == b"accept-encoding"]
+        if b"accept-encoding" in request.first:
+            sent += [(name, readable(value)) for name, value in request.headers if name == b"accept-encoding"]
         query = request.query
         if upstream.key:
             client = request.given.encode("latin-1")
@@ -279,7 +280,7 @@ class Dispatch:
         body = b"".join(request.parts)
         identify = partial(identity, name, request.method, request.path, request.query, headers, body)
         named: Identity | None = None
-        if request.key is not None and any(one == IDEMPOTENCY and value for one, value in headers):
+        if request.key is not None and request.first.get(IDEMPOTENCY):
             named = identify()
             content = self._answers.content(named)
             if content not in (None, named.content):
