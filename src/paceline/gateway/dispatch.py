@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from paceline.core.results import QuotaError
@@ -33,6 +33,7 @@ from paceline.gateway.waiting import (
     KeptExchange,
     KeptRoutedExchange,
     Places,
+    ended,
     hears,
     identity,
     note_for,
@@ -385,7 +386,7 @@ class Dispatch:
         connection, send = request.connection, request.send
         reply, kept = None, False
         try:
-            while not (await asyncio.wait([task], timeout=due_s))[0]:
+            while not await ended(task, due_s):
                 if rhythm.note is None:
                     due_s = None
                     if kept := self._keep_place(held, request.parts):
@@ -396,7 +397,7 @@ class Dispatch:
                     headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
                     await send({"type": "http.response.start", "status": 200, "headers": headers})
                 await send({"type": "http.response.body", "body": rhythm.note, "more_body": True})
-            reply = cast("Reply", task.result())
+            reply = task.result()
         except asyncio.CancelledError:
             kept = connection.gone and self._keep_place(held, request.parts)
             raise
