@@ -343,8 +343,10 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
 
 def _error_of_choice(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
     choices = payload.get("choices")
-    errors = [as_mapping(as_mapping(choice).get("error")) for choice in choices] if isinstance(choices, list) else []
-    return next(filter(None, errors), None)
+    for choice in choices if isinstance(choices, list) else ():
+        if error := as_mapping(as_mapping(choice).get("error")):
+            return error
+    return None
 
 
 _STATED: Final = {
