@@ -131,10 +131,11 @@ def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Key
         system += 1
     shared = [body.get(name) for name in ("system", "instructions", "systemInstruction", "tools", "toolConfig")]
     root = hash((scope, *[_sample(part) if part else None for part in shared], *map(_sample, messages[:system])))
-    base = hash((root, _sample(messages[system])))
+    first_message = _sample(messages[system])
+    base = hash((root, first_message))
 
     def key(length: int) -> int:
-        return hash((base, length, _sample(messages[length - 1])))
+        return hash((base, length, first_message if length == system + 1 else _sample(messages[length - 1])))
 
     earlier: list[int] = []
     if known := cache.length(base):
@@ -148,9 +149,12 @@ def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Key
                     earlier.append(key(length))
                     if cache.get(earlier[-1]).tokens:
                         break
-    texts = sum([_size(text) for text in (*shared[:3], *[one.get("content") for one in messages[:system]]) if text])
-    tools = shared[3]
-    shared_size = texts + TOOL * (len(tools) if isinstance(tools, list) else 0)
+    shared_size = 0
+    if system or any(shared):
+        texts = (*shared[:3], *[one.get("content") for one in messages[:system]])
+        tools = shared[3]
+        shared_size = sum([_size(text) for text in texts if text])
+        shared_size += TOOL * (len(tools) if isinstance(tools, list) else 0)
     return Keys(key(end), tuple(earlier), root, base, end, shared_size, scope)
 
 
