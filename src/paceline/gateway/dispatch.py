@@ -427,7 +427,7 @@ class Dispatch:
                 if release is not None and (reply.unread or not more):
                     release()
                     release = None
-                if not more:
+                if not more and reply.owes:
                     await asyncio.sleep(0)  # the client gets it before its usage is read
             if reply.broken:
                 connection.close()

@@ -157,6 +157,11 @@ class Reply:
         return self._unread
 
     @property
+    def owes(self) -> bool:
+        """Whether its usage is still to be read."""
+        return self._tap is not None and not self._tap.settled
+
+    @property
     def is_good(self) -> bool:
         """Whether its status says that it is what was asked for."""
         return 200 <= self.status < 300

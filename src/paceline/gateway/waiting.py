@@ -89,10 +89,12 @@ def hears(headers: Headers) -> bool:
 
 def patience_s(headers: Headers) -> float | None:
     """After which time without the head of an answer the client gives up; ``None`` if it is unknown, or the user's own deadline."""
-    agent = _agent(headers)
-    known = [seconds for part, seconds in _PATIENCE if part in agent]
+    known: list[float] = []
     for name, value in headers:
-        if name == b"x-stainless-runtime" and value.lower() in (b"node", b"bun"):
+        if name == b"user-agent":
+            agent = value.lower()
+            known += [seconds for part, seconds in _PATIENCE if part in agent]
+        elif name == b"x-stainless-runtime" and value.lower() in (b"node", b"bun"):
             known.append(_HEAD_S)
         elif name in _STATED and (seconds := _seconds(value)) is not None:
             known.append(seconds)
