@@ -358,6 +358,14 @@ class TestTheCommand:
         done = run("plan", file, "--by", f"{at:%H:%M}")
         assert f" until {at + timedelta(days=1):%A %H:%M}" in done.stderr
 
+    def test_a_plan_that_takes_minutes_leaves_less_until_the_time_of_day(self, tmp_path, monkeypatch):
+        times = [datetime(2026, 9, 1, 15, 0, 30), datetime(2026, 9, 1, 15, 3)]  # noqa: DTZ001  (local times)
+        clock = type("clock", (datetime,), {"now": staticmethod(lambda: times.pop(0))})
+        monkeypatch.setattr("paceline.cli.plan.datetime", clock)
+        file = written(tmp_path, 'items = 3\nphases = [{name = "a", models = "openai/gpt-5"}]')
+        done = run("plan", file, "--by", "18:00", "--tier", "1")
+        assert "; there are 2 h 57 min until Tuesday 18:00 " in done.stderr
+
 
 class TestReplay:
     def test_a_log_of_a_limiter_in_shadow(self, tmp_path):

@@ -35,8 +35,8 @@ each agent holds a conversation, whose prompts the provider caches. Nothing is s
 codes: 0 planned, 1 no variant ends by the time of --by or --within, 2 nothing could be planned."""
 
 
-def _clock(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """Seconds from now until the next time of day ``text``."""
+def _clock(_: click.Context, __: click.Parameter, text: str | None) -> datetime | None:
+    """The next time of day ``text``."""
     if text is None:
         return None
     now = datetime.now().astimezone()
@@ -45,7 +45,7 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> float | N
     except ValueError:
         raise click.BadParameter(f"{text!r}: write a time of day like 18:00, or use --within 6h") from None
     end = now.replace(hour=at.hour, minute=at.minute, second=0, microsecond=0)
-    return ((end if end > now else end + timedelta(days=1)) - now).total_seconds()
+    return end if end > now else end + timedelta(days=1)
 
 
 @click.command(epilog=EPILOG)
@@ -88,7 +88,7 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> float | N
 @options.TPM
 @options.USABLE
 @options.CONFIG
-@click.option("--by", "by_s", metavar="HH:MM", callback=_clock, help="Say which variant ends by this time of day.")
+@click.option("--by", metavar="HH:MM", callback=_clock, help="Say which variant ends by this time of day.")
 @click.option(
     "--within", "within_s", metavar="TIME", callback=options.duration, help="The same, as a duration: '6h', '90min'."
 )
@@ -114,7 +114,7 @@ def command(
     cache_misses: float | None,
     limits: tuple[str, ...],
     file: Path | None,
-    by_s: float | None,
+    by: datetime | None,
     within_s: float | None,
     latency_s: float | None,
     latency_per_token_s: float | None,
@@ -127,7 +127,7 @@ def command(
     from paceline.config import Config, parse_limit
     from paceline.emulator.settings import SettingsError
 
-    if by_s is not None and within_s is not None:
+    if by is not None and within_s is not None:
         raise click.UsageError("--by and --within exclude each other: give one")
     asked = {
         "calls": turns,
@@ -153,7 +153,7 @@ def command(
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
         config = Config.load(file, given=given)
-        every = by_s is not None or within_s is not None
+        every = by is not None or within_s is not None
         works: dict[str, Callable[[], Work]] = {
             f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents
         } or {
@@ -166,13 +166,13 @@ def command(
     except (PacelineError, SettingsError) as error:
         click.echo(f"paceline plan: {error}", err=True)
         sys.exit(USAGE)
-    most_s = by_s if by_s is not None else within_s
     if as_json:
         click.echo(json.dumps({"plans": [{"variant": name, **record(plan)} for name, plan in found.items()]}))
     else:
         show(found, tiers=every or bool(tiers or config.tier))
+    most_s = within_s if by is None else max(0.0, (by - datetime.now().astimezone()).total_seconds())
     if most_s is not None:
-        _judge(found, most_s, by=by_s is not None)
+        _judge(found, most_s, by)
 
 
 def plans(
@@ -441,9 +441,9 @@ def _talk(plan: Plan, turns: Turns) -> tuple[str, ...]:
     return f"{turns.an_hour:,.0f}", f"{turns.cached:.0%}", f"{turns.again:,}", *took, carried
 
 
-def _judge(plans: Mapping[str, Plan], most_s: float, *, by: bool) -> None:
+def _judge(plans: Mapping[str, Plan], most_s: float, by: datetime | None) -> None:
     """Name the first variant that ends in time, on standard error."""
-    until = f" until {datetime.now().astimezone() + timedelta(seconds=most_s):%A %H:%M %Z}" if by else ""
+    until = f" until {by:%A %H:%M %Z}" if by is not None else ""
     found = next((name for name, plan in plans.items() if plan.seconds <= most_s and not plan.failed), None)
     if found is None:
         best = min(plans.values(), key=lambda plan: plan.seconds)
