@@ -309,10 +309,22 @@ class TestTheCommand:
         if picture:
             assert (tmp_path / "use.svg").read_text().startswith("<?xml")
         file.write_text("")
-        assert "there are no requests" in run("plan", file).stderr
+        assert "there is nothing in it" in run("plan", file).stderr
         file.write_text(line + "\n{")
         done = run("plan", file)
         assert (done.exit_code, "line 2" in done.stderr) == (2, True)
+
+    def test_a_table_of_prompts_as_of_a_run(self, tmp_path):
+        file = written(tmp_path, "id,text\n" + "".join(f"{row},{'hello ' * 50}\n" for row in range(900)), "in.csv")
+        rows = ["--model", "gpt-5-mini", "--column", "text", "--max-tokens", "100"]
+        done = run("plan", file, *rows, "--tier", "1", "--json")
+        assert done.exit_code == 0, done.output
+        (made,) = json.loads(done.stdout)["plans"]
+        assert (made["calls"], made["binds"]) == (900, "openai/gpt-5-mini: 500 requests/min")
+        assert "name the column of the prompts and the model" in run("plan", file).stderr
+        for words in ([written(tmp_path, "items = 3"), *rows], ["gpt-5-mini", "--agents", "3", *rows]):
+            done = run("plan", *words)
+            assert (done.exit_code, "are of a table" in done.stderr) == (2, True)
 
     @pytest.mark.parametrize("words", [
         ["--by", "6pm"], ["--by", "18:00", "--within", "1h"], ["--tier", "77"], ["--limit", "nonsense"],
