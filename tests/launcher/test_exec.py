@@ -302,19 +302,22 @@ def test_signals_reach_the_program(options):
     numbers = [int(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     lines = f"""
 import os, signal, sys
-for number in {numbers}:
-    signal.signal(number, lambda number, _: os.write(1, b"%d\\n" % number))
+signal.pthread_sigmask(signal.SIG_BLOCK, {numbers})
 os.write(1, b"ready\\n")
-sys.stdin.read()
+for _ in {numbers}:
+    os.write(1, b"%d\\n" % signal.sigwait({numbers}))
 sys.exit(7)
 """
     environ = {"OPENAI_API_KEY": "k"}
-    process = start("python", "-c", lines, stdin=subprocess.PIPE, environ=environ, options=options)
+    process = start("python", "-c", lines, environ=environ, options=options)
+    bound = threading.Timer(60, process.kill)
+    bound.start()
     assert process.stdout.readline() == "ready\n"
     for number in numbers:
         process.send_signal(number)
         assert process.stdout.readline() == f"{number}\n"
     process.communicate(timeout=60)
+    bound.cancel()
     assert process.returncode == 7
 
 
