@@ -224,6 +224,27 @@ class TestTally:
         }  # fmt: skip
         assert report(tally, "a", "to=2024-10-04")["keys"]["a"]["requests"] == 1
 
+    def test_a_request_that_ends_within_a_count_is_counted(self, limiter):
+        """Garbage is collected at any place, and ends a request that nobody has ended."""
+        orphans = [Usage(input_tokens=1)]
+
+        class Collecting(dict):
+            def setdefault(self, where, sums):
+                if orphans:
+                    tally.count("a", "openai", "gpt-5", orphans.pop())
+                return super().setdefault(where, sums)
+
+        tally = Tally(limiter, lambda lane: lane, OwnTallies())
+        tally._news = Collecting()
+        counting = threading.Thread(
+            target=tally.count, args=("a", "openai", "gpt-5", Usage(input_tokens=10)), daemon=True
+        )
+        counting.start()
+        counting.join(60)
+        assert not counting.is_alive()
+        found = tally.since_start()["a"]
+        assert (found["requests"], found["input_tokens"]) == (2, 11)
+
     def test_labels_are_bounded(self, monkeypatch):
         monkeypatch.setattr(prometheus, "KEYS_MAX", 1)
         row = dict.fromkeys(FIELDS, 2)
