@@ -133,6 +133,12 @@ class TestMeter:
         assert m.earliest(at(10), 95) == at(10)
         assert m.level(at(10)) == 95
 
+    def test_the_wait_for_an_answer_counts_from_the_first_of_a_small_burst(self):
+        m = self.meter()
+        m.charge(at(10), 1)
+        m.charge(at(11), 1)
+        assert m.earliest(at(11), 30) == at(10) + OPENING_NS
+
     def test_a_restart_may_come_earlier_or_later_than_was_known(self):
         m = self.meter()
         m.stated(at(7), Named.NEXT, at(68), 2, 100)
