@@ -54,9 +54,10 @@ class Metered:
 
     def estimate(self) -> Estimate:
         """The amounts that the provider will hold, and what of the prompt it has in its cache, by what is known at present."""
-        input_tokens, output = self.tokens()
+        call, prompt = self.booked_call, self.prompt
+        input_tokens, output = self._tokens(call)
         output = self.scheduler.pool.ledger.expected_output(input_tokens, output)
-        cost, prompt = self.provider.held(self.booked_call, input_tokens, output), self.prompt
+        cost = self.provider.held(call, input_tokens, output)
         if prompt is None:
             return Estimate(cost)
         now_ns = self.scheduler.now_ns()
@@ -64,7 +65,10 @@ class Metered:
 
     def tokens(self) -> tuple[float, float]:
         """The input and the expected output, by the present calibration."""
-        call, calibration = self.booked_call, self.calibration
+        return self._tokens(self.booked_call)
+
+    def _tokens(self, call: Call) -> tuple[float, float]:
+        calibration = self.calibration
         before = 0 if self.prompt is None else self.prompt.before or 0
         return calibration.input.apply(call.input_tokens) + before, calibration.expected_output(call.max_output_tokens)
 
