@@ -299,10 +299,9 @@ class Exchange:
 
     async def _hold(self) -> None:
         """Hold the cost of the request in the allowances of its lane."""
-        input_tokens, output = self.metered.tokens()
         call, lane = self.metered.call, current_lane.get()[0]
-        usage = Usage(input_tokens=math.ceil(input_tokens), output_tokens=math.ceil(output), tier=call.tier)
-        self.charge = self.pacer.allowances.charge(lane, call.provider, call.model, usage, self._timeout_s)
+        expected = self.metered.expected
+        self.charge = self.pacer.allowances.charge(lane, call.provider, call.model, expected, self._timeout_s)
         if self.charge is not None:
             for acquisition, account in self.charge.steps():
                 self.acquisition, self.waits = acquisition, True
@@ -585,6 +584,11 @@ class Tap:
 
     @property
     def done(self) -> bool:
+        """Whether it has settled."""
+        return self._settle is None
+
+    @property
+    def settled(self) -> bool:
         """Whether it has settled."""
         return self._settle is None
 
