@@ -96,7 +96,7 @@ class Reply:
 
     async def more(self) -> bytes:
         """The next part of the body, which is kept for :meth:`read`; empty at its end."""
-        part = await self._next() if self._unread else b""
+        part = await self._next()
         self._body += part
         return part
 
@@ -105,6 +105,9 @@ class Reply:
         self._body = bytearray(body)
 
     async def _next(self) -> bytes:
+        """The next part of the body from the server; empty at its end."""
+        if not self._unread:
+            return b""
         assert self._fetched is not None
         part = await self._fetched.read()
         self._unread = bool(part)
@@ -182,7 +185,9 @@ class Reply:
         if self._again:
             part, self._again = self._again, b""
             return part
-        part = await self._plain()
+        part = b""
+        while not part and (raw := await self._raw()):
+            part = raw if self._decode is None else b"".join(self._decode(raw))
         if self.seen is not None:
             if self._room.take(len(self.seen), len(part)):
                 self.seen += part
@@ -195,19 +200,11 @@ class Reply:
             self._room.left += len(self.seen)
             self.seen = None
 
-    async def _plain(self) -> bytes:
-        while part := await self._read():
-            if self._decode is None:
-                return part
-            if plain := b"".join(self._decode(part)):
-                return plain
-        return b""
-
-    async def _read(self) -> bytes:
-        part = b""
+    async def _raw(self) -> bytes:
+        """The next part of the body as it was sent, which the tap sees."""
         if self._body:
             part, self._body = bytes(self._body), bytearray()
-        elif self._unread:
+        else:
             part = await self._next()
         if self._tap is not None:
             if part:
