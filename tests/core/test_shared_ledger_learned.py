@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from core_shared_ledger import Shared, wait_s
+from core_shared_ledger import Member, Shared, wait_s
 
 from paceline.core.changes import Change
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
+from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Charged, Settled
 
 
@@ -53,6 +54,24 @@ class TestConfiguration:
         pool.take("a", 50)
         pool.tell("b", quotas=parse_quotas("60 tokens/min burst 50"), fresh=True)
         assert pool.tell("a", Settled([10.0], marks, [0.0])).standings[0].lack_ns == 50 * NS
+
+    def test_one_that_opens_gently_refills_evenly_from_what_is_used(self):
+        pool = Shared("120 tokens/min")
+        pool.take("a", 100)
+        reply = pool.tell("b", quotas=parse_quotas("240 tokens/min"), fresh=True, gentle=True)
+        assert reply.standings[0].opened == 200
+        assert pool.ask("b", 1).wait_ns == NS // 4
+
+    def test_it_takes_as_long_to_be_full_at_its_whole_rate(self):
+        """A ceiling that refusals have taught does not stay: what is used refills at the new rate."""
+        pool = Shared("100 tokens/min")
+        pool.tell("a", Change(0, "set_ceiling", 0.05))
+        marks = pool.take("a", 40)
+        pool.take("a", 20)
+        assert pool.standing().lack_ns == 20 * 36 * NS
+        now = pool.tell("b", quotas=parse_quotas("200 tokens/min"), fresh=True).standings[0]
+        assert now.lack_ns == 36 * NS
+        assert pool.tell("a", Settled([40.0], marks, [0.0])).standings[0].lack_ns == 24 * NS
 
     def test_it_is_a_newcomers_word_only(self):
         pool = Shared("100 tokens/min")
@@ -170,6 +189,16 @@ class TestLostLedger:
         tokens, images, pages, slots = self.pool().tell("b").standings
         assert (tokens.lack_ns, images.used, pages.used, slots.used) == (20 * NS, 30, 40, 0)
         assert [s.charged for s in (tokens, images, pages)] == [0, 0, 0]
+
+    def test_a_process_remembers_it_at_its_whole_rate(self):
+        member = Member("60 tokens/min", gentle=False)
+        member.take(30)
+        member.other_process_says("set_ceiling", 0.05)
+        member.exchange_soon()
+        member.take(1)
+        member.ledger = SharedLedger()
+        member.take(1)
+        assert 28 < member.ledger._accounts[0].meter.lack(member.now_ns) <= 32
 
     def test_what_others_remember_changes_nothing(self):
         pool = self.pool()

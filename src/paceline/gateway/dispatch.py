@@ -384,7 +384,8 @@ class Dispatch:
         task = held.task = held.task or asyncio.create_task(held.exchange.run())
         due_s = rhythm.begin_s if rhythm.note is not None else rhythm.until_s
         connection, send = request.connection, request.send
-        reply, kept = None, False
+        reply: Reply | None = None
+        kept = False
         try:
             while not await ended(task, due_s):
                 if rhythm.note is None:

@@ -83,9 +83,9 @@ class SharedAccount:
     def __post_init__(self) -> None:
         self.sharing = of(self.meter)
 
-    def replace_meter(self, meter: Meter) -> None:
+    def replace_meter(self, now_ns: int, meter: Meter) -> None:
         """Count the quota with another meter from now on; the use stays."""
-        carry(self.meter, meter)
+        carry(now_ns, self.meter, meter)
         self.meter, self.sharing = meter, of(meter)
 
 
@@ -174,7 +174,7 @@ class SharedLedger:
             elif message.fresh and self._accounts[i].given != quota:
                 account = self._accounts[i]
                 account.given = quota
-                account.replace_meter(new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle))
+                account.replace_meter(now_ns, new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle))
                 account.version += 1
                 account.epoch += 1
         return index
@@ -224,7 +224,7 @@ class SharedLedger:
         if change.what != What.SPREAD:
             apply(now_ns, m, change)
         elif m.bursts:
-            account.replace_meter(Spread(m.quota, now_ns, m.headroom_s))
+            account.replace_meter(now_ns, Spread(m.quota, now_ns, m.headroom_s))
         if change.what == What.SHIFT and m.refills:
             account.shifted_ns += round(change.value)
 

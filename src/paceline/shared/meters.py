@@ -310,7 +310,7 @@ class BucketSharing(Sharing[B]):
         return m
 
     def recalled(self, m: B, now_ns: int) -> Left:
-        return float(max(m.full_at_ns - now_ns, 0))
+        return max(m.full_at_ns - now_ns, 0) * m.ceiling  # the ledger that it is told has not learned the ceiling
 
     def recall(self, m: B, now_ns: int, value: Left) -> None:
         lack_ns = self.at_once(m, value) * m.ns_per_unit if isinstance(value, list) else value
@@ -467,13 +467,24 @@ def of(m: Meter) -> Sharing[Any]:
     return _SHARING[type(m)]
 
 
-def carry(before: Meter, after: Meter) -> None:
-    """Copy the use of a meter to the one that replaces it; refunds of earlier charges stay guarded."""
+def carry(now_ns: int, before: Meter, after: Meter) -> None:
+    """Copy the use of a meter to the one that replaces it; refunds of earlier charges stay guarded.
+
+    A bucket takes as long to be full as before, at its whole rate: a learned ceiling does not stay. One that opens gently
+    refills evenly from there.
+    """
     if before.refills is after.refills:
         for key in of(before).use.keys() & of(after).use.keys():
             name = of(before).use[key]
             value = getattr(before, name)
             setattr(after, name, list(value) if isinstance(value, list) else value)
+    if isinstance(before, Bucket) and isinstance(after, Bucket):
+        if before.ceiling < 1:
+            after.full_at_ns = now_ns + ceil(max(before.full_at_ns - now_ns, 0) * before.ceiling)
+            after.low_lacks = [floor(lack * before.ceiling) for lack in before.low_lacks]
+        if after.opened < inf:
+            after.opened = max(after.opened, (after.full_at_ns - now_ns) / after.ns_per_unit)
+            after.widen()
 
 
 def _part_of(quota: Quota, share: float) -> Quota:

@@ -393,6 +393,14 @@ local function replace(i, s)                       -- the new meter starts with 
   local m, before = wrap(i), old.s
   if s.full and before.full then
     s.full, s.sequence, s.low = before.full, before.sequence, before.low
+    if before.ceiling and before.ceiling < 1 then    -- which the new one has not learned
+      s.full = now + ceil(max(s.full - now, 0) * before.ceiling)
+      for k = 2, #s.low, 2 do s.low[k] = floor(s.low[k] * before.ceiling) end
+    end
+    if s.opened then                                 -- it refills evenly from there
+      s.opened = max(s.opened, (s.full - now) / m.ns_per_unit)
+      widen(m)
+    end
     if s.log and before.log then s.log, s.used = before.log, before.used end
   elseif m.kind == old.kind then
     s.used, s.start, s.stop = before.used, before.start, before.stop
