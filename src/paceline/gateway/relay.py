@@ -162,7 +162,7 @@ class Reply:
     @property
     def owes(self) -> bool:
         """Whether its usage is still to be read."""
-        return self._tap is not None and not self._tap.settled
+        return self._tap is not None and not self._tap.done
 
     @property
     def is_good(self) -> bool:
