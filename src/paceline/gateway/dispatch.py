@@ -416,8 +416,9 @@ class Dispatch:
         if connection.answering:
             reply.decode()
         else:
-            release = connection.hold() if reply.begun else None  # one write for the head and what is there
             headers = _headers_of(reply, quotas=self._tells_quotas)
+            if reply.begun:  # one write for the head and what is there
+                release, headers = connection.hold(headers), []
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         left, more = reply.length, True
         try:
