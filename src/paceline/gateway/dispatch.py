@@ -350,7 +350,7 @@ class Dispatch:
             begin_s = every_s = asked_s
         if exchange.metered.call.stream and asked_s != 0 and (asked_s is not None or hears(headers)):
             note = note_for(exchange.metered.provider.name, exchange.target[1], request.query, headers)
-        task = asyncio.current_task()
+        task = connection.task
         assert task is not None
         self._tasks[task] = exchange
         called = options.get(_ID)
@@ -429,7 +429,9 @@ class Dispatch:
                 if release is not None and (reply.unread or not more):
                     release()
                     release = None
-                if not more and reply.owes:
+                if not (more or reply.unread or reply.owes):
+                    break
+                if not more:
                     await asyncio.sleep(0)  # the client gets it before its usage is read
             if reply.broken:
                 connection.close()

@@ -132,7 +132,10 @@ class Reply:
         self.headers.append((b"content-length", b"%d" % len(self._body)))
 
     def _header(self, wanted: bytes) -> bytes:
-        return next((value for name, value in self.headers if name == wanted), b"")
+        for name, value in self.headers:
+            if name == wanted:
+                return value
+        return b""
 
     @property
     def length(self) -> int:
@@ -378,9 +381,9 @@ def decoded(decode: Decode, raw: bytes, most: int) -> bytes:
 
 def forwarded(headers: Headers, drop: frozenset[bytes]) -> Headers:
     """The headers of a message that belong to it, and not to its connection; without those in ``drop``."""
-    named = b",".join([value for name, value in headers if name == b"connection"])
-    if named and named.lower() not in (b"keep-alive", b"close"):
-        drop |= {name.strip().lower() for name in named.split(b",")}
+    for name, value in headers:
+        if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
+            drop |= {one.strip().lower() for one in value.split(b",")}
     return [(name, value) for name, value in headers if name not in drop]
 
 

@@ -401,9 +401,13 @@ class _Protocol(HttpToolsProtocol):
 
 def _clear(headers: list[tuple[bytes, bytes]], version: str) -> bool:
     """Whether a request of HTTP 1.0 or 1.1 names its host as that asks, and its body has no other encoding on the way than ``chunked``."""
-    hosts = [value for name, value in headers if name == b"host"]
-    codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
-    return version in ("1.0", "1.1") and int(version == "1.1") <= len(hosts) <= 1 and codings in ([], [b"chunked"])
+    hosts, codings = 0, list[bytes]()
+    for name, value in headers:
+        if name == b"host":
+            hosts += 1
+        elif name == b"transfer-encoding":
+            codings.append(value.strip().lower())
+    return version in ("1.0", "1.1") and int(version == "1.1") <= hosts <= 1 and codings in ([], [b"chunked"])
 
 
 def _connections_max() -> int:
