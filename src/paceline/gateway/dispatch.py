@@ -359,17 +359,14 @@ class Dispatch:
             rhythm = _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
             reply = await self._waited(request, held, rhythm)
         except asyncio.CancelledError:
-            if self._life.state.closed and exchange.waits:
-                task.uncancel()
-                raise stopping() from None
-            raise
+            if not (self._life.state.closed and exchange.waits):
+                raise
+            task.uncancel()
+            reply = _of_its_own(stopping(), connection)
         except RequestError:
             raise
-        except Exception as error:
-            refusal = no_answer(error)
-            if not connection.answering:
-                raise refusal from error
-            reply = own(refusal.status, refusal.word, str(refusal))
+        except Exception as error:  # noqa: BLE001  (it is answered)
+            reply = _of_its_own(no_answer(error), connection, error)
         finally:
             del self._tasks[task]
             if called is not None:
@@ -492,6 +489,13 @@ def _headers_of(reply: Reply, *, quotas: bool) -> Headers:
         headers.append((b"x-paceline-waited", b"%.3f" % record.waited_s))
         headers.append((b"x-paceline-attempts", b"%d" % record.attempts))
     return headers
+
+
+def _of_its_own(refusal: RequestError, connection: Connection, cause: Exception | None = None) -> Reply:
+    """The answer of the gateway to a stream whose head has been sent; else ``refusal`` is raised."""
+    if not connection.answering:
+        raise refusal from cause
+    return own(refusal.status, refusal.word, str(refusal))
 
 
 async def _pass_on_early(send: Send, connection: Connection, reply: Reply, part: bytes, *, quotas: bool) -> None:
