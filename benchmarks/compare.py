@@ -51,7 +51,12 @@ def overtaking(admitted: Mapping[int, float]) -> int:
 
 def run(peer: str, world: World, server: Server, ideal_s: float) -> dict[str, Any]:
     """One run of one peer; ``why`` where there is no result."""
-    what: dict[str, Any] = {"peer": peer, "world": world.name, "server": server}
+    what: dict[str, Any] = {
+        "peer": peer,
+        "world": world.name,
+        "server": server,
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+    }
     _, why = environment(PEERS[peer].package)
     if why:
         return what | {"why": why}
@@ -208,7 +213,7 @@ def _kept(
     ordered = [results[key] for key in ((w.name, s, p) for w, s, p in plan({})) if key in results]
     packages = [*(peer.package for peer in PEERS.values()), "mocklimit"]
     return {
-        "command": command, "date": f"{datetime.now(UTC):%Y-%m-%d}", "quick": ideal_s != IDEAL_S, "ideal_s": ideal_s, "step_s": STEP_S,
+        "command": command, "quick": ideal_s != IDEAL_S, "ideal_s": ideal_s, "step_s": STEP_S,
         "machine": f"{os.cpu_count()} CPUs ({platform.machine()}), Python {platform.python_version()}",
         "minutes": round(sum(one.get("took_s", 0.0) for one in ordered) / 60, 1),
         "versions": {name or "paceline": version_of(name) for name in packages},

@@ -182,6 +182,14 @@ def _uses(versions: Mapping[str, str]) -> str:
     )  # fmt: skip
 
 
+def _dates(results: Sequence[Result]) -> str:
+    """The days of the runs, and whose are of the last day where the others are older."""
+    last = max(one["date"] for one in results)
+    earlier = sorted({one["date"] for one in results} - {last})
+    newest = [peer for peer in PEERS if any((one["peer"], one["date"]) == (peer, last) for one in results)]
+    return f"{', '.join(earlier)}, and {last} for {', '.join(newest)}" if earlier else last
+
+
 def _body(report: Mapping[str, Any]) -> str:
     results: list[Result] = report["results"]
     machine, loads = report["machine"], [one["load"] for one in results if "load" in one]
@@ -191,8 +199,8 @@ def _body(report: Mapping[str, Any]) -> str:
     versions = report["versions"]
     parts = [
         "# Comparison with peers",
-        "paceline and ten other ways to stay below a rate limit, on the same workloads, in one run; and its gateway beside two others.",
-        quick + f"`{report['command']}` on {report['date']}: {len(results)} runs in {report['minutes']:.0f} minutes. {machine}{_pythons(versions)}, load {min(loads, default=0):.1f} to"
+        "paceline and ten other ways to stay below a rate limit, on the same workloads; and its gateway beside two others.",
+        quick + f"`{report['command']}` on {_dates(results)}: {len(results)} runs in {report['minutes']:.0f} minutes. {machine}{_pythons(versions)}, load {min(loads, default=0):.1f} to"
         f" {max(loads, default=0):.1f} before the runs. Each run is in [report.json]({RAW}), with the counts of every half second.",
         "## Summary",
         "Refused requests · share of the ideal speed, against mocklimit, in columns with * against the emulator.",
@@ -287,7 +295,7 @@ def write_summary(readme: Path, report: Mapping[str, Any]) -> None:
         return
     told = (
         "500 workers before [mocklimit](https://pypi.org/project/mocklimit/), a server that other people wrote. In *half the limits* each limiter is told"
-        f" twice what the server allows. {report['date']}: [method, versions and pictures](docs/{PAGE})."
+        f" twice what the server allows. {_dates(report['results'])}: [method, versions and pictures](docs/{PAGE})."
     )  # fmt: skip
     block = f"{START}\n\n{told}\n\n{summary(report['results'], FRONT)}\n\n{END}"
     readme.write_text(re.sub(f"{re.escape(START)}.*?{re.escape(END)}", lambda _: block, text, flags=re.DOTALL), "utf-8")

@@ -112,13 +112,13 @@ def made_up(**changes):
     results = []
     for number, (world, server, peer) in enumerate(compare.plan({})):
         results.append({
-            "peer": peer, "world": world.name, "server": server, "load": 0.5, "others": 0.01, "took_s": 30.0, "cpu_s": 1.0,
+            "peer": peer, "world": world.name, "server": server, "date": "2026-11-24", "load": 0.5, "others": 0.01, "took_s": 30.0, "cpu_s": 1.0,
             "stopped": False, "requests": 900, "refused": number, "failed": 0, "counts": [900, number],
             "counts_of_the_server": [900, number], "missing": 0, "unfinished": False, "elapsed_s": 30.5, "ideal_s": 30.0,
             "share": 0.98, "overtaking": 3, "admitted": [15 * (step + 1) for step in range(60)], "refusals": [0],
         })  # fmt: skip
     return {
-        "command": "python -m benchmarks --report docs", "date": "2026-11-24", "quick": False, "ideal_s": 30.0, "step_s": 0.5,
+        "command": "python -m benchmarks --report docs", "quick": False, "ideal_s": 30.0, "step_s": 0.5,
         "machine": "2 CPUs", "minutes": 60, "versions": {"paceline": "0.1.0 on Python 3.11.7", "aiolimiter": "1.3.0 on Python 3.13.0"}, "results": results,
     } | changes  # fmt: skip
 
@@ -127,7 +127,9 @@ def test_the_page_has_a_table_for_each_server_and_a_picture_for_each_world(tmp_p
     report = made_up()
     report["results"][1] |= {"counts_of_the_server": [899, 1]}
     report["results"][2] |= {"missing": 450, "unfinished": True}
-    report["results"][3] = {key: report["results"][3][key] for key in ("peer", "world", "server")} | {"why": "killed"}
+    report["results"][3] = {key: report["results"][3][key] for key in ("peer", "world", "server", "date")} | {
+        "why": "killed"
+    }
     page.write(tmp_path, report)
     text = (tmp_path / page.PAGE).read_text()
     assert "1 · 0.98 †" in text
@@ -140,6 +142,14 @@ def test_the_page_has_a_table_for_each_server_and_a_picture_for_each_world(tmp_p
         assert ET.fromstring((tmp_path / name).read_text()).tag.endswith("svg")
         assert (tmp_path / name).stat().st_size < 40_000
     assert json.loads((tmp_path / page.RAW).read_text()) == report
+
+
+def test_runs_that_are_older_than_others_are_said(tmp_path):
+    report = made_up()
+    for one in report["results"]:
+        one["date"] = "2026-11-26" if one["peer"] == "paceline" else "2026-11-24"
+    page.write(tmp_path, report)
+    assert "docs` on 2026-11-24, and 2026-11-26 for paceline: 143 runs" in (tmp_path / page.PAGE).read_text()
 
 
 def test_the_page_has_the_gateways_that_were_measured(tmp_path):

@@ -50,7 +50,7 @@ def stalling_proxy(port, *, after_s, for_s):
     thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
     thread.start()
     try:
-        ready.wait()
+        assert ready.wait(60)
         yield found[0]
     finally:
         done.set()

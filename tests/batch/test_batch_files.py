@@ -8,7 +8,6 @@ import re
 import signal
 import stat
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -30,6 +29,7 @@ from paceline.batch.summary import Tally
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.testing import run_virtual
+from waits import until
 
 OK = {"status_code": 200, "request_id": "r", "body": {"text": "yes"}}
 
@@ -436,9 +436,8 @@ def test_a_run_with_too_little_room(tmp_path, emulator, command, end):
             _, err = finish(process, 130)
             assert f"answers are in {place}; the same command again adds them" in err
         else:
-            while len(ids(path)) + len(ids(place)) < emulator.tally()["admitted"]:
-                assert process.poll() is None
-                time.sleep(0.005)
+            until(lambda: len(ids(path)) + len(ids(place)) >= emulator.tally()["admitted"])
+            assert process.poll() is None
             process.kill()
             process.communicate()
         _, err = call(source, "-o", path, base_url=emulator.base_url, environ=environ)

@@ -32,6 +32,7 @@ from paceline.batch.runner import Runner
 from paceline.config import Config
 from paceline.core.results import QuotaError
 from paceline.providers.registry import provider_named
+from waits import until
 
 KEYS = {
     "OPENAI_API_KEY": "sk-0123456789abcdef",
@@ -788,8 +789,7 @@ def test_processes_killed_again_and_again(run, command, seed, style):
     for _ in range(5):  # of 80 steps
         enough = steps() + dice.randint(1, 12)
         process = command(*args, base_url=one.emulator.base_url, environ=KEYS, setup=setup)
-        while process.poll() is None and steps() < enough:
-            time.sleep(0.003)
+        until(lambda process=process, enough=enough: process.poll() is not None or steps() >= enough)
         kills += process.poll() is None
         process.kill()
         process.communicate()

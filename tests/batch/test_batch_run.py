@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 
+from waits import until
+
 with contextlib.suppress(ImportError):
     import fcntl
     import termios
@@ -428,8 +430,8 @@ def test_the_second_signal_stops_at_once(tmp_path, emulator, command):
     emulator.reset(latency_s=60.0)
     source = write_lines(tmp_path / "in.jsonl", [chat("a"), chat("b")])
     process = command(source, base_url=emulator.base_url)
-    while emulator.tally()["in_flight"] < 2:
-        assert process.poll() is None
+    until(lambda: emulator.tally()["in_flight"] == 2 or process.poll() is not None)
+    assert process.poll() is None
     process.send_signal(signal.SIGINT)
     while "interrupt again to stop at once" not in (said := process.stderr.readline()):
         assert said

@@ -17,6 +17,7 @@ import paceline
 from odd_server import JSON, OddServer
 from paceline.batch.forms import Form, UnknownFormError, lines_of, schema_at
 from paceline.batch.tables import text_of
+from waits import until
 
 ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
 
@@ -129,8 +130,7 @@ class TestAwaited:
         emulator.reset(latency_s=0.2, limits={"*": FAST})
         journal = tmp_path / "answers.jsonl"
         task = asyncio.create_task(ask([{"prompt": f"{n}?"} for n in range(50)], journal=journal, workers=2))
-        while await asyncio.to_thread(sent, emulator) < 4:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(until, lambda: sent(emulator) >= 4)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -181,11 +181,9 @@ def test_an_interrupt_inside_of_a_loop(ask, emulator, tmp_path, monkeypatch):
     journal = tmp_path / "answers.jsonl"
 
     def interrupt():
-        while sent(emulator) < 4:
-            ended.wait(0.01)
+        until(lambda: sent(emulator) >= 4)
         _thread.interrupt_main()
 
-    ended = threading.Event()
     watch = threading.Thread(target=interrupt)
     watch.start()
     with pytest.raises(KeyboardInterrupt):

@@ -223,6 +223,24 @@ def test_a_limit_that_the_first_answer_states_is_not_used_up_by_what_has_refille
     assert quota(pool, 60, "requests")["remaining"] >= 19
 
 
+def test_what_is_in_flight_when_an_answer_states_a_quota_belongs_to_it():
+    pool = pool_of("500 requests/min")
+    first, second, third = (send(pool, 0, tokens=2_000) for _ in range(3))
+    said = Reading("tokens", limit=60_000, remaining=58_000, reset_s=2.0, period_s=60.0)
+    pool.observe(T0, [said], first)
+    assert quota(pool, 0)["remaining"] == 60_000 - 6_000
+    assert not isinstance(pool.try_grant(T0, Waiter({"tokens": 4_000})), Reservation)
+    for one in (first, second):
+        pool.settle(T0, one, None)
+    send(pool, 1, tokens=5_000)  # each of their answers opens it
+    assert quota(pool, 1)["remaining"] == 60_000 - 10_000
+    pool.observe(T0 + NS, [replace(said, remaining=34_000, reset_s=26.0)], third)  # others use the key
+    assert quota(pool, 1)["remaining"] == pytest.approx(60_000 - 26_000 - 5_000, abs=1_000)
+    level = quota(pool, 1)["remaining"]
+    pool.settle(T0 + NS, third, {"tokens": 500})
+    assert quota(pool, 1)["remaining"] == pytest.approx(level + 1_500)
+
+
 def test_a_limit_found_beside_a_small_bucket_is_no_spent_quota():
     """A limit of 3 000 a minute, enforced as 50 a second: 49 remaining, full in no time; nobody has spent 2 951."""
     pool = pool_of("50 requests/min")

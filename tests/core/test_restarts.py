@@ -133,6 +133,12 @@ class TestMeter:
         assert m.earliest(at(10), 95) == at(10)
         assert m.level(at(10)) == 95
 
+    def test_the_wait_for_an_answer_counts_from_the_first_of_a_small_burst(self):
+        m = self.meter()
+        m.charge(at(10), 1)
+        m.charge(at(11), 1)
+        assert m.earliest(at(11), 30) == at(10) + OPENING_NS
+
     def test_a_restart_may_come_earlier_or_later_than_was_known(self):
         m = self.meter()
         m.stated(at(7), Named.NEXT, at(68), 2, 100)
@@ -189,6 +195,14 @@ class TestMeter:
         m = self.meter()
         m.stated(at(5), Named.SAME, at(10), least, 100)
         assert (m.counted, m.since_ns, m.named) == (counted, 0, True)
+
+    def test_a_first_window_is_opened_whole_by_an_answer_that_has_taken_long(self):
+        m = self.meter(opened=41.0)
+        m.charge(T0, 1)
+        m.stated(T0, Named.SAME, at(10), 1, 100)
+        assert m.earliest(T0, 50) == T0 + OPENING_NS
+        m.stated(T0, Named.SAME, at(10), 1, 100, whole=True)
+        assert m.earliest(T0, 50) == T0
 
     def test_an_answer_to_the_first_attempt_after_a_restart_names_the_window(self):
         m = self.meter()

@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from itertools import count
 from types import SimpleNamespace
 
@@ -22,6 +21,7 @@ from odd_server import JSON, OddServer
 from paceline.data.crowd import AHEAD
 from paceline.data.mapping import Map
 from paceline.testing import ManualClock, run_virtual
+from waits import BOUND_S, soon, until
 
 UNPACED = "ignore:map of .* nothing that it calls is paced"
 
@@ -386,8 +386,7 @@ class TestJournal:
             return number
 
         running = asyncio.ensure_future(quiet(call, range(20), journal=journal)._collected())
-        while len(called) < 20:
-            await asyncio.sleep(0)
+        await soon(lambda: len(called) == 20)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -406,8 +405,7 @@ class TestJournal:
         kills, stop = 0, luck.randrange(1, 120)
         while True:
             child = subprocess.Popen([sys.executable, program], cwd=tmp_path)
-            while child.poll() is None and called.stat().st_size < 4 * stop:
-                time.sleep(0.002)
+            until(lambda child=child, stop=stop: child.poll() is not None or called.stat().st_size >= 4 * stop)
             if child.poll() is not None:
                 break
             child.kill()
@@ -452,13 +450,12 @@ class TestThreads:
 
         held = await limiter.acquire("jobs")
         running = asyncio.ensure_future(quiet(call, [1])._collected())
-        while not limiter.status()["pools"]["jobs"]["waiting"]:
-            await asyncio.sleep(0.001)
+        await soon(lambda: limiter.status()["pools"]["jobs"]["waiting"])
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
         held.settle()
-        await asyncio.to_thread(ended.wait)
+        assert await asyncio.to_thread(ended.wait, BOUND_S)
         assert sent == []
         assert limiter.try_acquire("jobs")
 
@@ -474,8 +471,7 @@ class TestThreads:
 
         async def call(_):
             behind.append(asyncio.create_task(later()))
-            while not limiter.status()["pools"]["jobs"]["waiting"]:
-                await asyncio.sleep(0)
+            await soon(lambda: limiter.status()["pools"]["jobs"]["waiting"])
 
         await quiet(call, [1])
         held.settle()

@@ -26,6 +26,7 @@ from paceline.data import partition as partitions
 from paceline.data import places
 from paceline.data.journal import SharedJournal
 from paceline.data.places import open_place
+from waits import BOUND_S, until
 
 LIMITS = {"jobs": "100k requests/min"}
 ROWS = [{"id": number, "text": f"row {number}"} for number in range(20)]
@@ -77,7 +78,7 @@ def test_two_workers_at_the_same_rows_pay_once():
         return row["id"]
 
     def work(rows):
-        both.wait()
+        both.wait(BOUND_S)
         return done(rows, call)
 
     with ThreadPoolExecutor(2) as workers:
@@ -97,7 +98,7 @@ def test_a_wait_for_another_worker_is_not_silent(monkeypatch, caplog):
 
     async def call(row):
         begun.set()
-        await asyncio.to_thread(said.wait)
+        assert await asyncio.to_thread(said.wait, BOUND_S)
         return row["id"]
 
     log, seen = logging.getLogger("paceline"), Seen()
@@ -105,8 +106,9 @@ def test_a_wait_for_another_worker_is_not_silent(monkeypatch, caplog):
     try:
         with ThreadPoolExecutor(1) as worker:
             first = worker.submit(done, ROWS[:1], call)
-            begun.wait()
-            assert done(ROWS[:1], call) == first.result()
+            assert begun.wait(BOUND_S)
+            assert done(ROWS[:1], call) == first.result(BOUND_S)
+            assert first.result()[0]["error"] is None
     finally:
         log.removeHandler(seen)
 
@@ -128,7 +130,7 @@ def test_a_client_is_made_once_for_all_partitions():
     with OddServer(lambda *_: (200, JSON, ANSWER)) as server:
         options = {"client": client, "limits": {"openai/gpt-5": "100k requests/min"}, "provider": "openai"}
         answers = done(ROWS[:4], ask, **options) + done(ROWS[4:8], ask, **options)
-        asyncio.run_coroutine_threadsafe(made[0].close(), partitions._current[-1]._loop).result()
+        asyncio.run_coroutine_threadsafe(made[0].close(), partitions._current[-1]._loop).result(BOUND_S)
     assert [row["answer"] for row in answers] == ["Hello."] * 8
     assert len(server.asked) == 8
     assert len(made) == 1
@@ -138,8 +140,7 @@ def test_a_partition_that_fails_leaves_no_claim(tmp_path):
     with pytest.raises(paceline.QuotaError, match="a journal cannot keep as it is"):
         done(ROWS, lambda _: object())
     with sqlite3.connect(tmp_path / "quotas.db.job.journal") as db:
-        while db.execute("SELECT count(*) FROM claims").fetchone() != (0,):
-            time.sleep(0.001)  # they are given up by threads
+        until(lambda: db.execute("SELECT count(*) FROM claims").fetchone() == (0,))  # they are given up by threads
     db.close()
 
 
@@ -252,12 +253,12 @@ class TestSharedJournal:
 
         def slow(key, token):
             has_begun.set()
-            goes_on.wait()
+            goes_on.wait(BOUND_S)
             return claim(key, token)
 
         monkeypatch.setattr(one._place, "claim", slow)
         begun = asyncio.ensure_future(one.begin("a"))
-        await asyncio.to_thread(has_begun.wait)
+        assert await asyncio.to_thread(has_begun.wait, BOUND_S)
         begun.cancel()
         await asyncio.wait([begun])
         goes_on.set()
@@ -288,9 +289,8 @@ def test_a_killed_worker_costs_what_was_in_flight(tmp_path):
     calls.touch()
     start = [sys.executable, program]
     killed = subprocess.Popen(start, cwd=tmp_path)
-    while calls.stat().st_size < 4 * 30:
-        assert killed.poll() is None
-        time.sleep(0.01)
+    until(lambda: calls.stat().st_size >= 4 * 30 or killed.poll() is not None)
+    assert killed.poll() is None
     killed.send_signal(signal.SIGTERM if os.name == "nt" else signal.SIGKILL)
     killed.wait()
     both = [subprocess.Popen(start, cwd=tmp_path) for _ in range(2)]  # as with speculative execution

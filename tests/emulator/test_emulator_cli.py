@@ -7,9 +7,34 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from lost_signals import losing
 from paceline.cli.emulate import command
 
 interrupts = pytest.mark.skipif(sys.platform == "win32", reason="a process without a console cannot be interrupted")
+
+RUN = "from paceline.cli import main; main()"
+
+
+@pytest.fixture
+def emulating():
+    """Start the command in a process, which ends with the test; its first lines."""
+    running = []
+
+    def start(*arguments, lines=1, before=""):
+        command = [sys.executable, "-c", before + RUN, "emulate", "--port", "0", *arguments]
+        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        return running[-1], [running[-1].stdout.readline() for _ in range(lines)]
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def interrupted(process):
+    """What the process says after an interrupt, until its end."""
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=60)[0]
 
 
 @pytest.mark.parametrize(
@@ -42,30 +67,34 @@ def test_wrong_scenario_names_the_file_and_the_nearest_setting(tmp_path):
 
 
 @interrupts
-def test_serves_until_interrupted_and_prints_the_tally(tmp_path):
+def test_serves_until_interrupted_and_prints_the_tally(tmp_path, emulating):
     scenario = tmp_path / "scenario.toml"
     scenario.write_text('seed = 5\n[limits]\n"gpt-5" = "1 requests/min"\n"*" = "9 requests/min"\n')
-    arguments = ["emulate", "--port", "0", "--no-headers", "--scenario", str(scenario)]
-    code = "from paceline.cli import main; main()"
-    with subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True) as process:
-        first = process.stdout.readline()
-        connection = http.client.HTTPConnection(first.split("http://")[1].split("/")[0], timeout=10)
-        statuses = []
-        for _ in range(3):
-            body = '{"model": "gpt-5", "messages": []}'
-            connection.request("POST", "/v1/chat/completions", body, {"authorization": "Bearer any"})
-            response = connection.getresponse()
-            response.read()
-            statuses.append(response.status)
-            assert "x-ratelimit-limit-requests" not in response.headers
-        connection.close()
-        process.send_signal(signal.SIGINT)
-        rest = process.stdout.read()
+    process, [first] = emulating("--no-headers", "--scenario", str(scenario))
+    connection = http.client.HTTPConnection(first.split("http://")[1].split("/")[0], timeout=10)
+    statuses = []
+    for _ in range(3):
+        body = '{"model": "gpt-5", "messages": []}'
+        connection.request("POST", "/v1/chat/completions", body, {"authorization": "Bearer any"})
+        response = connection.getresponse()
+        response.read()
+        statuses.append(response.status)
+        assert "x-ratelimit-limit-requests" not in response.headers
+    connection.close()
+    rest = interrupted(process)
     assert process.returncode == 0
     assert statuses == [200, 429, 429]
     rows = [line.split() for line in rest.splitlines()]
     assert ["gpt-5", "1", "2", "0", "1", "0.0", "-"] in rows
     assert ["refused:", "2", "rate"] in rows
+
+
+@interrupts
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_while_it_starts_ends_it(emulating, name):
+    process, _ = emulating(before=losing(name))
+    assert "refused" in process.communicate(timeout=60)[0]
+    assert process.returncode == 0
 
 
 def test_a_taken_port_is_explained():
@@ -91,30 +120,22 @@ def test_shipped_scenarios_are_listed_and_wrong_names_explained():
 
 
 @interrupts
-def test_a_shipped_scenario_says_what_to_tell_the_limiter():
-    code = "from paceline.cli import main; main()"
-    arguments = ["emulate", "--port", "0", "--scenario", "blind"]
-    with subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True) as process:
-        lines = [process.stdout.readline() for _ in range(3)]
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
+def test_a_shipped_scenario_says_what_to_tell_the_limiter(emulating):
+    process, lines = emulating("--scenario", "blind", lines=3)
+    interrupted(process)
     assert "Groq at http://127.0.0.1" in lines[0]
     assert lines[1].startswith("blind: half of the client's limits")
     assert lines[2] == "limits for your limiter: 1000 requests/min,800k tokens/min\n"
 
 
 @interrupts
-def test_the_batch_apis_have_settings_and_a_line_in_the_tally():
-    code = "from paceline.cli import main; main()"
+def test_the_batch_apis_have_settings_and_a_line_in_the_tally(emulating):
     options = "validating_s=0,finalizing_s=0,turnaround_s=0,enqueued_tokens=2M,in_order=true,queue_full=429"
-    arguments = ["emulate", "--port", "0", "--batches", options]
-    with subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True) as process:
-        connection = http.client.HTTPConnection(process.stdout.readline().split("http://")[1].split("/")[0], timeout=10)
-        params = {"model": "claude", "max_tokens": 5, "messages": [{"role": "user", "content": "hello"}]}
-        body = json.dumps({"requests": [{"custom_id": "a", "params": params}]})
-        connection.request("POST", "/v1/messages/batches", body, {"x-api-key": "any"})
-        assert json.loads(connection.getresponse().read())["type"] == "message_batch"
-        connection.close()
-        process.send_signal(signal.SIGINT)
-        rest = process.stdout.read()
-    assert "batches: 1 completed; 1 of 1 requests answered" in rest
+    process, [first] = emulating("--batches", options)
+    connection = http.client.HTTPConnection(first.split("http://")[1].split("/")[0], timeout=10)
+    params = {"model": "claude", "max_tokens": 5, "messages": [{"role": "user", "content": "hello"}]}
+    body = json.dumps({"requests": [{"custom_id": "a", "params": params}]})
+    connection.request("POST", "/v1/messages/batches", body, {"x-api-key": "any"})
+    assert json.loads(connection.getresponse().read())["type"] == "message_batch"
+    connection.close()
+    assert "batches: 1 completed; 1 of 1 requests answered" in interrupted(process)

@@ -15,6 +15,7 @@ import pytest
 
 from paceline.emulator import Emulator, SettingsError
 from paceline.emulator.settings import Settings
+from waits import until
 
 HELLO = [{"role": "user", "content": "hello"}]
 EXACT = {"output_share": 1.0, "output_spread": 0.0}
@@ -230,8 +231,8 @@ async def test_a_client_that_leaves_a_stream_is_noticed(paceline_emulator):
     ):
         async for _ in response.aiter_raw():
             break
-    while (tally := emulator.tally())["in_flight"]:
-        pass
+    until(lambda: not emulator.tally()["in_flight"])
+    tally = emulator.tally()
     assert (tally["answered"], tally["faults"]) == (0, {"gone": 1})
 
 
@@ -252,8 +253,7 @@ def test_no_thread_and_no_socket_is_left():
         connection = http.client.HTTPConnection(emulator.base_url.removeprefix("http://"), timeout=10)
         body = json.dumps({"model": "m", "messages": HELLO})
         connection.request("POST", "/v1/chat/completions", body, {"authorization": "Bearer any"})
-        while not emulator.tally()["in_flight"]:
-            pass
+        until(lambda: emulator.tally()["in_flight"])
     connection.close()
     assert threading.active_count() == before
     with pytest.raises(ConnectionRefusedError):

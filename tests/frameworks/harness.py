@@ -73,7 +73,7 @@ def charged(world, model):
     return world.tally()["pools"][model]["charges"]
 
 
-def row(package, how, limiter, world, model, pool):
+def row(package, over, limiter, world, model, pool):
     """One row of the table of packages: check that nothing was refused and that both books agree; return the figures.
 
     With the environment variable PACELINE_FIGURES, the row is also added to the file of that name, as a line of Markdown.
@@ -84,7 +84,7 @@ def row(package, how, limiter, world, model, pool):
     if path := os.environ.get("PACELINE_FIGURES"):
         units = [unit for unit in theirs if unit in ours and unit not in ("concurrency", "requests")] or ["requests"]
         books = ", ".join(f"{theirs[unit]:,.0f} {unit}" for unit in units)
-        line = f"| {package} {version(package)} | {how} | {figures['attempts']} | {figures['refused']} | {books} |\n"
+        line = f"| {package} {version(package)} | {over} | {figures['attempts']} | {books} |\n"
         with Path(path).open("a") as file:
             file.write(line)
     assert figures["refused"] == 0
@@ -122,7 +122,7 @@ def crowd_row(start, package, over, pool, calls, *, dialect=""):
     )
     with paceline.instrument(limiter, provider=provider):
         crowd(*calls(world))
-    return row(package, f"`instrument()`, {over}", limiter, world, model, pool)
+    return row(package, over, limiter, world, model, pool)
 
 
 class Service:

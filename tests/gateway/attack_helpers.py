@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gateway_helpers import until
+
 GOOD = b'{"usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(GOOD), GOOD)
 BODY = b'{"model": "gpt-5", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}'
@@ -45,6 +47,16 @@ def read(connection, count=10**9, quiet_s=5.0):
     return got
 
 
+def read_until(connection, wanted):
+    """What comes until ``wanted`` has; a connection that ends before gives nothing, again and again."""
+    got = b""
+    while wanted not in got:
+        part = connection.recv(65_536)
+        assert part, got
+        got += part
+    return got
+
+
 def talk(url, sent, count=1):
     """Send bytes on a connection of their own; return what :func:`read` does."""
     with connect(url) as connection:
@@ -75,6 +87,7 @@ class RawServer:
         self.raw, self.open = bytearray(), 0
         self._lock, self._reading = threading.Lock(), set()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=4_096)
+        self._listener.settimeout(0.1)  # a connection may have gone since select() has seen it
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -82,7 +95,10 @@ class RawServer:
         with suppress(OSError, ValueError):
             while select.select([self._listener], [], []):
                 with self._lock:
-                    connection, _ = self._listener.accept()
+                    try:
+                        connection, _ = self._listener.accept()
+                    except TimeoutError:
+                        continue
                     self._reading.add(connection)
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
@@ -151,17 +167,21 @@ class Process:
 
         if files is not None:
             command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]
-        self._log = (folder / f"log{time.monotonic_ns()}").open("w+")
-        self.process = subprocess.Popen(
-            command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=self._log, text=True
-        )
-        line = self.process.stdout.readline()
-        assert "gateway at" in line, line + self.log()
+        number = time.monotonic_ns()
+        self._said, self._log = folder / f"said{number}", folder / f"log{number}"
+        with self._said.open("ab") as said, self._log.open("ab") as log:  # who reads must not move where they write
+            self.process = subprocess.Popen(command, cwd=folder, env=env, stdout=said, stderr=log)
+        try:
+            until(lambda: "\n" in self._said.read_text() or self.process.poll() is not None)
+            line = self._said.read_text().partition("\n")[0]
+            assert "gateway at" in line, line + self.log()
+        except AssertionError:
+            self.stop()
+            raise
         self.url = line.split()[3]
 
     def log(self):
-        self._log.seek(0)
-        return self._log.read()
+        return self._log.read_text()
 
     def memory(self):
         """Bytes in use by the process."""
@@ -188,5 +208,3 @@ class Process:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.wait()
-        self.process.stdout.close()
-        self._log.close()

@@ -7,7 +7,7 @@ import socket
 from contextlib import ExitStack
 
 import pytest
-from attack_helpers import connect, post, read
+from attack_helpers import connect, post, read, read_until
 from gateway_helpers import chat, stub, until
 from test_gateway import CHAT, SSE, Odd
 
@@ -243,14 +243,10 @@ class TestServed:
         odd.parts, odd.headers, odd.held = PARTS, SSE, 2
         odd.go.clear()
         first = ask(stream=True)
-        got = b""
-        while PARTS[1] not in got:
-            got += first.recv(65_536)
+        read_until(first, PARTS[1])
         self.leave(running, first)
         back = ask(stream=True)
-        got = b""
-        while PARTS[1] not in got:
-            got += back.recv(65_536)
+        got = read_until(back, PARTS[1])
         odd.go.set()
         assert PARTS[0] in got
         got = read(back, 0)

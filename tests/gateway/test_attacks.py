@@ -125,7 +125,10 @@ def process(tmp_path):
 def answer_to_chunks(upstream, connection):
     """Read a chunked body to its end, and answer."""
     while not upstream.raw.endswith(b"\r\n0\r\n\r\n"):
-        upstream.raw.extend(connection.recv(65_536))
+        part = connection.recv(65_536)
+        if not part:  # the client has left
+            return
+        upstream.raw.extend(part)
     connection.sendall(ANSWER)
 
 

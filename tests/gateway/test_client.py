@@ -18,6 +18,7 @@ from paceline.gateway.upstreams import Upstream
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lack import Lack, lack_of
 from paceline.providers.registry import provider_named
+from waits import soon
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -128,8 +129,7 @@ async def test_a_server_that_closed_between_two_requests():
 
     async with Server(close, OK) as server:
         await server.ask()
-        while server.client._servers[server.upstream.root].idle:
-            await asyncio.sleep(0.01)
+        await soon(lambda: not server.client._servers[server.upstream.root].idle)
         assert await server.ask() == (200, b"ok")
 
 
@@ -201,8 +201,7 @@ async def test_a_slow_reader_slows_the_server_down():
 
     async with Server(pour, OK) as server:
         answer = await server.client.fetch(server.upstream, "POST", "/", [], b"")
-        while not answer.paused:
-            await asyncio.sleep(0.001)
+        await soon(lambda: answer.paused)
         assert answer._held < HELD_MAX + 300_000
         assert sent < size
         read = 0
@@ -240,8 +239,7 @@ async def test_an_early_end_closes_the_connection():
         answer.close()
         assert await answer.read() == b""
         task = asyncio.create_task(server.client.fetch(server.upstream, "POST", "/", [], b""))
-        while len(server.seen) < 2:
-            await asyncio.sleep(0.01)
+        await soon(lambda: len(server.seen) == 2)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert not server.client._servers[server.upstream.root].idle
@@ -324,7 +322,10 @@ class TestUploads:
                 seen.extend(await reader.readuntil(b"\r\n\r\n"))
                 await go.wait()
                 while not seen.endswith((b"end", b"0\r\n\r\n")):
-                    seen.extend(await reader.read(65_536))
+                    part = await reader.read(65_536)
+                    if not part:
+                        raise ConnectionResetError
+                    seen.extend(part)
                 writer.write(OK)
                 await reader.read()
             writer.close()

@@ -28,6 +28,7 @@ from paceline.gateway.server import Settings
 from paceline.gateway.siblings import Siblings
 from paceline.limiter.limiter import Limiter
 from paceline.telemetry.merged import merged
+from waits import soon
 
 CHAT = "/openai/v1/chat/completions"
 SSE = {"content-type": "text/event-stream"}
@@ -234,8 +235,7 @@ class TestQueue:
             async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
                 await (await session.post(running.url + CHAT, json=chat())).read()
                 tasks = [asyncio.create_task(session.post(running.url + CHAT, json=chat())._coro) for _ in range(50)]
-                while running.pool()["waiting"] < 50:
-                    await asyncio.sleep(0.01)
+                await soon(lambda: running.pool()["waiting"] == 50)
                 for task in tasks:
                     task.cancel()
 
@@ -557,8 +557,7 @@ class TestKeys:
                         return float(response.headers["x-paceline-waited"])
 
                 heavy = [asyncio.create_task(one(flood)) for _ in range(60)]
-                while running.pool()["waiting"] < 30:
-                    await asyncio.sleep(0.01)
+                await soon(lambda: running.pool()["waiting"] >= 30)
                 waits = [await one(calm) for _ in range(5)]
                 await asyncio.gather(*heavy)
                 return waits

@@ -292,6 +292,17 @@ class TestSupervisor:
         supervisor._replace()
         assert len(children) == 2
 
+    def test_one_that_has_lost_the_signal_while_it_started_gets_it_again(self, supervised, monkeypatch):
+        supervisor, children, step = supervised
+        monkeypatch.setattr(children[0], "signal", children[0].signals.append)
+        supervisor._end(signal.SIGTERM)
+        children[0].begins()
+        step()
+        assert children[0].signals == [signal.SIGTERM] * 2
+        children[0].ends()
+        step()
+        assert supervisor._alive == set()
+
     @pytest.mark.long("starts several processes")
     def test_no_request_fails_when_the_settings_change(self, tmp_path, client):
         file = tmp_path / "paceline.toml"
@@ -299,6 +310,10 @@ class TestSupervisor:
 
         def limit():
             return client.get(f"{one.url}/status").json()["pools"]["openai/gpt-5"]["quotas"][0]["limit"]
+
+        def replaced():
+            assert answers(talk(one.url, post())) == [200]
+            return "serves in the place of process" in one.log()
 
         with raw_server(ANSWER) as upstream:
             one = Process("--config", file, "--watch", upstream=upstream.url, folder=tmp_path)
@@ -308,8 +323,7 @@ class TestSupervisor:
                 file.write_text('limits = { "gpt-5" = "many" }')
                 until(lambda: "those before hold: " in one.log())
                 file.write_text('limits = { "gpt-5" = "200 requests/min" }')
-                while "serves in the place of process" not in one.log():
-                    assert answers(talk(one.url, post())) == [200]
+                until(replaced)
                 until(lambda: answers(talk(one.url, post())) == [200] and limit() == 200)
                 one.signal(signal.SIGTERM)
                 assert one.wait() == 0 or sys.platform == "win32"  # where it is no signal

@@ -13,6 +13,7 @@ import pytest
 from attack_helpers import ANSWER, Process, answers, post, raw_server, talk
 from gateway_helpers import chat, until
 
+from lost_signals import losing
 from paceline.core.quota import Quota
 from paceline.core.results import QuotaError, StoreError
 from paceline.gateway import app, handover
@@ -120,7 +121,7 @@ class TestSuccession:
                 succession = Succession(listener)
                 succession.begin()
                 until(lambda: "succession" not in [thread.name for thread in threading.enumerate()])
-                succession._successor.process.wait()
+                succession._successor.process.wait(60)
                 assert not listener.get_inheritable()
             return signals, caplog.text
 
@@ -140,14 +141,17 @@ class TestSuccession:
     @pytest.mark.long("starts several processes")
     @pytest.mark.parametrize("workers", [1, 2])
     def test_no_request_fails(self, tmp_path, workers):
+        def ended():
+            assert answers(talk(one.url, post())) == [200]
+            return one.process.poll() is not None
+
         with raw_server(ANSWER) as upstream:
             store = f"sqlite:{tmp_path / 'quotas.db'}"
             one = Process("--workers", workers, "--store", store, upstream=upstream.url, folder=tmp_path)
             try:
                 until(lambda: answers(talk(one.url, post())) == [200])  # it heeds signals from then on
                 one.signal(signal.SIGUSR2)
-                while one.process.poll() is None:
-                    assert answers(talk(one.url, post())) == [200]
+                until(ended)
                 assert one.wait() == 0
                 assert answers(talk(one.url, post())) == [200]
                 (line,) = [line for line in one.log().splitlines() if "serves in the place of this one" in line]
@@ -180,6 +184,18 @@ class TestSuccession:
                 os.kill(int(line.split("process ")[1].split()[0]), signal.SIGTERM)
             finally:
                 one.stop()
+
+
+@posix
+@pytest.mark.long("starts a process")
+def test_a_signal_while_it_starts_ends_it(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(losing("SIGTERM"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+    one = Process(upstream="http://127.0.0.1:9", folder=tmp_path)
+    try:
+        assert one.wait() == 0
+    finally:
+        one.stop()
 
 
 class Away(MemoryStore):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import aiohttp
 import pytest
@@ -21,6 +22,7 @@ from paceline.providers.base import Usage
 from paceline.stores.tallies import OwnTallies
 from paceline.telemetry import prometheus
 from paceline.telemetry.merged import merged
+from waits import soon
 
 CHAT = "/openai/v1/chat/completions"
 USAGE = "/api/v1/usage"
@@ -126,8 +128,7 @@ class TestWhoUsedWhat:
         async def main():
             async with aiohttp.ClientSession(headers=bearer(alice)) as session:
                 task = asyncio.create_task(session.post(running.url + CHAT, json=chat())._coro)
-                while running.pool()["waiting"] < 1:
-                    await asyncio.sleep(0.01)
+                await soon(lambda: running.pool()["waiting"])
                 task.cancel()
 
         asyncio.run(main())
@@ -201,6 +202,27 @@ class TestTally:
             "2024-10-04": 1, "2024-10-05": 2
         }  # fmt: skip
         assert report(tally, "a", "to=2024-10-04")["keys"]["a"]["requests"] == 1
+
+    def test_a_request_that_ends_within_a_count_is_counted(self, limiter):
+        """Garbage is collected at any place, and ends a request that nobody has ended."""
+        orphans = [Usage(input_tokens=1)]
+
+        class Collecting(dict):
+            def setdefault(self, where, sums):
+                if orphans:
+                    tally.count("a", "openai", "gpt-5", orphans.pop())
+                return super().setdefault(where, sums)
+
+        tally = Tally(limiter, lambda lane: lane, OwnTallies())
+        tally._news = Collecting()
+        counting = threading.Thread(
+            target=tally.count, args=("a", "openai", "gpt-5", Usage(input_tokens=10)), daemon=True
+        )
+        counting.start()
+        counting.join(60)
+        assert not counting.is_alive()
+        found = tally.since_start()["a"]
+        assert (found["requests"], found["input_tokens"]) == (2, 11)
 
     def test_labels_are_bounded(self, monkeypatch):
         monkeypatch.setattr(prometheus, "KEYS_MAX", 1)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import httpx2
 import pytest
-from attack_helpers import connect, post, read
+from attack_helpers import connect, post, read, read_until
 from gateway_helpers import chat, stub, until
 from test_gateway import CHAT, SSE, Odd
 
@@ -255,13 +255,9 @@ class TestServed:
         monkeypatch.setattr(dispatch, "NOTES_FROM_S", 0.01)
         running.odd.parts, running.odd.headers = [STREAM], SSE
         connection = ask(running, key, stream=True)
-        got = b""
-        for wanted in (b": waiting\n\n", STREAM):
-            while wanted not in got:
-                part = connection.recv(65_536)
-                assert part, got
-                got += part
-            running.odd.go.set()
+        got = read_until(connection, b": waiting\n\n")
+        running.odd.go.set()
+        read_until(connection, STREAM)
         assert got.startswith(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream")
 
     def test_an_invalid_option_leaves_the_place(self, running, key, ask):

@@ -16,6 +16,7 @@ import urllib3
 
 import paceline
 from paceline.pacing.faults import Fault, fault_of
+from waits import soon
 
 LIMITS = ["6000 requests/min", "4M tokens/min"]
 KEY = {"authorization": "Bearer k"}
@@ -182,8 +183,7 @@ async def test_a_task_that_is_cancelled_in_the_queue_is_charged_nothing(world):
     with paceline.instrument(limiter, provider="openai"):
         assert (await by_aiohttp(f"{world.base_url}/v1/chat/completions", CHAT))[0] == 200
         waiting = asyncio.create_task(by_aiohttp(f"{world.base_url}/v1/chat/completions", CHAT))
-        while limiter.status()["pools"][POOL]["waiting"] == 0:
-            await asyncio.sleep(0.001)
+        await soon(lambda: limiter.status()["pools"][POOL]["waiting"])
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

@@ -11,6 +11,7 @@ import pytest
 
 import paceline
 from paceline.http import pace_transport
+from waits import soon
 
 PROMPT = [{"role": "user", "content": "Say something."}]
 BODY = {"model": "gpt-5", "messages": PROMPT, "max_tokens": 5}
@@ -77,8 +78,7 @@ async def test_one_refusal_pauses_the_whole_pool():
     limiter, script = make_limiter(), Script(rate_limited("0.3"), OK, OK)
     async with client(script, limiter) as http:
         first = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
-        while not pool_exists(limiter) or not pool(limiter)["cool_down_s"]:
-            await asyncio.sleep(0)
+        await soon(lambda: pool_exists(limiter) and pool(limiter)["cool_down_s"])
         second = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
         await asyncio.gather(first, second)
     assert min(script.times[1:]) - script.times[0] >= 0.3
@@ -197,8 +197,7 @@ async def test_a_caller_cancelled_in_line_costs_nothing():
     async with client(script, limiter) as http:
         await http.post("/v1/chat/completions", json=BODY)
         waiting = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
-        while not pool(limiter)["waiting"]:
-            await asyncio.sleep(0)
+        await soon(lambda: pool(limiter)["waiting"])
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

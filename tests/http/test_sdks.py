@@ -13,6 +13,7 @@ import pytest
 import paceline
 from paceline.http import pace_transport
 from paceline.testing import ManualClock
+from waits import BOUND_S, soon
 
 OPENAI_LIMITS = ["6000 requests/min", "4M tokens/min"]
 CLAUDE_LIMITS = ["6000 requests/min", "4M input_tokens/min", "800k output_tokens/min"]
@@ -159,14 +160,13 @@ async def test_a_cancelled_stream_that_nobody_closes_settles_by_its_time_to_live
 
         between_chunks = asyncio.Event()
         task = asyncio.create_task(consume())
-        await between_chunks.wait()
+        await asyncio.wait_for(between_chunks.wait(), BOUND_S)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 1
         # Its slot comes back by itself: this call would wait for ever.
         call = asyncio.create_task(client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5))
-        while not limiter.status()["pools"]["openai/gpt-5"]["waiting"]:
-            await asyncio.sleep(0)
+        await soon(lambda: limiter.status()["pools"]["openai/gpt-5"]["waiting"])
         clock.advance(31)
         await call
         assert counts(limiter, "openai/gpt-5")["lost"] == 1

@@ -32,7 +32,7 @@ def rows():
     for page in PAGES:
         for line in page.read_text().splitlines():
             cells = [cell.strip() for cell in line.strip("|").split("|")]
-            if line.startswith("| ") and len(cells) in (4, 7) and re.search(r"\d\.\d", cells[-1]):
+            if line.startswith("| ") and len(cells) in (4, 6) and re.search(r"\d\.\d", cells[-1]):
                 yield cells
 
 

@@ -1,7 +1,9 @@
 import threading
 
 import pytest
-from shared_world import SharedWorld, earlier, store_threads, until
+from shared_world import SharedWorld, earlier, store_threads
+
+from waits import until
 
 
 @pytest.fixture(autouse=True)

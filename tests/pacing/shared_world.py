@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import paceline
 from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock
+from waits import BOUND_S
 
-BOUND_S = 20.0  # only a broken world gets here
 JOBS = "3600 requests/hour burst 100, 360k tokens/hour burst 10k"  # one request a second, a hundred tokens a second
-
-
-def until(condition, what="it"):
-    """Poll until ``condition()`` is true."""
-    deadline_s = time.monotonic() + BOUND_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"{what} did not happen"
-        time.sleep(0.001)
-
-
-async def soon(condition, what="it"):
-    """The same, while the event loop goes on."""
-    deadline_s = time.monotonic() + BOUND_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"{what} did not happen"
-        await asyncio.sleep(0.001)
 
 
 earlier = set()

@@ -11,6 +11,7 @@ import pytest
 
 import paceline
 from paceline.testing import ManualClock, run_virtual
+from waits import until
 
 POOL = "openai/gpt-5"
 RETRY = paceline.RetryPolicy(max_attempts=3, max_refused=3, backoff_s=2.0, jitter=0.0)
@@ -76,9 +77,12 @@ def test_a_block_may_return():
     thread = threading.Thread(target=lambda: said.append(work()))
     said = []
     thread.start()
-    while thread.is_alive():
+
+    def has_ended():
         call.clock.advance(0.1)
-        thread.join(0.001)
+        return not thread.is_alive()
+
+    until(has_ended)
     assert said == ["answer"]
     assert len(call.at_s) == 2
 

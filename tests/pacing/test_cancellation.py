@@ -8,12 +8,12 @@ import gc
 import threading
 
 import pytest
-from shared_world import until
 
 import paceline
 from paceline.core.quota import NS
 from paceline.pacing import scheduler as scheduler_module
 from paceline.testing import ManualClock, run_virtual
+from waits import until
 
 QUOTAS = {"jobs": ["60 requests/min burst 2", "6000 tokens/min"]}  # one at once, then one a second
 

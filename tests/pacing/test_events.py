@@ -9,13 +9,13 @@ import threading
 import httpx2
 import openai
 import pytest
-from shared_world import until
 
 import paceline
 from paceline.pacing.clock import SystemClock
 from paceline.pacing.events import Event
 from paceline.testing import ManualClock, run_virtual
 from paceline.testing.clock import START_S
+from waits import until
 
 QUOTAS = {"jobs": ["60 requests/min burst 2", "1000 tokens/min"], "openai/*": ["6000 requests/min", "4M tokens/min"]}
 

@@ -13,6 +13,7 @@ from paceline.core.quota import NS
 from paceline.core.results import AcquireTimeoutError, NeverFitsError, PoolStoppedError, QueueFullError, QuotaError
 from paceline.pacing.permit import Later, Permit
 from paceline.testing import ManualClock, run_virtual
+from waits import until
 
 JOBS = {"jobs": "60 requests/min burst 2"}  # with the headroom of 1 s: one at once, then one a second
 
@@ -63,8 +64,7 @@ class TestAcquire:
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
-        while not status(limiter)["waiting"]:
-            pass
+        until(lambda: status(limiter)["waiting"])
         clock.advance(0.999)
         assert status(limiter)["waiting"] == 1
         clock.advance(0.001)

@@ -10,7 +10,6 @@ import threading
 
 import httpx2
 import pytest
-from shared_world import until
 
 import paceline
 from paceline.core.quota import NS
@@ -18,6 +17,7 @@ from paceline.core.results import NO_ANSWER
 from paceline.emulator.rules import Bucket
 from paceline.pacing import lines
 from paceline.testing import ManualClock, run_virtual
+from waits import until
 
 LOGGER = "paceline.rate_limit"
 POOL = "openai/gpt-4o"

@@ -11,12 +11,12 @@ import time
 import warnings
 
 import pytest
-from shared_world import until
 
 import paceline
 from paceline import Limiter, PacelineWarning, QuotaError
 from paceline.pacing.clock import SYSTEM_CLOCK, SystemClock
-from paceline.testing import run_virtual
+from paceline.testing import ManualClock, run_virtual
+from waits import until
 
 
 def limiter_of(*quotas, **options):
@@ -206,6 +206,23 @@ def test_the_timer_thread_holds_nothing_that_a_finalizer_may_want():
     worker.join(60)
     assert not worker.is_alive()
     assert limiter.status()["pools"]["jobs"]["counts"] == {"granted": 2, "settled": 1}
+
+
+def test_a_finalizer_may_set_a_timer_within_another_one():
+    clock, orphans = ManualClock(), [30]
+    number = clock._number
+
+    def collecting():
+        if orphans:
+            clock.call_at(orphans.pop(), list)
+        return number()
+
+    clock._number = collecting
+    setting = threading.Thread(target=clock.call_at, args=(20, list), daemon=True)
+    setting.start()
+    setting.join(60)
+    assert not setting.is_alive()
+    assert clock.next_ns == 20
 
 
 def test_timers_that_are_not_needed_any_more_do_not_pile_up():

@@ -5,11 +5,11 @@ import threading
 import time
 
 import pytest
-from shared_world import BOUND_S, until
 
 import paceline
 from paceline.pacing import clock as clock_module
 from paceline.pacing.clock import SystemClock
+from waits import BOUND_S, until
 
 ANY = [SystemExit, KeyboardInterrupt, MemoryError]
 SOON_NS = 100_000_000

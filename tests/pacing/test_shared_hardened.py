@@ -6,7 +6,6 @@ import asyncio
 import threading
 
 import pytest
-from shared_world import BOUND_S, until
 
 import paceline
 from paceline.core.queue import Waiter
@@ -16,6 +15,7 @@ from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.stores.base import StoreError
 from shared_pools import shared_pool
+from waits import BOUND_S, until
 
 GONE = StoreError("obedient:store: gone")
 

@@ -12,13 +12,14 @@ import threading
 import weakref
 
 import pytest
-from shared_world import BOUND_S, JOBS, store_threads, until
+from shared_world import JOBS, store_threads
 
 import paceline
 from paceline.pacing.clock import SYSTEM_CLOCK
 from paceline.shared.messages import Message
 from paceline.stores import StoreError
 from paceline.stores.sqlite import SQLiteStore
+from waits import BOUND_S, until
 
 FAST = "6000 requests/min burst 6000, 600k tokens/min burst 600k"  # a hundred requests a second
 

@@ -6,11 +6,11 @@ import asyncio
 import logging
 
 import pytest
-from shared_world import BOUND_S, soon, until
 
 import paceline
 from paceline.core.results import StoreError
 from paceline.pacing.scheduler import Scheduler
+from waits import BOUND_S, soon, until
 
 GONE = StoreError("obedient:store: gone")
 

@@ -8,13 +8,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from shared_world import BOUND_S, soon, store_threads, until
+from shared_world import store_threads
 
 import paceline
 from paceline.core.results import NeverFits
 from paceline.pacing import scheduler as scheduler_module
 from paceline.pacing.permit import Later, Permit
 from paceline.stores.memory import MemoryStore
+from waits import BOUND_S, soon, until
 
 LOOPS, TASKS, THREADS, EACH = 2, 20, 3, 4
 RATE, BURST = 500, 50

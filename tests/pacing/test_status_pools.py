@@ -11,6 +11,7 @@ import pytest
 
 import paceline
 from paceline.testing import ManualClock, run_virtual
+from waits import until
 
 
 def limiter_of(*quotas, clock=None, **options):
@@ -231,8 +232,7 @@ class TestQueue:
         limiter.try_acquire("jobs").settle()
         thread = threading.Thread(target=lambda: limiter.acquire("jobs", name="thread").wait(), daemon=True)
         thread.start()
-        while not pool_of(limiter)["waiting"]:
-            pass
+        until(lambda: pool_of(limiter)["waiting"])
         assert [row["name"] for row in pool_of(limiter)["queue"]] == ["thread"]
         limiter.pacer.clock.advance(1)
         thread.join(60)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import paceline
+from waits import until
 
 LOOPS, TASKS, THREADS, EACH = 3, 30, 4, 4
 RATE, BURST = 500, 50
@@ -73,8 +74,7 @@ def test_a_grant_in_one_world_wakes_a_waiter_in_another():
         work = plain if number % 2 else lambda name: asyncio.run(task(name))
         threads.append(threading.Thread(target=work, args=(number,), daemon=True))
         threads[-1].start()
-        while limiter.status()["pools"]["jobs"]["waiting"] <= number:
-            pass
+        until(lambda number=number: limiter.status()["pools"]["jobs"]["waiting"] > number)
     held.settle()
     for thread in threads:
         thread.join(60)

@@ -19,9 +19,19 @@ def test_each_window_is_used_whole(told, form, offset_s):
     assert pool["quotas"][-1]["resets_at"]
 
 
-@pytest.mark.parametrize(("offset_s", "form"), sampled([5.0, 12.0, 20.0, 40.0, 55.0], FORMS, quick=[0]))
-def test_a_first_window_that_ends_soon_is_used_whole(offset_s, form):
-    outcome = run(Server(limit=200, offset_s=offset_s, form=form), None)
+SOON = [
+    (5.0, (0.2, 2.0)),
+    (12.0, (0.2, 2.0)),
+    (40.0, (0.2, 2.0)),
+    (2.0, (0.05, 0.1)),
+    (5.0, (1.0, 4.0)),
+    (7.0, (1.0, 4.0)),
+]
+
+
+@pytest.mark.parametrize(("first", "form"), sampled(SOON, FORMS, quick=[0]))
+def test_a_first_window_that_ends_soon_is_used_whole(first, form):
+    outcome = run(Server(limit=200, offset_s=first[0], latency_s=first[1], form=form), None)
     assert outcome.answered == 600
     assert outcome.refused <= 3
     assert outcome.share >= 0.94

@@ -18,6 +18,7 @@ from paceline.shared.meters import BOUNDLESS, of
 from paceline.stores.redis import RedisStore
 from paceline.stores.redis_presence import Presence
 from paceline.stores.redis_wire import decode, encode, quota_set, script
+from waits import until
 
 STEPS = 200
 SEEDS = {
@@ -92,8 +93,7 @@ def test_script_in_redis_and_ledger_answer_the_same(redis_server, every):
         def ask(now_us, message, present, subscribed):
             for who in subscriptions.keys() - subscribed:
                 subscriptions.pop(who).close()
-                while redis_server.ask("PUBSUB", "NUMSUB", f"paceline:{who}")[1]:  # until the server has seen it
-                    pass
+                until(lambda who=who: not redis_server.ask("PUBSUB", "NUMSUB", f"paceline:{who}")[1])
             for who in subscribed - subscriptions.keys():
                 subscriptions[who] = opened.enter_context(closing(Presence(lambda: store._address.connection(30.0))))
                 subscriptions[who].join(who)

@@ -11,6 +11,7 @@ from paceline.core.results import QuotaError, StoreError
 from paceline.data import places
 from paceline.data.places import Claim, open_place
 from paceline.stores.entries import EntryFile
+from waits import until
 
 ANSWERS = {f"id {n}/0a": bytes([n]) * 1_000 for n in range(60)}
 
@@ -93,8 +94,7 @@ def test_a_claim_that_is_not_renewed_runs_out(place, kind, tmp_path, redis_serve
     one, other = place("job", url), place("job", url)
     monkeypatch.setattr(places, "CLAIM_S", 0.01)
     assert one.claim("id", "killed").ours
-    while not other.claim("id", "next").ours:
-        pass
+    until(lambda: other.claim("id", "next").ours)
 
 
 def test_a_file_forgets_what_is_old(place, tmp_path):

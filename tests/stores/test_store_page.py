@@ -6,7 +6,10 @@ import os
 import re
 import socket
 import sqlite3
+import time
 from contextlib import closing
+from itertools import count
+from types import SimpleNamespace
 
 import httpx2
 import pytest
@@ -14,6 +17,7 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 import paceline
+from paceline.cli import standing
 from paceline.cli import status as command
 from paceline.cli.app import app
 from paceline.cli.standing import KEPT_S, LOOKS, PROCESSES_SHOWN, Reader, View, _processes
@@ -46,11 +50,18 @@ def fill(store):
 def ask(view, path):
     """The status and the body of an answer of the page."""
 
+    async def shutdown():
+        return {"type": "lifespan.shutdown"}
+
+    async def ignore(_):
+        pass
+
     async def request():
-        transport = httpx2.ASGITransport(paceline.status_app(view))
-        async with httpx2.AsyncClient(transport=transport, base_url="http://page") as client:
+        page = paceline.status_app(view)
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(page), base_url="http://page") as client:
             answer = await client.get(path)
-            return answer.status_code, answer.text
+        await page({"type": "lifespan"}, shutdown, ignore)  # its history ends
+        return answer.status_code, answer.text
 
     return asyncio.run(request())
 
@@ -88,8 +99,8 @@ def test_its_history_and_its_metrics(store):
 def test_a_store_that_does_not_answer_is_an_answer(tmp_path, monkeypatch):
     file = tmp_path / "q.db"
     fill(f"sqlite:{file}")
-    seconds = iter(range(0, 1_000, 1))
-    monkeypatch.setattr("time.monotonic", lambda: float(next(seconds)))
+    seconds = count()
+    monkeypatch.setattr(standing, "time", SimpleNamespace(monotonic=lambda: next(seconds), time_ns=time.time_ns))
     with closing(Reader(f"sqlite:{file}", 5.0)) as reader:
         view = View(reader)
         assert ask(view, "/status")[0] == 200
@@ -137,7 +148,7 @@ def test_the_command_serves_the_page_until_it_is_interrupted(store, monkeypatch)
         shown.append(httpx2.get(f"http://127.0.0.1:{port}/status", trust_env=False, timeout=30).json())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.time, "sleep", look)
+    monkeypatch.setattr(command, "time", SimpleNamespace(sleep=look))
     done = CliRunner().invoke(app, ["status", "--store", store, "--page", str(port)])
     assert (done.exit_code, list(shown[0]["pools"])) == (0, ["openai/gpt-5"])
     assert f"page at http://127.0.0.1:{port}/ (Ctrl-C ends it)" in done.stderr

@@ -306,8 +306,7 @@ class _Request:
         beginning.take(response.body, payload if isinstance(payload, dict | list) else None)
 
     def tap(self, response: Answer, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002
-        if not tap.done:
-            tap.feed(response.body)
+        tap.feed(response.body)
         tap.finish()
 
     def note(self, response: Answer, record: Exchanged) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,6 +81,8 @@ def command(
     Nothing leaves this machine, and any API key is accepted. GET /emulator/tally shows what arrived; Ctrl-C stops it.
     """
     try:
+        from uvicorn.server import HANDLED_SIGNALS
+
         from paceline.emulator.app import App
         from paceline.emulator.server import listen, make_server
         from paceline.pacing.lack import raise_files
@@ -93,14 +96,15 @@ def command(
     except OSError as error:
         raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror}") from None
     address = f"http://{host}:{listener.getsockname()[1]}"
+    server = make_server(app)
+    for number in HANDLED_SIGNALS:  # an exception is lost where it is raised in a callback, as imports have them
+        signal.signal(number, server.handle_exit)
     for line in _greeting(address, scenario):
         click.echo(line)
     raise_files()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        make_server(app).run(sockets=[listener])
-    except KeyboardInterrupt:
-        click.echo()
+    with suppress(KeyboardInterrupt):  # SIGHUP
+        server.run(sockets=[listener])
+    click.echo()
     click.echo(_table(app.tally()))
 
 

@@ -174,7 +174,7 @@ class LocalCapacity:
         for account, amount in zip(self.ledger.accounts, amounts, strict=True):
             m, tracker = account.meter, account.tracker
             if amount and (by_ns := m.surplus_ns(now_ns, amount)):
-                (tracker.no_refill if tracker is not None else m.shift)(now_ns, by_ns)
+                (tracker.move_level if tracker is not None else m.shift)(now_ns, by_ns)
 
     def sent(self, now_ns: int, reservation: Reservation) -> None:
         """Count a granted attempt as charged now, where the instant counts: it goes later than it was granted."""

@@ -171,20 +171,39 @@ class Corrections:
         return True
 
     def _take_sent(self, now_ns: int, index: int, used: float, sent_ns: int) -> None:
-        """Charge a quota that an answer has just stated: what is ``used`` by the answer and what was sent after its attempt.
+        """Charge a quota that an answer has just stated: what is in flight, and what else is ``used`` by the answer.
 
-        What is in flight is counted at least: the server may have counted attempts of about the same time after this one.
+        What is in flight is charged as it was sent. The answer to an attempt that was sent at ``sent_ns`` may have counted some of
+        it: the attempts of about the same time come to the server in any order. A store charges what it grants from now on, and
+        this process tells it what it lacks.
         """
-        account, tracker = self.accounts[index], self.accounts[index].tracker
-        later = [one for one in self.ledger.open_reservations if one.granted_ns > sent_ns]
-        used = max(used + sum(self.ledger.amounts(one.cost)[index] for one in later), 0.0)
-        unit_ns = account.meter.quota.ns_per_unit
-        used = max(used, (self.ledger.full_after_open(now_ns, index) - now_ns) / unit_ns)
-        self.change(index, now_ns, What.SHIFT, math.ceil(used * unit_ns))
-        if not self.shared:  # a store begins to count from there
-            account.spent += used
-            assert tracker is not None
-            tracker.log_charges(now_ns, tracker.charged + used)
+        account, ledger, tracker = self.accounts[index], self.ledger, self.accounts[index].tracker
+        m, sent = account.meter, sorted(ledger.open_reservations, key=lambda one: one.granted_ns)
+        assert isinstance(m, Bucket)
+        assert tracker is not None
+        amounts = [ledger.fitting(ledger.amounts(one.cost))[index] for one in sent]
+        later = earlier = 0.0
+        if not m.holds:  # else the server has not charged it yet
+            later = sum(amount for one, amount in zip(sent, amounts, strict=True) if one.granted_ns > sent_ns)
+            earlier = sum(amounts) - later
+        m.full_at_ns = sent[0].granted_ns if sent else now_ns
+        if not self.shared:
+            account.spent = max(used - earlier, 0.0)
+            tracker.log_charges(m.full_at_ns, account.spent)
+        for one, amount in zip(sent, amounts, strict=True):
+            if not self.shared:
+                ledger.charge_open(one.granted_ns, one, index, m, amount)
+                account.spent += amount
+                note = tracker.granted(one.granted_ns, amount, account.spent)
+                one.notes = [*one.notes, *[None] * (index - len(one.notes)), note]
+            elif not m.holds:
+                m.charge(one.granted_ns, amount)
+        lack = m.lack(now_ns)
+        missing = min(max(used + later, lack), m.quota.burst)
+        if self.shared:
+            m.full_at_ns, lack = now_ns, 0.0
+        m.not_granted(lack)
+        tracker.move_level(now_ns, math.ceil((missing - lack) * m.ns_per_unit))
 
     def set_limit(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
         """Set the limit of the quota at ``index``, here and in the other processes."""

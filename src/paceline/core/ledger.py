@@ -317,19 +317,6 @@ class Ledger:
         """The charges to the quota at ``index`` of the open reservations that were granted at ``at_ns`` or before."""
         return sum(r.amounts[index] for r in self._open if r.granted_ns <= at_ns and index < len(r.amounts))
 
-    def full_after_open(self, now_ns: int, index: int) -> int:
-        """When the quota at ``index`` is full again if it was full before the open reservations, and they alone are counted.
-
-        It is emptied by them at most. What a quota holds in flight is not among its charges.
-        """
-        m = self.accounts[index].meter
-        if m.holds:
-            return 0
-        full_ns = 0
-        for one in sorted(self._open, key=lambda one: one.granted_ns):
-            full_ns = max(full_ns, one.granted_ns) + math.ceil(self.amounts(one.cost)[index] * m.quota.ns_per_unit)
-        return min(full_ns, now_ns + math.ceil(m.quota.burst * m.quota.ns_per_unit))
-
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close a reservation whose request was never sent."""
         if self.close(now_ns, reservation):
@@ -399,12 +386,16 @@ class Ledger:
             m.open_less()  # the limit may be lower
         if quota.rule is Rule.SLOTS:
             for reservation in self._open:
-                missing = len(self.accounts) - len(reservation.amounts)  # quotas may have been added since
-                reservation.amounts += [*[0.0] * missing, 1.0]
-                reservation.marks += [0] * (missing + 1)
-                m.charge(now_ns, 1.0)
+                self.charge_open(now_ns, reservation, len(self.accounts), m, 1.0)
         above = rounded(m.most / self.share_of(quota)) if given else math.inf
         self.add_account(Account(m, str(quota), source, quota.amount if given else math.inf, above))
+
+    def charge_open(self, now_ns: int, reservation: Reservation, index: int, m: Meter, amount: float) -> None:
+        """Charge ``amount`` for an open reservation to the meter ``m`` of a quota at ``index`` that was added since."""
+        reservation.amounts += [0.0] * (index - len(reservation.amounts))
+        reservation.marks += [0] * (index - len(reservation.marks))
+        reservation.amounts.append(amount)
+        reservation.marks.append(m.charge(now_ns, amount))
 
     def add_account(self, account: Account) -> None:
         """Charge a further account from now on, at its present level."""

@@ -680,7 +680,9 @@ class Restarting(Spread):
         self.since_ns = since_ns
         self.counted, self.opened, self.open_ns = 0.0, math.inf, FAR_NS
 
-    def stated(self, sent_ns: int, named: Named, stop_ns: int, least: float, most: float) -> None:
+    def stated(
+        self, sent_ns: int, named: Named, stop_ns: int, least: float, most: float, *, whole: bool = False
+    ) -> None:
         """Take the restart that the answer to an attempt has named, which was sent at ``sent_ns``.
 
         Args:
@@ -689,12 +691,13 @@ class Restarting(Spread):
             stop_ns: The latest instant of the restart.
             least: What is used at least of the window that ends then.
             most: What is used of it at most.
+            whole: Whether all of it may go at once.
         """
         if named is Named.EARLIER or (named is Named.SAME and not self.named and sent_ns < self.since_ns):
             return  # it is about the window before
         if named is Named.NEXT and self.named:  # the restart has come earlier than was known
             self._enter(sent_ns)
-        elif not self.named:
+        elif whole or not self.named:
             self.named, self.opened = True, math.inf
         self.stop_ns = stop_ns
         self.counted = min(max(self.counted, least), most)

@@ -22,7 +22,8 @@ WAIT_MAX_S = 32 * 86_400.0
 
 OPENING_TIMES, OPENING_PART = 20, 0.25
 """A counter opens at once if it restarts in less than a quarter of its period, and before so many times the time of an answer is
-over: the first answer is one of the fastest, and what is not used of the window is lost. One that has more time opens gently."""
+over, as each answer shows: the first one is one of the fastest. What is not used of the window is lost. One that has more time opens
+gently."""
 
 
 class Readings:
@@ -55,7 +56,7 @@ class Readings:
             reading = whole if share == 1 else self._usable_reading(index, whole, share)
             note = None if index is None else note_of(reservation, index)
             if index is not None and note is not None and self._accounts[index].meter.restarts_by_answers:
-                self._take_restart(now_ns, index, sent_ns, note, reading, whole)
+                self._take_restart(now_ns, index, reservation, note, reading, whole)
             refilled = index is not None and self._take_refill(now_ns, index, sent_ns, note, whole, reading.limit)
             if index is not None and (whole.reset_s or 0) > LONGER_PERIOD * self._accounts[index].meter.quota.period_s:
                 continue  # it is about a longer period
@@ -79,7 +80,7 @@ class Readings:
             no_bucket = tracker.read(now_ns, sent_ns, note, reading, limit_is_higher=limit_is_higher, lower_only=partly)
             unclear = whole.reset_number is not None
             if (no_bucket or unclear or not m.bursts) and self._take_restart(
-                now_ns, index, sent_ns, note, reading, whole
+                now_ns, index, reservation, note, reading, whole
             ):
                 continue
             if no_bucket:
@@ -154,7 +155,7 @@ class Readings:
         return rule_is_new or period_is_new
 
     def _take_restart(
-        self, now_ns: int, index: int, sent_ns: int, note: Note, reading: Reading, whole: Reading
+        self, now_ns: int, index: int, reservation: Reservation, note: Note, reading: Reading, whole: Reading
     ) -> bool:
         """Take the instant of the restart that an answer states; whether the quota is counted as one that restarts.
 
@@ -168,10 +169,10 @@ class Readings:
             return False
         if limit is None or remaining is None or reset_s is None or m.quota.rule is Rule.SLIDING:
             return False
-        restarts = tracker.restarts
-        lack = limit - remaining
+        restarts, sent_ns = tracker.restarts, reservation.granted_ns
+        lack, own = limit - remaining, dict(enumerate(reservation.amounts)).get(index, 0.0)
         named = restarts.read(sent_ns, now_ns, reset_s, lack)
-        least, most = tracker.used_by(sent_ns, lack)
+        least, most = tracker.used_by(sent_ns, own, lack)
         if named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack):
             named = Named.NONE
         if named is None:
@@ -181,17 +182,19 @@ class Readings:
             is_number = whole.reset_s is None  # which moves, or is in another unit
             if is_number and self._take_bucket(now_ns, index, tracker):
                 tracker.take_level(now_ns, sent_ns, note, reading)
-        elif isinstance(m, Restarting):
-            if named is Named.NEXT and most < math.inf:
-                least = max(least, most - lack)  # it may have restarted before anything of about the same time was sent
-            m.stated(sent_ns, named, restarts.high_ns, least, most)
         else:
-            started_ns = restarts.low_ns - round(m.quota.period_s * NS)
-            used = min(max(least, tracker.admitted_since(started_ns, account.spent)), most)
             soon_ns = min(OPENING_TIMES * (now_ns - sent_ns), OPENING_PART * m.quota.period_s * NS)
             is_soon = restarts.high_ns - now_ns < soon_ns
-            self._ledger.count_restarts(now_ns, index, restarts.high_ns, used, whole=is_soon)
-            tracker.begin_epoch(now_ns)
+            if isinstance(m, Restarting):
+                if named is Named.NEXT and most < math.inf:
+                    # It may have restarted before anything of about the same time was sent.
+                    least = max(least, most - lack + own)
+                m.stated(sent_ns, named, restarts.high_ns, least, most, whole=is_soon)
+            else:
+                started_ns = restarts.low_ns - round(m.quota.period_s * NS)
+                used = min(max(least, tracker.admitted_since(started_ns, account.spent)), most)
+                self._ledger.count_restarts(now_ns, index, restarts.high_ns, used, whole=is_soon)
+                tracker.begin_epoch(now_ns)
         return account.meter.restarts_by_answers
 
     def _take_bucket(self, now_ns: int, index: int, tracker: QuotaTracker) -> bool:

@@ -144,8 +144,8 @@ class QuotaTracker:
             if headroom_s > self.meter.headroom_s:
                 self.meter.keep_unused(min(headroom_s, HEADROOM_MAX_S))
 
-    def no_refill(self, now_ns: int, by_ns: int) -> None:
-        """Move the level by ``by_ns``: the bucket has not refilled, because charged attempts are not sent yet."""
+    def move_level(self, now_ns: int, by_ns: int) -> None:
+        """Move the level by ``by_ns``, in the notes of earlier attempts, too."""
         self._shift(now_ns, now_ns, by_ns)
 
     def _test_headroom(self, now_ns: int, sent_ns: int, left_ns: int) -> None:
@@ -347,14 +347,14 @@ class QuotaTracker:
         after = bisect_right(self._slices, (at_ns, 0.0))
         return self._slices[after][1] if after < len(self._slices) else self.charged
 
-    def used_by(self, sent_ns: int, lack: float) -> tuple[float, float]:
-        """The least and the most that is used now of a counter that lacked ``lack`` at an attempt that was sent at ``sent_ns``.
+    def used_by(self, sent_ns: int, amount: float, lack: float) -> tuple[float, float]:
+        """The least and the most that is used now of a counter that lacked ``lack`` at an attempt of ``amount``, sent at ``sent_ns``.
 
-        Attempts of about the same time may be in the lack. Of a quota whose charges are corrected, the most is unknown.
+        The attempt is in the lack, and others of about the same time may be. Of a quota whose charges are corrected, the most is unknown.
         """
         after = max(self.charged - self._charged_until(sent_ns + self.about_ns), 0.0)
         since = self.charged - self._charged_before(sent_ns - self.about_ns)
-        return lack + after, lack + since if self.meter.quota.unit == REQUESTS else math.inf
+        return lack + after, lack + since - amount if self.meter.quota.unit == REQUESTS else math.inf
 
     def admitted_since(self, since_ns: int, spent: float) -> float:
         """What this pool has used since an instant: its true costs, without refused attempts. ``spent``: as in the account."""

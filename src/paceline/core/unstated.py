@@ -131,7 +131,7 @@ class Unstated:
         for meter in self.meters:
             meter.explained(now_ns, reservation)
         for rate in self._rates.values():
-            if rate.index >= len(reservation.marks):  # it was sent before the measurement began
+            if not any(reservation.marks[rate.index : rate.index + 1]):  # it was sent before the measurement began
                 rate.rate.refused_before(reservation.granted_ns, self._ledger.amounts(reservation.cost)[rate.index])
 
     def retracted(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:

@@ -63,6 +63,9 @@ _TEXTS: Final = (
 """The fields of a message, or of a block, in which it differs from others; the first that is there."""
 
 
+_SHARED: Final = ("system", "instructions", "systemInstruction", "tools", "toolConfig")
+"""The fields of a body that many conversations may have alike."""
+
 TOOL: Final = 400
 """The characters of a tool, about."""
 
@@ -129,12 +132,13 @@ def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Key
     end, system = len(messages), 0
     while system < end - 1 and _is_system(messages[system]):
         system += 1
-    shared = [body.get(name) for name in ("system", "instructions", "systemInstruction", "tools", "toolConfig")]
-    root = hash((scope, *[_sample(part) if part else None for part in shared], *map(_sample, messages[:system])))
-    base = hash((root, _sample(messages[system])))
+    shared = [(name, part) for name in _SHARED if (part := body.get(name))]
+    root = hash((scope, *[(name, _sample(part)) for name, part in shared], *map(_sample, messages[:system])))
+    first_sample = _sample(messages[system])
+    base = hash((root, first_sample))
 
     def key(length: int) -> int:
-        return hash((base, length, _sample(messages[length - 1])))
+        return hash((base, length, first_sample if length == system + 1 else _sample(messages[length - 1])))
 
     earlier: list[int] = []
     if known := cache.length(base):
@@ -148,10 +152,10 @@ def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Key
                     earlier.append(key(length))
                     if cache.get(earlier[-1]).tokens:
                         break
-    texts = sum([_size(text) for text in (*shared[:3], *[one.get("content") for one in messages[:system]]) if text])
-    tools = shared[3]
-    shared_size = texts + TOOL * (len(tools) if isinstance(tools, list) else 0)
-    return Keys(key(end), tuple(earlier), root, base, end, shared_size, scope)
+    size = sum([_size(one.get("content")) for one in messages[:system]])
+    for name, part in shared:
+        size += TOOL * len(part) if name == "tools" and isinstance(part, list) else _size(part)
+    return Keys(key(end), tuple(earlier), root, base, end, size, scope)
 
 
 def named_keys(scope: Hashable, name: Hashable) -> Keys:
@@ -437,6 +441,8 @@ class Prompt:
                 cache.lost_waiting_tokens += max(self._lost.tokens - read, 0)
             else:
                 cache.lost_away_tokens += max(self._lost.tokens - read, 0)
+        if not (cache.is_used or answer or keys.before != 0):
+            return  # nothing is cached, and no later request can refer to the answer
         lost_ns, shared = sent_ns + life_ns - EARLY_NS, cache.get(keys.root)
         grown = [] if keys.follows else [keys.own]
         if answer:

@@ -52,7 +52,6 @@ class Admission:
 
     def _refuse_browsers(self, headers: Headers) -> None:
         """Refuse what a web page of another server sends through the user's browser."""
-        port = next((_address_in(b"//" + value)[1] for name, value in headers if name == b"host"), None)
         for name, value in headers:
             if name == b"host" and _address_in(b"//" + value)[0] not in self._hosts:
                 raise RequestError(
@@ -60,8 +59,13 @@ class Admission:
                 )
             if name == b"sec-fetch-site" and value not in (b"same-origin", b"none"):
                 raise RequestError(403, "origin", "without client keys, web pages of other servers are refused")
-            if name == b"origin" and ((at := _address_in(value))[0] not in self._hosts or at[1] != port):
+            if name == b"origin" and not self._is_own(_address_in(value), headers):
                 raise RequestError(403, "origin", "without client keys, web pages of other servers are refused")
+
+    def _is_own(self, origin: tuple[str | None, int | None], headers: Headers) -> bool:
+        """Whether a page comes from this server, under the port of the header ``host``."""
+        port = next((_address_in(b"//" + value)[1] for name, value in headers if name == b"host"), None)
+        return origin[0] in self._hosts and origin[1] == port
 
 
 def refuse_unmetered(key: ClientKey | None, method: str, path: str) -> None:

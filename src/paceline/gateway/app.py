@@ -221,7 +221,8 @@ class Gateway:
             return
         headers: Headers = scope["headers"]
         query = scope["query_string"].decode("latin-1")
-        if first in OWN and is_page(path, next((value for name, value in headers if name == b"accept"), b"")):
+        values = dict(reversed(headers))  # the first one under each name
+        if first in OWN and is_page(path, values.get(b"accept", b"")):
             await self._page(scope, receive, send)
             return
         key, given = self._admission.admit(headers, query)
@@ -243,8 +244,7 @@ class Gateway:
             return
         if self.life.draining:
             raise stopping()
-        if any(name == b"upgrade" and value.lower() == b"websocket" for name, value in headers):
-            # Codex sends requests then
+        if values.get(b"upgrade", b"").lower() == b"websocket":  # Codex sends requests then
             raise RequestError(426, "websocket", "this gateway passes requests, not WebSockets")
         if not is_plain(path):
             raise RequestError(
@@ -254,7 +254,9 @@ class Gateway:
         if found is None:
             raise RequestError(404, "unknown_upstream", f"no server for this path{self.upstreams.hint(path)}")
         place, there = found
-        request = Incoming(scope, receive, send, connection, key=key, given=given, place=place, path=there, query=query)
+        request = Incoming(
+            scope, receive, send, connection, first=values, key=key, given=given, place=place, path=there, query=query
+        )
         await self._dispatch.relay(request)
 
     # What the gateway says of itself.

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from paceline.core.results import QuotaError
@@ -33,6 +33,7 @@ from paceline.gateway.waiting import (
     KeptExchange,
     KeptRoutedExchange,
     Places,
+    ended,
     hears,
     identity,
     note_for,
@@ -131,7 +132,7 @@ class Dispatch:
                 reply = await self._upload(request)
             else:
                 options = request.options()
-                read = plain(request.headers, body, BODY_MAX)
+                read = plain(request.first.get(b"content-encoding", b"identity"), body, BODY_MAX)
                 asked = _fields(read) if place.choice is not None else {}
                 requests = list[Relayed]()
                 for upstream in place.members if request.method == "POST" else place.members[:1]:
@@ -195,7 +196,8 @@ class Dispatch:
     def _relayed(self, request: Incoming, upstream: Upstream, body: bytes | Upload, *, renamed: bool) -> Relayed:
         """The request as it is sent; ``renamed``: its body is not encoded as the client's."""
         sent = forwarded(request.headers, _DROPPED | {b"content-encoding"} if renamed else _DROPPED)
-        sent += [(name, readable(value)) for name, value in request.headers if name == b"accept-encoding"]
+        if b"accept-encoding" in request.first:
+            sent += [(name, readable(value)) for name, value in request.headers if name == b"accept-encoding"]
         query = request.query
         if upstream.key:
             client = request.given.encode("latin-1")
@@ -279,7 +281,7 @@ class Dispatch:
         body = b"".join(request.parts)
         identify = partial(identity, name, request.method, request.path, request.query, headers, body)
         named: Identity | None = None
-        if request.key is not None and any(one == IDEMPOTENCY and value for one, value in headers):
+        if request.key is not None and request.first.get(IDEMPOTENCY):
             named = identify()
             content = self._answers.content(named)
             if content not in (None, named.content):
@@ -379,9 +381,10 @@ class Dispatch:
         task = held.task = held.task or asyncio.create_task(held.exchange.run())
         due_s = rhythm.begin_s if rhythm.note is not None else rhythm.until_s
         connection, send = request.connection, request.send
-        reply, kept = None, False
+        reply: Reply | None = None
+        kept = False
         try:
-            while not (await asyncio.wait([task], timeout=due_s))[0]:
+            while not await ended(task, due_s):
                 if rhythm.note is None:
                     due_s = None
                     if kept := self._keep_place(held, request.parts):
@@ -392,7 +395,7 @@ class Dispatch:
                     headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
                     await send({"type": "http.response.start", "status": 200, "headers": headers})
                 await send({"type": "http.response.body", "body": rhythm.note, "more_body": True})
-            reply = cast("Reply", task.result())
+            reply = task.result()
         except asyncio.CancelledError:
             kept = connection.gone and self._keep_place(held, request.parts)
             raise
@@ -422,7 +425,7 @@ class Dispatch:
                 if release is not None and (reply.unread or not more):
                     release()
                     release = None
-                if not more:
+                if not more and reply.owes:
                     await asyncio.sleep(0)  # the client gets it before its usage is read
             if reply.broken:
                 connection.close()

@@ -78,6 +78,7 @@ class Incoming:
 
     Attributes:
         key: The client's key; ``None`` where clients need none.
+        first: The first value of each of its headers.
         given: That key as it was sent; empty for none.
         place: Where it goes.
         path: Its path there, not decoded.
@@ -86,7 +87,7 @@ class Incoming:
     """
 
     __slots__ = (
-        "connection", "entry", "given", "headers", "key", "method", "parts", "path", "place", "query", "receive", "send",
+        "connection", "entry", "first", "given", "headers", "key", "method", "parts", "path", "place", "query", "receive", "send",
     )  # fmt: skip
 
     def __init__(
@@ -96,6 +97,7 @@ class Incoming:
         send: Send,
         connection: Connection,
         *,
+        first: dict[bytes, bytes],
         key: ClientKey | None,
         given: str,
         place: Place,
@@ -105,6 +107,7 @@ class Incoming:
         self.receive, self.send, self.connection = receive, send, connection
         self.method: str = scope["method"]
         self.headers: Headers = scope["headers"]
+        self.first = first
         self.entry: Entry | None = scope["extensions"].get(ENTRY)
         self.key, self.given = key, given
         self.place, self.path, self.query = place, path, query
@@ -122,7 +125,8 @@ class Incoming:
     @property
     def length(self) -> int | None:
         """The length of its body; ``None`` if it is not stated."""
-        return next((int(value) for name, value in self.headers if name == b"content-length"), None)
+        stated = self.first.get(b"content-length")
+        return None if stated is None else int(stated)
 
 
 class Bodies:

@@ -157,6 +157,11 @@ class Reply:
         return self._unread
 
     @property
+    def owes(self) -> bool:
+        """Whether its usage is still to be read."""
+        return self._tap is not None and not self._tap.settled
+
+    @property
     def is_good(self) -> bool:
         """Whether its status says that it is what was asked for."""
         return 200 <= self.status < 300
@@ -335,9 +340,9 @@ def decoder(headers: Mapping[str, str]) -> Decode | None:
     return decode
 
 
-def plain(headers: Headers, body: bytes, most: int) -> bytes:
+def plain(encoding: bytes, body: bytes, most: int) -> bytes:
     """The body of a request without its content encoding, for its description; at most so many bytes."""
-    encoding = next((value for name, value in headers if name == b"content-encoding"), b"identity").strip().lower()
+    encoding = encoding.strip().lower()
     if encoding == b"identity" or not body:
         return body
     inner = _request_decoder(encoding.decode("latin-1"))

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import HANDLED_SIGNALS
 from uvicorn.supervisors import Multiprocess
 
 from paceline.config import Config
@@ -531,7 +532,10 @@ def serve(
     succeed = Succession(listener).begin if above is None else partial(_ask_for_the_next, above)
     if settings.workers == 1:
         config = server_config(settings, partial(settings.process, begun, succeed), shared=above is not None)
-        uvicorn.Server(config).run(sockets=[listener])
+        server = uvicorn.Server(config)
+        for number in HANDLED_SIGNALS:  # an exception is lost where it is raised in a callback, as imports have them
+            signal.signal(number, server.handle_exit)
+        server.run(sockets=[listener])
         return
     with TemporaryDirectory(prefix="paceline-") as folder:  # only for this user
         settings = replace(settings, folder=Path(folder))

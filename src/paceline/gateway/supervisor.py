@@ -105,6 +105,9 @@ class Supervisor:
 
     def _began(self, one: Successor) -> None:
         """A process serves: the one before ends."""
+        if self._ends:  # it may have lost the signal while it started
+            one.signal(signal.SIGTERM)
+            return
         if one is not self._next:
             notify("READY=1")
             return

@@ -89,10 +89,12 @@ def hears(headers: Headers) -> bool:
 
 def patience_s(headers: Headers) -> float | None:
     """After which time without the head of an answer the client gives up; ``None`` if it is unknown, or the user's own deadline."""
-    agent = _agent(headers)
-    known = [seconds for part, seconds in _PATIENCE if part in agent]
+    known: list[float] = []
     for name, value in headers:
-        if name == b"x-stainless-runtime" and value.lower() in (b"node", b"bun"):
+        if name == b"user-agent":
+            agent = value.lower()
+            known += [seconds for part, seconds in _PATIENCE if part in agent]
+        elif name == b"x-stainless-runtime" and value.lower() in (b"node", b"bun"):
             known.append(_HEAD_S)
         elif name in _STATED and (seconds := _seconds(value)) is not None:
             known.append(seconds)
@@ -109,6 +111,29 @@ def _seconds(value: bytes) -> float | None:
         return float(value)
     except ValueError:  # NOT_GIVEN
         return None
+
+
+async def ended(task: asyncio.Task[Any], within_s: float | None) -> bool:
+    """Whether a task ends within some time, ``None``: in any; it goes on if the one that waits for it is cancelled.
+
+    For one task it is what :func:`asyncio.wait` is for several.
+    """
+    loop = task.get_loop()
+    over: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not over.done():
+            over.set_result(None)
+
+    task.add_done_callback(wake)
+    timer = None if within_s is None else loop.call_later(within_s, wake)
+    try:
+        await over
+    finally:
+        task.remove_done_callback(wake)
+        if timer is not None:
+            timer.cancel()
+    return task.done()
 
 
 class Identity(NamedTuple):

@@ -138,7 +138,7 @@ class _Botocore:
             peek_response(sent.raw, headers, beginning)
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
-        if tap.done or not self._streams:
+        if not self._streams:
             tap.feed(_content(response))
             tap.finish()
         elif self.is_async:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -67,6 +68,11 @@ class Metered:
         call, calibration = self.booked_call, self.calibration
         before = 0 if self.prompt is None else self.prompt.before or 0
         return calibration.input.apply(call.input_tokens) + before, calibration.expected_output(call.max_output_tokens)
+
+    def expected(self) -> Usage:
+        """What its answer will report, by the present calibration."""
+        input_tokens, output = self.tokens()
+        return Usage(input_tokens=math.ceil(input_tokens), output_tokens=math.ceil(output), tier=self.call.tier)
 
     @property
     def booked_call(self) -> Call:

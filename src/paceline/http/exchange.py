@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 from paceline.core.progress import Row
@@ -50,7 +51,6 @@ from paceline.providers import parse
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
 from paceline.providers.registry import provider_for_host
-from paceline.providers.streams import Known
 from paceline.providers.verdict import Beginning, Decode, Judged, Verdict
 
 log = logging.getLogger("paceline.http")
@@ -227,6 +227,7 @@ class Exchange:
         self.judged: Judged | None = None
         self._seen = seen
         self._head: tuple[int, Mapping[str, str]] = 0, {}  # of the last answer
+        self._begun = False  # whether the answer has reported a usage
 
     async def run(self) -> Any:
         """Make attempts until there is a response for the caller: the provider's, or a refusal of paceline's own."""
@@ -294,10 +295,9 @@ class Exchange:
 
     async def _hold(self) -> None:
         """Hold the cost of the request in the allowances of its lane."""
-        input_tokens, output = self.metered.tokens()
         call, lane = self.metered.call, current_lane.get()[0]
-        usage = Usage(input_tokens=math.ceil(input_tokens), output_tokens=math.ceil(output), tier=call.tier)
-        self.charge = self.pacer.allowances.charge(lane, call.provider, call.model, usage, self._timeout_s)
+        expected = self.metered.expected
+        self.charge = self.pacer.allowances.charge(lane, call.provider, call.model, expected, self._timeout_s)
         if self.charge is not None:
             for acquisition, account in self.charge.steps():
                 self.acquisition, self.waits = acquisition, True
@@ -473,62 +473,56 @@ class Exchange:
         return made
 
     def _settle_after_body(self, response: Any, headers: Mapping[str, str], permit: Permit) -> None:
-        """Settle the permit with the usage that the body reports, while the caller reads it."""
-        call = self.metered.call
+        """Settle the permit with the usage that the body reports: now, if it was read whole, else while the caller reads it."""
+        provider, payload = self.metered.provider, None if self.judged is None else self.judged.payload
+        settle = partial(self._settle, headers, permit)
         if self.charge is not None:
             self.charge.settles = True
+        if (job := job_of(payload)) is not None:
+            slots = CONCURRENCY in self.metered.scheduler.pool.ledger.units
+            if slots:
+                permit.settle()  # the end of its slot is not known
+            if not (slots and self.charge is None):  # as held until the caller has asked for the answer
+                remember(self.pacer, job, lambda found: settle(None if found is None else provider.usage(found), None))
+        elif isinstance(payload, parse.MAPPING):
+            settle(provider.usage(payload), None)
+        else:
+            tap = Tap(provider.usage_reader(self.metered.call), settle, partial(self._adjust, permit))
+            self.http.tap(response, headers, tap)
 
-        begun = False
+    def _adjust(self, permit: Permit, usage: Usage) -> None:
+        """The answer reports its input before its end."""
+        usage = plausible(self.record.pool, usage, permit.cost)
+        self._begin(permit, usage)
+        permit.adjust(self.metered.known(usage))
 
-        def begin(usage: Usage) -> None:
-            nonlocal begun
-            if not begun:
-                begun = True
-                self.metered.begun(usage, permit.reservation.granted_ns)
-
-        def adjust(usage: Usage) -> None:
-            """The answer reports its input before its end."""
+    def _settle(self, headers: Mapping[str, str], permit: Permit, usage: Usage | None, refusal: Refusal | None) -> None:
+        """The answer is over."""
+        refusal, call = self._scoped(refusal), self.metered.call
+        if refusal is not None:  # in the middle of an answer, which the caller has: there is no other attempt
+            self.record.refusals.append(refusal)
+            permit.refused(refusal)
+        elif usage is None:
+            permit.settle()
+        else:
+            # Gemini reports in a header alone that a request was served at another tier.
+            tier = usage.tier or headers.get("x-gemini-service-tier") or call.tier
             usage = plausible(self.record.pool, usage, permit.cost)
-            begin(usage)
-            permit.adjust(self.metered.known(usage))
+            if tier != usage.tier:
+                usage = replace(usage, tier=tier[: parse.TIER_MAX])
+            self.record.usage = usage
+            self._begin(permit, usage)
+            self.metered.learn(usage)
+            permit.usage = usage
+            permit.settle(**self.metered.provider.charged(self.metered.booked_call, usage))
+        if self.charge is not None:
+            self.charge.settle(usage, call.provider, call.model)
 
-        def settle(usage: Usage | None, refusal: Refusal | None) -> None:
-            refusal = self._scoped(refusal)
-            if refusal is not None:  # in the middle of an answer, which the caller has: there is no other attempt
-                self.record.refusals.append(refusal)
-                permit.refused(refusal)
-            elif usage is None:
-                permit.settle()
-            else:
-                # Gemini reports in a header alone that a request was served at another tier.
-                tier = usage.tier or headers.get("x-gemini-service-tier") or call.tier
-                usage = plausible(self.record.pool, usage, permit.cost)
-                if tier != usage.tier:
-                    usage = replace(usage, tier=tier[: parse.TIER_MAX])
-                self.record.usage = usage
-                begin(usage)
-                self.metered.learn(usage)
-                permit.usage = usage
-                permit.settle(**self.metered.provider.charged(self.metered.booked_call, usage))
-            if self.charge is not None:
-                self.charge.settle(usage, call.provider, call.model)
-
-        payload = None if self.judged is None else self.judged.payload
-        job = job_of(payload)
-        slots = CONCURRENCY in self.metered.scheduler.pool.ledger.units
-        if job is not None and slots:
-            permit.settle()  # the end of its slot is not known
-        if job is not None and not (slots and self.charge is None):  # as held until the caller has asked for the answer
-            usage_of = self.metered.provider.usage
-            remember(self.pacer, job, lambda found: settle(None if found is None else usage_of(found), None))
-        elif job is None:
-            self.http.tap(response, headers, Tap(self._usage_reader(), settle, adjust))
-
-    def _usage_reader(self) -> UsageReader:
-        payload = None if self.judged is None else self.judged.payload
-        if isinstance(payload, Mapping):  # the body is read already
-            return Known(self.metered.provider.usage(payload))
-        return self.metered.provider.usage_reader(self.metered.call)
+    def _begin(self, permit: Permit, usage: Usage) -> None:
+        """Learn from the first usage that the answer reports."""
+        if not self._begun:
+            self._begun = True
+            self.metered.begun(usage, permit.reservation.granted_ns)
 
     def _count_fault(self, permit: Permit, reason: str, fault: Fault = Fault.BROKEN) -> None:
         """Count a failure of the host. Without a connection it counts, too, where the limiter repeats the attempt.
@@ -586,8 +580,13 @@ class Tap:
 
     @property
     def done(self) -> bool:
-        """Whether no byte is needed: a binding may finish it at once."""
-        return self._reader.done
+        """Whether it has settled."""
+        return self._settle is None
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has settled."""
+        return self._settle is None
 
     def __init__(self, reader: UsageReader, settle: Settle, begin: Callable[[Usage], None] | None = None) -> None:
         self._reader, self._begin = reader, begin

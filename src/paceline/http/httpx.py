@@ -105,9 +105,7 @@ class _Httpx:
         self._peeked = response.stream = body_of(library, stream, read, rest)
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
-        if tap.done:
-            tap.finish()
-        elif hasattr(response, "_content"):  # read already: its stream will not be iterated
+        if hasattr(response, "_content"):  # read already: its stream will not be iterated
             tap.feed(response.content)
             tap.finish()
         else:

@@ -182,9 +182,6 @@ class _Urllib3:
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
         whole = _preloaded(response)
-        if tap.done:
-            tap.finish()
-            return
         if whole is None:
             tap_response(response, headers, tap)
             return

@@ -38,7 +38,7 @@ class Tally:
         worker = limiter.pacer.pools.worker
         self._kept = kept or tallies_beside(worker.store if isinstance(worker, StoreWorker) else None)
         self._allowances, self._name_of = limiter.pacer.allowances, name_of
-        self._lock, self._writing = threading.Lock(), threading.Lock()
+        self._lock, self._writing = threading.RLock(), threading.Lock()  # a finalizer may end a request within a count
         self._own: dict[str, list[float]] = {}  # of this process, since its start, up to the last writing
         self._news: Sums = {}  # since then
         self._unsure: Sums = {}  # that may be written
@@ -58,9 +58,7 @@ class Tally:
         usd = self._allowances.price(provider, model, usage) if self._priced else usage.usd
         where = today(), self._name_of(lane)
         with self._lock:
-            sums = self._news.get(where)
-            if sums is None:
-                sums = self._news[where] = [0] * len(FIELDS)
+            sums = self._news.setdefault(where, [0] * len(FIELDS))
             sums[0] += 1
             sums[1] += usage.input_tokens
             sums[2] += usage.cached_tokens
@@ -77,7 +75,7 @@ class Tally:
 
     def _with_news(self) -> dict[str, list[float]]:
         found = dict(self._own)
-        for (_, name), sums in self._news.items():
+        for (_, name), sums in self._news.copy().items():
             found[name] = added(found.get(name), sums)
         return found
 

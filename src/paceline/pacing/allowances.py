@@ -185,20 +185,26 @@ class Allowances:
         """The allowances that a request in ``lane`` is charged to."""
         return [allowance for name in (EVERYONE, lane) if (allowance := self._by_lane.get(name)) is not None]
 
-    def charge(self, lane: str, provider: str, model: str, usage: Usage, timeout_s: float | None) -> Charge | None:
+    def charge(
+        self, lane: str, provider: str, model: str, expected: Callable[[], Usage], timeout_s: float | None
+    ) -> Charge | None:
         """What a request in ``lane`` will hold of the allowances, and be counted as; ``None`` if it is charged to nothing.
 
         Args:
             lane: The lane.
             provider: The provider of the request.
             model: The model.
-            usage: The estimate of what it uses.
+            expected: Estimates what it uses: where something is held, now, and else where its answer does not tell.
             timeout_s: The longest wait.
 
         Raises:
             BudgetError: Its price is not known, and such a request is refused.
         """
-        allowances, usd = self.of(lane), 0.0
+        tally, of = None if self.tally is None else partial(self.tally, lane), (provider, model)
+        allowances = self.of(lane)
+        if not allowances:
+            return None if tally is None else Charge([], expected, 0.0, self._prices, timeout_s, tally, of)
+        usage, usd = expected(), 0.0
         budget = next((allowance.budget for allowance in allowances if allowance.budget is not None), None)
         if budget is not None:
             prices = self._prices()
@@ -206,10 +212,7 @@ class Allowances:
                 unknown = f"no price is known of {model} at {provider}, and unpriced = 'refuse' is set: give one under [prices]"
                 raise BudgetError(budget.pool.name, unknown, None)
             usd = prices.usd(provider, model, usage)
-        tally = None if self.tally is None else partial(self.tally, lane)
-        if not allowances and tally is None:
-            return None
-        return Charge(allowances, usage, usd, self._prices, timeout_s, tally, (provider, model))
+        return Charge(allowances, lambda: usage, usd, self._prices, timeout_s, tally, of)
 
 
 class Charge:
@@ -217,7 +220,7 @@ class Charge:
 
     Args:
         allowances: The allowances.
-        usage: The estimate of what it uses.
+        expected: Estimates what it uses.
         usd: The price of that.
         prices: Returns the prices (:class:`~paceline.providers.prices.Prices`).
         timeout_s: The longest wait in each, in seconds; ``None``: no bound.
@@ -231,16 +234,15 @@ class Charge:
     def __init__(
         self,
         allowances: list[Allowance],
-        usage: Usage,
+        expected: Callable[[], Usage],
         usd: float,
         prices: Callable[[], Any],
         timeout_s: float | None,
         tally: Callable[[str, str, Usage], None] | None = None,
         of: tuple[str, str] = ("", ""),
     ) -> None:
-        self._usage, self._tally, self._of = usage, tally, of
+        self._expected, self._tally, self._of = expected, tally, of
         self._allowances, self._usd, self._timeout_s, self._prices = allowances, usd, timeout_s, prices
-        self._cost: Cost = {INPUT_TOKENS: float(usage.input_tokens), OUTPUT_TOKENS: float(usage.output_tokens)}
         self._permits: list[Permit] = []
         self.settles = False
 
@@ -251,7 +253,9 @@ class Charge:
                 yield _ask(allowance.budget, allowance.lane, {USD: self._usd}, PATIENCE_S), allowance
         for allowance in self._allowances:
             if allowance.rates is not None:
-                yield _ask(allowance.rates, allowance.lane, dict(self._cost), self._timeout_s), None
+                usage = self._expected()
+                cost: Cost = {INPUT_TOKENS: float(usage.input_tokens), OUTPUT_TOKENS: float(usage.output_tokens)}
+                yield _ask(allowance.rates, allowance.lane, cost, self._timeout_s), None
 
     def hold(self, permit: Permit) -> None:
         """Keep the permit of a step."""
@@ -284,12 +288,12 @@ class Charge:
         for allowance in self._allowances:
             if allowance.budget is not None:
                 allowance.warn()
-        self._count(usage or self._usage, provider, model)
+        self._count(usage, provider, model)
 
-    def _count(self, usage: Usage, provider: str, model: str) -> None:
+    def _count(self, usage: Usage | None, provider: str, model: str) -> None:
         tally, self._tally = self._tally, None
         if tally is not None:
-            tally(provider, model, usage)
+            tally(provider, model, usage or self._expected())
 
     def cancel(self) -> None:
         """Give everything back: nothing was charged."""
@@ -301,7 +305,7 @@ class Charge:
         """Close what is open, as estimated: the provider may have charged it."""
         for permit in self._permits:
             permit.close()
-        self._count(self._usage, *self._of)
+        self._count(None, *self._of)
 
 
 def _prices(given: Mapping[str, Mapping[str, float]]) -> Any:

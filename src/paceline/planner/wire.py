@@ -240,9 +240,8 @@ class Reply:
                 await rest.future
             if self._broken:
                 raise ConnectionResetError("the answer breaks off")
-            if not tap.done:
-                for _, piece in pieces:
-                    tap.feed(piece)
+            for _, piece in pieces:
+                tap.feed(piece)
         finally:
             tap.finish()
 

@@ -285,6 +285,7 @@ def maker(model: str) -> str | None:
     return next((name for name, entry in PROVIDERS.items() if entry.makes and re.match(entry.makes, model)), None)
 
 
+@lru_cache(maxsize=1_024)
 def _canonical(name: str) -> str:
     clean, at, account = name.strip().lower().partition("@")
     return ALIASES.get(clean.replace("-", "_"), clean) + at + account

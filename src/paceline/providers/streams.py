@@ -34,20 +34,6 @@ class _Reader:
         self.usage, self.refusal, self.done = usage or self.usage, self.refusal or refusal, self.done or done
 
 
-class Known(_Reader):
-    """In place of a reader of an answer that was read whole."""
-
-    def __init__(self, usage: Usage | None) -> None:
-        super().__init__()
-        self.usage, self.done = usage, True
-
-    def feed(self, chunk: bytes) -> None:
-        """Nothing is read."""
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
 class JsonReader(_Reader):
     """Usage from a JSON body. ``done`` is true once the body is over.
 

@@ -18,7 +18,7 @@ from paceline.core.results import Refusal
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Provider
 from paceline.providers.events import Kind, Splitter, splitter_of
-from paceline.providers.parse import BOM, as_mapping, decode
+from paceline.providers.parse import BOM, MAPPING, as_mapping, decode
 
 log = logging.getLogger("paceline.providers")
 
@@ -124,9 +124,15 @@ class Beginning:
                 self._read(self._splitter, piece)
         if first and self._status < 300 and self._splitter is None and _is_binary(piece):
             self.accept()  # a sound, a picture, or an encoding that is not known
-        most = WHOLE_MAX if self._status < 300 and not self._streams and _is_json(self.body) else HELD_MAX
-        self._enough = self._enough or len(self.body) > most
+        self._enough = self._enough or self._is_long()
         return self._enough
+
+    def _is_long(self) -> bool:
+        """Whether so much of the body is read that it is judged without the rest."""
+        size = len(self.body)
+        if size <= HELD_MAX:
+            return False
+        return size > WHOLE_MAX or self._status >= 300 or self._streams or not _is_json(self.body)
 
     def take_encoded(self, chunk: bytes, decode: Decode | None) -> bool:
         """The same for bytes that ``decode`` decodes. What cannot be decoded is for the caller's own reader to report."""
@@ -269,7 +275,7 @@ def has_result(payload: Any, *, strict: bool = True) -> bool:
     """
     if isinstance(payload, list):
         return bool(payload)
-    if not isinstance(payload, Mapping):
+    if not isinstance(payload, MAPPING):
         return False
     if payload.get("choices") or payload.get("candidates"):
         return True

@@ -63,7 +63,7 @@ class ManualClock:
         self._now_ns = round(start_s * NS)
         self._timers: list[tuple[int, int, _Timer]] = []
         self._number = count().__next__
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may set a timer while this thread sets one
 
     def now_ns(self) -> int:
         """Nanoseconds since the Unix epoch; only :meth:`advance` changes it."""

@@ -123,4 +123,4 @@ def test_a_crowd_is_never_refused():
 
         with paceline.instrument(limiter, provider="bedrock"):
             crowd(None, acall)
-        row("aiobotocore", "`instrument()`, Bedrock over aiohttp", limiter, service, model, f"bedrock/{model}")
+        row("aiobotocore", "Bedrock over aiohttp", limiter, service, model, f"bedrock/{model}")

@@ -159,4 +159,4 @@ def test_a_crowd_of_boto3_is_never_refused():
         client = bedrock(service.server.server_port)
         with paceline.instrument(limiter, provider="bedrock"):
             crowd(lambda: client.converse(**CALL))
-        row("boto3", "`instrument()`, Bedrock over botocore", limiter, service, model, f"bedrock/{model}")
+        row("boto3", "Bedrock over botocore", limiter, service, model, f"bedrock/{model}")

@@ -207,4 +207,4 @@ def test_a_crowd_at_a_service_of_its_own_is_never_refused(package):
     with Service(pool.partition("/")[2], answer, refusal, units) as service:
         with paceline.instrument(limiter, provider=provider):
             crowd(*calls(service))
-        row(package, f"`instrument()`, {over}", limiter, service, service.model, pool)
+        row(package, over, limiter, service, service.model, pool)
