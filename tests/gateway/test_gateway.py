@@ -700,3 +700,16 @@ def test_a_joint_limit_holds_all_models_of_the_gateway(serve, emulator, client):
     assert int(answers[-1].headers["retry-after"]) > 5
     assert client.get(gateway.url + "/status").json()["pools"]["joint/openai/*"]["quotas"][0]["spent"] == 3
     assert emulator.tally()["admitted"] == 3
+
+
+def test_each_worker_has_an_id_of_its_own_for_opentelemetry():
+    environ, seen = {server.RESOURCE: "team=a,service.instance.id=given,zone=b"}, []
+    for _ in range(2):
+        server.name_instance(environ)
+        *others, own = environ[server.RESOURCE].split(",")
+        assert others == ["team=a", "zone=b"]
+        seen.append(own)
+    assert len({*seen, "service.instance.id=given"}) == 3
+    alone = {}
+    server.name_instance(alone)
+    assert alone[server.RESOURCE].startswith(server.INSTANCE)
