@@ -283,7 +283,7 @@ class Succession:
         if os.getpid() == 1:
             log.error("this process is the first one of its container, which ends with it: start it with --watch")
         elif not self._running.acquire(blocking=False):
-            log.warning("the next process is starting already")
+            log.warning("the next process is starting already: what has changed since then needs the signal again")
         else:
             threading.Thread(target=self._run, name="succession", daemon=True).start()
 
