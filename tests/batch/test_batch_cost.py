@@ -45,6 +45,10 @@ def test_cached_input_long_answers_and_models_without_a_price():
     assert cost.in_words(report, 3) == [
         "cost by list prices: 2.5000 USD (1 of 3 answers came in batches); without 2 answers whose price is not known"
     ]
+    report = bill_of(("vllm", "other", Usage(5, 5), False))
+    assert cost.in_words(report, 1) == [
+        "cost: no price of these answers is known; [prices] in the configuration can state it"
+    ]
 
 
 def test_public_prices_by_length():

@@ -355,6 +355,12 @@ class TestTheCommand:
         done = run("plan", written(tmp_path, 'items = 3\nphases = [{name = "a", models = "openai/gpt-5"}]'))
         assert "; name the tier with --tier, or give the limits with --limit" in done.stderr
 
+    def test_a_terminal_shows_which_plan_is_in_work(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm")
+        file = written(tmp_path, 'items = 3\nphases = [{name = "a", models = "openai/gpt-5"}]')
+        assert "tier 2: simulating" in run("plan", file, "--tier", "1", "--tier", "2").stderr
+
     def test_work_with_a_duration_has_no_end_to_judge(self, tmp_path):
         file = written(tmp_path, 'duration = "1min"\nphases = [{name = "a", models = "openai/gpt-5"}]')
         done = run("plan", file, "--within", "1h")

@@ -73,6 +73,8 @@ def in_words(report: Mapping[str, float], answered: int) -> list[str]:
     """The cost in a summary as a line; none where it is not known."""
     if "usd" not in report or not answered:
         return []
+    if report["unpriced"] == answered:
+        return ["cost: no price of these answers is known; [prices] in the configuration can state it"]
     less = f", {report['usd_saved']:,.4f} less than one by one" if report["usd_saved"] else ""
     which = f" ({report['in_batches']:,} of {answered:,} answers came in batches)" if report["in_batches"] else ""
     without = f"; without {report['unpriced']:,} answers whose price is not known" if report["unpriced"] else ""

@@ -206,6 +206,8 @@ def plans(
     """
     from dataclasses import replace
 
+    from rich.console import Console
+
     from paceline.planner.plan import plan
 
     work = next(iter(works.values()))()
@@ -232,7 +234,7 @@ def plans(
             named += f"tier {tier}" if tier and tier[0].isdigit() else (tier or "")
             words = [named if tier else "", of]
             title = ", ".join(filter(None, words)) or "plan"
-            with _silence():
+            with _silence(), Console(stderr=True).status(f"{title}: simulating", spinner="line"):
                 made = plan(work, own, start_s=time.time() if start_s is None else start_s, **options)
             yield title, made
 
