@@ -85,6 +85,18 @@ class TestWhoUsedWhat:
             for secret in (alice, bob, ops):
                 assert secret not in text
 
+    @pytest.mark.parametrize("reports", [False, True])
+    def test_streams_that_report_none_are_told_once(self, serve, keys, client, caplog, reports):
+        alice = keys.add("alice")
+        parts = [b'data: {"choices": [{"index": 0, "delta": {"content": "Hi."}}]}\n\n', b"data: [DONE]\n\n"]
+        parts[1:1] = [b"data: " + answer() + b"\n\n"] if reports else []
+        with stub(Odd(parts, {"content-type": "text/event-stream"})) as url:
+            running = serve(url, limits={"*": "100k requests/min"})
+            for stream in (True, True, False):
+                client.post(running.url + CHAT, json=chat(stream=stream), headers=bearer(alice))
+        told = "openai/gpt-5, key alice: its streams report no usage"
+        assert caplog.text.count(told) == (0 if reports else 1)
+
     def test_without_keys_all_are_one(self, serve, emulator, client):
         running = serve(emulator.base_url)
         client.post(running.url + CHAT, json=chat(), headers={"x-paceline-lane": "mine"})
