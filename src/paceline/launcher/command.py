@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import TIMEOUT_MAX
+from threading import Thread
 from typing import Any, Final
 
 from paceline.http.unpaced import with_host
 from paceline.launcher.child import VARIABLE, Tally, read_failed, read_records
 from paceline.pacing.events import Event
+from paceline.pacing.owners import LOOK_S
 
 SITE: Final = Path(__file__).parent / "site"
 NOT_FOUND, NOT_EXECUTABLE, NOT_PACED = 127, 126, 125
@@ -119,8 +120,11 @@ def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
         children.append(subprocess.Popen([program, *command[1:]], env=dict(environ)))  # noqa: S603
         for number in early:
             children[0].send_signal(number)
-        # It looks each 0.05 s: no wait ends by a signal that comes just before it, or that another thread gets.
-        code = children[0].wait(TIMEOUT_MAX)
+        end = Thread(target=children[0].wait, name="paceline-exec", daemon=True)
+        end.start()
+        while end.is_alive():  # a signal that comes just before a wait, or that another thread gets, ends no wait
+            end.join(LOOK_S)
+        code = children[0].returncode
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
