@@ -420,7 +420,8 @@ class Prompt:
         get, self._turn = self.cache.get, False
         if self.cache.is_empty:
             return NOTHING
-        for key in (self._keys.own, *self._keys.earlier):
+        keys = self._keys
+        for key in (keys.own, *keys.earlier):
             found = get(key)
             if found.tokens:
                 self._turn = True
@@ -429,7 +430,7 @@ class Prompt:
                 if now_ns < found.lost_ns + AWAY_NS:
                     self._lost = found
                 break
-        root = get(self._keys.root)
+        root = get(keys.root)
         return root if root.lost_ns > now_ns else NOTHING
 
     def unwritten(self, now_ns: int) -> int | None:
