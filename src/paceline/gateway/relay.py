@@ -280,6 +280,8 @@ class Relayed:
         if key:
             headers = [*headers, self._upstream.credentials(self._path, key)]
         fetched = await self._client.fetch(self._upstream, self.method, self._path + self._query, headers, self._body)
+        if key and fetched.status == 401:
+            self._upstream.secret.refused(key, self._upstream.root, self._upstream.key_env)
         return Reply(fetched.status, fetched.headers, fetched=fetched, key=key)
 
     def head(self, response: Reply) -> tuple[int, Mapping[str, str]]:
