@@ -290,6 +290,16 @@ async def test_certificates_are_checked():
         assert await server.ask() == (200, b"ok")
 
 
+async def test_records_of_tls_that_come_together_are_whole():
+    authority, body = trustme.CA(), bytes(range(256)) * 160  # three records of 16 kB
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(tls)
+    async with Server(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body, tls=tls) as server:
+        server.client = HttpClient(10.0, trusted := ssl.create_default_context())
+        authority.configure_trust(trusted)
+        assert await server.ask() == (200, body)
+
+
 def test_where_files_lack_connections_without_a_request_make_room(monkeypatch):
     async def main():
         async with Server(OK) as idle, Server(OK) as busy:

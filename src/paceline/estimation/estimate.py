@@ -84,7 +84,7 @@ _PAGES = _table(
 
 
 def _features(text: str) -> tuple[int, ...]:
-    """Count the features of ``text``, by whole-buffer operations on bytes: no loop over characters."""
+    """Count the features of ``text``, by whole-buffer operations on bytes: no loop over characters. Of ASCII, the first seven."""
     latin = text.encode("latin-1", "replace")
     words, rest = latin.translate(_WORDS), latin.translate(None, _LETTERS)  # deleting is faster than counting
     word_runs = words.count(b"xa") + words.startswith(b"a")
@@ -99,7 +99,7 @@ def _features(text: str) -> tuple[int, ...]:
         space_runs = spaces.count(b"x  ") + spaces.startswith(b"  ")
     ascii_part = (word_runs, letters, upper, digits)
     if text.isascii():
-        return (*ascii_part, marks, newline_runs, space_runs, 0, 0, 0, 0, 0, 0, 0, 0)
+        return (*ascii_part, marks, newline_runs, space_runs)
     wide = text.encode("utf-16-be", "surrogatepass")[::2].translate(_PAGES)
     replaced = len(wide) - wide.count(b"x") - wide.count(b"y")  # each became a "?"
     kana, other = wide.count(b"k"), wide.count(b"o")

@@ -223,7 +223,8 @@ class _Server:
         self.port = parts.port or (443 if self.secure else 80)
         self.netloc, self.base = parts.netloc.encode(), parts.path.encode()
         self.idle: deque[_Connection] = deque()
-        self.buffer = bytearray(READ_MAX)  # of all its connections: what is read is taken at once
+        # Of all its connections: what is read is taken at once. A view, because asyncio's TLS reads into slices of it.
+        self.buffer = memoryview(bytearray(READ_MAX))
         self.loop = asyncio.get_running_loop()  # a look for it is a system call before Python 3.12
         self._trusted = trusted if self.secure else None
 
@@ -318,18 +319,18 @@ class _Connection(asyncio.BufferedProtocol):
         """The status of the answer, and whether the server keeps the connection, once its head is there."""
         return self._parser.get_status_code(), self._parser.should_keep_alive()
 
-    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         return self._server.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        data, answer = bytes(memoryview(self._server.buffer)[:nbytes]), self._answer
+        answer = self._answer
         if answer is None:  # a server that speaks without being asked
             self.transport.abort()
             return
         clean = False
         try:
-            self._parser.feed_data(data)
-            answer.received(len(data))
+            self._parser.feed_data(self._server.buffer[:nbytes])
+            answer.received(nbytes)
             clean = True
         except InvalidAnswerError as error:
             answer.fail(error)

@@ -57,6 +57,9 @@ class Room:
         return True
 
 
+_NO_ROOM: Final = Room()
+
+
 class Reply:
     """An answer for the client: a server's, or one of the gateway's own.
 
@@ -82,7 +85,7 @@ class Reply:
         self.record: Exchanged | None = None
         self.broken = False
         self.seen: bytearray | None = None
-        self._again, self._room = b"", Room()
+        self._again, self._room = b"", _NO_ROOM
         self._body, self._fetched = bytearray(body), fetched
         self._unread = fetched is not None  # whether more of the body can come
         self._tap: Tap | None = None
