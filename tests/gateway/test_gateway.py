@@ -690,7 +690,7 @@ def test_of_two_processes_the_one_without_its_store_tells_of_it():
 def test_a_joint_limit_holds_all_models_of_the_gateway(serve, emulator, client):
     given = {"limits": {"*": "6000 requests/min"}, "joint_limits": {"openai": "3 requests/min"}}
     gateway = serve(emulator.base_url, **given)
-    headers = {"x-paceline-timeout": "0.5"}
+    headers = {"x-paceline-timeout": "5"}
     answers = [
         client.post(gateway.url + CHAT, json=chat(model=model), headers=headers)
         for model in ("gpt-5", "gpt-5-mini", "o3", "gpt-5")
