@@ -8,7 +8,9 @@ import pytest
 from core_shared_ledger import Member, Shared, wait_s
 
 from paceline.core.changes import Change
+from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
+from paceline.core.results import Expired, WaitUntil
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Charged, Settled
 
@@ -264,3 +266,20 @@ class TestClockSetBack:
             pool.wait(-0.001)
             pool.tell("a")
         assert wait_s(pool.ask("a", 1)) == 1
+
+
+class TestDeadlines:
+    def test_one_that_cannot_be_met_ends_with_the_reply(self):
+        """What the process knew had grown old, so that the request joined the queue."""
+        member = Member("60 tokens/hour")
+        member.take(60)
+        member.wait(10)
+        late, patient = (
+            Waiter({"tokens": 1}, LaneSpec("default"), member.now_ns + round(wait_s * NS)) for wait_s in (5, 3_600)
+        )
+        for waiter in (late, patient):
+            assert isinstance(member.pool.submit(member.now_ns, waiter), WaitUntil)
+        member.exchange()
+        assert isinstance(late.outcome, Expired)
+        assert 50 <= (late.outcome.at_ns - member.now_ns) / NS <= 52
+        assert (patient.outcome, member.pool.queue.length) == (None, 1)

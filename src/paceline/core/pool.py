@@ -189,9 +189,23 @@ class Pool:
                 done.append(waiter)
         for waiter in again:
             waiter.outcome = self.try_grant(now_ns, waiter)
-        if asked or again:
+        hopeless = self._hopeless(now_ns)
+        if asked or again or hopeless:
             self._set_wake(now_ns)
-        return done + again
+        return done + again + hopeless
+
+    def _hopeless(self, now_ns: int) -> list[Waiter]:
+        """Refuse the first waiters whose deadlines cannot be met by what the store has told: not all was known when they came."""
+        found: list[Waiter] = []
+        while (head := self.queue.head()) is not None and head.deadline_ns is not None:
+            at_ns, binding = self.capacity.earliest(now_ns, head.amounts)
+            if not head.deadline_ns < at_ns != FAR_NS or not self.capacity.is_current(now_ns):
+                break
+            self.queue.withdraw(head)
+            head.outcome = self._unsent(now_ns, Expired(at_ns, self._named(now_ns, at_ns, binding)))
+            self.counts["expired"] += 1
+            found.append(head)
+        return found
 
     @property
     def undecided(self) -> Sequence[Waiter]:
