@@ -185,6 +185,27 @@ class TestTally:
         tally.end()
         assert report(tally, "a", "")["keys"]["a"]["input_tokens"] == 30
 
+    def test_a_finalizer_may_count_anywhere(self, limiter, monkeypatch):
+        """The collector may run while the lock is held; it ends the exchanges that nobody waits for."""
+        kept, inner = OwnTallies(), module.added
+        tally = Tally(limiter, lambda lane: lane, kept)
+
+        def collecting(*given):
+            tally.count("a", "openai", "gpt-5", Usage(input_tokens=1))
+            return inner(*given)
+
+        tally.count("a", "openai", "gpt-5", Usage(input_tokens=1))
+        monkeypatch.setattr(module, "added", collecting)
+        threads = [threading.Thread(target=use, daemon=True) for use in (tally.since_start, tally.flush)]
+        for thread in threads:
+            thread.start()
+            thread.join(60)
+            assert not thread.is_alive()
+        monkeypatch.undo()
+        assert tally.since_start()["a"]["input_tokens"] == 1 + 2
+        tally.flush()
+        assert kept.read(0, 10**6).popitem()[1][0] == 1 + 2
+
     def test_unknown_prices_are_counted_apart(self, limiter, monkeypatch):
         tally = Tally(limiter, lambda lane: lane, OwnTallies())
         tally.begin()

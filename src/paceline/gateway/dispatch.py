@@ -369,7 +369,7 @@ class Dispatch:
             begin_s = every_s = asked_s
         if exchange.metered.call.stream and asked_s != 0 and (asked_s is not None or hears(headers)):
             note = note_for(exchange.metered.provider.name, exchange.target[1], request.query, headers)
-        task = asyncio.current_task()
+        task = connection.task
         assert task is not None
         self._tasks[task] = exchange
         called = options.get(_ID)
@@ -432,8 +432,9 @@ class Dispatch:
         if connection.answering:
             reply.decode()
         else:
-            release = connection.hold() if reply.begun else None  # one write for the head and what is there
             headers = _headers_of(reply, quotas=self._tells_quotas)
+            if reply.begun:  # one write for the head and what is there
+                release, headers = connection.hold(headers), []
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         left, more = reply.length, True
         try:
@@ -444,7 +445,9 @@ class Dispatch:
                 if release is not None and (reply.unread or not more):
                     release()
                     release = None
-                if not more and reply.owes:
+                if not (more or reply.unread or reply.owes):
+                    break
+                if not more:
                     await asyncio.sleep(0)  # the client gets it before its usage is read
             if reply.broken:
                 connection.close()

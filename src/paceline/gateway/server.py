@@ -34,7 +34,7 @@ from paceline.gateway.access import AccessLog
 from paceline.gateway.admission import Admission, names_of
 from paceline.gateway.app import Gateway
 from paceline.gateway.certificate import Certificate
-from paceline.gateway.client import HttpClient
+from paceline.gateway.client import Headers, HttpClient
 from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.keys import Keys
@@ -204,13 +204,21 @@ class Settings:
 
 
 class _Held:
-    """In place of the transport of an answer: holds what is written until it is closed, or released by :meth:`_Protocol.hold`."""
+    """In place of the transport of an answer: holds what is written until it is closed, or released by :meth:`_Protocol.hold`.
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    Args:
+        transport: The transport.
+        headers: The headers of the answer, which is written without them: uvicorn would check each of them again.
+    """
+
+    def __init__(self, transport: asyncio.Transport, headers: Headers) -> None:
         self._transport, self._parts = transport, list[bytes]()
+        self._lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
 
     def write(self, data: bytes) -> None:
         """Hold ``data``."""
+        if not self._parts:  # the head, which ends with a blank line
+            data = b"%b%b\r\n" % (data[:-2], self._lines)
         self._parts.append(data)
 
     def flush(self) -> None:
@@ -373,10 +381,13 @@ class _Protocol(HttpToolsProtocol):
         """See :class:`~paceline.gateway.incoming.Connection`."""
         return self._present is not None and self._present.response_started
 
-    def hold(self) -> Callable[[], None]:
+    def hold(self, headers: Headers) -> Callable[[], None]:
         """See :class:`~paceline.gateway.incoming.Connection`."""
-        answer, held = self._present, _Held(self.transport)
+        answer, held = self._present, _Held(self.transport, headers)
         answer.transport = held
+        length = dict(headers).get(b"content-length")
+        if length is not None:  # else uvicorn sends the body in chunks
+            answer.chunked_encoding, answer.expected_content_length = False, int(length)
 
         def release() -> None:
             answer.transport = self.transport
@@ -395,9 +406,13 @@ class _Protocol(HttpToolsProtocol):
 
 def _clear(headers: list[tuple[bytes, bytes]], version: str) -> bool:
     """Whether a request of HTTP 1.0 or 1.1 names its host as that asks, and its body has no other encoding on the way than ``chunked``."""
-    hosts = [value for name, value in headers if name == b"host"]
-    codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
-    return version in ("1.0", "1.1") and int(version == "1.1") <= len(hosts) <= 1 and codings in ([], [b"chunked"])
+    hosts, codings = 0, list[bytes]()
+    for name, value in headers:
+        if name == b"host":
+            hosts += 1
+        elif name == b"transfer-encoding":
+            codings.append(value.strip().lower())
+    return version in ("1.0", "1.1") and int(version == "1.1") <= hosts <= 1 and codings in ([], [b"chunked"])
 
 
 def _connections_max() -> int:

@@ -57,7 +57,7 @@ class Supervisor:
         self._serving = self._follow(self._start(first=True))
         while self._alive:
             try:
-                event = self._events.get(timeout=None if self._settings is None else LOOK_S)
+                event = self._events.get(timeout=LOOK_S)  # a signal that comes just before a wait ends none
             except Empty:
                 event = self._look
             event()
