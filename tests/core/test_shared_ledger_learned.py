@@ -11,6 +11,7 @@ from paceline.core.changes import Change
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
 from paceline.core.results import Expired, WaitUntil
+from paceline.shared.capacity import ask
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Charged, Settled
 
@@ -283,3 +284,17 @@ class TestDeadlines:
         assert isinstance(late.outcome, Expired)
         assert 50 <= (late.outcome.at_ns - member.now_ns) / NS <= 52
         assert (patient.outcome, member.pool.queue.length) == (None, 1)
+
+    def test_it_gives_up_its_place(self):
+        """Else the requests of other processes would wait behind it, until the place is forgotten."""
+        member = Member("60 tokens/hour")
+        member.take(60)
+        member.wait(10)
+        member.pool.submit(member.now_ns, Waiter({"tokens": 1}, LaneSpec("default"), member.now_ns + NS))
+        member.exchange()
+        assert [len(list(member.ledger._peers.places)), member.pool.queue.length] == [1, 0]
+        member.wait(0.2)
+        message = ask(member.pool, member.now_ns)  # it is due by itself
+        assert message is not None
+        member.ledger.apply(member.now_ns, message)
+        assert not list(member.ledger._peers.places)

@@ -189,7 +189,7 @@ class Pool:
                 done.append(waiter)
         for waiter in again:
             waiter.outcome = self.try_grant(now_ns, waiter)
-        hopeless = self._hopeless(now_ns)
+        hopeless = [] if until is None or until.at_ns <= now_ns else self._hopeless(now_ns)
         if asked or again or hopeless:
             self._set_wake(now_ns)
         return done + again + hopeless
@@ -197,9 +197,9 @@ class Pool:
     def _hopeless(self, now_ns: int) -> list[Waiter]:
         """Refuse the first waiters whose deadlines cannot be met by what the store has told: not all was known when they came."""
         found: list[Waiter] = []
-        while (head := self.queue.head()) is not None and head.deadline_ns is not None:
+        while (head := self.queue.head()) is not None and head.deadline_ns is not None and head not in self._undecided:
             at_ns, binding = self.capacity.earliest(now_ns, head.amounts)
-            if not head.deadline_ns < at_ns != FAR_NS or not self.capacity.is_current(now_ns):
+            if not head.deadline_ns < at_ns != FAR_NS:
                 break
             self.queue.withdraw(head)
             head.outcome = self._unsent(now_ns, Expired(at_ns, self._named(now_ns, at_ns, binding)))

@@ -177,7 +177,8 @@ class Exchange:
         """Start as a new process ``who`` in a forked child: leases, attempts and news belong to the parent."""
         self._begin(who)  # the parent's random numbers would retry in step with it, and with other children
         holdings, membership, schedule = self._holdings, self._membership, self._schedule
-        schedule.head, schedule.sent_ns, schedule.left = None, now_ns, False
+        schedule.head, schedule.sent_ns = None, now_ns
+        schedule.left = schedule.placed = False
         holdings.leave_to_parent(now_ns)
         membership.share *= (1 - SHARED_PART) ** 2  # the least of what a process is told: its parent keeps the share
         if holdings.fallback is not None and membership.mode == "fail_safe":

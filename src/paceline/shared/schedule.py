@@ -28,12 +28,15 @@ class Schedule:
     Attributes:
         ask_ns: When to ask again for :attr:`head`; while the store is lost, when to try it again.
         head: The head of the queue that the last reply did not grant; ``None``: there was none, or it is asked for at once.
+        placed: Whether the store keeps a place for the head of the queue.
         held_ns: Until when a limit that this process measures holds the head of the queue back.
         sent_ns: When the last message was sent.
         left: Whether the process left with the last message.
     """
 
-    __slots__ = ("_holdings", "_membership", "_pause", "_queue", "ask_ns", "head", "held_ns", "left", "sent_ns")
+    __slots__ = (
+        "_holdings", "_membership", "_pause", "_queue", "ask_ns", "head", "held_ns", "left", "placed", "sent_ns",
+    )  # fmt: skip
 
     def __init__(
         self, now_ns: int, queue: Queue, holdings: Holdings, membership: Membership, pause: Pause[Reservation]
@@ -41,7 +44,7 @@ class Schedule:
         self._queue, self._holdings, self._membership, self._pause = queue, holdings, membership, pause
         self.ask_ns = self.held_ns = 0
         self.head: Waiter | None = None
-        self.left = False
+        self.left = self.placed = False
         self.sent_ns = now_ns
 
     @property
@@ -56,7 +59,7 @@ class Schedule:
             due_ns = min(due_ns, leases.leases[0].expires_ns)  # of the oldest
         if self._queue.length:
             due_ns = min(due_ns, max(self.ask_ns if self._is_asked else 0, self._pause.until_ns, self.held_ns))
-        elif self.head is not None or (leases.slack_ns and leases.low):
+        elif self.placed or (leases.slack_ns and leases.low):
             # It gives up its place; or it asks for the next lease before this one is spent.
             due_ns = min(due_ns, self.sent_ns + LINGER_NS)
         ledger = holdings.snapshot.ledger
@@ -83,7 +86,8 @@ class Schedule:
 
     def replied(self, now_ns: int, asked: Message, reply: Reply) -> None:
         """Plan when to ask again for a request that the reply does not grant."""
-        wait_ns = max(reply.wait_ns, ASK_MIN_NS) if len(reply.grants) < len(asked.wants) else 0
+        wanting = len(reply.grants) < len(asked.wants)
+        wait_ns, self.placed = max(reply.wait_ns, ASK_MIN_NS) if wanting else 0, wanting and asked.place_ns > 0
         peers = self._membership.peers
         polls_ns = peers * POLL_NS
         self.ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8, polls_ns), max(PLACE_NS, polls_ns))
