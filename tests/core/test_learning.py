@@ -241,6 +241,19 @@ def test_what_is_in_flight_when_an_answer_states_a_quota_belongs_to_it():
     assert quota(pool, 1)["remaining"] == pytest.approx(level + 1_500)
 
 
+def test_the_restart_that_early_answers_have_named_is_known_when_the_quota_is_no_bucket():
+    """The last answer shows that, and has taken too long to name a restart that is so near."""
+    pool = Pool("local/m", LocalCapacity.of([], T0, learns=True))
+    many = [send(pool, twentieth / 20) for twentieth in range(40)]
+    for number, at_s in ((0, 1.0), (2, 1.2), (12, 2.0)):
+        said = Reading("requests", limit=200, remaining=199 - number, reset_s=4.7 - at_s)
+        pool.observe(T0 + round(at_s * NS), [said], many[number])
+    [m] = pool.ledger.meters
+    assert m.restarts_by_answers
+    assert m.level(T0 + 2 * NS) == 160
+    assert m.full_ns(T0 + 2 * NS) == pytest.approx(T0 + 5.7 * NS, abs=NS / 10)  # it may be rounded
+
+
 def test_a_limit_found_beside_a_small_bucket_is_no_spent_quota():
     """A limit of 3 000 a minute, enforced as 50 a second: 49 remaining, full in no time; nobody has spent 2 951."""
     pool = pool_of("50 requests/min")

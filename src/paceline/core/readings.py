@@ -62,7 +62,10 @@ class Readings:
                 continue  # it is about a longer period
             limited = self._corrections.take_limit(now_ns, index, reading, sent_ns)
             changed |= limited
-            if index is None:
+            if index is None:  # it may be new: what is in flight has a note of it then
+                index = self._corrections.index_of(whole.unit, whole.period_s)
+                if index is not None and (note := note_of(reservation, index)) is not None:
+                    self._take_restart(now_ns, index, reservation, note, reading, whole, counts=False)
                 continue
             if whole.remaining is not None:
                 self._shown[index] = whole.remaining
@@ -78,10 +81,8 @@ class Readings:
                 continue
             partly = share < 1  # the provider refills faster than the part that is used
             no_bucket = tracker.read(now_ns, sent_ns, note, reading, limit_is_higher=limit_is_higher, lower_only=partly)
-            unclear = whole.reset_number is not None
-            if (no_bucket or unclear or not m.bursts) and self._take_restart(
-                now_ns, index, reservation, note, reading, whole
-            ):
+            counts = no_bucket or whole.reset_number is not None or not m.bursts
+            if self._take_restart(now_ns, index, reservation, note, reading, whole, counts=counts):
                 continue
             if no_bucket:
                 since = max(tracker.charged - note.charged, 0.0)
@@ -155,12 +156,20 @@ class Readings:
         return rule_is_new or period_is_new
 
     def _take_restart(
-        self, now_ns: int, index: int, reservation: Reservation, note: Note, reading: Reading, whole: Reading
+        self,
+        now_ns: int,
+        index: int,
+        reservation: Reservation,
+        note: Note,
+        reading: Reading,
+        whole: Reading,
+        *,
+        counts: bool = True,
     ) -> bool:
         """Take the instant of the restart that an answer states; whether the quota is counted as one that restarts.
 
-        ``reading`` is about the part of the limit that is used, ``whole`` about all of it. Processes that share a quota spread
-        it: the store knows no such instants.
+        ``reading`` is about the part of the limit that is used, ``whole`` about all of it. Without ``counts`` the quota may be a
+        bucket, and the instant is kept until it is known. Processes that share a quota spread it: the store knows no such instants.
         """
         account = self._accounts[index]
         tracker, m, limit, remaining = account.tracker, account.meter, reading.limit, reading.remaining
@@ -175,7 +184,7 @@ class Readings:
         least, most = tracker.used_by(sent_ns, own, lack)
         if named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack):
             named = Named.NONE
-        if named is None:
+        if named is None or not counts:
             pass
         elif named is Named.NONE:
             self._corrections.refute_restarts(now_ns, index)
