@@ -587,11 +587,6 @@ class Tap:
         """Whether it has settled."""
         return self._settle is None
 
-    @property
-    def settled(self) -> bool:
-        """Whether it has settled."""
-        return self._settle is None
-
     def __init__(self, reader: UsageReader, settle: Settle, begin: Callable[[Usage], None] | None = None) -> None:
         self._reader, self._begin = reader, begin
         self._settle: Settle | None = settle  # until it is called
