@@ -12,6 +12,7 @@ from paceline import Limiter
 from paceline.core.quota import NS
 from paceline.estimation import prefixes
 from paceline.estimation.prefixes import NOTHING, Keys, Prefixes, Prompt, PromptCache, keys_of, named_keys
+from paceline.estimation.prefixes import prompt_of as prompt_of_request
 from paceline.http.describe import metered
 from paceline.pacing.turns import answered
 from paceline.providers.base import Call, Usage
@@ -53,6 +54,44 @@ def answer(cache: PromptCache, asked: dict[str, Any], read: int = 0, written: in
 
 def expected(cache: PromptCache, asked: dict[str, Any], at_ns: int = T0 + NS) -> int:
     return prompt_of(cache, asked).look(at_ns).tokens
+
+
+class TestKeysThatAreMadeLate:
+    """Of a prompt that was described while nothing was known to be cached."""
+
+    asked = body({"role": "system", "content": "be brief"}, {"role": "user", "content": TEXT})
+
+    def test_an_answer_that_shows_nothing_cached_needs_none(self):
+        cache = cache_of()
+        prompt = prompt_of_request(cache, "m", self.asked, again=pytest.fail)
+        assert prompt.look(T0) == NOTHING
+        prompt.answered(T0, LIFE_NS, 900, 0, 0)
+        assert (cache.input_tokens, cache.is_empty) == (900, True)
+
+    def test_an_answer_that_shows_a_prefix_cached_makes_them(self):
+        cache = cache_of()
+        prompt_of_request(cache, "m", self.asked, lambda: self.asked).answered(T0, LIFE_NS, 900, 0, 900)
+        follow_up = body(*self.asked["messages"], assistant("done"), user("and now?"))
+        assert expected(cache, self.asked) == expected(cache, follow_up) == 900
+
+    def test_they_are_those_of_the_body(self):
+        late = prompt_of_request(cache_of(), "m", self.asked, lambda: self.asked)
+        assert late._keys == keys_of(cache_of(), "m", self.asked)
+        assert (late.before, late.at(cache_of()).look(T0)) == (0, NOTHING)
+
+    def test_a_prompt_that_comes_later_has_them_at_once(self):
+        cache = cache_of()
+        answer(cache, self.asked, written=900)
+        prompt = prompt_of_request(cache, "m", self.asked, again=pytest.fail)
+        assert prompt.look(T0).tokens == 900
+
+    def test_a_conversation_with_a_name_has_them_at_once(self):
+        named = {"model": "m", "input": "more", "previous_response_id": "resp_1"}
+        prompt = prompt_of_request(cache_of(), "m", named, again=pytest.fail)
+        assert prompt.before is None
+
+    def test_a_body_without_messages_has_no_prompt(self):
+        assert prompt_of_request(cache_of(), "m", {"model": "m"}, again=pytest.fail) is None
 
 
 class TestKeys:

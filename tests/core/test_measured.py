@@ -105,7 +105,7 @@ def test_a_stated_rate_that_has_come_back_is_doubted_anew():
     driver, bucket, learning = Driver(pool), pool.ledger.accounts[0], pool.capacity.learning
     assert learning is not None
     for _ in range(2):
-        for served in (3, 2, 2, 2, 2):
+        for served in (4, 3, 2):
             driver.until_refused(served, Refusal(RefusalKind.RATE, unit="requests"))
         assert bucket.meter.ceiling < 0.6
         for _ in range(300):

@@ -47,8 +47,8 @@ def parts_of(line: str) -> list[list[str]]:
     for command in words:
         if command[:2] == ["runuser", "-u"]:
             del command[:4]
-        if command[:1] == ["opentelemetry-instrument"]:
-            del command[0]
+        if command[:2] == ["opentelemetry-instrument", "--"]:
+            del command[:2]
         if command:
             command[0] = command[0].rpartition("/")[2]
     return [command for command in words if command]

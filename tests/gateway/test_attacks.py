@@ -1067,6 +1067,7 @@ class TestProcesses:
         assert not running.thread.is_alive()
         assert [answers(read(client, 1)) for client in clients] == [[503], [503]]
         assert "Traceback" not in caplog.text
+        assert "those that wait get a 503: 1" in caplog.text
 
     def test_a_body_that_ends_after_the_signal_is_handed_back(self, serve, upstream):
         running = serve(upstream.url, limits={"gpt-5": "1 requests/day"})

@@ -19,7 +19,7 @@ from paceline.cli.app import app
 from paceline.cli.serve import _greeting
 from paceline.config import Config
 from paceline.core.results import QuotaError
-from paceline.gateway import errors, server
+from paceline.gateway import errors, server, stamps
 from paceline.gateway.client import NoConnectionError, _Server
 from paceline.gateway.errors import on_error
 from paceline.gateway.keys import Keys
@@ -487,6 +487,45 @@ class TestKeys:
         with pytest.raises(QuotaError, match="no key named 'alice'; known: bob"):
             keys.rotate("alice", 0)
 
+    def test_a_changed_one_keeps_its_secret_and_what_it_has_used(self, serve, keys, emulator, client, tmp_path):
+        key = keys.add("alice", limits=("1 requests/day",))
+        running = serve(emulator.base_url, store=f"sqlite:{tmp_path / 'quotas.db'}")
+
+        def ask():
+            headers = {"x-api-key": key, "x-paceline-timeout": "0.5"}
+            return client.post(running.url + CHAT, json=chat(), headers=headers).status_code
+
+        assert [ask(), ask()] == [200, 429]
+        self.change(keys, "--limit", "2 requests/day", "--weight", "3")
+        until(lambda: ask() == 200, 30)
+        assert ask() == 429
+        assert Keys(keys.file).find(key).weight == 3
+
+    def test_what_is_not_named_stays(self, keys):
+        key = keys.add("alice", weight=2.0, priority=1, models=("a",), limits=("1 usd/day",), may_read=True)
+        self.change(keys, "--priority", "0", "--limit", "none", "--may-not-read")
+        now = Keys(keys.file).find(key)
+        assert (now.weight, now.priority, now.models, now.limits, now.may_read) == (2.0, 0, ("a",), (), False)
+        self.change(keys, "--model", "all", "--endpoint", "/v1/files*")
+        assert Keys(keys.file).find(key).may_use("GET", "/v1/files/x")
+        assert "do not hold at unmetered endpoints" in self.change(keys, "--limit", "1 usd/day", code=2)
+        assert "name at least one option" in self.change(keys, code=2)
+        assert Keys(keys.file).find(key).limits == ()
+
+    def change(self, keys, *options, code=0):
+        done = CliRunner().invoke(app, ["keys", "change", "alice", *options, "--keys", str(keys.file)])
+        assert done.exit_code == code
+        return done.stderr
+
+    def test_a_file_that_is_gone_is_logged(self, keys, caplog):
+        key = keys.add("alice")
+        running = Keys(keys.file)
+        keys.file.unlink()
+        running.look(0.0)
+        running.look(stamps.LOOK_S)
+        assert running.find(key) is None
+        assert caplog.text.count("is gone: no client has a valid key") == 1
+
     def test_the_command_rotates(self, keys):
         keys.add("alice")
         done = CliRunner().invoke(app, ["keys", "rotate", "alice", "--keys", str(keys.file)])
@@ -661,3 +700,16 @@ def test_a_joint_limit_holds_all_models_of_the_gateway(serve, emulator, client):
     assert int(answers[-1].headers["retry-after"]) > 5
     assert client.get(gateway.url + "/status").json()["pools"]["joint/openai/*"]["quotas"][0]["spent"] == 3
     assert emulator.tally()["admitted"] == 3
+
+
+def test_each_worker_has_an_id_of_its_own_for_opentelemetry():
+    environ, seen = {server.RESOURCE: "team=a,service.instance.id=given,zone=b"}, []
+    for _ in range(2):
+        server.name_instance(environ)
+        *others, own = environ[server.RESOURCE].split(",")
+        assert others == ["team=a", "zone=b"]
+        seen.append(own)
+    assert len({*seen, "service.instance.id=given"}) == 3
+    alone = {}
+    server.name_instance(alone)
+    assert alone[server.RESOURCE].startswith(server.INSTANCE)

@@ -100,7 +100,7 @@ class TestKeysOfProviders:
         assert stamps.stamp(tmp_path / "data" / "key") != before
         assert stamps.stamp(tmp_path / "none") is None
 
-    def test_the_next_attempt_has_the_new_key(self, serve, emulator, client, tmp_path, often, monkeypatch):
+    def test_the_next_attempt_has_the_new_key(self, serve, emulator, client, tmp_path, often, monkeypatch, caplog):
         file = tmp_path / "key"
         file.write_text("sk-old")
         monkeypatch.delenv("OPENAI_API_KEY")
@@ -108,8 +108,10 @@ class TestKeysOfProviders:
         table = {"openai": {"base_url": emulator.base_url, "key_file": str(file)}}
         running = serve(emulator.base_url, upstreams=table)
         assert client.post(running.url + CHAT, json=chat()).status_code == 200
-        file.write_text("sk-new")
         emulator.reset(limits={"*": "100k requests/min"}, latency_s=0.0, valid_key="sk-new", start_level=1.0)
+        assert [client.post(running.url + CHAT, json=chat()).status_code for _ in range(2)] == [401, 401]
+        assert caplog.text.count(f"refuses the key of {file} (401)") == 1
+        file.write_text("sk-new")
         assert client.post(running.url + CHAT, json=chat()).status_code == 200
 
 

@@ -85,6 +85,18 @@ class TestWhoUsedWhat:
             for secret in (alice, bob, ops):
                 assert secret not in text
 
+    @pytest.mark.parametrize("reports", [False, True])
+    def test_streams_that_report_none_are_told_once(self, serve, keys, client, caplog, reports):
+        alice = keys.add("alice")
+        parts = [b'data: {"choices": [{"index": 0, "delta": {"content": "Hi."}}]}\n\n', b"data: [DONE]\n\n"]
+        parts[1:1] = [b"data: " + answer() + b"\n\n"] if reports else []
+        with stub(Odd(parts, {"content-type": "text/event-stream"})) as url:
+            running = serve(url, limits={"*": "100k requests/min"})
+            for stream in (True, True, False):
+                client.post(running.url + CHAT, json=chat(stream=stream), headers=bearer(alice))
+        told = "openai/gpt-5, key alice: its streams report no usage"
+        assert caplog.text.count(told) == (0 if reports else 1)
+
     def test_without_keys_all_are_one(self, serve, emulator, client):
         running = serve(emulator.base_url)
         client.post(running.url + CHAT, json=chat(), headers={"x-paceline-lane": "mine"})
@@ -172,6 +184,27 @@ class TestTally:
         kept.fails = False
         tally.end()
         assert report(tally, "a", "")["keys"]["a"]["input_tokens"] == 30
+
+    def test_a_finalizer_may_count_anywhere(self, limiter, monkeypatch):
+        """The collector may run while the lock is held; it ends the exchanges that nobody waits for."""
+        kept, inner = OwnTallies(), module.added
+        tally = Tally(limiter, lambda lane: lane, kept)
+
+        def collecting(*given):
+            tally.count("a", "openai", "gpt-5", Usage(input_tokens=1))
+            return inner(*given)
+
+        tally.count("a", "openai", "gpt-5", Usage(input_tokens=1))
+        monkeypatch.setattr(module, "added", collecting)
+        threads = [threading.Thread(target=use, daemon=True) for use in (tally.since_start, tally.flush)]
+        for thread in threads:
+            thread.start()
+            thread.join(60)
+            assert not thread.is_alive()
+        monkeypatch.undo()
+        assert tally.since_start()["a"]["input_tokens"] == 1 + 2
+        tally.flush()
+        assert kept.read(0, 10**6).popitem()[1][0] == 1 + 2
 
     def test_unknown_prices_are_counted_apart(self, limiter, monkeypatch):
         tally = Tally(limiter, lambda lane: lane, OwnTallies())

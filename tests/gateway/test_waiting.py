@@ -6,8 +6,10 @@ import json
 import socket
 from contextlib import ExitStack
 from functools import partial
+from threading import Thread
 from types import SimpleNamespace
 
+import httpx2
 import pytest
 from attack_helpers import connect, post, read, read_until
 from gateway_helpers import chat, stub, until
@@ -264,6 +266,22 @@ class TestServed:
         self.leave(running, first)
         assert b"400 Bad Request" in read(ask(running, key, b"x-paceline-keepalive: soon"), 1)
         assert len(running.dispatch._places) == 1
+
+    @pytest.mark.parametrize("shared", [False, True])
+    def test_one_that_waits_at_the_end_is_told_after_a_note(self, serve, client, kept, tmp_path, shared, caplog):
+        got = []
+        with stub(Odd()) as url:
+            store = f"sqlite:{tmp_path / 'quotas.db'}" if shared else None
+            running = serve(url, store=store, limits={"*": "1 requests/day"}, stop_s=0.3)
+            assert client.post(running.url + CHAT, json=chat()).status_code == 200
+            with client.stream("POST", running.url + CHAT, json=chat(stream=True), headers=kept) as answer:
+                lines = answer.iter_raw()
+                assert next(lines)[:1] == b":"
+                Thread(target=running.stop).start()
+                with pytest.raises(httpx2.RemoteProtocolError):  # it breaks off, so that no client takes it for whole
+                    got.extend(lines)
+        assert b'"paceline_stopping"' in got[-1]
+        assert "without completing" not in caplog.text
 
     def test_an_encoded_answer_after_a_note_is_decoded(self, serve, client, kept):
         odd = Odd([gzip.compress(STREAM)], SSE | {"content-encoding": "gzip"}, held=0)

@@ -152,6 +152,7 @@ class TestLimits:
         pool = limiter.status()["pools"]["lane/alice"]
         assert pool["counts"] == {"granted": 2, "settled": 2}
         assert pool["wait_s"]["longest"] > 0
+        assert list(pool["waits"]) == ["alice"]
 
     def test_they_can_be_changed(self, server):
         limiter = limiter_with()

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -301,19 +302,22 @@ def test_signals_reach_the_program(options):
     numbers = [int(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     lines = f"""
 import os, signal, sys
-for number in {numbers}:
-    signal.signal(number, lambda number, _: os.write(1, b"%d\\n" % number))
+signal.pthread_sigmask(signal.SIG_BLOCK, {numbers})
 os.write(1, b"ready\\n")
-sys.stdin.read()
+for _ in {numbers}:
+    os.write(1, b"%d\\n" % signal.sigwait({numbers}))
 sys.exit(7)
 """
     environ = {"OPENAI_API_KEY": "k"}
-    process = start("python", "-c", lines, stdin=subprocess.PIPE, environ=environ, options=options)
+    process = start("python", "-c", lines, environ=environ, options=options)
+    bound = threading.Timer(60, process.kill)
+    bound.start()
     assert process.stdout.readline() == "ready\n"
     for number in numbers:
         process.send_signal(number)
         assert process.stdout.readline() == f"{number}\n"
     process.communicate(timeout=60)
+    bound.cancel()
     assert process.returncode == 7
 
 
@@ -329,6 +333,38 @@ def test_a_signal_while_the_command_is_started_reaches_it(monkeypatch):
     monkeypatch.setattr(command.subprocess, "Popen", Late)
     lines = "import signal, sys, time; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7)); print(flush=True); time.sleep(30)"
     assert command._run([sys.executable, "-c", lines], os.environ) == 7
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGUSR1")
+def test_a_signal_that_ends_no_wait_reaches_it(monkeypatch):
+    """Its handler runs in the main thread, whose wait does not end when another thread gets the signal."""
+
+    def signalled():
+        time.sleep(0.05)  # by then, the main thread waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    class Waited(subprocess.Popen):
+        def __init__(self, *args, **options):
+            super().__init__(*args, stdout=subprocess.PIPE, **options)
+            with self.stdout as ready:
+                ready.readline()
+
+        def wait(self, timeout=None):
+            other.start()
+            return super().wait(timeout)
+
+    other = threading.Thread(target=signalled)
+    monkeypatch.setattr(command.subprocess, "Popen", Waited)
+    line = (
+        "import signal, sys; ours = [signal.SIGUSR1]; signal.pthread_sigmask(signal.SIG_BLOCK, ours); signal.alarm(9);"
+        " print(flush=True); sys.exit(7 if signal.sigwait(ours) else 0)"
+    )
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        assert command._run([sys.executable, "-c", line], os.environ) == 7
+        other.join(60)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @LONG

@@ -309,10 +309,22 @@ class TestTheCommand:
         if picture:
             assert (tmp_path / "use.svg").read_text().startswith("<?xml")
         file.write_text("")
-        assert "there are no requests" in run("plan", file).stderr
+        assert "there is nothing in it" in run("plan", file).stderr
         file.write_text(line + "\n{")
         done = run("plan", file)
         assert (done.exit_code, "line 2" in done.stderr) == (2, True)
+
+    def test_a_table_of_prompts_as_of_a_run(self, tmp_path):
+        file = written(tmp_path, "id,text\n" + "".join(f"{row},{'hello ' * 50}\n" for row in range(900)), "in.csv")
+        rows = ["--model", "gpt-5-mini", "--column", "text", "--max-tokens", "100"]
+        done = run("plan", file, *rows, "--tier", "1", "--json")
+        assert done.exit_code == 0, done.output
+        (made,) = json.loads(done.stdout)["plans"]
+        assert (made["calls"], made["binds"]) == (900, "openai/gpt-5-mini: 500 requests/min")
+        assert "name the column of the prompts and the model" in run("plan", file).stderr
+        for words in ([written(tmp_path, "items = 3"), *rows], ["gpt-5-mini", "--agents", "3", *rows]):
+            done = run("plan", *words)
+            assert (done.exit_code, "are of a table" in done.stderr) == (2, True)
 
     @pytest.mark.parametrize("words", [
         ["--by", "6pm"], ["--by", "18:00", "--within", "1h"], ["--tier", "77"], ["--limit", "nonsense"],
@@ -357,6 +369,14 @@ class TestTheCommand:
         at = datetime.now().astimezone() - timedelta(minutes=2)
         done = run("plan", file, "--by", f"{at:%H:%M}")
         assert f" until {at + timedelta(days=1):%A %H:%M}" in done.stderr
+
+    def test_a_plan_that_takes_minutes_leaves_less_until_the_time_of_day(self, tmp_path, monkeypatch):
+        times = [datetime(2026, 9, 1, 15, 0, 30), datetime(2026, 9, 1, 15, 3)]  # noqa: DTZ001  (local times)
+        clock = type("clock", (datetime,), {"now": staticmethod(lambda: times.pop(0))})
+        monkeypatch.setattr("paceline.cli.plan.datetime", clock)
+        file = written(tmp_path, 'items = 3\nphases = [{name = "a", models = "openai/gpt-5"}]')
+        done = run("plan", file, "--by", "18:00", "--tier", "1")
+        assert "; there are 2 h 57 min until Tuesday 18:00 " in done.stderr
 
 
 class TestReplay:

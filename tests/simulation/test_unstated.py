@@ -101,6 +101,12 @@ def test_the_limit_is_found(name, seed):
     assert not broken, said
 
 
+@pytest.mark.parametrize("seed", [6, pytest.param(11, marks=WORLD), pytest.param(14, marks=WORLD)])
+def test_a_ceiling_that_falls_step_by_step_by_chance_is_doubted(seed):
+    broken, said = is_broken("told the limit, 1 requests/s, 10% by chance", seed)
+    assert not broken, said
+
+
 @pytest.mark.soak
 def test_the_chosen_worlds_together():
     outcomes = [run(world) for world in CHOSEN if world.group != SHEDDING]

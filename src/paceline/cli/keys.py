@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -20,10 +20,13 @@ FILE = click.option(
     "--keys", "file", type=click.Path(path_type=Path), help="The file; in this user's folder by default."
 )
 
+_NO_LIST: Final = {"models": "all", "limits": "none", "endpoints": "none"}
+"""What stands for no list, by field."""
+
 
 @click.group(name="keys")
 def command() -> None:
-    """Make, list and revoke the keys of the gateway's clients. A running gateway heeds a change within a second."""
+    """Make, change, list and revoke the keys of the gateway's clients. A running gateway heeds a change within a second."""
 
 
 @command.command()
@@ -67,6 +70,29 @@ def add(
     click.echo(key)
     if first:
         click.echo("paceline keys: from now on each client of a gateway with this file needs a key", err=True)
+
+
+@command.command()
+@click.argument("name")
+@click.option("--weight", type=float, help="The share of its lane among busy ones.")
+@click.option("--priority", type=int, help="A higher one goes before all lower ones.")
+@click.option("--model", "models", multiple=True, help="In place of the models that it may use; 'all' for all.")
+@click.option("--limit", "limits", multiple=True, help="In place of its limits; 'none' for none.")
+@click.option("--endpoint", "endpoints", multiple=True, help="In place of its unmetered ones; 'none' for none.")
+@click.option(
+    "--may-read/--may-not-read", default=None, help="Whether it may read the page, the status and the metrics."
+)
+@FILE
+def change(*, name: str, file: Path | None, **options: Any) -> None:
+    """Change what the key of NAME may do. Its secret stays, and so does what is not named here."""
+    fields = {field: value for field, value in options.items() if value not in (None, ())}
+    fields |= {field: () for field, all_ in _NO_LIST.items() if fields.get(field) == (all_,)}
+    if not fields:
+        _fail(PacelineError("nothing to change: name at least one option, see `paceline keys change --help`"))
+    try:
+        _keys(file).change(name, **fields)
+    except PacelineError as error:
+        _fail(error)
 
 
 @command.command()
@@ -134,6 +160,6 @@ def _keys(file: Path | None) -> Keys:
     return Keys(file or keys_file(os.environ))
 
 
-def _fail(error: PacelineError) -> None:
+def _fail(error: PacelineError) -> NoReturn:
     click.echo(f"paceline keys: {error}", err=True)
     sys.exit(2)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+if TYPE_CHECKING:
+    from paceline.batch.forms import Form
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -42,6 +45,45 @@ TIERS: Decorator = click.option(
 PICTURE: Decorator = click.option(
     "--picture", type=click.Path(path_type=Path), help="Write the use of the quotas over time, as .svg or .png."
 )
+
+_ROWS: Final[tuple[Decorator, ...]] = (
+    click.option("--model", help="The model of rows that name none."),
+    click.option("--column", help="The column of the prompts; 'prompt' or 'messages' by default."),
+    click.option("--template", metavar="TEXT", help="The prompt, with columns in braces: 'Translate: {text}'."),
+    click.option("--key", help="The column with the identity of a row; 'custom_id', 'id' or 'key' by default."),
+    click.option(
+        "--files",
+        metavar="NAME",
+        multiple=True,
+        help="A column with the paths of images or PDF files. Can be repeated.",
+    ),
+    click.option(
+        "--no-header", is_flag=True, help="The first line of the table is a row; its columns are column1, column2, ..."
+    ),
+    click.option("--max-tokens", type=click.IntRange(1), help="The most tokens of an answer."),
+    click.option("--schema", metavar="FILE", help="A file with the JSON schema that the answers are asked for."),
+)
+
+
+def rows(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how the rows of a table become requests; :func:`form` reads them."""
+    for option in reversed(_ROWS):
+        command = option(command)
+    return command
+
+
+def form(given: dict[str, Any]) -> Form:
+    """Take the options of :func:`rows` out of ``given``.
+
+    Raises:
+        QuotaError: They exclude each other, or the file of the schema cannot be used.
+    """
+    from paceline.batch.forms import Form, schema_at
+
+    names = "model", "column", "template", "key", "max_tokens"
+    told = {name: given.pop(name) for name in names}
+    schema, files, no_header = given.pop("schema"), given.pop("files"), given.pop("no_header")
+    return Form(**told, schema=schema_at(schema), files=files, header=not no_header)
 
 
 def duration(_: click.Context, __: click.Parameter, text: str | None) -> float | None:

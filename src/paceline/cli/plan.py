@@ -21,6 +21,7 @@ from paceline.core.hints import why_missing
 from paceline.core.results import PacelineError
 
 if TYPE_CHECKING:
+    from paceline.batch.forms import Form
     from paceline.config import Config
     from paceline.planner.plan import Plan, Turns
     from paceline.planner.simulation import Request
@@ -30,13 +31,13 @@ LATE, USAGE = 1, 2
 SPEED: Final = {"latency_s": 1.0, "latency_per_token_s": 0.02, "jitter": 0.3}
 """The speed of the simulated provider when nothing states it."""
 
-EPILOG = """SOURCE is a workload file (TOML or YAML, see docs/plan.md), or JSONL as for paceline run; with --agents it is a model:
+EPILOG = """SOURCE is a workload file (TOML or YAML, see docs/plan.md), or an input of paceline run with its options; with --agents it is a model:
 each agent holds a conversation, whose prompts the provider caches. Nothing is sent. Exit
 codes: 0 planned, 1 no variant ends by the time of --by or --within, 2 nothing could be planned."""
 
 
-def _clock(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """Seconds from now until the next time of day ``text``."""
+def _clock(_: click.Context, __: click.Parameter, text: str | None) -> datetime | None:
+    """The next time of day ``text``."""
     if text is None:
         return None
     now = datetime.now().astimezone()
@@ -45,13 +46,14 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> float | N
     except ValueError:
         raise click.BadParameter(f"{text!r}: write a time of day like 18:00, or use --within 6h") from None
     end = now.replace(hour=at.hour, minute=at.minute, second=0, microsecond=0)
-    return ((end if end > now else end + timedelta(days=1)) - now).total_seconds()
+    return end if end > now else end + timedelta(days=1)
 
 
 @click.command(epilog=EPILOG)
 @click.argument("source", metavar="SOURCE")
 @click.option("--provider", help="The provider; by model or format when not given.")
 @options.TIERS
+@options.rows
 @click.option("--workers", multiple=True, type=click.IntRange(1, 1_000_000), help="Items at the same time; repeatable.")
 @click.option(
     "--agents",
@@ -88,7 +90,7 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> float | N
 @options.TPM
 @options.USABLE
 @options.CONFIG
-@click.option("--by", "by_s", metavar="HH:MM", callback=_clock, help="Say which variant ends by this time of day.")
+@click.option("--by", metavar="HH:MM", callback=_clock, help="Say which variant ends by this time of day.")
 @click.option(
     "--within", "within_s", metavar="TIME", callback=options.duration, help="The same, as a duration: '6h', '90min'."
 )
@@ -114,7 +116,7 @@ def command(
     cache_misses: float | None,
     limits: tuple[str, ...],
     file: Path | None,
-    by_s: float | None,
+    by: datetime | None,
     within_s: float | None,
     latency_s: float | None,
     latency_per_token_s: float | None,
@@ -127,7 +129,7 @@ def command(
     from paceline.config import Config, parse_limit
     from paceline.emulator.settings import SettingsError
 
-    if by_s is not None and within_s is not None:
+    if by is not None and within_s is not None:
         raise click.UsageError("--by and --within exclude each other: give one")
     asked = {
         "calls": turns,
@@ -151,13 +153,16 @@ def command(
     latency = {"latency_s": latency_s, "latency_per_token_s": latency_per_token_s, "cache_misses": cache_misses}
     speed = {name: value for name, value in latency.items() if value is not None}
     try:
+        form = options.form(given)
+        if agents or Path(source).suffix in WORKLOADS:
+            _require_plain(form)
         given["limits"] = dict(parse_limit(text) for text in limits)
         config = Config.load(file, given=given)
-        every = by_s is not None or within_s is not None
+        every = by is not None or within_s is not None
         works: dict[str, Callable[[], Work]] = {
             f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents
         } or {
-            f"{count:,} workers" if count else "": partial(_work, Path(source), config, speed, count)
+            f"{count:,} workers" if count else "": partial(_work, Path(source), form, config, speed, count)
             for count in workers or [None]
         }
         found = dict(plans(works, config, tiers=tiers, limits=given["limits"], every=every, seed=seed))
@@ -166,13 +171,13 @@ def command(
     except (PacelineError, SettingsError) as error:
         click.echo(f"paceline plan: {error}", err=True)
         sys.exit(USAGE)
-    most_s = by_s if by_s is not None else within_s
     if as_json:
         click.echo(json.dumps({"plans": [{"variant": name, **record(plan)} for name, plan in found.items()]}))
     else:
         show(found, tiers=every or bool(tiers or config.tier))
+    most_s = within_s if by is None else max(0.0, (by - datetime.now().astimezone()).total_seconds())
     if most_s is not None:
-        _judge(found, most_s, by=by_s is not None)
+        _judge(found, most_s, by)
 
 
 def plans(
@@ -306,7 +311,14 @@ def _agents(model: str, count: int, talk: Mapping[str, Any], speed: Mapping[str,
     return Workload(phases=[phase], items=count, provider={**SPEED, **speed}).work()
 
 
-def _work(source: Path, config: Config, speed: Mapping[str, float], workers: int | None) -> Work:
+def _require_plain(form: Form) -> None:
+    if not form.is_plain:
+        raise PacelineError(
+            "--model, --column, --template, --key, --max-tokens, --schema, --files and --no-header are of a table"
+        )
+
+
+def _work(source: Path, form: Form, config: Config, speed: Mapping[str, float], workers: int | None) -> Work:
     """The work of a file, with another number of ``workers`` if one is given."""
     from dataclasses import replace
 
@@ -315,26 +327,29 @@ def _work(source: Path, config: Config, speed: Mapping[str, float], workers: int
     if source.suffix in WORKLOADS:
         work = read_workload(source)
     else:
-        work = of_calls(_calls(source, config), workers=config.workers)
-        if not work.models:
-            raise PacelineError(f"{source}: there are no requests in it")
+        work = of_calls(_calls(source, form, config), workers=config.workers)
     return replace(work, workers=workers or work.workers, provider={**SPEED, **work.provider, **speed})
 
 
-def _calls(source: Path, config: Config) -> Iterator[Request]:
-    """The lines of a JSONL input, as they are estimated before the first answer.
+def _calls(source: Path, form: Form, config: Config) -> Iterator[Request]:
+    """The requests of an input, as they are estimated before the first answer.
 
     Raises:
         PacelineError: A line is not a valid request.
     """
+    from dataclasses import replace
+
+    from paceline.batch.address import provider_of
+    from paceline.batch.forms import as_lines
     from paceline.batch.requests import BadLineError, keyless, read_lines, read_request
     from paceline.http.describe import described
     from paceline.limiter.limiter import Limiter
     from paceline.planner.simulation import Request
 
     pacer = Limiter(**config.arguments()).pacer
-    with source.open("rb") as file:
-        for line, raw in read_lines(file):
+    form = replace(form, provider=provider_of(config))
+    with source.open("rb") as file, as_lines(file, str(source), form)[0] as lines:
+        for line, raw in read_lines(lines):
             try:
                 request = read_request(line, raw, config.provider)
             except BadLineError as error:
@@ -441,9 +456,9 @@ def _talk(plan: Plan, turns: Turns) -> tuple[str, ...]:
     return f"{turns.an_hour:,.0f}", f"{turns.cached:.0%}", f"{turns.again:,}", *took, carried
 
 
-def _judge(plans: Mapping[str, Plan], most_s: float, *, by: bool) -> None:
+def _judge(plans: Mapping[str, Plan], most_s: float, by: datetime | None) -> None:
     """Name the first variant that ends in time, on standard error."""
-    until = f" until {datetime.now().astimezone() + timedelta(seconds=most_s):%A %H:%M %Z}" if by else ""
+    until = f" until {by:%A %H:%M %Z}" if by is not None else ""
     found = next((name for name, plan in plans.items() if plan.seconds <= most_s and not plan.failed), None)
     if found is None:
         best = min(plans.values(), key=lambda plan: plan.seconds)

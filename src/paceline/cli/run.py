@@ -40,19 +40,8 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
 @options.USABLE
 @options.CONFIG
 @click.option("--workers", type=int, help="Requests that wait or are in flight at the same time; 500 by default.")
-@click.option("--model", help="The model of rows that name none.")
-@click.option("--column", help="The column of the prompts; 'prompt' or 'messages' by default.")
-@click.option("--template", metavar="TEXT", help="The prompt, with columns in braces: 'Translate: {text}'.")
-@click.option("--key", help="The column with the identity of a row; 'custom_id', 'id' or 'key' by default.")
-@click.option(
-    "--files", metavar="NAME", multiple=True, help="A column with the paths of images or PDF files. Can be repeated."
-)
-@click.option(
-    "--no-header", is_flag=True, help="The first line of the table is a row; its columns are column1, column2, ..."
-)
+@options.rows
 @click.option("--into", default="answer", help="The column of the answers in a table; 'answer' by default.")
-@click.option("--max-tokens", type=click.IntRange(1), help="The most tokens of an answer.")
-@click.option("--schema", metavar="FILE", help="A file with the JSON schema that the answers are asked for.")
 @click.option("--max-attempts", type=int, help="HTTP attempts for one request; 6 by default.")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds for one HTTP answer; 600 by default.")
 @click.option(
@@ -106,15 +95,7 @@ def command(
     deadline: float | None,
     batch_lines: int | None,
     batch_queue: int | None,
-    model: str | None,
-    column: str | None,
-    template: str | None,
-    key: str | None,
-    files: tuple[str, ...],
-    no_header: bool,
     into: str,
-    max_tokens: int | None,
-    schema: str | None,
     restart: bool,
     repair: bool,
     page: int | None,
@@ -123,7 +104,6 @@ def command(
     **given: Any,
 ) -> None:
     """Send a file of requests at the full speed that the limits allow, and write a file of answers."""
-    from paceline.batch.forms import Form, schema_at
     from paceline.batch.job import Job
     from paceline.batch.progress import logged, view
     from paceline.batch.requests import WHOLE, Shard
@@ -140,9 +120,9 @@ def command(
     if as_json and output == "-":
         raise click.UsageError("--json and -o - both use standard output: choose one")
     try:
+        form = options.form(given)
         given["limits"] = dict(parse_limit(text) for text in limits)
         config = Config.load(file, given=given)
-        form = Form(model, column, template, key, max_tokens, None, schema_at(schema), files, header=not no_header)
         job = Job(
             source,
             output,

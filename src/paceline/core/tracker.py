@@ -49,7 +49,8 @@ EPOCHS_MAX = 1_000_000
 equal the epoch of an older note. A shared ledger has fewer changes of rate and rule in its life."""
 
 LARGE_CUT = 0.6
-"""A ceiling that falls below this part of itself was not the provider's; the next one is nearly, where a limit is the reason."""
+"""A ceiling that falls below this part of itself, at once or step by step, was not the provider's. The next one nearly is, where a limit
+is the reason."""
 
 
 class Note(NamedTuple):
@@ -111,7 +112,7 @@ class QuotaTracker:
     """
 
     __slots__ = (
-        "_adapts", "_as_of_ns", "_change", "_kept", "_left_ns", "_lives", "_rate", "_slices", "_tested_ns", "about_ns",
+        "_adapts", "_as_of_ns", "_change", "_kept", "_known", "_left_ns", "_lives", "_rate", "_slices", "_tested_ns", "about_ns",
         "charged", "epoch", "limit_as_of_ns", "lowered", "meter", "refill", "refused_amount", "refused_ns", "restarts", "shifted_ns",
         "stated_period_s",
     )  # fmt: skip
@@ -132,6 +133,7 @@ class QuotaTracker:
         self.stated_period_s: float | None = None
         self._change = change
         self._slices: list[tuple[int, float]] = []  # instants, and the sum of all charges before
+        self._known = 1.0  # the ceiling that a large fall is compared with: the first one, or after the last such fall
         self._rate = CeilingTracker()  # what refusals have shown of the rate
         self._as_of_ns = 0  # when the last reading was taken that changed the level
         self._kept: KeptReading | None = None
@@ -486,12 +488,14 @@ class QuotaTracker:
         true = 1 - note.refunded / note.charged if note.charged else 1.0  # the true costs, as a part of the charges
         share = self._rate.share(sent_ns, admitted, true, self.meter.quota.rate)
         if share is not None and share < self.meter.ceiling:
-            self.lowered += share < LARGE_CUT * self.meter.ceiling
             least = CUT_LEAST * self.meter.ceiling
+            ceiling = max(CEILING_PART * share, least)
+            if share < LARGE_CUT * max(self._known, self.meter.ceiling):
+                self.lowered, self._known = self.lowered + 1, ceiling
             if share < least and self.meter.bursts and not self.refill.sure:
                 self._rate.forget()
                 return True  # the refill is so low that the quota is a counter that restarts
-            self._change(now_ns, What.SET_CEILING, max(CEILING_PART * share, least))
+            self._change(now_ns, What.SET_CEILING, ceiling)
             self.begin_epoch(now_ns)
         self._rate.count(sent_ns, admitted)
         return False
@@ -501,7 +505,7 @@ class QuotaTracker:
         if (ceiling := self._rate.climb(now_ns, self.meter, amount)) is not None:
             self._change(now_ns, What.SET_CEILING, ceiling)
             if ceiling >= 1:
-                self.lowered = 0
+                self.lowered, self._known = 0, 1.0
 
     def forget_burst(self, now_ns: int) -> None:
         """Forget the burst that refusals have shown: they have come by chance."""

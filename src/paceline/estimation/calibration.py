@@ -34,13 +34,17 @@ class Correction:
 
     Args:
         fixed_factor: A factor on top of the mean ratio, in place of the standard deviation.
+
+    Attributes:
+        factor: The factor from an estimate to what admission should use.
     """
 
-    __slots__ = ("_fixed_factor", "_ratios", "_squares", "_weight")
+    __slots__ = ("_fixed_factor", "_ratios", "_squares", "_weight", "factor")
 
     def __init__(self, fixed_factor: float | None = None) -> None:
         self._fixed_factor = fixed_factor
         self._weight = self._ratios = self._squares = 0.0
+        self.factor = 1 + _MARGIN if fixed_factor is None else fixed_factor
 
     def observe(self, estimated: float, actual: float) -> None:
         """Learn from one answer; both in tokens. Numbers below 1, NaN and infinity are ignored."""
@@ -54,19 +58,16 @@ class Correction:
         self._weight = _KEEP * self._weight + weight
         self._ratios = _KEEP * self._ratios + weight * ratio
         self._squares = _KEEP * self._squares + weight * ratio * ratio
+        self.factor = self._factor()
 
     @property
     def ratio(self) -> float:
         """The mean of actual ÷ estimated; 1 before the first answer."""
         return self._ratios / self._weight if self._weight else 1.0
 
-    @property
-    def factor(self) -> float:
-        """The factor from an estimate to what admission should use."""
+    def _factor(self) -> float:
         if self._fixed_factor is not None:
             return self.ratio * self._fixed_factor
-        if not self._weight:
-            return 1 + _MARGIN
         mean = self._ratios / self._weight
         variance = max(0.0, self._squares / self._weight - mean**2)
         return min(max(mean + math.sqrt(variance), _FACTOR_MIN), _FACTOR_MAX)
@@ -82,13 +83,14 @@ class UsualOutput:
     Attributes:
         recent: The output of those answers, the oldest first.
         answers: How many answers there were.
+        known: Whether enough of them have been seen.
     """
 
-    __slots__ = ("_sorted", "answers", "recent")
+    __slots__ = ("_sorted", "answers", "known", "recent")
 
     def __init__(self) -> None:
         self.recent: deque[float] = deque()
-        self.answers = 0
+        self.answers, self.known = 0, False
         self._sorted: list[float] = []
 
     def observe(self, tokens: float) -> None:
@@ -100,11 +102,7 @@ class UsualOutput:
         insort(self._sorted, tokens)
         if len(self.recent) > _ANSWERS_MAX:
             self._sorted.remove(self.recent.popleft())
-
-    @property
-    def known(self) -> bool:
-        """Whether enough answers have been seen."""
-        return len(self._sorted) >= _ANSWERS_MIN
+        self.known = self.answers >= _ANSWERS_MIN
 
     def expected(self, otherwise: float) -> float:
         """The expected output; before eight answers, the largest of them and ``otherwise``."""

@@ -10,7 +10,7 @@ Time is an argument, in nanoseconds. A table is bounded, and all of it is in mem
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import NS
@@ -124,10 +124,8 @@ def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Key
     if named := answer or body.get("conversation"):  # the provider has the earlier messages
         keys = named_keys(scope, _sample(named))
         return keys._replace(follows=bool(answer), before=cache.size(keys.own) or None)
-    messages = body.get("messages") or body.get("contents") or body.get("input") or body.get("prompt")
-    if isinstance(messages, str):
-        messages = [messages]
-    if not isinstance(messages, list) or not messages:
+    messages = _messages(body)
+    if not messages:
         return None
     end, system = len(messages), 0
     while system < end - 1 and _is_system(messages[system]):
@@ -156,6 +154,33 @@ def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Key
     for name, part in shared:
         size += TOOL * len(part) if name == "tools" and isinstance(part, list) else _size(part)
     return Keys(key(end), tuple(earlier), root, base, end, size, scope)
+
+
+def prompt_of(
+    cache: PromptCache, scope: Hashable, body: Mapping[str, Any], again: Callable[[], Mapping[str, Any]] | None = None
+) -> Prompt | None:
+    """The prompt of a request, before ``cache``; ``None`` for one without messages.
+
+    As long as nothing is known to be cached, its keys are made when they are needed: providers cache no short prompts.
+
+    Args:
+        cache: As for :func:`keys_of`, like the next two.
+        scope: What has a cache of its own.
+        body: The JSON value of the body.
+        again: Returns ``body`` once more, which is not kept; ``None``: the keys are made at once.
+    """
+    named = body.get("previous_response_id") or body.get("conversation")
+    if again is not None and cache.is_empty and _messages(body) and not named:
+        return Prompt(cache, None, lambda: keys_of(cache, scope, again()))
+    keys = keys_of(cache, scope, body)
+    return None if keys is None else Prompt(cache, keys)
+
+
+def _messages(body: Mapping[str, Any]) -> list[Any]:
+    messages = body.get("messages") or body.get("contents") or body.get("input") or body.get("prompt")
+    if isinstance(messages, str):
+        return [messages]
+    return messages if isinstance(messages, list) else []
 
 
 def named_keys(scope: Hashable, name: Hashable) -> Keys:
@@ -289,6 +314,11 @@ class PromptCache:
         self.put(hash((own, "size")), tokens, 0)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known to be cached, at any pool."""
+        return not len(self._prefixes)
+
+    @property
     def is_used(self) -> bool:
         """Whether an answer has reported a token that was read from the cache or written to it."""
         return bool(self.read_tokens or self.written_tokens)
@@ -335,6 +365,11 @@ class PromptCache:
 class Prompt:
     """The prompt of one request, before the cache of a pool.
 
+    Args:
+        cache: What is known of the cache.
+        keys: Where it is looked for; ``None``: as ``find`` returns them when they are needed. Then nothing goes before its messages.
+        find: Returns the keys.
+
     Attributes:
         cache: What is known of the cache.
         cached: What the cache was expected to hold of the prompt when it was last looked for.
@@ -342,10 +377,10 @@ class Prompt:
         discounted: Whether the last reservation was lower than the whole prompt.
     """
 
-    __slots__ = ("_first", "_keys", "_lost", "_turn", "cache", "cached", "discounted", "whole")
+    __slots__ = ("_find", "_first", "_known", "_lost", "_turn", "cache", "cached", "discounted", "whole")
 
-    def __init__(self, cache: PromptCache, keys: Keys) -> None:
-        self.cache, self._keys = cache, keys
+    def __init__(self, cache: PromptCache, keys: Keys | None, find: Callable[[], Keys | None] | None = None) -> None:
+        self.cache, self._known, self._find = cache, keys, find
         self.cached = NOTHING
         self.whole = self.discounted = False
         self._turn = False  # whether an earlier prompt of the conversation is known
@@ -355,11 +390,19 @@ class Prompt:
     @property
     def before(self) -> int | None:
         """The tokens that the provider adds to the messages of the request; ``None``: some, and it is not known how many."""
-        return self._keys.before
+        return 0 if self._known is None else self._known.before
+
+    @property
+    def _keys(self) -> Keys:
+        if self._known is None:
+            assert self._find is not None
+            self._known = self._find()
+            assert self._known is not None
+        return self._known
 
     def at(self, cache: PromptCache) -> Prompt:
         """The same prompt before another cache."""
-        return Prompt(cache, self._keys)
+        return Prompt(cache, self._known, self._find)
 
     def state(self, cached: Cached) -> Cached:
         """The caller states what the cache holds of the prompt: of a conversation under way, and of no other one."""
@@ -375,6 +418,8 @@ class Prompt:
 
     def _look(self, now_ns: int) -> Cached:
         get, self._turn = self.cache.get, False
+        if self.cache.is_empty:
+            return NOTHING
         for key in (self._keys.own, *self._keys.earlier):
             found = get(key)
             if found.tokens:
@@ -389,10 +434,10 @@ class Prompt:
 
     def unwritten(self, now_ns: int) -> int | None:
         """The key of its prefix, if that is long and not known to be cached; ``None`` otherwise, and where nothing is cached."""
-        cache, keys = self.cache, self._keys
-        if keys.shared < SHARED_MIN or not (cache.is_used or not cache.input_tokens):
+        cache = self.cache
+        if (cache.input_tokens and not cache.is_used) or self._keys.shared < SHARED_MIN:
             return None
-        return None if cache.get(keys.root).lost_ns > now_ns else keys.root
+        return None if cache.get(self._keys.root).lost_ns > now_ns else self._keys.root
 
     def discount(self, now_ns: int) -> float:
         """The part of the expected cached tokens by which the reservation is lower."""
@@ -427,7 +472,7 @@ class Prompt:
             output_tokens: The output.
             answer: The name by which a later request may refer to the answer; empty: none.
         """
-        cache, keys = self.cache, self._keys
+        cache = self.cache
         cache.input_tokens += input_tokens
         cache.read_tokens += read
         cache.written_tokens += written
@@ -441,9 +486,10 @@ class Prompt:
                 cache.lost_waiting_tokens += max(self._lost.tokens - read, 0)
             else:
                 cache.lost_away_tokens += max(self._lost.tokens - read, 0)
-        if not (cache.is_used or answer or keys.before != 0):
+        if not (cache.is_used or answer or self.before != 0):
             return  # nothing is cached, and no later request can refer to the answer
-        lost_ns, shared = sent_ns + life_ns - EARLY_NS, cache.get(keys.root)
+        keys, lost_ns = self._keys, sent_ns + life_ns - EARLY_NS
+        shared = cache.get(keys.root)
         grown = [] if keys.follows else [keys.own]
         if answer:
             grown.append(named_keys(keys.scope, _sample(answer)).own)

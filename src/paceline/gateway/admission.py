@@ -75,7 +75,9 @@ def refuse_unmetered(key: ClientKey | None, method: str, path: str) -> None:
         RequestError: The key may not use it.
     """
     if key is not None and not key.may_use(method, unquote(path)):
-        more = "" if key.models or key.limits else "; more: `paceline keys add --endpoint 'GET /v1/models'`"
+        more = "; more: `paceline keys change NAME --endpoint 'GET /v1/models'`"
+        if key.models or key.limits:
+            more = ": it has limits or a list of models, which do not hold at others, so that these need a second key"
         raise RequestError(403, "endpoint", f"this key may use metered endpoints only, not {method} {path[:100]}{more}")
 
 

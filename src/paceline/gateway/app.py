@@ -234,7 +234,9 @@ class Gateway:
             return
         if first in OWN:
             if key is not None and not key.may_read:
-                raise RequestError(403, "forbidden", "this key may not read the status; `paceline keys add --may-read`")
+                raise RequestError(
+                    403, "forbidden", "this key may not read the status: `paceline keys change NAME --may-read`"
+                )
             if path.startswith(QUEUE):
                 await self._tell_place(path.removeprefix(QUEUE), send)
             else:

@@ -40,7 +40,7 @@ from paceline.gateway.waiting import (
     patience_s,
 )
 from paceline.http.describe import Metered, at_account, describe
-from paceline.http.exchange import Exchange
+from paceline.http.exchange import Exchange, Exchanged
 from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
@@ -55,6 +55,9 @@ NOTES_S: Final = (1.0, 600.0)
 _TIMEOUT, _LANE, _PRIORITY = OPTION + b"timeout", OPTION + b"lane", OPTION + b"priority"
 _NAME, _KEEPALIVE, _ID = OPTION + b"name", OPTION + b"keepalive", OPTION + b"id"
 _STICKY = OPTION + b"sticky"
+UNREPORTED_MAX: Final = 1_000
+"""The keys and pools whose streams without usage are told."""
+
 _DROPPED: Final = HOP_BY_HOP | {_TIMEOUT, _LANE, _PRIORITY, _NAME, _KEEPALIVE, _ID, _STICKY, b"accept-encoding"}
 
 
@@ -76,6 +79,7 @@ class Dispatch:
         self._limiter, self._life, self._tells_quotas = limiter, life, tells_quotas
         self._models = NamedModels(limiter.pacer.pools)
         self._limited: dict[str, ClientKey] = {}  # the keys whose limits the limiter has
+        self._unreported: set[tuple[str, str]] = set()  # the keys and pools of streams without usage, as logged
         self._bodies = Bodies()
         self._waiting: dict[str, Exchange] = {}  # by the id of the request
         self._tasks: dict[asyncio.Task[Any], Exchange] = {}  # those that wait for a permit or an answer
@@ -172,6 +176,8 @@ class Dispatch:
             await reply.hide_key()
             await self._pass_on(reply, request.send, request.connection)
             self._keep_answer(held, reply)
+            if held.exchange.metered.call.stream and reply.is_good and not reply.broken:
+                self._tell_unreported(request.key_name, reply.record)
         except asyncio.CancelledError:
             if reply is not None and reply.seen is not None and request.connection.gone:
                 self._keep_place(held, request.parts)
@@ -192,6 +198,19 @@ class Dispatch:
             announce(first.provider.name, first.host, request.path)
         body = Upload(request.length, self._bodies.coming(request))
         return await _send_unpaced(self._relayed(request, first, body, renamed=False))
+
+    def _tell_unreported(self, key: str, record: Exchanged | None) -> None:
+        """Log once for each key and pool that a whole stream has reported no usage: sums and budgets have an estimate of it."""
+        if record is None or record.usage is not None or len(self._unreported) >= UNREPORTED_MAX:
+            return
+        if (key, record.pool) not in self._unreported:
+            self._unreported.add((key, record.pool))
+            log.warning(
+                "%s%s: its streams report no usage, so that usage and budgets count them as estimated: chats of OpenAI's form"
+                ' report it with "stream_options": {"include_usage": true}',
+                record.pool,
+                key and f", key {key}",
+            )
 
     def _relayed(self, request: Incoming, upstream: Upstream, body: bytes | Upload, *, renamed: bool) -> Relayed:
         """The request as it is sent; ``renamed``: its body is not encoded as the client's."""
@@ -350,7 +369,7 @@ class Dispatch:
             begin_s = every_s = asked_s
         if exchange.metered.call.stream and asked_s != 0 and (asked_s is not None or hears(headers)):
             note = note_for(exchange.metered.provider.name, exchange.target[1], request.query, headers)
-        task = asyncio.current_task()
+        task = connection.task
         assert task is not None
         self._tasks[task] = exchange
         called = options.get(_ID)
@@ -361,17 +380,14 @@ class Dispatch:
             rhythm = _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
             reply = await self._waited(request, held, rhythm)
         except asyncio.CancelledError:
-            if self._life.state.closed and exchange.waits:
-                task.uncancel()
-                raise stopping() from None
-            raise
+            if not (self._life.state.closed and exchange.waits):
+                raise
+            task.uncancel()
+            reply = _of_its_own(stopping(), connection)
         except RequestError:
             raise
-        except Exception as error:
-            refusal = no_answer(error)
-            if not connection.answering:
-                raise refusal from error
-            reply = own(refusal.status, refusal.word, str(refusal))
+        except Exception as error:  # noqa: BLE001  (it is answered)
+            reply = _of_its_own(no_answer(error), connection, error)
         finally:
             del self._tasks[task]
             if called is not None:
@@ -416,8 +432,9 @@ class Dispatch:
         if connection.answering:
             reply.decode()
         else:
-            release = connection.hold() if reply.begun else None  # one write for the head and what is there
             headers = _headers_of(reply, quotas=self._tells_quotas)
+            if reply.begun:  # one write for the head and what is there
+                release, headers = connection.hold(headers), []
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         left, more = reply.length, True
         try:
@@ -428,7 +445,9 @@ class Dispatch:
                 if release is not None and (reply.unread or not more):
                     release()
                     release = None
-                if not more and reply.owes:
+                if not (more or reply.unread or reply.owes):
+                    break
+                if not more:
                     await asyncio.sleep(0)  # the client gets it before its usage is read
             if reply.broken:
                 connection.close()
@@ -495,6 +514,13 @@ def _headers_of(reply: Reply, *, quotas: bool) -> Headers:
         headers.append((b"x-paceline-waited", b"%.3f" % record.waited_s))
         headers.append((b"x-paceline-attempts", b"%d" % record.attempts))
     return headers
+
+
+def _of_its_own(refusal: RequestError, connection: Connection, cause: Exception | None = None) -> Reply:
+    """The answer of the gateway to a stream whose head has been sent; else ``refusal`` is raised."""
+    if not connection.answering:
+        raise refusal from cause
+    return own(refusal.status, refusal.word, str(refusal))
 
 
 async def _pass_on_early(send: Send, connection: Connection, reply: Reply, part: bytes, *, quotas: bool) -> None:

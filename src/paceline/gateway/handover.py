@@ -37,6 +37,7 @@ READY_S: Final = 120.0
 """How long a new process may take until it serves: as long as systemd lets a service start, and a little more."""
 
 
+STARTING: Final = "the next process is starting already: what has changed since then needs the signal again"
 NOT_REPLACED: Final = "the next process ended or hung before it could serve: the present one goes on"
 
 
@@ -283,7 +284,7 @@ class Succession:
         if os.getpid() == 1:
             log.error("this process is the first one of its container, which ends with it: start it with --watch")
         elif not self._running.acquire(blocking=False):
-            log.warning("the next process is starting already")
+            log.warning(STARTING)
         else:
             threading.Thread(target=self._run, name="succession", daemon=True).start()
 

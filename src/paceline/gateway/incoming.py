@@ -57,8 +57,12 @@ class Connection(Protocol):
     def answering(self) -> bool:
         """Whether the head of an answer has been sent for the present request."""
 
-    def hold(self) -> Callable[[], None]:
-        """Hold what is sent of the present answer, which is to begin; returns what sends it in one step."""
+    def hold(self, headers: Headers) -> Callable[[], None]:
+        """Hold what is sent of the present answer, which is to begin without headers; returns what sends it in one step.
+
+        Args:
+            headers: Its headers, which were checked already.
+        """
 
     def abort(self) -> None:
         """Close it at once."""

@@ -149,9 +149,21 @@ class Keys:
         made = ClientKey(name, digest(key), _utc(), **fields)
         with self._only_writer():
             if any(one.name == name for one in self._all):
-                raise QuotaError(f"there is a key named {name!r} already: revoke it first, or use another name")
+                raise QuotaError(f"there is a key named {name!r} already: `paceline keys change` gives it other rights")
             self._write([*self._all, made])
         return key
+
+    def change(self, name: str, **fields: Any) -> None:
+        """Give the key ``name`` other values of some fields; its secret and the other fields stay.
+
+        Raises:
+            QuotaError: There is no such key, or a value is invalid.
+            KeyFileError: The file cannot be written.
+        """
+        with self._only_writer():
+            old = self._named(name)
+            new = replace(old, **fields)
+            self._write([new if one is old else one for one in self._all])
 
     def rotate(self, name: str, overlap_s: float) -> str:
         """Give the key ``name`` a new secret, which is returned and kept nowhere; the present one is valid for ``overlap_s`` more.
@@ -217,6 +229,8 @@ class Keys:
             }
             self._stamp = seen
         except FileNotFoundError:
+            if self._all:
+                log.warning("%s is gone: no client has a valid key until it is back", self.file)
             self._all, self._by_digest, self._stamp = [], {}, None
         except OSError as error:
             raise KeyFileError(f"{self.file}: the keys cannot be read: {error.strerror}") from None

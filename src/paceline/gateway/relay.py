@@ -96,7 +96,7 @@ class Reply:
 
     async def more(self) -> bytes:
         """The next part of the body, which is kept for :meth:`read`; empty at its end."""
-        part = await self._next() if self._unread else b""
+        part = await self._next()
         self._body += part
         return part
 
@@ -105,6 +105,9 @@ class Reply:
         self._body = bytearray(body)
 
     async def _next(self) -> bytes:
+        """The next part of the body from the server; empty at its end."""
+        if not self._unread:
+            return b""
         assert self._fetched is not None
         part = await self._fetched.read()
         self._unread = bool(part)
@@ -129,7 +132,10 @@ class Reply:
         self.headers.append((b"content-length", b"%d" % len(self._body)))
 
     def _header(self, wanted: bytes) -> bytes:
-        return next((value for name, value in self.headers if name == wanted), b"")
+        for name, value in self.headers:
+            if name == wanted:
+                return value
+        return b""
 
     @property
     def length(self) -> int:
@@ -159,7 +165,7 @@ class Reply:
     @property
     def owes(self) -> bool:
         """Whether its usage is still to be read."""
-        return self._tap is not None and not self._tap.settled
+        return self._tap is not None and not self._tap.done
 
     @property
     def is_good(self) -> bool:
@@ -182,7 +188,9 @@ class Reply:
         if self._again:
             part, self._again = self._again, b""
             return part
-        part = await self._plain()
+        part = b""
+        while not part and (raw := await self._raw()):
+            part = raw if self._decode is None else b"".join(self._decode(raw))
         if self.seen is not None:
             if self._room.take(len(self.seen), len(part)):
                 self.seen += part
@@ -195,19 +203,11 @@ class Reply:
             self._room.left += len(self.seen)
             self.seen = None
 
-    async def _plain(self) -> bytes:
-        while part := await self._read():
-            if self._decode is None:
-                return part
-            if plain := b"".join(self._decode(part)):
-                return plain
-        return b""
-
-    async def _read(self) -> bytes:
-        part = b""
+    async def _raw(self) -> bytes:
+        """The next part of the body as it was sent, which the tap sees."""
         if self._body:
             part, self._body = bytes(self._body), bytearray()
-        elif self._unread:
+        else:
             part = await self._next()
         if self._tap is not None:
             if part:
@@ -277,6 +277,8 @@ class Relayed:
         if key:
             headers = [*headers, self._upstream.credentials(self._path, key)]
         fetched = await self._client.fetch(self._upstream, self.method, self._path + self._query, headers, self._body)
+        if key and fetched.status == 401:
+            self._upstream.secret.refused(key, self._upstream.root, self._upstream.key_env)
         return Reply(fetched.status, fetched.headers, fetched=fetched, key=key)
 
     def head(self, response: Reply) -> tuple[int, Mapping[str, str]]:
@@ -381,9 +383,9 @@ def decoded(decode: Decode, raw: bytes, most: int) -> bytes:
 
 def forwarded(headers: Headers, drop: frozenset[bytes]) -> Headers:
     """The headers of a message that belong to it, and not to its connection; without those in ``drop``."""
-    named = b",".join([value for name, value in headers if name == b"connection"])
-    if named and named.lower() not in (b"keep-alive", b"close"):
-        drop |= {name.strip().lower() for name in named.split(b",")}
+    for name, value in headers:
+        if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
+            drop |= {one.strip().lower() for one in value.split(b",")}
     return [(name, value) for name, value in headers if name not in drop]
 
 

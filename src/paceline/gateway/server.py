@@ -11,7 +11,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -20,11 +20,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, Final
+from uuid import uuid4
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import HANDLED_SIGNALS
-from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from paceline.config import Config
 from paceline.core.hints import why_missing
@@ -33,7 +34,7 @@ from paceline.gateway.access import AccessLog
 from paceline.gateway.admission import Admission, names_of
 from paceline.gateway.app import Gateway
 from paceline.gateway.certificate import Certificate
-from paceline.gateway.client import HttpClient
+from paceline.gateway.client import Headers, HttpClient
 from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.keys import Keys
@@ -77,6 +78,10 @@ FILES_OWN: Final = 64
 
 FILES_FEW: Final = 4_096
 """A limit of open files that is worth a warning."""
+
+RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
+INSTANCE: Final = "service.instance.id="
+"""The variable of what OpenTelemetry tells of a process, and the attribute there that tells it from others of the same service."""
 
 FIRST_S: Final = 1.0
 """How long a connection without any request is kept when the server ends."""
@@ -199,13 +204,21 @@ class Settings:
 
 
 class _Held:
-    """In place of the transport of an answer: holds what is written until it is closed, or released by :meth:`_Protocol.hold`."""
+    """In place of the transport of an answer: holds what is written until it is closed, or released by :meth:`_Protocol.hold`.
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    Args:
+        transport: The transport.
+        headers: The headers of the answer, which is written without them: uvicorn would check each of them again.
+    """
+
+    def __init__(self, transport: asyncio.Transport, headers: Headers) -> None:
         self._transport, self._parts = transport, list[bytes]()
+        self._lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
 
     def write(self, data: bytes) -> None:
         """Hold ``data``."""
+        if not self._parts:  # the head, which ends with a blank line
+            data = b"%b%b\r\n" % (data[:-2], self._lines)
         self._parts.append(data)
 
     def flush(self) -> None:
@@ -368,10 +381,13 @@ class _Protocol(HttpToolsProtocol):
         """See :class:`~paceline.gateway.incoming.Connection`."""
         return self._present is not None and self._present.response_started
 
-    def hold(self) -> Callable[[], None]:
+    def hold(self, headers: Headers) -> Callable[[], None]:
         """See :class:`~paceline.gateway.incoming.Connection`."""
-        answer, held = self._present, _Held(self.transport)
+        answer, held = self._present, _Held(self.transport, headers)
         answer.transport = held
+        length = dict(headers).get(b"content-length")
+        if length is not None:  # else uvicorn sends the body in chunks
+            answer.chunked_encoding, answer.expected_content_length = False, int(length)
 
         def release() -> None:
             answer.transport = self.transport
@@ -390,9 +406,13 @@ class _Protocol(HttpToolsProtocol):
 
 def _clear(headers: list[tuple[bytes, bytes]], version: str) -> bool:
     """Whether a request of HTTP 1.0 or 1.1 names its host as that asks, and its body has no other encoding on the way than ``chunked``."""
-    hosts = [value for name, value in headers if name == b"host"]
-    codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
-    return version in ("1.0", "1.1") and int(version == "1.1") <= len(hosts) <= 1 and codings in ([], [b"chunked"])
+    hosts, codings = 0, list[bytes]()
+    for name, value in headers:
+        if name == b"host":
+            hosts += 1
+        elif name == b"transfer-encoding":
+            codings.append(value.strip().lower())
+    return version in ("1.0", "1.1") and int(version == "1.1") <= hosts <= 1 and codings in ([], [b"chunked"])
 
 
 def _connections_max() -> int:
@@ -476,15 +496,38 @@ def _ask_for_the_next(above: int) -> None:
         os.kill(above, signal.SIGHUP)
 
 
+def name_instance(environ: MutableMapping[str, str]) -> None:
+    """Give the process that is started next an id for OpenTelemetry: without one, the metrics of each would replace the others'."""
+    given = [one for one in environ.get(RESOURCE, "").split(",") if one and not one.startswith(INSTANCE)]
+    environ[RESOURCE] = ",".join([*given, f"{INSTANCE}{uuid4()}"])
+
+
 class _Workers(Multiprocess):
     """uvicorn's supervisor, which also starts its own successor, and says when all processes serve."""
 
     def __init__(
-        self, config: uvicorn.Config, listener: socket.socket, begun: Callable[[], None], succeed: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        listener: socket.socket,
+        begun: Callable[[], None],
+        succeed: Callable[[], None],
+        *,
+        otel: bool,
     ) -> None:
         super().__init__(config, [listener])
         self._begun: Callable[[], None] | None = begun
-        self._succeed = succeed
+        self._succeed, self._otel = succeed, otel
+
+    def init_processes(self) -> None:
+        for _ in range(self.processes_num):
+            self._tell_apart()
+            process = Process(self.config, self.sockets)
+            process.start()
+            self.processes.append(process)
+
+    def _tell_apart(self) -> None:
+        if self._otel:
+            name_instance(os.environ)
 
     def handle_usr2(self) -> None:
         self._succeed()
@@ -498,10 +541,25 @@ class _Workers(Multiprocess):
             listener.close()
 
     def keep_subprocess_alive(self) -> None:
+        self._tell_apart()
         super().keep_subprocess_alive()
         if self._begun is not None and all(process.is_ready(HUNG_S) for process in self.processes):
             self._begun()
             self._begun = None
+
+
+def _in_words(record: logging.LogRecord) -> bool:
+    """Say of requests that outlast the end in words of the gateway what uvicorn says in its own; of none, nothing."""
+    if record.getMessage().startswith("Cancel 0 running task"):
+        return False
+    if str(record.msg).startswith("Cancel %s running task"):
+        record.msg = (
+            "requests that were not finished in the time of --finish are ended, and those that wait get a 503: %s"
+        )
+    return True
+
+
+logging.getLogger("uvicorn.error").addFilter(_in_words)
 
 
 def serve(
@@ -525,4 +583,4 @@ def serve(
         return
     with TemporaryDirectory(prefix="paceline-") as folder:  # only for this user
         settings = replace(settings, folder=Path(folder))
-        _Workers(server_config(settings), listener, begun, succeed).run()
+        _Workers(server_config(settings), listener, begun, succeed, otel=settings.otel).run()

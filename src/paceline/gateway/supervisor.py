@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from paceline.core.results import PacelineError
-from paceline.gateway.handover import NOT_REPLACED, Successor, notify
+from paceline.gateway.handover import NOT_REPLACED, STARTING, Successor, notify
 from paceline.gateway.settings_file import SettingsFile
 from paceline.gateway.signals import SUCCEED
 from paceline.gateway.stamps import LOOK_S
@@ -57,7 +57,7 @@ class Supervisor:
         self._serving = self._follow(self._start(first=True))
         while self._alive:
             try:
-                event = self._events.get(timeout=None if self._settings is None else LOOK_S)
+                event = self._events.get(timeout=LOOK_S)  # a signal that comes just before a wait ends none
             except Empty:
                 event = self._look
             event()
@@ -96,7 +96,7 @@ class Supervisor:
         if self._ends:
             return
         if self._next is not None:
-            log.warning("the next process is starting already")
+            log.warning(STARTING)
             return
         try:
             self._next = self._follow(self._start(first=False))

@@ -49,10 +49,11 @@ class Secret:
         file: Its file; ``None`` for none.
     """
 
-    __slots__ = ("_file", "_key", "_watched")
+    __slots__ = ("_file", "_key", "_refused", "_watched")
 
     def __init__(self, key: str = "", file: Path | None = None) -> None:
         self._key, self._file = key, file
+        self._refused = ""  # the key that a server refused last
         if file is not None:
             self._watched = Watched("the key that was read before is sent on", file, looked_s=time.monotonic())
 
@@ -61,6 +62,16 @@ class Secret:
         if self._file is not None:
             self._watched.look(time.monotonic(), partial(self._read, self._file))
         return self._key
+
+    def refused(self, key: str, server: str, variable: str) -> None:
+        """Log, once for each key, that ``server`` has answered 401 to ``key``: a client takes that answer for one about its own."""
+        if key != self._refused:
+            self._refused = key
+            log.warning(
+                "%s refuses the key of %s (401), and the clients get its answer: write a key that is valid there",
+                server,
+                self._file or variable,
+            )
 
     def _read(self, file: Path) -> None:
         key = read_key(file)

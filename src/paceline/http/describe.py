@@ -8,14 +8,14 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from paceline.core.queue import Estimate
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
 from paceline.core.results import QuotaError, Refusal
 from paceline.estimation.calibration import UNKNOWN_INPUT_TOKENS, UNKNOWN_OUTPUT_TOKENS, TokenCalibration
-from paceline.estimation.prefixes import Prompt, keys_of
+from paceline.estimation.prefixes import Prompt, prompt_of
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Estimated, check_cost
 from paceline.pacing.scheduler import Scheduler
@@ -29,6 +29,9 @@ log = logging.getLogger("paceline.http")
 BOOKED_MAX = 1_000_000
 """No provider charges more output tokens at admission."""
 
+Body = Callable[[], Mapping[str, Any]]
+"""Returns the JSON value of a body."""
+
 UNKNOWN_MAX: Final = 256
 """Of how many unknown hosts it is logged that the limits of a provider are not applied there."""
 
@@ -36,7 +39,7 @@ MODEL_MAX: Final = 200
 """The longest name of a model that is looked at, in characters."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # `frozen` would make each request dearer: it takes three times as long
 class Metered:
     """A request that costs something."""
 
@@ -55,9 +58,10 @@ class Metered:
 
     def estimate(self) -> Estimate:
         """The amounts that the provider will hold, and what of the prompt it has in its cache, by what is known at present."""
-        input_tokens, output = self.tokens()
+        call, prompt = self.booked_call, self.prompt
+        input_tokens, output = self._tokens(call)
         output = self.scheduler.pool.ledger.expected_output(input_tokens, output)
-        cost, prompt = self.provider.held(self.booked_call, input_tokens, output), self.prompt
+        cost = self.provider.held(call, input_tokens, output)
         if prompt is None:
             return Estimate(cost)
         now_ns = self.scheduler.now_ns()
@@ -65,7 +69,10 @@ class Metered:
 
     def tokens(self) -> tuple[float, float]:
         """The input and the expected output, by the present calibration."""
-        call, calibration = self.booked_call, self.calibration
+        return self._tokens(self.booked_call)
+
+    def _tokens(self, call: Call) -> tuple[float, float]:
+        calibration = self.calibration
         before = 0 if self.prompt is None else self.prompt.before or 0
         return calibration.input.apply(call.input_tokens) + before, calibration.expected_output(call.max_output_tokens)
 
@@ -128,18 +135,20 @@ def model_named(provider: Any, path: str, model: str) -> str | None:
 
 def describe(pacer: Pacer, provider: Provider, path: str, content: bytes) -> Metered | None:
     """Describe the request to ``path`` with the body ``content``; ``None`` if it costs nothing."""
-    return described(pacer, provider, path, body_of(content))
+    return described(pacer, provider, path, body_of(content), partial(body_of, content))
 
 
-def described(pacer: Pacer, provider: Provider, path: str, body: Mapping[str, Any]) -> Metered | None:
-    """The same as :func:`describe`, with the JSON value of the body."""
+def described(
+    pacer: Pacer, provider: Provider, path: str, body: Mapping[str, Any], again: Body | None = None
+) -> Metered | None:
+    """The same as :func:`describe`, with the JSON value of the body, and a function that returns it ``again``."""
     try:
         call = provider.describe(path, body)
     except RecursionError:  # nested too deeply: the provider will refuse it
         call = provider.describe(path, {})
     if call is None:
         return None
-    return metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model), body)
+    return metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model), body, again)
 
 
 def at_account(pacer: Pacer, metered: Metered, provider: Provider) -> Metered | None:
@@ -218,7 +227,7 @@ def describe_guessed(pacer: Pacer, guess: Any, host: str, path: str, content: by
         if guess.name != host:
             _log_unknown(guess.name, host)
         guess = _under_host(guess, host, path)
-    metered = described(pacer, guess, path, body)
+    metered = described(pacer, guess, path, body, partial(body_of, content))
     return metered and replace(metered, guessed=not named)
 
 
@@ -251,7 +260,12 @@ def _under_host(provider: Any, host: str, path: str) -> Any:
 
 
 def metered(
-    pacer: Pacer, provider: Provider, call: Call, scheduler: Scheduler, body: Mapping[str, Any] | None = None
+    pacer: Pacer,
+    provider: Provider,
+    call: Call,
+    scheduler: Scheduler,
+    body: Mapping[str, Any] | None = None,
+    again: Body | None = None,
 ) -> Metered:
     """The call, with what is known of the tokens of such calls, and of its prompt, if there is a ``body``."""
     calibration, cache, prompt = (
@@ -260,8 +274,7 @@ def metered(
         None,
     )
     if cache is not None and body is not None and call.max_output_tokens != 0:
-        keys = keys_of(cache, call.model, body)
-        prompt = keys and Prompt(cache, keys)
+        prompt = prompt_of(cache, call.model, body, again)
     return Metered(provider, call, scheduler, calibration, prompt=prompt)
 
 

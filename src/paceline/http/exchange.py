@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from paceline.core.progress import Row
 from paceline.core.quota import CONCURRENCY, NS, Cost
@@ -45,13 +45,15 @@ from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.pacer import Pacer, current_lane
 from paceline.pacing.permit import Acquisition, Permit, current_permit, holds_permit
 from paceline.pacing.retry import Again, GiveUp
-from paceline.pacing.traffic import Entry, TrafficLog
 from paceline.pacing.tries import Tries
 from paceline.providers import parse
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
 from paceline.providers.registry import provider_for_host
 from paceline.providers.verdict import Beginning, Decode, Judged, Verdict
+
+if TYPE_CHECKING:
+    from paceline.pacing.traffic import TrafficLog
 
 log = logging.getLogger("paceline.http")
 
@@ -254,6 +256,8 @@ class Exchange:
 
     async def _shadowed(self, shadow: TrafficLog) -> Any:
         """Send the request at once, and log it when its answer is over."""
+        from paceline.pacing.traffic import Entry
+
         call, started_ns = self.metered.call, self.pacer.clock.now_ns()
         entry = Entry(started_ns / NS, self.record.pool, current_lane.get()[0], call.model, call.input_tokens)
         entry.max_output_tokens, entry.status = call.max_output_tokens, 0
@@ -580,11 +584,6 @@ class Tap:
 
     @property
     def done(self) -> bool:
-        """Whether it has settled."""
-        return self._settle is None
-
-    @property
-    def settled(self) -> bool:
         """Whether it has settled."""
         return self._settle is None
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import TIMEOUT_MAX
 from typing import Any, Final
 
 from paceline.http.unpaced import with_host
@@ -118,7 +119,8 @@ def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
         children.append(subprocess.Popen([program, *command[1:]], env=dict(environ)))  # noqa: S603
         for number in early:
             children[0].send_signal(number)
-        code = children[0].wait()
+        # It looks each 0.05 s: no wait ends by a signal that comes just before it, or that another thread gets.
+        code = children[0].wait(TIMEOUT_MAX)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

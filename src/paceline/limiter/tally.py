@@ -71,13 +71,7 @@ class Tally:
     def since_start(self) -> dict[str, dict[str, float]]:
         """The sums of this process by name, in the order of the first requests."""
         with self._lock:
-            return {name: _row(sums) for name, sums in self._with_news().items()}
-
-    def _with_news(self) -> dict[str, list[float]]:
-        found = dict(self._own)
-        for (_, name), sums in self._news.copy().items():
-            found[name] = added(found.get(name), sums)
-        return found
+            return {name: _row(sums) for name, sums in _with(self._own, dict(self._news)).items()}
 
     def flush(self) -> None:
         """Write what is new.
@@ -88,8 +82,8 @@ class Tally:
         with self._writing:
             if not self._unsure:
                 with self._lock:
-                    self._own = self._with_news()
                     self._unsure, self._news = self._news, {}
+                    self._own = _with(self._own, self._unsure)
                 self._number += 1
             if self._unsure:
                 self._kept.add(self._unsure, self._number)
@@ -125,6 +119,13 @@ class Tally:
                 total |= _row([total[field] + row[field] for field in FIELDS])
                 total["days"][_text(day)] = row
         return {"from": _text(begin), "to": _text(end), "priced": self._priced, "keys": names}
+
+
+def _with(own: dict[str, list[float]], news: Sums) -> dict[str, list[float]]:
+    found = dict(own)
+    for (_, name), sums in news.items():
+        found[name] = added(found.get(name), sums)
+    return found
 
 
 def _row(sums: Sequence[float]) -> dict[str, float]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from paceline.core.queue import DEFAULT_LANE, Waiter
+from paceline.core.queue import DEFAULT_LANE, LaneSpec, Waiter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Cost, Quota
 from paceline.core.results import AcquireTimeoutError, BudgetError, NeverFitsError, QuotaError
 from paceline.pacing.permit import Acquisition, Permit
@@ -74,6 +74,7 @@ class Allowance:
     Attributes:
         rates: The queue for quotas on requests and tokens, in which requests wait; ``None`` without any.
         budget: The one for quotas on US dollars, in which none waits; ``None`` without any.
+        lane: In which its requests wait, so that the waits for its own limits are told as its own.
     """
 
     name: str
@@ -81,6 +82,10 @@ class Allowance:
     rates: Scheduler | None
     budget: Scheduler | None
     warned: bool = False
+    lane: LaneSpec = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lane = LaneSpec(self.name) if self.name else DEFAULT_LANE
 
     def warn(self) -> None:
         """Log once that most of the budget is spent."""
@@ -245,12 +250,12 @@ class Charge:
         """The acquisitions to be made one after another, each with its allowance if it is one of a budget."""
         for allowance in self._allowances:
             if allowance.budget is not None:
-                yield _ask(allowance.budget, {USD: self._usd}, PATIENCE_S), allowance
+                yield _ask(allowance.budget, allowance.lane, {USD: self._usd}, PATIENCE_S), allowance
         for allowance in self._allowances:
             if allowance.rates is not None:
                 usage = self._expected()
                 cost: Cost = {INPUT_TOKENS: float(usage.input_tokens), OUTPUT_TOKENS: float(usage.output_tokens)}
-                yield _ask(allowance.rates, cost, self._timeout_s), None
+                yield _ask(allowance.rates, allowance.lane, cost, self._timeout_s), None
 
     def hold(self, permit: Permit) -> None:
         """Keep the permit of a step."""
@@ -314,6 +319,6 @@ def _as_given(quota: str) -> str:
     return quota.removesuffix(" window utc")
 
 
-def _ask(scheduler: Scheduler, cost: Cost, timeout_s: float | None) -> Acquisition:
+def _ask(scheduler: Scheduler, lane: LaneSpec, cost: Cost, timeout_s: float | None) -> Acquisition:
     deadline_ns = None if timeout_s is None else scheduler.now_ns() + round(timeout_s * NS)
-    return Acquisition(scheduler, Waiter({REQUESTS: 1, **cost}, DEFAULT_LANE, deadline_ns))
+    return Acquisition(scheduler, Waiter({REQUESTS: 1, **cost}, lane, deadline_ns))

@@ -35,12 +35,12 @@ from paceline.pacing.pools import Pools
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler, Worker
 from paceline.pacing.settings import PacingSettings, checked_timeout, parsed
-from paceline.pacing.traffic import TrafficLog, writing
 
 if TYPE_CHECKING:
     from paceline.pacing.attempts import Attempts
     from paceline.pacing.events import Event
     from paceline.pacing.status import PoolStatus
+    from paceline.pacing.traffic import TrafficLog
 
 log = logging.getLogger("paceline")
 
@@ -110,8 +110,8 @@ class Pacer:
         self._priorities = tuple((settings.priorities or {}).items())
         for pattern, priority in self._priorities:
             LaneSpec(f"priority of {pattern!r}", priority=priority)  # an invalid one raises here
-        self.shadow = None if settings.shadow is None else TrafficLog(settings.shadow, "shadow")
-        self.pools = Pools(settings, limits, worker, _notifier(settings, self.shadow), self.health)
+        notify, self.shadow = _notifier(settings)
+        self.pools = Pools(settings, limits, worker, notify, self.health)
         self.allowances = Allowances(self.pools.allowance, dict(settings.prices or {}), settings.unpriced)
         for spec in lanes:
             self.allowances.set(spec.name, parsed(spec.limits))
@@ -338,16 +338,20 @@ class BaseLimiter:
         return Attempts(self.pacer.health, self.pacer.pools.scheduler(pool), acquire, retry or self.pacer.retry)
 
 
-def _notifier(settings: PacingSettings, shadow: TrafficLog | None) -> Callable[[Event], None] | None:
-    """What is called with each event: the user's listener, and the log of the traffic."""
+def _notifier(settings: PacingSettings) -> tuple[Callable[[Event], None] | None, TrafficLog | None]:
+    """What is called with each event (the user's listener, and the log of the traffic), and the log of requests that are not held."""
     notifier: Callable[[Event], None] | None = None
     if settings.events is not None:
         from paceline.pacing.events import Notifier
 
         notifier = Notifier(settings.events)
-    if shadow is not None:
-        log.warning("shadow: no request is held; each is logged to %s", shadow.path)
-        return writing(shadow, notifier, settings.clock)  # those that are acquired by hand
+    path = settings.shadow if settings.traffic_log is None else settings.traffic_log
+    if path is None:
+        return notifier, None
+    from paceline.pacing.traffic import TrafficLog, writing
+
     if settings.traffic_log is not None:
-        return writing(TrafficLog(settings.traffic_log, "traffic_log"), notifier, settings.clock)
-    return notifier
+        return writing(TrafficLog(path, "traffic_log"), notifier, settings.clock), None
+    shadow = TrafficLog(path, "shadow")
+    log.warning("shadow: no request is held; each is logged to %s", shadow.path)
+    return writing(shadow, notifier, settings.clock), shadow  # those that are acquired by hand

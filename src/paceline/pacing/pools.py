@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,6 @@ from paceline.core.results import GIVEN, PacelineWarning, QuotaError
 from paceline.core.tracker import HEADROOM_S
 from paceline.estimation.prefixes import Prefixes, PromptCache
 from paceline.pacing.breaker import ByHand, Health
-from paceline.pacing.chain import ChainedScheduler
-from paceline.pacing.joint import joint_limits
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.periods import in_days, periods
 from paceline.pacing.scheduler import Scheduler, Worker
@@ -27,6 +25,7 @@ from paceline.pacing.status import PoolStatus, report
 
 if TYPE_CHECKING:
     from paceline.pacing.events import Event
+    from paceline.pacing.joint import JointLimit
 
 BUDGET_TTL_S = 86_400.0
 """How long a price stays reserved: answers made in the background may take hours, and are charged when they are asked for."""
@@ -70,7 +69,11 @@ class Pools:
         self._made: dict[str, Scheduler] = {}  # by pool
         self._names: dict[str, set[str]] = {}  # in calls, by pool
         self._further: dict[str, Scheduler] = {}  # joint limits, start spacing and providers' slots, by pool
-        self._joint = joint_limits(settings.joint_limits, gentle=bool(settings.learn))
+        self._joint: Sequence[JointLimit] = ()
+        if settings.joint_limits is not None:
+            from paceline.pacing.joint import joint_limits
+
+            self._joint = joint_limits(settings.joint_limits, gentle=bool(settings.learn))
         # One order of arrival for all pools: a further attempt keeps its place before joint limits, too.
         self._next_number = count(1).__next__
 
@@ -200,7 +203,11 @@ class Pools:
             further.append(self._further[one.pool])
         pool, worker = self._pool(resolved, now_ns)
         clock = self._settings.clock
-        return ChainedScheduler(pool, clock, further, worker) if further else Scheduler(pool, clock, worker)
+        if not further:
+            return Scheduler(pool, clock, worker)
+        from paceline.pacing.chain import ChainedScheduler
+
+        return ChainedScheduler(pool, clock, further, worker)
 
     def _pool(self, resolved: Resolved, now_ns: int, *, own: bool = False) -> tuple[Pool, Worker | None]:
         """A pool, and the worker that shares it; one with a quota that no provider counts is kept in this process.

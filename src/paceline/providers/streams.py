@@ -113,6 +113,9 @@ class SseReader(_Reader):
             return
         if self._after_cr or b"\r" in chunk:
             chunk = self._plain_lines(chunk)
+        if not self._buffer and chunk.endswith(b"\n\n"):  # whole events, as servers send them
+            self._read(chunk[:-2])
+            return
         searched = max(0, len(self._buffer) - 1)
         self._buffer += chunk
         end = self._buffer.rfind(b"\n\n", searched)
@@ -152,7 +155,7 @@ class SseReader(_Reader):
 
     def _relevant(self, events: bytes) -> bool:
         searched = events.replace(b'"usage":null', b"")  # every chunk of a chat stream but the last contains it
-        return any(needle in searched for needle in self._needles)
+        return any(map(searched.__contains__, self._needles))
 
     def _read_event(self, event: bytes) -> None:
         lines = [line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:")]

@@ -54,7 +54,7 @@ class Verdict(StrEnum):
     """No answer of the API that was asked: a page, nothing, or a result without content."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # `frozen` would make each request dearer: it takes three times as long
 class Judged:
     """The verdict on an answer.
 
