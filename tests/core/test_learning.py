@@ -241,6 +241,19 @@ def test_what_is_in_flight_when_an_answer_states_a_quota_belongs_to_it():
     assert quota(pool, 1)["remaining"] == pytest.approx(level + 1_500)
 
 
+@pytest.mark.parametrize(("charged_after", "lack"), [([], 2_900), (["tokens"], 0)])
+def test_other_processes_are_told_what_is_in_flight_of_a_new_quota(charged_after, lack):
+    """The store has charged nothing of it. What is charged at the end of an attempt is not charged yet."""
+    pool, reports = pool_of("500 requests/min", charged_after=charged_after), []
+    pool.capacity.learning = learning.Learning(pool.ledger, reports.append)
+    first, second = send(pool, 0, tokens=2_000), send(pool, 0.1, tokens=1_000)
+    pool.observe(T0 + NS // 10, [Reading("tokens", limit=60_000, remaining=58_000, reset_s=2.0, period_s=60.0)], first)
+    [shift] = [change for change in reports if getattr(change, "what", None) == "shift"]
+    assert shift.value / NS * 1_000 == pytest.approx(lack)
+    assert quota(pool, 0.1)["remaining"] == pytest.approx(60_000 - lack)
+    assert [len(one.amounts) for one in (first, second)] == [1, 1]
+
+
 def test_the_restart_that_early_answers_have_named_is_known_when_the_quota_is_no_bucket():
     """The last answer shows that, and has taken too long to name a restart that is so near."""
     pool = Pool("local/m", LocalCapacity.of([], T0, learns=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import ceil, log, log2
 from random import Random
 
@@ -112,6 +113,20 @@ def test_a_stated_rate_that_has_come_back_is_doubted_anew():
             driver.settle(driver.send())
         assert bucket.meter.ceiling == 1
     assert not learning.unstated.meters
+
+
+def test_a_stated_rate_that_falls_step_by_step_is_measured():
+    pool = Pool("local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 3"), T0, gentle=True), learns=True))
+    driver, bucket, learning = Driver(pool), pool.ledger.accounts[0], pool.capacity.learning
+    assert learning is not None
+    ceilings = []
+    for served in (3, 2, 2, 2):
+        ceilings.append(bucket.meter.ceiling)
+        driver.until_refused(served, Refusal(RefusalKind.RATE, unit="requests"))
+    assert all(after > 0.6 * before for before, after in pairwise(ceilings[2:]))
+    assert ceilings[-1] < 0.36
+    assert bucket.meter.ceiling == 1
+    assert [meter.quota.unit for meter in learning.unstated.meters] == ["requests"]
 
 
 def test_a_stated_rate_of_a_day_is_not_measured_for_its_refusals():
