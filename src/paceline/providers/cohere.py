@@ -32,7 +32,7 @@ _TEXTS = ("messages", "message", "preamble", "chat_history", "documents", "query
 MEDIA: Final = MediaTokens(image=1_600, small_image=256, audio=600, file=4_500)  # assumption
 
 
-@dataclass(slots=True, unsafe_hash=True)  # `frozen` would make each request dearer: it takes three times as long
+@dataclass(frozen=True, slots=True)
 class CohereCall(Call):
     """A request to Cohere; ``inputs``: the texts and images that it embeds."""
 
