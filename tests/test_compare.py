@@ -144,12 +144,17 @@ def test_the_page_has_a_table_for_each_server_and_a_picture_for_each_world(tmp_p
     assert json.loads((tmp_path / page.RAW).read_text()) == report
 
 
-def test_runs_that_are_older_than_others_are_said(tmp_path):
+def test_the_days_of_the_runs_are_said(tmp_path):
     report = made_up()
     for one in report["results"]:
-        one["date"] = "2026-11-26" if one["peer"] == "paceline" else "2026-11-24"
+        if one["world"] in page.FRONT and one["server"] == "mocklimit":
+            one["date"] = "2026-11-26"
     page.write(tmp_path, report)
-    assert "docs` on 2026-11-24, and 2026-11-26 for paceline: 143 runs" in (tmp_path / page.PAGE).read_text()
+    assert "docs` on 2026-11-24 to 2026-11-26: 143 runs" in (tmp_path / page.PAGE).read_text()
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{page.START}{page.END}")
+    page.write_summary(readme, report)
+    assert "allows. 2026-11-26: [method" in readme.read_text()
 
 
 def test_the_page_has_the_gateways_that_were_measured(tmp_path):
