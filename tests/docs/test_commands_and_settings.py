@@ -97,7 +97,7 @@ NOT_RUN = {
     r"^(\w+=\S+ )*(pip|make|export|grep|python|curl) ": "installs, or is no command of paceline",
     r"--by 18:00": "depends on the time of day: tests/planner",
     r"redis://": "needs a Redis: tests/stores",
-    r"^(opentelemetry-instrument )?paceline (serve|emulate)": "a server: tests/gateway, tests/emulator, and docs/first_minutes.md",
+    r"^(opentelemetry-instrument -- )?paceline (serve|emulate)": "a server: tests/gateway, tests/emulator, and docs/first_minutes.md",
     r"^claude$|extropy simulate": "needs another program: tests/frameworks/recipes and extropy",
     r"-- node|codex": "needs another program: tests/frameworks/gateway_js",
     r"^paceline init --": "writes the same file as without options: tests/config",
