@@ -194,7 +194,7 @@ def report(
     todo = list(plan(only)) if measure else []
     for number, (world, server, peer) in enumerate(todo):
         one = run(peer, world, server, ideal_s)
-        print(f"  {number + 1}/{len(todo)} {world.name}, {server}: {' | '.join(page.cells(one))}", flush=True)
+        print(f"  {number + 1}/{len(todo)} {world.name}, {server}: {page.short(one)}", flush=True)
         results[world.name, server, peer] = one
         if number + 1 == len(todo) or todo[number + 1][:2] != (world, server):
             whole = not any(only.values())

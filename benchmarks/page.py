@@ -68,7 +68,7 @@ def summary(results: Sequence[Result], worlds: Collection[str] = (), server: Ser
     for peer in PEERS:
         found = [by_key.get((w.name, s, peer)) for w, s in shown]
         if any(found):
-            texts = ["" if one is None else _short(one) + _marks(one) for one in found]
+            texts = ["" if one is None else short(one) + _marks(one) for one in found]
             if server:
                 texts += _first(found[0])
             rows.append([f"**{peer}**" if peer == "paceline" else peer, *texts])
@@ -88,7 +88,8 @@ def _marks(result: Result) -> str:
     return ("" if agree(result) else " †") + (" ‡" if result.get("others", 0) > BUSY else "")
 
 
-def _short(result: Result) -> str:
+def short(result: Result) -> str:
+    """A run as a cell of a table."""
     return f"n/a: {result['why']}" if "why" in result else f"{result['refused']:,} · {speed(result)}"
 
 
@@ -109,7 +110,7 @@ def picture(world: World, server: Server, results: Sequence[Result], ideal_s: fl
     lines += [
         (
             one["peer"],
-            _short(one).replace(" · ", " refused, "),
+            short(one).replace(" · ", " refused, "),
             _points(one["admitted"], step_s, one["elapsed_s"], _end_s(one)),
         )
         for one in ordered
@@ -183,9 +184,12 @@ def _uses(versions: Mapping[str, str]) -> str:
 
 
 def _dates(results: Sequence[Result]) -> str:
-    """The first and the last day of the runs."""
-    days = sorted({one["date"] for one in results})
-    return " to ".join(days[:1] + days[1:][-1:])
+    """The first and the last day of the runs, and whose are all of the last day where others are older."""
+    last = max(one["date"] for one in results)
+    newest = [peer for peer in PEERS if {one["date"] for one in results if one["peer"] == peer} == {last}]
+    rest = sorted({one["date"] for one in results if one["peer"] not in newest})
+    days = " to ".join(dict.fromkeys([*rest[:1], *rest[-1:]]))
+    return f"{days}, and {last} for {', '.join(newest)}" if days and newest else days or last
 
 
 def _body(report: Mapping[str, Any]) -> str:

@@ -155,6 +155,15 @@ def test_the_days_of_the_runs_are_said(tmp_path):
     readme.write_text(f"{page.START}{page.END}")
     page.write_summary(readme, report)
     assert "allows. 2026-11-26: [method" in readme.read_text()
+    for one in report["results"]:
+        one["date"] = "2026-11-27" if one["peer"] == "paceline" else "2026-11-24"
+    page.write(tmp_path, report)
+    assert "docs` on 2026-11-24, and 2026-11-27 for paceline: 143" in (tmp_path / page.PAGE).read_text()
+
+
+def test_a_run_is_a_cell():
+    found, missing = made_up()["results"][2], {"why": "killed"}
+    assert (page.short(found), page.short(missing)) == ("2 · 0.98", "n/a: killed")
 
 
 def test_the_page_has_the_gateways_that_were_measured(tmp_path):
