@@ -328,6 +328,16 @@ def test_an_attempt_is_lost_with_the_quotas_that_it_was_charged_to():
     assert ledger.in_flight == 0
 
 
+def test_what_was_asked_before_a_quota_was_added_costs_nothing_of_it():
+    ledger = ledger_of("60 requests/min", gentle=True)
+    reservation = grant(ledger, T0, requests=1, tokens=100)
+    asked = ledger.seconds_of([1])
+    ledger.add_quota(T0, quota("600 tokens/min"))
+    assert ledger.seconds_of([1]) == asked
+    ledger.settle(T0, reservation, {"requests": 1, "tokens": 50})
+    assert levels(ledger) == [59, 600]
+
+
 def test_an_attempt_in_flight_holds_one_of_the_slots_that_are_added():
     ledger = ledger_of("60 requests/min")
     reservation = grant(ledger, T0, requests=1)
