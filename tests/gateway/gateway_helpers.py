@@ -1,7 +1,6 @@
 """Servers and requests that the tests of the gateway share."""
 
 import threading
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import uvicorn
 from paceline.gateway.handover import listen
 from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.server import server_config
+from waits import until
 
 
 @dataclass
@@ -41,14 +41,6 @@ class Running:
 
 def address(listener):
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-def until(condition, seconds=60.0):
-    """Wait for what another thread or process brings about."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come about in time"
-        time.sleep(0.01)
 
 
 def start_gateway(settings):

@@ -2,9 +2,10 @@
 
 import json
 
-from gateway_helpers import chat, until
+from gateway_helpers import chat
 
 from paceline.gateway.keys import Keys
+from waits import until
 
 CHAT = "/openai/v1/chat/completions"
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 from attack_helpers import connect, post, read, read_until
-from gateway_helpers import chat, stub, until
+from gateway_helpers import chat, stub
 from test_gateway import CHAT, SSE, Odd
 
 from paceline.gateway import answers as module
@@ -17,6 +17,7 @@ from paceline.gateway.answers import ANSWER_S, Answers
 from paceline.gateway.keys import Keys
 from paceline.gateway.relay import Reply, Room
 from paceline.gateway.waiting import Identity
+from waits import until
 
 ANSWER = b'{"choices": [{"message": {"content": "hi"}}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
 PARTS = [b'data: {"choices": [{"delta": {"content": "%d"}}]}\n\n' % number for number in range(3)] + [
@@ -194,7 +195,7 @@ class TestServed:
 
     def test_another_body_is_a_422_and_another_client_is_another_request(self, odd, keys, ask, running):
         other = keys.add("bob")
-        until(lambda: b"200 OK" in read(ask(b"2", other), 1), 5)
+        until(lambda: b"200 OK" in read(ask(b"2", other), 1), seconds=5)
         count = len(odd.seen)
         assert b"200 OK" in read(ask(), 1)
         refused = read(ask(user="another"), 1)

@@ -20,7 +20,7 @@ from functools import cache, partial
 
 import pytest
 from attack_helpers import ANSWER, BODY, Process, answers, connect, post, raw_server, read, talk
-from gateway_helpers import chat, running_gateway, until
+from gateway_helpers import chat, running_gateway
 
 from paceline.config import Config
 from paceline.core.results import QuotaError
@@ -28,6 +28,7 @@ from paceline.gateway import app, incoming, server
 from paceline.gateway.keys import Keys
 from paceline.gateway.server import Settings
 from paceline.shared.ledger import SharedLedger
+from waits import until
 
 CHAT = b"/openai/v1/chat/completions"
 POOL = "openai/gpt-5"
@@ -780,7 +781,7 @@ class TestKeysStay:
         running = serve(upstream.url)
         assert answers(talk(running.url, post())) == [200]
         keys.add("alice")
-        until(lambda: answers(talk(running.url, post())) == [401], 5)
+        until(lambda: answers(talk(running.url, post())) == [401], seconds=5)
 
     @pytest.mark.parametrize("encoding", [None, b"gzip", b"deflate"])
     @pytest.mark.parametrize(
@@ -854,7 +855,7 @@ class TestSlowness:
                 connection.sendall(then)
                 if not then and not running.server.server_state.connections:
                     break
-        until(lambda: not running.server.server_state.connections, 5)
+        until(lambda: not running.server.server_state.connections, seconds=5)
         until(lambda: idle(running))
 
     @pytest.mark.parametrize("stream", [False, True])
@@ -882,7 +883,7 @@ class TestSlowness:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
             with suppress(ConnectionResetError, BrokenPipeError):
                 connection.sendall(b"GET /api/v1/openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2_000)
-            until(lambda: not running.server.server_state.connections, 10)
+            until(lambda: not running.server.server_state.connections, seconds=10)
 
 
 class TestCrowds:
@@ -1092,7 +1093,7 @@ class TestProcesses:
         own_upstream.answer = ANSWER
         one = process(*arguments, upstream=own_upstream.url)
         assert answers(talk(one.url, post())) == [200]
-        until(lambda: status(one)["pools"][POOL]["quotas"][0]["remaining"] <= 6_000 - 121, 5)
+        until(lambda: status(one)["pools"][POOL]["quotas"][0]["remaining"] <= 6_000 - 121, seconds=5)
 
     def test_a_killed_worker_is_started_again(self, process, upstream):
         one = process("--workers", 2, upstream=upstream.url)
@@ -1143,9 +1144,9 @@ class TestSoak:
             open_ones = [connect(one.url) for _ in range(2_000)]
             for each in open_ones:
                 each.sendall(post())
-            until(lambda: waiting(one) == 1_700, 60)
+            until(lambda: waiting(one) == 1_700, seconds=60)
             for each in open_ones:
                 each.close()
-            until(lambda: waiting(one) == 0 and own_upstream.open == 0, 60)
+            until(lambda: waiting(one) == 0 and own_upstream.open == 0, seconds=60)
             levels.append(one.memory())
         assert max(levels[-3:]) < 1.1 * max(levels[4:8])

@@ -13,7 +13,7 @@ import aiohttp
 import httpx2
 import pytest
 from click.testing import CliRunner
-from gateway_helpers import chat, stub, until
+from gateway_helpers import chat, stub
 
 from paceline.cli.app import app
 from paceline.cli.serve import _greeting
@@ -28,7 +28,7 @@ from paceline.gateway.server import Settings
 from paceline.gateway.siblings import Siblings
 from paceline.limiter.limiter import Limiter
 from paceline.telemetry.merged import merged
-from waits import soon
+from waits import soon, until
 
 CHAT = "/openai/v1/chat/completions"
 SSE = {"content-type": "text/event-stream"}
@@ -468,7 +468,7 @@ class TestKeys:
 
         assert ask() == 200
         keys.revoke("alice")
-        until(lambda: ask() == 401, 5)
+        until(lambda: ask() == 401, seconds=5)
 
     def test_a_rotated_one_has_two_secrets_for_a_time(self, keys, monkeypatch):
         now_s = [1_000_000.0]
@@ -497,7 +497,7 @@ class TestKeys:
 
         assert [ask(), ask()] == [200, 429]
         self.change(keys, "--limit", "2 requests/day", "--weight", "3")
-        until(lambda: ask() == 200, 30)
+        until(lambda: ask() == 200, seconds=30)
         assert ask() == 429
         assert Keys(keys.file).find(key).weight == 3
 

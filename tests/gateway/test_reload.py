@@ -14,7 +14,7 @@ import pytest
 import trustme
 from attack_helpers import ANSWER, Process, answers, post, raw_server, talk
 from click.testing import CliRunner
-from gateway_helpers import chat, running_gateway, until
+from gateway_helpers import chat, running_gateway
 
 from paceline.cli.app import app
 from paceline.config import Config
@@ -26,6 +26,7 @@ from paceline.gateway.server import Settings
 from paceline.gateway.settings_file import SettingsFile
 from paceline.gateway.supervisor import Supervisor
 from paceline.gateway.upstreams import Secret
+from waits import until
 
 CHAT = "/openai/v1/chat/completions"
 

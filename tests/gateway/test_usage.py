@@ -6,7 +6,7 @@ import threading
 
 import aiohttp
 import pytest
-from gateway_helpers import chat, stub, until
+from gateway_helpers import chat, stub
 from prometheus_client.parser import text_string_to_metric_families
 from test_gateway import Odd
 
@@ -22,7 +22,7 @@ from paceline.providers.base import Usage
 from paceline.stores.tallies import OwnTallies
 from paceline.telemetry import prometheus
 from paceline.telemetry.merged import merged
-from waits import soon
+from waits import soon, until
 
 CHAT = "/openai/v1/chat/completions"
 USAGE = "/api/v1/usage"
@@ -186,7 +186,7 @@ class TestTally:
         assert report(tally, "a", "")["keys"]["a"]["input_tokens"] == 30
 
     def test_a_finalizer_may_count_anywhere(self, limiter, monkeypatch):
-        """The collector may run while the lock is held; it ends the exchanges that nobody waits for."""
+        """Garbage may be collected while the lock is held, and a request that is garbage is then closed and counted."""
         kept, inner = OwnTallies(), module.added
         tally = Tally(limiter, lambda lane: lane, kept)
 
@@ -237,7 +237,7 @@ class TestTally:
         assert report(tally, "a", "to=2024-10-04")["keys"]["a"]["requests"] == 1
 
     def test_a_request_that_ends_within_a_count_is_counted(self, limiter):
-        """Garbage is collected at any place, and ends a request that nobody has ended."""
+        """The same, within a count."""
         orphans = [Usage(input_tokens=1)]
 
         class Collecting(dict):

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import httpx2
 import pytest
 from attack_helpers import connect, post, read, read_until
-from gateway_helpers import chat, stub, until
+from gateway_helpers import chat, stub
 from test_gateway import CHAT, SSE, Odd
 
 from paceline.gateway import dispatch, waiting
@@ -30,6 +30,7 @@ from paceline.gateway.waiting import (
     note_for,
     patience_s,
 )
+from waits import until
 
 STREAM = b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\ndata: [DONE]\n\n'
 STAINLESS = [(b"x-stainless-lang", b"js")]

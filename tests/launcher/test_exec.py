@@ -340,7 +340,7 @@ def test_a_signal_that_ends_no_wait_reaches_it(monkeypatch):
     """Its handler runs in the main thread, whose wait does not end when another thread gets the signal."""
 
     def signalled():
-        time.sleep(0.05)  # by then, the main thread waits
+        time.sleep(0.05)  # the main thread waits by then; if it does not yet, the test shows nothing and passes
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
 
     class Waited(subprocess.Popen):

@@ -14,15 +14,9 @@ from paceline.shared.messages import Message
 from paceline.stores import redis as redis_store
 from paceline.stores import redis_presence
 from paceline.stores.redis import RedisStore
+from waits import until
 
 QUOTAS = (Quota("requests", 60.0),)
-
-
-def until(condition):
-    for _ in range(100_000):
-        if condition():
-            return
-    raise AssertionError("it did not happen")
 
 
 def seen(server, who="p1"):
