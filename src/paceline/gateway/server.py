@@ -147,6 +147,7 @@ class Settings:
             events: Called with each event of a permit, without ``otel``.
             begun: Called when it serves.
         """
+        logging.getLogger("uvicorn.error").addFilter(_in_words)
         limiter = self._limiter(events)
         if self.otel:
             _otel().watch(limiter)
@@ -557,9 +558,6 @@ def _in_words(record: logging.LogRecord) -> bool:
             "requests that were not finished in the time of --finish are ended, and those that wait get a 503: %s"
         )
     return True
-
-
-logging.getLogger("uvicorn.error").addFilter(_in_words)
 
 
 def serve(
