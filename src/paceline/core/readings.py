@@ -179,7 +179,7 @@ class Readings:
         if limit is None or remaining is None or reset_s is None or m.quota.rule is Rule.SLIDING:
             return False
         restarts, sent_ns = tracker.restarts, reservation.granted_ns
-        lack, own = limit - remaining, dict(enumerate(reservation.amounts)).get(index, 0.0)
+        lack, own = limit - remaining, reservation.amounts[index] if index < len(reservation.amounts) else 0.0
         named = restarts.read(sent_ns, now_ns, reset_s, lack)
         least, most = tracker.used_by(sent_ns, own, lack)
         if named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack):
