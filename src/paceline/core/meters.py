@@ -70,9 +70,7 @@ class Meter(ABC):
     Attributes:
         refills: Whether it refills continuously: a bucket, or a spread quota.
         bursts: Whether it grants much at once, beyond its rate.
-        is_spread: Whether it is granted evenly over its period.
         holds: Whether it counts what is in flight: :meth:`release` changes it.
-        measured: Whether no limit is stated, and this process finds it out.
         restarts_by_answers: Whether it restarts at instants that answers state.
         quota: The quota.
         headroom_s: The part that stays unused, in seconds of refill.
@@ -83,9 +81,7 @@ class Meter(ABC):
 
     refills: ClassVar[bool] = False
     bursts: ClassVar[bool] = False
-    is_spread: ClassVar[bool] = False
     holds: ClassVar[bool] = False
-    measured: ClassVar[bool] = False
     restarts_by_answers: ClassVar[bool] = False
 
     quota: Quota
@@ -516,7 +512,6 @@ class Spread(Bucket):
     __slots__ = ("_burst", "amounts", "ends", "period_ns", "used")
 
     bursts = False
-    is_spread = True
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float) -> None:
         self.ends: list[int] = []

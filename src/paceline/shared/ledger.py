@@ -307,7 +307,7 @@ class SharedLedger:
                     "key": a.key,
                     "quota": _fields(a.meter.quota),
                     "given": _fields(a.given),
-                    "spread": a.meter.is_spread,
+                    "spread": isinstance(a.meter, Spread),
                     "headroom_s": a.meter.headroom_s,
                     "meter": {key: getattr(a.meter, name) for key, name in a.sharing.state.items()},
                     "version": a.version,
