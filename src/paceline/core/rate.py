@@ -178,15 +178,7 @@ NEXT: Final = MappingProxyType(
         (Phase.TESTING, Event.MEASURED): Phase.HOLDING,
         (Phase.HOLDING, Event.REACHED): Phase.TESTING,
         (Phase.TESTING, Event.REACHED): Phase.TESTING,  # twice the measured rate is the measured one now
-        (Phase.OPENING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.HOLDING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.TESTING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.BLOCKED, Event.BLOCK): Phase.BLOCKED,  # the probe was refused: the next one goes later
         (Phase.BLOCKED, Event.ADMITTED): Phase.HOLDING,
-        (Phase.OPENING, Event.EXPLAINED): Phase.OPENING,
-        (Phase.HOLDING, Event.EXPLAINED): Phase.OPENING,
-        (Phase.TESTING, Event.EXPLAINED): Phase.OPENING,
-        (Phase.BLOCKED, Event.EXPLAINED): Phase.OPENING,
         (Phase.HOLDING, Event.DOUBTED): Phase.DOUBTING,
         (Phase.HOLDING, Event.PROVEN): Phase.CHECKING,
         (Phase.DOUBTING, Event.PROVEN): Phase.CHECKING,
@@ -194,12 +186,8 @@ NEXT: Final = MappingProxyType(
         (Phase.CHECKING, Event.REFUTED): Phase.COUNTING,
         (Phase.COUNTING, Event.UPHELD): Phase.HOLDING,
         (Phase.COUNTING, Event.REACHED): Phase.TESTING,  # it is chance, and the measured rate may be far too low
-        (Phase.DOUBTING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.CHECKING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.COUNTING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.DOUBTING, Event.EXPLAINED): Phase.OPENING,
-        (Phase.CHECKING, Event.EXPLAINED): Phase.OPENING,
-        (Phase.COUNTING, Event.EXPLAINED): Phase.OPENING,
+        **{(phase, Event.BLOCK): Phase.BLOCKED for phase in Phase if phase is not Phase.OFF},
+        **{(phase, Event.EXPLAINED): Phase.OPENING for phase in Phase if phase is not Phase.OFF},
     }
 )
 """The phase that follows; the other pairs do not occur."""
