@@ -31,7 +31,7 @@ Stated waits
 from __future__ import annotations
 
 from enum import Enum
-from math import ceil, inf, log
+from math import inf, log
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -108,9 +108,8 @@ MUCH_LESS = 0.75
 ENDED = 10.0
 """Chance has ended, if it would have refused so many attempts while none was refused: it would do so in one of 20,000 such times."""
 
-ROW_MAX, ROW_CHANCE = 5, 1e-3
-"""Nothing is admitted, if so many attempts in a row are refused while a rate is doubted, or as many as chance refuses in a row with
-this probability."""
+ROW_MAX = 5
+"""Nothing is admitted, if so many attempts in a row are refused while a rate is doubted."""
 
 WAIT_S, WAIT_N = 15.0, 3
 """The longest wait while nothing is admitted, in seconds or in attempts at the known rate, whichever is longer. The end of
@@ -449,11 +448,6 @@ class Chance:
         self.over = 0.0
         return True
 
-    @property
-    def strikes(self) -> int:
-        """So many attempts that were all refused show that nothing is admitted."""
-        return max(STRIKES, ceil(log(ROW_CHANCE) / log(self.share))) if self.share else STRIKES
-
 
 class MeasuredRate:
     """What a provider admits of one unit per second, found from outcomes.
@@ -750,7 +744,7 @@ class MeasuredRate:
             return Finding.DENIED
         if note.number - self.cut_count > self.cut_lost:
             return self._weigh(now_ns, note, admitted, only=only)
-        if self.cut_lost < self.chance.strikes and self.phase is not Phase.BLOCKED:
+        if self.cut_lost < STRIKES and self.phase is not Phase.BLOCKED:
             return Finding.UNDECIDED
         return self._find_none(now_ns, note)
 
