@@ -102,9 +102,6 @@ SHARE_MAX = 0.75
 MORE, ALARM = 0.25, 8.0
 """A larger share is refused than by chance, if a quarter of the other attempts is refused, too, and is so ``e ** ALARM`` times as likely."""
 
-MUCH_LESS = 0.75
-"""Above a share that is refused by chance, a measured rate is doubted if the next one is less than this share of it. The share varies."""
-
 ENDED = 10.0
 """Chance has ended, if it would have refused so many attempts while none was refused: it would do so in one of 20,000 such times."""
 
@@ -750,13 +747,11 @@ class MeasuredRate:
 
     def _weigh(self, now_ns: int, note: RateNote, admitted: float, *, only: bool) -> Finding:
         """Measure the rate, and doubt it where that contradicts an earlier measurement."""
-        chance, top = self.chance, self.cycle.top
+        chance = self.chance
         if 0 < chance.share < SMALL_SHARE:
             chance.bar(now_ns)
         contradicted = not chance.share and chance.contradicts(Mark(note.sent_ns, admitted), note.amount, self.mean)
         finding = self._measure(now_ns, note, admitted)
-        if chance.share:
-            contradicted = self.cycle.top < MUCH_LESS * top
         if contradicted and only and finding is Finding.EARLY and now_ns >= chance.barred_ns:
             self._doubt(note, admitted)
         elif chance.share:
