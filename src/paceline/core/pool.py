@@ -6,7 +6,7 @@ method returns, and sets one timer for :attr:`Pool.wake_ns`.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from paceline.core.capacity import PENDING, Capacity, Resolution
@@ -93,16 +93,6 @@ class Pool:
     def stopped(self) -> Stopped | None:
         """The outcome of requests while the pool sends nothing but one every 10 to 60 minutes; ``None`` at other times."""
         return self._stop.outcome
-
-    @property
-    def silent_since_ns(self) -> int:
-        """Since when the pool sends only probes, because its attempts get no answer; 0 while they do."""
-        return self.silence.since_ns
-
-    @property
-    def notices(self) -> deque[str]:
-        """What is to be logged about silences. ``Learning.notices`` has what the user should know of the limits."""
-        return self.silence.notices
 
     def submit(self, now_ns: int, waiter: Waiter) -> Outcome:
         """Grant ``waiter`` at once, add it to the queue (``WaitUntil``), or refuse it.

@@ -237,7 +237,7 @@ class Section:
             raise
         finally:
             self._leave(done)
-        if self._pool.notices:
+        if self._pool.silence.notices:
             self._lines.notices()
 
     # Outside of the lock.
