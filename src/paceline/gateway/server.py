@@ -24,7 +24,6 @@ from uuid import uuid4
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import HANDLED_SIGNALS
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from paceline.config import Config
@@ -38,7 +37,7 @@ from paceline.gateway.client import Headers, HttpClient
 from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.keys import Keys
-from paceline.gateway.signals import SUCCEED, heed
+from paceline.gateway.signals import SUCCEED, end_by_signals, heed
 from paceline.gateway.upstreams import Upstreams
 from paceline.gateway.usage import NO_KEY
 from paceline.limiter.limiter import Limiter
@@ -575,8 +574,7 @@ def serve(
     if settings.workers == 1:
         config = server_config(settings, partial(settings.process, begun, succeed), shared=above is not None)
         server = uvicorn.Server(config)
-        for number in HANDLED_SIGNALS:  # an exception is lost where it is raised in a callback, as imports have them
-            signal.signal(number, server.handle_exit)
+        end_by_signals(server)
         server.run(sockets=[listener])
         return
     with TemporaryDirectory(prefix="paceline-") as folder:  # only for this user

@@ -6,12 +6,26 @@ import asyncio
 import signal
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from paceline.gateway.life import Event, Life
 
+if TYPE_CHECKING:
+    from uvicorn import Server
+
 SUCCEED: Final = ("SIGUSR2", "SIGHUP")
 """The signals that start the next process, which reads the settings and the certificate again; Windows has neither."""
+
+
+def end_by_signals(server: Server) -> None:
+    """Let the signals that end a process end ``server``, also before it runs.
+
+    An exception of another handler would be lost where it is raised in a callback, as imports have them.
+    """
+    from uvicorn.server import HANDLED_SIGNALS
+
+    for number in HANDLED_SIGNALS:
+        signal.signal(number, server.handle_exit)
 
 
 def heed(life: Life, drain_s: float, others: dict[str, Callable[[], None]]) -> None:
