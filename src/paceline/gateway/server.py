@@ -37,7 +37,7 @@ from paceline.gateway.client import Headers, HttpClient
 from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.keys import Keys
-from paceline.gateway.signals import SUCCEED, end_by_signals, heed
+from paceline.gateway.signals import came_early, end_by_signals, heed, held_back
 from paceline.gateway.upstreams import Upstreams
 from paceline.gateway.usage import NO_KEY
 from paceline.limiter.limiter import Limiter
@@ -173,7 +173,7 @@ class Settings:
     def process(self, begun: Callable[[], None] = _nothing, succeed: Callable[[], None] = _nothing) -> App:
         """A gateway for a process that does nothing else; ``succeed``: starts the next process in its place."""
         gateway = self.gateway(begun=begun)
-        heed(gateway.life, self.drain_s, dict.fromkeys(SUCCEED, succeed))
+        heed(gateway.life, self.drain_s, succeed)
         gc.freeze()  # what is imported stays
         gc.set_threshold(*GC_THRESHOLD)
         return _otel().Traced(gateway) if self.otel else gateway
@@ -522,8 +522,11 @@ class _Workers(Multiprocess):
         for _ in range(self.processes_num):
             self._tell_apart()
             process = Process(self.config, self.sockets)
-            process.start()
+            with held_back():
+                process.start()
             self.processes.append(process)
+        if came_early():
+            self._succeed()
 
     def _tell_apart(self) -> None:
         if self._otel:
@@ -542,7 +545,8 @@ class _Workers(Multiprocess):
 
     def keep_subprocess_alive(self) -> None:
         self._tell_apart()
-        super().keep_subprocess_alive()
+        with held_back():
+            super().keep_subprocess_alive()
         if self._begun is not None and all(process.is_ready(HUNG_S) for process in self.processes):
             self._begun()
             self._begun = None
