@@ -451,6 +451,12 @@ class _Config(uvicorn.Config):
     tls: Certificate | None = None
     shared = False
 
+    def load(self) -> None:
+        """Make what the server needs in this process."""
+        super().load()
+        if self.tls is not None:
+            self.ssl = self.tls.context()
+
     @property
     def use_subprocess(self) -> bool:
         """Whether, on Windows, the event loop is the one that can share a socket: no two of the other one can."""
@@ -484,8 +490,6 @@ def server_config(settings: Settings, make: Callable[[], App] | None = None, *, 
         timeout_keep_alive=KEEP_S,
         timeout_graceful_shutdown=round(settings.stop_s),
         timeout_worker_healthcheck=HUNG_S,
-        ssl_certfile=settings.certificate,
-        ssl_keyfile=settings.private_key,
     )
     config.tls, config.shared = settings.tls, shared
     return config
