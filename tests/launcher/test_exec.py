@@ -17,6 +17,7 @@ import pytest
 import paceline
 from paceline.launcher import command
 from paceline.launcher.command import SITE, summary
+from waits import join
 
 CALL = """
 import os, sys, time, httpx2
@@ -362,7 +363,7 @@ def test_a_signal_that_ends_no_wait_reaches_it(monkeypatch):
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
         assert command._run([sys.executable, "-c", line], os.environ) == 7
-        other.join(60)
+        join(other)
     finally:
         signal.signal(signal.SIGUSR1, before)
 

@@ -21,6 +21,7 @@ from paceline.shared.messages import Message
 from paceline.stores import StoreError, open_store
 from paceline.stores.sqlite import APPLICATION_ID, FORMAT, SQLiteStore
 from paceline.testing import ManualClock
+from waits import join
 
 NOBODY = 65_534
 
@@ -156,7 +157,7 @@ class TestLocked:
         timer = threading.Timer(0.05, other.execute, ["ROLLBACK"])
         timer.start()
         take(store, number=2)
-        timer.join()
+        join(timer)
         other.close()
 
 
