@@ -256,16 +256,12 @@ class TestWhoGoesAway:
         limiter = world.limiter()
 
         class Interrupted(scheduler_module.ThreadOwner):
-            def __init__(self):
-                super().__init__()
-                self.event.wait = self.wait
-
             def wait(self):
                 until(lambda: world.store.messages)
                 if granted:
                     world.store.let_go()
                     world.quiet()
-                assert self.event.is_set() == granted
+                assert self.is_awake == granted
                 raise KeyboardInterrupt
 
         monkeypatch.setattr(scheduler_module, "ThreadOwner", Interrupted)

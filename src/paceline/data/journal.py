@@ -215,8 +215,10 @@ class SharedJournal:
         """Close the place; claims that are left run out."""
         self._closed = True
         self._given_up.put(None)
-        self._threads.shutdown(cancel_futures=True)
-        self._keeper.join()
+        with suppress(RuntimeError):  # a finalizer in one of these threads, which does not wait for itself
+            self._threads.shutdown(cancel_futures=True)
+        with suppress(RuntimeError):
+            self._keeper.join()
         self._place.close()
 
     async def _claimed(self, key: str, token: str) -> Claim:
