@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from paceline.core.quota import REQUESTS, Cost, Quota
@@ -197,7 +198,8 @@ class _Planner:
         most_s = self._work.duration_s or END_MAX_S
         items, tasks = iter(self._work.items), self._work.workers
         with suppress(TimeoutError):
-            async with asyncio.timeout(most_s), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(None) as limit, asyncio.TaskGroup() as group:
+                self._simulation.time.after(most_s, partial(limit.reschedule, -math.inf))  # a timer of the loop costs more
                 if tasks is None:
                     for item in items:
                         await self._arrive(item)

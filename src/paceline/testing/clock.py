@@ -19,6 +19,7 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from itertools import count
 from typing import Any, TypeVar
 
@@ -151,12 +152,25 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
         self._start_ns = clock.now_ns()  # a small number keeps nanoseconds in a float
-        super().__init__(_JumpingSelector(clock, self._name_waiters))
+        self._jumps = _JumpingSelector(clock, self._name_waiters)
+        super().__init__(self._jumps)
         self._clock_resolution = 10 / NS  # two virtual years in seconds are a float with steps of 7 ns
 
     def time(self) -> float:
         """Virtual seconds since the creation of the loop."""
         return (self._clock.now_ns() - self._start_ns) / NS
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        """As of any loop; the selector is told that there is something to do."""
+        self._jumps.woken = True
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """The same for a timer, which may be the next one."""
+        self._jumps.woken = True
+        return super().call_at(when, callback, *args, context=context)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109
         """Join the threads without a timeout, which in virtual seconds would pass at once."""
@@ -172,15 +186,23 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Advances the clock where another selector would sleep."""
+    """Advances the clock where another selector would sleep.
+
+    Attributes:
+        woken: Whether the loop has got a callback or a timer since the last jump.
+    """
 
     def __init__(self, clock: ManualClock, waiters: Callable[[], str]) -> None:
         super().__init__()
         self._clock = clock
         self._waiters = waiters
+        self.woken = False
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Poll sockets, then advance by ``timeout`` seconds, or to the clock's next timer if that is earlier."""
+        """Poll sockets, then advance by ``timeout`` seconds, or to the clock's next timer if that is earlier.
+
+        Without a ``timeout`` the clock is advanced from timer to timer until one gives the loop something to do.
+        """
         clock = self._clock
         events = super().select(0) if self._is_real() else []
         if events or (timeout is not None and timeout <= 0):
@@ -190,14 +212,18 @@ class _JumpingSelector(selectors.DefaultSelector):
         if timeout is not None:
             until_ns = clock.now_ns() + math.ceil(timeout * NS)
             clock.advance_to(until_ns if next_ns is None else min(next_ns, until_ns))
-        elif next_ns is not None:
+            return events
+        self.woken = False
+        while next_ns is not None:
             clock.advance_to(next_ns)
-        else:
-            until_s = time.monotonic() + REAL_WAIT_S
-            while self._is_real() and not events and clock.next_ns is None and time.monotonic() < until_s:
-                events = super().select(REAL_LOOK_S)
-            if not events and clock.next_ns is None:
-                raise DeadlockError(f"deadlock: no timer is set, and these tasks wait: {self._waiters()}")
+            if self.woken or self._is_real():
+                return events
+            next_ns = clock.next_ns
+        until_s = time.monotonic() + REAL_WAIT_S
+        while self._is_real() and not events and clock.next_ns is None and time.monotonic() < until_s:
+            events = super().select(REAL_LOOK_S)
+        if not events and clock.next_ns is None:
+            raise DeadlockError(f"deadlock: no timer is set, and these tasks wait: {self._waiters()}")
         return events
 
     def _is_real(self) -> bool:
