@@ -34,6 +34,8 @@ START_S = 1_800_000_000.0
 CALLBACKS_MAX = 1_000_000
 """The most callbacks of one advance; more are taken for timers that set each other endlessly."""
 
+ENDLESS = f"more than {CALLBACKS_MAX:,} callbacks in one advance: timers that set each other endlessly?"
+
 REAL_LOOK_S = 0.002
 REAL_WAIT_S = 1.0
 """The real time that a virtual loop without a timer waits for a socket or a thread."""
@@ -103,12 +105,10 @@ class ManualClock:
             if callback is None:
                 return
             callback()
-        raise RuntimeError(
-            f"more than {CALLBACKS_MAX:,} callbacks in one advance: timers that set each other endlessly?"
-        )
+        raise RuntimeError(ENDLESS)
 
-    def _due(self, at_ns: int) -> Callable[[], None] | None:
-        """Remove the next timer up to ``at_ns`` and set the clock to it; without one, set the clock to ``at_ns``."""
+    def _due(self, at_ns: float) -> Callable[[], None] | None:
+        """Remove the next timer up to ``at_ns`` and set the clock to it; without one, set the clock to ``at_ns``, if that is finite."""
         timers = self._timers
         with self._lock:
             while timers and timers[0][0] <= at_ns:
@@ -117,8 +117,8 @@ class ManualClock:
                     if then_ns > self._now_ns:  # one from the past runs now
                         self._now_ns = then_ns
                     return timer.callback
-            if at_ns > self._now_ns:
-                self._now_ns = at_ns
+            if self._now_ns < at_ns < math.inf:
+                self._now_ns = int(at_ns)
             return None
 
 
@@ -208,17 +208,22 @@ class _JumpingSelector(selectors.DefaultSelector):
         if events or (timeout is not None and timeout <= 0):
             clock.advance_to(clock.now_ns())  # timers that are due already
             return events
-        next_ns = clock.next_ns
         if timeout is not None:
+            next_ns = clock.next_ns
             until_ns = clock.now_ns() + math.ceil(timeout * NS)
             clock.advance_to(until_ns if next_ns is None else min(next_ns, until_ns))
             return events
         self.woken = False
-        while next_ns is not None:
-            clock.advance_to(next_ns)
+        for _ in range(CALLBACKS_MAX):
+            callback = clock._due(math.inf)  # noqa: SLF001  (of this module)
+            if callback is None:
+                break
+            callback()
             if self.woken or self._is_real():
+                clock.advance_to(clock.now_ns())  # the other timers of this instant
                 return events
-            next_ns = clock.next_ns
+        else:
+            raise RuntimeError(ENDLESS)
         until_s = time.monotonic() + REAL_WAIT_S
         while self._is_real() and not events and clock.next_ns is None and time.monotonic() < until_s:
             events = super().select(REAL_LOOK_S)
