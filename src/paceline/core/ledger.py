@@ -115,10 +115,12 @@ class Ledger:
         It takes at most half of a quota, and with the input no more than a quota of all tokens holds.
         """
         for account in self.accounts:
-            m = account.meter
-            if account.unit in (OUTPUT_TOKENS, TOKENS):
-                rest = m.most - input_tokens if account.unit == TOKENS else m.most
-                output_tokens = min(output_tokens, m.most / 2, max(rest, 0.0))
+            unit = account.unit
+            if unit == TOKENS or unit == OUTPUT_TOKENS:  # noqa: PLR1714  (in the path of every request)
+                most = account.meter.most
+                bound = min(most / 2, max(most - input_tokens, 0.0)) if unit == TOKENS else most / 2
+                if bound < output_tokens:
+                    output_tokens = bound
         return output_tokens
 
     @property
@@ -343,7 +345,9 @@ class Ledger:
     @property
     def next_loss_ns(self) -> int:
         """When the oldest open reservation is lost."""
-        return next((r.lost_at_ns for r in self._open), FAR_NS)
+        for oldest in self._open:  # faster than next() of a generator
+            return oldest.lost_at_ns
+        return FAR_NS
 
     def apply(self, now_ns: int, change: Change) -> None:
         """Make a change that follows from an answer. Two kinds change more than the state of a meter."""

@@ -239,7 +239,10 @@ class Pool:
             head.outcome = decision
             done.append(head)
         late = self._overdue(now_ns, now_ns)
-        self._set_wake(now_ns, None if late else until)
+        if late:
+            self._set_wake(now_ns)
+        else:
+            self._wake_for(now_ns, head, until)
         return done + late
 
     def _seconds_of(self, amounts: list[float]) -> float:
@@ -294,7 +297,7 @@ class Pool:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
             self._stop.served(reservation.granted_ns)
             self._compare(reservation.cost, actual)
-            if waiter is not None and waiter.queued:
+            if waiter is not None and waiter.queued and amounts != reservation.amounts:
                 seconds_of = self.ledger.seconds_of
                 self.queue.correct(waiter, seconds_of(amounts) - seconds_of(reservation.amounts))
 
@@ -475,9 +478,12 @@ class Pool:
         self.wake_ns = None
         return waiters
 
-    def _set_wake(self, now_ns: int, until: WaitUntil | None = None) -> None:
-        """Plan the next :meth:`pump`; ``until``: the present decision about the head, if it is known."""
-        head = self.queue.head()
+    def _set_wake(self, now_ns: int) -> None:
+        """Plan the next :meth:`pump`."""
+        self._wake_for(now_ns, self.queue.head())
+
+    def _wake_for(self, now_ns: int, head: Waiter | None, until: WaitUntil | None = None) -> None:
+        """Plan the next :meth:`pump` for this ``head``; ``until``: the present decision about it, if it is known."""
         if head is None:
             self.wake_ns = None
             return
