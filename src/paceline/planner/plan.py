@@ -218,23 +218,23 @@ class _Planner:
 
     async def _arrive(self, item: Item) -> None:
         """Wait for the arrival of an item."""
-        wait_s = item.arrives_s - self._simulation.now_s
-        if wait_s > 0:
+        if item.arrives_s and (wait_s := item.arrives_s - self._simulation.now_s) > 0:
             await self._simulation.time.sleep(wait_s)
 
     async def _item(self, item: Item) -> None:
         began_s = self._simulation.now_s
         for number, stage in enumerate(item.stages):
-            if after_s := max(call.after_s for call in stage):
+            if after_s := max([call.after_s for call in stage]):
                 await self._simulation.time.sleep(after_s)
             if len(stage) == 1:
                 results = [await self._process.send(stage[0])]
             else:
                 results = await asyncio.gather(*map(self._process.send, stage))
             if not number and len(self._starts) < STARTS_MAX:
-                self._starts.append(min(one.arrived_s + one.waited_s for one in results))
-            if any(one.error is not None for one in results):
-                return
+                self._starts.append(min([one.arrived_s + one.waited_s for one in results]))
+            for one in results:
+                if one.error is not None:
+                    return
         self._items_s.append(self._simulation.now_s - began_s)
 
     def _admitted(self, pool: str, held: Cost) -> None:
