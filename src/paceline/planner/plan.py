@@ -259,7 +259,7 @@ class _Planner:
         pools = {name: self._pool(name, number, counted_s) for name, number in calls.items()}
         if extended := self._work.left_out > 0 and math.isfinite(end_s):
             end_s += self._work.left_out / _steady_rate(answered, end_s)
-        refused = self._simulation.world.tally()["refused"]
+        refused = self._simulation.world.total.refused
         return Plan(
             end_s, len(self._items_s), len(self._items_s) * 60 / counted_s if counted_s else 0.0, len(answered), Counter(one.error for one in sent if one.error is not None),
             sum(number for kind, number in refused.items() if kind in ("rate", "growth")),
