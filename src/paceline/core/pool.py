@@ -136,7 +136,9 @@ class Pool:
         waiter.queued = True
         self._weigh(waiter)
         self.queue.push(waiter)
-        self._set_wake(now_ns)
+        head = self.queue.head()
+        if head is waiter or waiter.deadline_ns is not None or waiter.returned or waiter.lost_ns:
+            self._wake_for(now_ns, head)  # else it is planned for the head already
         return WaitUntil(at_ns, quota)
 
     def try_grant(self, now_ns: int, waiter: Waiter) -> Outcome:
@@ -225,8 +227,14 @@ class Pool:
         done = self._overdue(now_ns, now_ns - 1)  # a deadline of this instant can still be met
         until: WaitUntil | None = None
         while (head := queue.head()) is not None:
-            if head.estimate is not None and self._has_moved(now_ns, head):
-                continue
+            if head.estimate is not None:
+                if now_ns >= self.silence.check_ns:
+                    self.silence.check(now_ns)  # may begin a pause
+                until = None if head.lost_ns else self.capacity.closed(now_ns, head)
+                if until is not None:
+                    break
+                if self._has_moved(now_ns, head):
+                    continue
             decision = self._reserve(now_ns, head)
             if isinstance(decision, WaitUntil):
                 until = decision

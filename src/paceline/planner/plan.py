@@ -199,7 +199,9 @@ class _Planner:
         items, tasks = iter(self._work.items), self._work.workers
         with suppress(TimeoutError):
             async with asyncio.timeout(None) as limit, asyncio.TaskGroup() as group:
-                self._simulation.time.after(most_s, partial(limit.reschedule, -math.inf))  # a timer of the loop costs more
+                self._simulation.time.after(
+                    most_s, partial(limit.reschedule, -math.inf)
+                )  # a timer of the loop costs more
                 if tasks is None:
                     for item in items:
                         await self._arrive(item)

@@ -21,12 +21,13 @@ import time
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from paceline.core.quota import NS
 from paceline.pacing.clock import Timer
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 START_S = 1_800_000_000.0
 """The start of a manual clock, in seconds since the Unix epoch: a morning in 2027."""
@@ -113,10 +114,11 @@ class ManualClock:
         with self._lock:
             while timers and timers[0][0] <= at_ns:
                 then_ns, _, timer = heapq.heappop(timers)
-                if timer.callback is not None:  # a cancelled timer does not set the clock
+                callback = timer.callback
+                if callback is not None:  # a cancelled timer does not set the clock
                     if then_ns > self._now_ns:  # one from the past runs now
                         self._now_ns = then_ns
-                    return timer.callback
+                    return callback
             if self._now_ns < at_ns < math.inf:
                 self._now_ns = int(at_ns)
             return None
@@ -160,13 +162,15 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual seconds since the creation of the loop."""
         return (self._clock.now_ns() - self._start_ns) / NS
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
         """As of any loop; the selector is told that there is something to do."""
         self._jumps.woken = True
         return super().call_soon(callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """The same for a timer, which may be the next one."""
         self._jumps.woken = True
