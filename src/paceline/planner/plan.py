@@ -199,9 +199,8 @@ class _Planner:
         items, tasks = iter(self._work.items), self._work.workers
         with suppress(TimeoutError):
             async with asyncio.timeout(None) as limit, asyncio.TaskGroup() as group:
-                self._simulation.time.after(
-                    most_s, partial(limit.reschedule, -math.inf)
-                )  # a timer of the loop costs more
+                # By the clock: with a timer of its own the loop would look after each of the clock's.
+                self._simulation.time.after(most_s, partial(limit.reschedule, -math.inf))
                 if tasks is None:
                     for item in items:
                         await self._arrive(item)
