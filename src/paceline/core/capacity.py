@@ -78,6 +78,9 @@ class Capacity(Protocol):
         See :meth:`Ledger.earliest <paceline.core.ledger.Ledger.earliest>`.
         """
 
+    def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:
+        """Until when ``waiter`` waits whatever its tokens are; ``None``: it may go now, as far as known without a charge."""
+
     def is_current(self, now_ns: int) -> bool:
         """Whether the ledger is recent enough to refuse a request because of it."""
 
@@ -184,6 +187,9 @@ class LocalCapacity:
 
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         return self.ledger.earliest(now_ns, amounts, ahead)
+
+    def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:
+        return self.ledger.closed(now_ns, waiter.amounts)
 
     def is_current(self, now_ns: int) -> bool:  # noqa: ARG002
         return True
