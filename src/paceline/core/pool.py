@@ -6,8 +6,8 @@ method returns, and sets one timer for :attr:`Pool.wake_ns`.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 
 from paceline.core.capacity import PENDING, Capacity, Resolution
 from paceline.core.guesses import STALL_NS
@@ -64,6 +64,8 @@ class Pool:
         estimates: Per unit the sums of the reserved and of the true amounts, over all attempts with a known true cost.
         silence: Whether its attempts get answers.
         progress: Whether its attempts are admitted.
+        notices: What is to be logged about silences. ``Learning.notices`` has what the user should know of the limits.
+        undecided: The waiters of :meth:`try_grant` that are in the queue until the store decides.
     """
 
     def __init__(
@@ -81,8 +83,9 @@ class Pool:
         self._stop = Stop()
         self.progress = Progress()
         self.silence = Silence(capacity)
+        self.notices = self.silence.notices
         self._waiting_max = waiting_max
-        self._undecided: list[Waiter] = []  # in the queue until the store decides
+        self.undecided: tuple[Waiter, ...] = ()
 
     @property
     def ledger(self) -> Ledger:
@@ -98,11 +101,6 @@ class Pool:
     def silent_since_ns(self) -> int:
         """Since when the pool sends only probes, because its attempts get no answer; 0 while they do."""
         return self.silence.since_ns
-
-    @property
-    def notices(self) -> deque[str]:
-        """What is to be logged about silences. ``Learning.notices`` has what the user should know of the limits."""
-        return self.silence.notices
 
     def submit(self, now_ns: int, waiter: Waiter) -> Outcome:
         """Grant ``waiter`` at once, add it to the queue (``WaitUntil``), or refuse it.
@@ -151,14 +149,14 @@ class Pool:
             waiter.number = self.queue.next_number()  # its place, should a further attempt follow a refusal
         if (stopped := self._stop.for_newcomer(now_ns)) is not None:
             return stopped
-        if self.queue.length > len(self._undecided):
+        if self.queue.length > len(self.undecided):
             never = self.ledger.never(waiter.amounts)
             return self._unsent(now_ns, WaitUntil(*self.soonest(now_ns, waiter)) if never is None else never)
         decision = PENDING if self.queue.length else self._reserve(now_ns, waiter)
         if decision is PENDING:
             waiter.queued = True
             self.queue.push(waiter)
-            self._undecided.append(waiter)
+            self.undecided += (waiter,)
             self._set_wake(now_ns)
             return decision
         return decision if isinstance(decision, Reservation) else self._unsent(now_ns, decision)
@@ -178,10 +176,11 @@ class Pool:
             self.recount()
         again = []
         if until is None:
-            again, self._undecided = [waiter for waiter in self._undecided if self.queue.withdraw(waiter)], []
+            again, self.undecided = [waiter for waiter in self.undecided if self.queue.withdraw(waiter)], ()
             self.counts["store_lost"] += newly_lost
         done = self.pump(now_ns)
-        self._undecided = [waiter for waiter in self._undecided if waiter not in asked]
+        if asked:
+            self.undecided = tuple([waiter for waiter in self.undecided if waiter not in asked])
         for waiter in asked:
             if waiter.outcome is None and self.queue.withdraw(waiter):
                 waiter.outcome = until
@@ -197,7 +196,7 @@ class Pool:
     def _hopeless(self, now_ns: int) -> list[Waiter]:
         """Refuse the first waiters whose deadlines cannot be met by what the store has told: not all was known when they came."""
         found: list[Waiter] = []
-        while (head := self.queue.head()) is not None and head.deadline_ns is not None and head not in self._undecided:
+        while (head := self.queue.head()) is not None and head.deadline_ns is not None and head not in self.undecided:
             at_ns, binding = self.capacity.earliest(now_ns, head.amounts)
             if not head.deadline_ns < at_ns != FAR_NS:
                 break
@@ -206,11 +205,6 @@ class Pool:
             self.counts["expired"] += 1
             found.append(head)
         return found
-
-    @property
-    def undecided(self) -> Sequence[Waiter]:
-        """The waiters of :meth:`try_grant` that the store has not decided yet."""
-        return tuple(self._undecided)
 
     def pump(self, now_ns: int) -> list[Waiter]:
         """Grant the waiters that may go now; return those whose ``outcome`` is set now."""
@@ -268,7 +262,7 @@ class Pool:
     def drain(self) -> None:
         """Drop all waiters: in a forked child they belong to the parent."""
         self.queue.drain()
-        self._undecided.clear()
+        self.undecided = ()
 
     def withdraw(self, now_ns: int, waiter: Waiter) -> None:
         """Remove ``waiter``, because its caller waits no longer; cancel its grant, if it has one."""
@@ -471,7 +465,7 @@ class Pool:
         waiters = self.queue.drain()
         for waiter in waiters:
             waiter.outcome = why
-        self._undecided.clear()
+        self.undecided = ()
         self.wake_ns = None
         return waiters
 
