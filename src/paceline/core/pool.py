@@ -13,7 +13,6 @@ from paceline.core.capacity import PENDING, Capacity, Resolution
 from paceline.core.guesses import STALL_NS
 from paceline.core.ledger import Ledger, merged, total_tokens
 from paceline.core.meters import FAR_NS
-from paceline.core.pause import Phase
 from paceline.core.progress import Progress, Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, REQUESTS, TOKENS, Cost
@@ -34,7 +33,7 @@ from paceline.core.results import (
     WaitUntil,
 )
 from paceline.core.silence import Silence
-from paceline.core.stop import Stop
+from paceline.core.stop import STOP_MAX_NS, Stop
 from paceline.core.waits import Waits
 
 WAITING_MAX = 1_000_000
@@ -80,7 +79,7 @@ class Pool:
         self.waits = Waits()
         self.saved_tokens = 0
         self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        self._stop = Stop()
+        self._stop: Stop | None = None
         self.progress = Progress()
         self.silence = Silence(capacity)
         self.notices = self.silence.notices
@@ -95,7 +94,7 @@ class Pool:
     @property
     def stopped(self) -> Stopped | None:
         """The outcome of requests while the pool sends nothing but one every 10 to 60 minutes; ``None`` at other times."""
-        return self._stop.outcome
+        return None if self._stop is None else self._stop.outcome
 
     @property
     def silent_since_ns(self) -> int:
@@ -113,7 +112,7 @@ class Pool:
         waiter.arrived_ns = now_ns
         if not waiter.returned:
             waiter.number = self.queue.next_number()
-        if (stopped := self._stop.for_newcomer(now_ns)) is not None:
+        if self._stop is not None and (stopped := self._stop.for_newcomer(now_ns)) is not None:
             return stopped
         if not self.queue.length:
             decision = self._reserve(now_ns, waiter)
@@ -147,7 +146,7 @@ class Pool:
         waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
         if not waiter.returned:
             waiter.number = self.queue.next_number()  # its place, should a further attempt follow a refusal
-        if (stopped := self._stop.for_newcomer(now_ns)) is not None:
+        if self._stop is not None and (stopped := self._stop.for_newcomer(now_ns)) is not None:
             return stopped
         if self.queue.length > len(self.undecided):
             never = self.ledger.never(waiter.amounts)
@@ -163,7 +162,7 @@ class Pool:
 
     def _unsent(self, now_ns: int, outcome: Outcome) -> Outcome:
         """``outcome``, of a request that is not sent: during a stop, it was not the probe."""
-        if self._stop.pause.phase is Phase.PROBING:
+        if self._stop is not None:
             self._stop.unsent(now_ns)
         return outcome
 
@@ -184,7 +183,8 @@ class Pool:
         for waiter in asked:
             if waiter.outcome is None and self.queue.withdraw(waiter):
                 waiter.outcome = until
-                self._stop.unsent(now_ns)
+                if self._stop is not None:
+                    self._stop.unsent(now_ns)
                 done.append(waiter)
         for waiter in again:
             waiter.outcome = self.try_grant(now_ns, waiter)
@@ -211,7 +211,7 @@ class Pool:
         queue, ledger = self.queue, self.capacity.ledger
         if ledger.loss_check_ns <= now_ns:
             self.counts["lost"] += ledger.lose_old(now_ns)
-        if (stopped := self._stop.for_waiters()) is not None:
+        if self._stop is not None and (stopped := self._stop.for_waiters()) is not None:
             return self._turn_away(stopped)
         if not queue.length:
             self.wake_ns = None
@@ -269,7 +269,7 @@ class Pool:
         if isinstance(waiter.outcome, Reservation):
             self.cancel(now_ns, waiter.outcome)
         else:
-            if self.queue.withdraw(waiter):
+            if self.queue.withdraw(waiter) and self._stop is not None:
                 self._stop.unsent(now_ns)
             if not self.queue.length:
                 self.wake_ns = None  # otherwise the timer for the waiter would be set again and again
@@ -286,9 +286,10 @@ class Pool:
         amounts = self.capacity.settle(now_ns, reservation, actual)
         if actual:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
-            self._stop.served(reservation.granted_ns)
+            if self._stop is not None and self._stop.ends_with(reservation.granted_ns):
+                self._stop = None
             self._compare(reservation.cost, actual)
-            if waiter is not None and waiter.queued:
+            if waiter is not None and waiter.queued and self.queue.length:  # an empty one knows no lane
                 seconds_of = self.ledger.seconds_of
                 self.queue.correct(waiter, seconds_of(amounts) - seconds_of(reservation.amounts))
 
@@ -320,7 +321,7 @@ class Pool:
         if reservation.open:
             self.counts["cancelled"] += 1
             self.capacity.cancel(now_ns, reservation)
-            if self._stop.pause.phase is Phase.PROBING:
+            if self._stop is not None:
                 self._stop.cancelled(now_ns, reservation.granted_ns)
 
     def refuse(
@@ -353,8 +354,9 @@ class Pool:
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
         code = f" ({refusal.code})" if refusal.code else ""
         if refusal.kind is RefusalKind.MONEY:
-            self._stop.begin(now_ns, reservation.granted_ns, f"no money left{code}")
-        elif stop_s:
+            stop_s, why = STOP_MAX_NS / NS, "no money left"
+        if stop_s:
+            self._stop = self._stop or Stop()
             self._stop.begin(now_ns, reservation.granted_ns, f"{why}{code}", stop_s)
 
     def row(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> Row | None:
@@ -380,7 +382,7 @@ class Pool:
 
     def resume(self) -> None:
         """End a stop."""
-        self._stop.end()
+        self._stop = None
 
     def soonest(self, now_ns: int, waiter: Waiter) -> tuple[int, str]:
         """A lower bound on when ``waiter``, not yet in the queue, can go, and what binds.
@@ -388,7 +390,8 @@ class Pool:
         Of the waiters ahead only the requests are counted: their tokens may be refunded.
         """
         at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts)
-        ahead = self.queue.ahead_of_newcomer(waiter.lane, waiter.lost_ns) if not waiter.returned else 0
+        alone = waiter.returned or not self.queue.length
+        ahead = 0 if alone else self.queue.ahead_of_newcomer(waiter.lane, waiter.lost_ns)
         if ahead:
             for i, account in enumerate(self.ledger.accounts):
                 if account.unit == REQUESTS and waiter.amounts[i]:
@@ -410,7 +413,7 @@ class Pool:
     def expected(self, now_ns: int, waiter: Waiter) -> int | None:
         """When ``waiter`` goes if it joins the queue now and those ahead cost as much; ``None``: it never fits here."""
         ledger, amounts = self.ledger, self.ledger.amounts(waiter.cost)
-        if now_ns < self._stop.pause.until_ns or ledger.never(amounts) is not None:
+        if ledger.never(amounts) is not None or (self._stop is not None and now_ns < self._stop.pause.until_ns):
             return None
         ahead = self.queue.ahead_of_newcomer(waiter.lane, waiter.lost_ns)
         return self.capacity.earliest(now_ns, amounts, [ahead * amount for amount in amounts])[0]
