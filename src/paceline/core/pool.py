@@ -131,7 +131,8 @@ class Pool:
         if at_ns > now_ns + STALL_NS and self.capacity.learning is not None:
             self.capacity.learning.guesses.stalled(now_ns, waiter.amounts)
         waiter.queued = True
-        self._weigh(waiter)
+        if waiter.lost_ns:
+            self._weigh(waiter)
         self.queue.push(waiter)
         self._set_wake(now_ns)
         return WaitUntil(at_ns, quota)
@@ -249,15 +250,15 @@ class Pool:
         if not head.lost_ns or (lost_ns and now_ns < head.lost_ns):
             return False
         head.cached_tokens, head.lost_ns = cached_tokens, lost_ns
-        self._weigh(head)
+        if lost_ns:
+            self._weigh(head)
         self.queue.renew(head)
         return True
 
     def _weigh(self, waiter: Waiter) -> None:
         """Compute what the cached tokens of ``waiter`` save."""
-        if waiter.lost_ns:
-            cached: Cost = {REQUESTS: 0.0, CONCURRENCY: 0.0, INPUT_TOKENS: float(waiter.cached_tokens)}
-            waiter.saves = self.queue.seconds_of(self.ledger.amounts(cached))
+        cached: Cost = {REQUESTS: 0.0, CONCURRENCY: 0.0, INPUT_TOKENS: float(waiter.cached_tokens)}
+        waiter.saves = self.queue.seconds_of(self.ledger.amounts(cached))
 
     def drain(self) -> None:
         """Drop all waiters: in a forked child they belong to the parent."""

@@ -288,7 +288,7 @@ class SharedCapacity:
             return self._pause.until_ns
         if holdings.fallback is not None:
             return holdings.fallback.local.wake_ns(now_ns, head)
-        at_ns = unstated.earliest(now_ns, head.amounts)[0]
+        at_ns = unstated.earliest(now_ns, head.amounts)[0] if unstated.meters else 0
         return min(at_ns, holdings.snapshot.ledger.next_loss_ns) if at_ns > now_ns else None
 
     def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002

@@ -12,7 +12,7 @@ are exact in any order. A differential test compares this with ``stores/peers.lu
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from operator import attrgetter
@@ -143,16 +143,15 @@ class Places:
         amounts: What the places behind the exact ones need, by account.
         number: The number of the last place.
         moved: The number of the last place that has come to the front.
+        front: The exact ones.
+        behind: The other places, by number.
     """
 
     def __init__(self) -> None:
         self.amounts: list[float] = []
         self.number = self.moved = 0
-        self._front: list[Place] = []
-        self._behind: dict[int, Place] = {}  # the other places, by number
-
-    def __iter__(self) -> Iterator[Place]:
-        return chain(self._front, self._behind.values())
+        self.front: list[Place] = []
+        self.behind: dict[int, Place] = {}
 
     def keep(
         self, who: str, mine: Place | None, amounts: list[float] | None, until_us: int = 0, *, last: bool = False
@@ -165,7 +164,7 @@ class Places:
             return None
         if mine is None:
             self.number += 1
-            front = len(self._front) < FRONT and not self._behind
+            front = len(self.front) < FRONT and not self.behind
             mine = Place(who, self.number, until_us, amounts, front)
             self.enter(mine)
         else:
@@ -179,32 +178,32 @@ class Places:
     def enter(self, place: Place) -> None:
         """Add a place, which the sum has already."""
         if place.front:
-            self._front.append(place)
+            self.front.append(place)
         else:
-            self._behind[place.number] = place
+            self.behind[place.number] = place
 
     def remove(self, place: Place) -> None:
         """Take out a place."""
         if place.front:
-            self._front.remove(place)
+            self.front.remove(place)
         else:
-            del self._behind[place.number]
+            del self.behind[place.number]
             self._add(place.amounts, -1.0)
 
     def advance(self) -> None:
         """Move places to the front, while it has room."""
-        while self._behind and len(self._front) < FRONT:
-            place = self._behind.pop(next(iter(self._behind)))
+        while self.behind and len(self.front) < FRONT:
+            place = self.behind.pop(next(iter(self.behind)))
             self._add(place.amounts, -1.0)
             place.front, self.moved = True, place.number
-            self._front.append(place)
-        if not self._behind:
+            self.front.append(place)
+        if not self.behind:
             self.amounts, self.moved = [], self.number
 
     def ahead(self, mine: Place | None, sums: list[float]) -> tuple[list[float], list[float]]:
         """What goes before the place ``mine``, and before a new one, by account; each begins with ``sums``."""
         before, others, passed = list(sums), list(sums), False
-        for place in self._front:
+        for place in self.front:
             if place is mine:
                 passed = True
                 continue
@@ -212,7 +211,7 @@ class Places:
                 others[i] += amount
                 if not passed:
                     before[i] += amount
-        if self._behind:
+        if self.behind:
             inside = mine is not None and not mine.front
             part = 0.0 if passed else 1.0
             if mine is not None and inside:
@@ -287,7 +286,8 @@ class Peers:
             if peer.due_us and self.away_us <= peer.due_us <= now_us and ended(who):
                 peer.share = peer.due_us = 0
             if peer.seen_us + (FORGET_US if peer.lease_us >= 0 else LEFT_US) < now_us:
-                self._return(peer)
+                if peer.gone:
+                    self._return(peer)
                 del self._peers[who]
             else:
                 spent += self._enter(who, peer, now_us)
@@ -299,7 +299,8 @@ class Peers:
         if peer is None:
             peer = self._peers[who] = Peer(now_us)
         self._withdraw(peer)
-        self._return(peer)
+        if peer.gone:
+            self._return(peer)
         return peer
 
     def part(self, who: str, peer: Peer, now_us: int) -> None:
@@ -333,11 +334,10 @@ class Peers:
 
     def _return(self, peer: Peer) -> None:
         """A vanished process is here again, or is not charged any more."""
-        if peer.gone:
-            peer.presumed_ns += peer.gone * (self._charged_us - peer.since_us) * 1e-6
-            self.gone -= peer.gone
-            peer.gone = 0
-            self.awaited -= self._quiet_us < peer.due_us < self.away_us
+        peer.presumed_ns += peer.gone * (self._charged_us - peer.since_us) * 1e-6
+        self.gone -= peer.gone
+        peer.gone = 0
+        self.awaited -= self._quiet_us < peer.due_us < self.away_us
 
     def _enter(self, who: str, peer: Peer, now_us: int) -> float:
         """Count a process as it stands now; returns what it may have spent before it was noticed, as :meth:`advance`."""
@@ -359,7 +359,8 @@ class Peers:
                 spent = float(peer.gone * late_us)
             events.append(min(until_us, now_us + LOOK_US))
         else:
-            self._return(peer)
+            if peer.gone:
+                self._return(peer)
             if now_us < peer.due_us:
                 events.append(peer.due_us)
         from_us = until_us if peer.due_us else peer.seen_us
@@ -382,7 +383,7 @@ class Peers:
             "sums": [self.live, self.weight, self.told, self.gone, self.awaited, self.held, places.amounts],
             "times": [self._last_us, self._quiet_us, self.away_us, self._charged_us, places.number, places.moved],
             "peers": dict(zip(self._peers, map(_values, self._peers.values()), strict=True)),
-            "places": list(map(_place_values, places)),
+            "places": list(map(_place_values, chain(places.front, places.behind.values()))),
         }
 
     @classmethod

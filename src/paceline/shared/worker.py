@@ -197,9 +197,7 @@ class StoreWorker:
                 self._deliver(scheduler, capacity, f"{self.store.url.rstrip(':')}: the exchange was disturbed")
             queue.put(scheduler)
 
-    def _deliver(
-        self, scheduler: Scheduler, capacity: SharedCapacity, reply: Reply | str | StoreFormatError
-    ) -> None:
+    def _deliver(self, scheduler: Scheduler, capacity: SharedCapacity, reply: Reply | str | StoreFormatError) -> None:
         """Apply the store's reply, or the reason why there is none."""
         pool, membership = scheduler.pool, capacity.membership
         before = membership.state
