@@ -226,7 +226,8 @@ class Pool:
             if isinstance(decision, WaitUntil):
                 until = decision
                 break
-            overtaken = queue.pop(head, ledger.seconds_of(head.amounts))
+            # The last one leaves nothing whose order depends on its cost.
+            overtaken = queue.pop(head, ledger.seconds_of(head.amounts) if queue.length > 1 else 0.0)
             if overtaken:
                 self.counts["overtook"] += 1
                 if overtaken * NS > head.lost_ns - now_ns:

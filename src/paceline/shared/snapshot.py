@@ -71,10 +71,11 @@ class Snapshot:
                 self.versions[i] = -1
             if standing.learned is not None:
                 self.versions[i] = standing.learned.version
-                if not isinstance(m, FoundMeter):
+                if not m.measured:
                     self._learn(now_ns, i, standing.learned)
                     m = account.meter
-            if isinstance(m, FoundMeter):
+            if m.measured:
+                assert isinstance(m, FoundMeter)
                 m.among(now_ns, standing.used, reply.peers)
             else:
                 account.spent = standing.spent

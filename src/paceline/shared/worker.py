@@ -164,7 +164,7 @@ class StoreWorker:
 
     def exchange_for(self, scheduler: Scheduler, *, last: bool = False) -> None:
         """Make one exchange for ``scheduler``, if one is due; ``last``: send all there is."""
-        pool, capacity = scheduler.pool, shared_capacity(scheduler.pool)
+        pool, capacity, now_s = scheduler.pool, shared_capacity(scheduler.pool), time.monotonic()
         try:
             scheduler.transact(partial(ask, pool, at_once=last))
         except (Exception, SystemExit):  # of a listener: the pool awaits a reply to the message all the same
@@ -172,11 +172,12 @@ class StoreWorker:
         if capacity.exchange.asked is None:
             return
         try:
-            self._deliver(scheduler, capacity, self._exchange(pool.name, capacity.exchange.asked.message))
+            reply = self._exchange(pool.name, capacity.exchange.asked.message, now_s)
+            self._deliver(scheduler, capacity, reply)
         except Exception:  # the requests must not wait without end
             log.exception("%s: invalid reply", self.store.url)
             self._deliver(scheduler, capacity, f"{self.store.url.rstrip(':')}: invalid reply")
-        if time.monotonic() >= self._aside_s and not last:
+        if now_s >= self._aside_s and not last:
             self._keep_aside()
 
     def _keep_aside(self) -> None:
@@ -223,8 +224,8 @@ class StoreWorker:
             losses = self._losses.setdefault(pool if own else "", Losses(pool if own else self.store.url))
             losses.lost(now_ns, pool, line)
 
-    def _exchange(self, pool: str, message: Message) -> Reply | str | StoreFormatError:
-        down, began_s = self._down, time.monotonic()
+    def _exchange(self, pool: str, message: Message, began_s: float) -> Reply | str | StoreFormatError:
+        down = self._down
         failed = pool in self._failed or sum(self._failed.values()) > 1  # this pool, or two others after a long wait
         if failed and down is not None and self._clock.now_ns() < down[0]:
             return down[1]
