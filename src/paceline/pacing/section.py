@@ -119,9 +119,12 @@ class Section:
             if self._busy:
                 self._deferred.append(lambda now_ns: change(now_ns, *args))
                 return
-            now_ns = self._clock.now_ns()
-            self._run(now_ns, change, *args)
-            pool = self._pool
+            now_ns, pool = self._clock.now_ns(), self._pool
+            self._busy = True
+            try:
+                change(now_ns, *args)
+            finally:
+                self._busy = False
             if quiet and not (pool.queue.length or self._deferred or self._postponed or pool.capacity.exchange_due):
                 return
             done = self._work(now_ns)
