@@ -291,7 +291,7 @@ class Pool:
             if self._stop is not None and self._stop.ends_with(reservation.granted_ns):
                 self._stop = None
             self._compare(reservation.cost, actual)
-            if waiter is not None and waiter.queued and self.queue.length:  # an empty one knows no lane
+            if waiter is not None and waiter.queued and self.queue.length:  # an empty queue has no lanes
                 seconds_of = self.ledger.seconds_of
                 self.queue.correct(waiter, seconds_of(amounts) - seconds_of(reservation.amounts))
 

@@ -95,10 +95,8 @@ class SharedLedger:
     def __init__(self) -> None:
         self._accounts: list[SharedAccount] = []
         self._index: dict[str, int] = {}  # of the accounts, by key
-        self._known: tuple[tuple[Quota, ...], list[int]] = (
-            (),
-            [],
-        )  # the quotas of the last message, and their accounts
+        # The quotas of the last message, and their accounts.
+        self._known: tuple[tuple[Quota, ...], list[int]] = (), []
         self._peers = Peers()
         self._pause: Pause[str] = Pause()  # the probe is the process that sends it
         self._last_ns = 0

@@ -12,7 +12,7 @@ are exact in any order. A differential test compares this with ``stores/peers.lu
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from operator import attrgetter
@@ -143,15 +143,16 @@ class Places:
         amounts: What the places behind the exact ones need, by account.
         number: The number of the last place.
         moved: The number of the last place that has come to the front.
-        front: The exact ones.
-        behind: The other places, by number.
     """
 
     def __init__(self) -> None:
         self.amounts: list[float] = []
         self.number = self.moved = 0
-        self.front: list[Place] = []
-        self.behind: dict[int, Place] = {}
+        self._front: list[Place] = []
+        self._behind: dict[int, Place] = {}  # the other places, by number
+
+    def __iter__(self) -> Iterator[Place]:
+        return chain(self._front, self._behind.values())
 
     def keep(
         self, who: str, mine: Place | None, amounts: list[float] | None, until_us: int = 0, *, last: bool = False
@@ -164,7 +165,7 @@ class Places:
             return None
         if mine is None:
             self.number += 1
-            front = len(self.front) < FRONT and not self.behind
+            front = len(self._front) < FRONT and not self._behind
             mine = Place(who, self.number, until_us, amounts, front)
             self.enter(mine)
         else:
@@ -178,32 +179,32 @@ class Places:
     def enter(self, place: Place) -> None:
         """Add a place, which the sum has already."""
         if place.front:
-            self.front.append(place)
+            self._front.append(place)
         else:
-            self.behind[place.number] = place
+            self._behind[place.number] = place
 
     def remove(self, place: Place) -> None:
         """Take out a place."""
         if place.front:
-            self.front.remove(place)
+            self._front.remove(place)
         else:
-            del self.behind[place.number]
+            del self._behind[place.number]
             self._add(place.amounts, -1.0)
 
     def advance(self) -> None:
         """Move places to the front, while it has room."""
-        while self.behind and len(self.front) < FRONT:
-            place = self.behind.pop(next(iter(self.behind)))
+        while self._behind and len(self._front) < FRONT:
+            place = self._behind.pop(next(iter(self._behind)))
             self._add(place.amounts, -1.0)
             place.front, self.moved = True, place.number
-            self.front.append(place)
-        if not self.behind:
+            self._front.append(place)
+        if not self._behind:
             self.amounts, self.moved = [], self.number
 
     def ahead(self, mine: Place | None, sums: list[float]) -> tuple[list[float], list[float]]:
         """What goes before the place ``mine``, and before a new one, by account; each begins with ``sums``."""
         before, others, passed = list(sums), list(sums), False
-        for place in self.front:
+        for place in self._front:
             if place is mine:
                 passed = True
                 continue
@@ -211,7 +212,7 @@ class Places:
                 others[i] += amount
                 if not passed:
                     before[i] += amount
-        if self.behind:
+        if self._behind:
             inside = mine is not None and not mine.front
             part = 0.0 if passed else 1.0
             if mine is not None and inside:
@@ -383,7 +384,7 @@ class Peers:
             "sums": [self.live, self.weight, self.told, self.gone, self.awaited, self.held, places.amounts],
             "times": [self._last_us, self._quiet_us, self.away_us, self._charged_us, places.number, places.moved],
             "peers": dict(zip(self._peers, map(_values, self._peers.values()), strict=True)),
-            "places": list(map(_place_values, chain(places.front, places.behind.values()))),
+            "places": list(map(_place_values, places)),
         }
 
     @classmethod
