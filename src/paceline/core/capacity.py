@@ -56,9 +56,7 @@ class Capacity(Protocol):
 
     behind: str
     exchange_due: bool
-
-    @property
-    def ledger(self) -> Ledger: ...
+    ledger: Ledger
 
     @property
     def learning(self) -> Learning | None: ...
