@@ -162,14 +162,19 @@ class LocalCapacity:
             self.learning.granted(now_ns, decision)
         return decision
 
-    def no_refill_for_unsent(self, now_ns: int, unsent: Iterable[Reservation]) -> None:
+    def no_refill_for_unsent(self, now_ns: int, unsent: Sequence[Reservation]) -> None:
         """Let no bucket refill beyond the charges of ``unsent``, attempts that were granted and are sent from now on.
 
         The provider has not charged them: its bucket stays full meanwhile.
         """
-        amounts = [0.0] * len(self.ledger.accounts)
         for reservation in unsent:
             self.sent(now_ns, reservation)
+        self._lower_to(now_ns, unsent)
+
+    def _lower_to(self, now_ns: int, arriving: Iterable[Reservation]) -> None:
+        """Lower the levels to what the provider has left when it charges ``arriving`` now, and has refilled all before."""
+        amounts = [0.0] * len(self.ledger.accounts)
+        for reservation in arriving:
             for index, amount in enumerate(reservation.amounts):
                 amounts[index] += amount
         for account, amount in zip(self.ledger.accounts, amounts, strict=True):
@@ -236,8 +241,7 @@ class LocalCapacity:
         self.ledger.pause.lift(now_ns, until_ns)
 
     def arrive(self, now_ns: int) -> None:
-        for i, account in enumerate(self.ledger.accounts):
-            account.meter.arrive(now_ns, self.ledger.in_use(i))
+        self._lower_to(now_ns, self.ledger.open_reservations)
 
     def cool_down_ns(self, now_ns: int) -> int:
         return self.ledger.pause.until_ns - now_ns
