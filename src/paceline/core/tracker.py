@@ -76,7 +76,7 @@ class KeptReading(NamedTuple):
         lack_ns: What the server's bucket lacked from full.
         note: The note of its attempt.
         earlier_ns: The charges shortly before the attempt, which the server may have counted after it.
-        about_ns: By how much the reading may be wrong.
+        wrong_ns: By how much the reading may be wrong.
     """
 
     sent_ns: int
@@ -84,7 +84,7 @@ class KeptReading(NamedTuple):
     lack_ns: int
     note: Note
     earlier_ns: int
-    about_ns: int
+    wrong_ns: int
 
 
 class QuotaTracker:
@@ -272,45 +272,45 @@ class QuotaTracker:
         bucket = self.meter
         if reading.remaining is None or not bucket.bursts:
             return False
-        published_unit_ns = bucket.quota.ns_per_unit
+        unit_ns = bucket.quota.ns_per_unit  # without the ceiling
         if limit_is_higher:
-            lack_ns = math.ceil(max(bucket.quota.burst - reading.remaining, 0.0) * published_unit_ns)
+            lack_ns = math.ceil(max(bucket.quota.burst - reading.remaining, 0.0) * unit_ns)
             if lack_ns and note.epoch == self.epoch:
                 self._compare(now_ns, sent_ns, note, lack_ns, self.about_ns, lower_only=True)
             return False
-        rough_ns = round(reading.resolution * published_unit_ns) if reading.resolution > 1 else 0
+        rough_ns = round(reading.resolution * unit_ns) if reading.resolution > 1 else 0
         lack_ns = _lack_ns(bucket.quota, reading)
         if self._adapts and bucket.headroom_s > HEADROOM_MIN_S:
-            self._test_headroom(now_ns, sent_ns, round(reading.remaining * published_unit_ns))
+            self._test_headroom(now_ns, sent_ns, round(reading.remaining * unit_ns))
         if reading.reset_s is not None:
             if self.refill.is_counter:
                 return True
             rough_ns += round(reading.reset_resolution_s * NS)
-            size_ns, burst_ns = reading.remaining * published_unit_ns + lack_ns, bucket.quota.burst * published_unit_ns
+            size_ns, burst_ns = reading.remaining * unit_ns + lack_ns, bucket.quota.burst * unit_ns
             if size_ns > CLOCK_MARGIN * burst_ns + rough_ns:
                 return not self.refill.sure
             if size_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
-                self._cap_burst(now_ns, (size_ns - rough_ns) / published_unit_ns)
+                self._cap_burst(now_ns, (size_ns - rough_ns) / unit_ns)
             elif bucket.burst_cap < math.inf:
                 self._cap_burst(now_ns, math.inf)
         if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
-            lack_ns, about_ns = round(lack_ns / bucket.ceiling), self.about_ns + rough_ns
-            self._compare(now_ns, sent_ns, note, lack_ns, about_ns, lower_only=lower_only)
+            lack_ns, wrong_ns = round(lack_ns / bucket.ceiling), self.about_ns + rough_ns
+            self._compare(now_ns, sent_ns, note, lack_ns, wrong_ns, lower_only=lower_only)
         return False
 
     def _compare(
-        self, now_ns: int, sent_ns: int, note: Note, lack_ns: int, about_ns: int, *, lower_only: bool = False
+        self, now_ns: int, sent_ns: int, note: Note, lack_ns: int, wrong_ns: int, *, lower_only: bool = False
     ) -> None:
-        """Correct the level if the server's bucket lacks more or less than the noted one can, by ``about_ns`` or more."""
+        """Correct the level if the server's bucket lacks more or less than the noted one can, by more than ``wrong_ns``."""
         noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
-        if sent_ns + lack_ns <= noted_ns + about_ns and now_ns + lack_ns >= noted_ns - about_ns:
+        if sent_ns + lack_ns <= noted_ns + wrong_ns and now_ns + lack_ns >= noted_ns - wrong_ns:
             return  # nearly always: neither holds, with any charges in between
         later, earlier = self._charged_about(sent_ns, note)
         later += note.held_ns  # some of it may have been charged
-        if sent_ns + lack_ns > noted_ns + later + about_ns:  # others use the key, too
+        if sent_ns + lack_ns > noted_ns + later + wrong_ns:  # others use the key, too
             self._shift(now_ns, sent_ns, sent_ns + lack_ns - noted_ns - later)
-        elif not lower_only and self._kept is None and now_ns + lack_ns < noted_ns - earlier - about_ns:
-            self._kept = KeptReading(sent_ns, now_ns, lack_ns, note, earlier, about_ns)  # even if it was taken just now
+        elif not lower_only and self._kept is None and now_ns + lack_ns < noted_ns - earlier - wrong_ns:
+            self._kept = KeptReading(sent_ns, now_ns, lack_ns, note, earlier, wrong_ns)  # even if it was taken just now
 
     def look_at_kept(self, now_ns: int, spent: float, open_before: Callable[[int], float]) -> None:
         """Raise the level if the charges were too high at the reading that is kept for it.
@@ -332,9 +332,9 @@ class QuotaTracker:
             refunds = max(self.charged - spent - note.refunded, 0.0) + open_charges
             noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns - math.ceil(refunds * self.meter.ns_per_unit)
             by_ns = kept.now_ns + kept.lack_ns - noted_ns + kept.earlier_ns
-        if by_ns < -kept.about_ns:
+        if by_ns < -kept.wrong_ns:
             self._shift(now_ns, kept.sent_ns, by_ns)
-        if by_ns < -kept.about_ns or not open_charges:
+        if by_ns < -kept.wrong_ns or not open_charges:
             self._kept = None
 
     def _charged_about(self, sent_ns: int, note: Note) -> tuple[int, int]:
@@ -519,7 +519,7 @@ class QuotaTracker:
 
 
 def _lack_ns(quota: Quota, reading: Reading) -> int:
-    """What the server's bucket lacks from full, in nanoseconds at the published rate: its reset, else from ``remaining``."""
+    """What the server's bucket lacks from full, in nanoseconds at the rate of the quota: its reset, else from ``remaining``."""
     if reading.reset_s is not None:
         return round(reading.reset_s * NS)
     return round(max(quota.amount - (reading.remaining or 0.0), 0.0) * quota.ns_per_unit)
