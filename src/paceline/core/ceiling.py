@@ -1,4 +1,4 @@
-"""What refusals show of the rate of one quota: the share of the published rate that the provider admits, its ceiling.
+"""What refusals show of the rate of one quota: the share of it that the provider admits, its ceiling.
 
 What was admitted between two refusals of a quota in demand is its refill. Without a refusal the ceiling climbs. The meter has the
 ceiling, and its tracker changes it: the methods return what it is to be.
@@ -66,7 +66,7 @@ class CeilingTracker:
             sent_ns: When the refused attempt was sent.
             admitted: What was admitted before it, as charged.
             true: The true costs, as a part of the charges.
-            rate: The published rate, per second.
+            rate: The rate of the quota, per second.
         """
         if self._first is None or sent_ns - self._first[0] < APART_S * NS:
             return None
