@@ -412,8 +412,8 @@ class Ledger:
     def spread(self, now_ns: int, index: int, wait_s: float | None = None) -> Spread:
         """Spread the quota at ``index`` evenly: the provider does not count it as a bucket.
 
-        What it lacks from full stays, of a window its use. If the provider asks to wait for ``wait_s``, it was used a period before the
-        end of that wait: one unit goes then, and the others evenly. Its low points, its learned ceiling and held amounts do not stay.
+        What it lacks from full stays, of a window its use. If the provider asks to wait for ``wait_s``, that was used one period before
+        the end of the wait: one unit goes at the end, and the others evenly. Low points, a learned ceiling and held amounts do not stay.
         """
         account, wait_ns = self.accounts[index], round((wait_s or 0.0) * NS)
         used_ns = now_ns if wait_s is None else now_ns + min(wait_ns - round(account.meter.quota.period_s * NS), 0)

@@ -49,8 +49,8 @@ EPOCHS_MAX = 1_000_000
 equal the epoch of an older note. A shared ledger has fewer changes of rate and rule in its life."""
 
 LARGE_CUT = 0.6
-"""A ceiling that falls below this part of itself, at once or step by step, was not the provider's. The next one nearly is, where a limit
-is the reason."""
+"""A ceiling that falls below this part of itself, at once or step by step, was far from the rate of the provider. The next one is
+near it, if a limit is the reason: then there is no second such fall."""
 
 
 class Note(NamedTuple):
@@ -103,7 +103,7 @@ class QuotaTracker:
         about_ns: Attempts that were sent within this time of each other may reach the server in the other order.
         refused_amount: The sum of the charges of refused attempts.
         refused_ns: When the last refusal came.
-        lowered: How many times refusals have lowered the ceiling by much, since it was 1.
+        lowered: How many times the ceiling has fallen below :data:`LARGE_CUT` of itself, since it was 1.
         limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
         refill: What readings have shown about the refill.
