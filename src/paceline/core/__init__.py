@@ -9,7 +9,7 @@ The order in which to read the modules:
   readings, refusals;
 - the unstated limits: rate, in_flight, measured, unstated.
 
-``..._ns`` is an instant or a duration; where the name does not show which, the docstring says so. ``..._unit_ns`` is the
-refill time of one unit. Amounts have no suffix. Inside of a bucket, lacks and refunds are nanoseconds of refill; its
-methods ``lack`` and ``level`` return amounts.
+``now_ns`` is the present, which never goes back from one call of a pool to the next. ``..._ns`` is an instant or a duration;
+where the name does not show which, the docstring says so. ``..._unit_ns`` is the refill time of one unit. Amounts have no
+suffix. Inside of a bucket, lacks and refunds are nanoseconds of refill; its methods ``lack`` and ``level`` return amounts.
 """

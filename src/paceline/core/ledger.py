@@ -356,7 +356,7 @@ class Ledger:
             apply(now_ns, self.accounts[change.index].meter, change)
 
     def adopt(self, now_ns: int, index: int, amount: float, period_s: float | None = None) -> None:
-        """Change the amount, and the period (``None``: as it is), of the quota at ``index``."""
+        """Change the amount, and the period (``None``: as it is), of the quota at ``index``; a lower given limit rises with it."""
         account = self.accounts[index]
         account.meter.adopt(now_ns, amount, period_s)
         account.name = str(account.meter.quota)

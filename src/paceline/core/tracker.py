@@ -140,7 +140,7 @@ class QuotaTracker:
         self._lives = 0  # EPOCHS_MAX times the number of new starts of the shared ledger
 
     def raise_headroom(self, headroom_s: float) -> None:
-        """Raise an adaptive headroom to ``headroom_s``, within its bounds."""
+        """Raise an adaptive headroom to ``headroom_s``, within its bounds; its test begins again, also if it is as high."""
         if self._adapts and self.meter.bursts:
             self._tested_ns = 0
             if headroom_s > self.meter.headroom_s:
@@ -165,7 +165,7 @@ class QuotaTracker:
                 self._tested_ns = 0
 
     def granted(self, now_ns: int, amount: float, spent: float) -> Note:
-        """Count an attempt that is sent now, charged ``amount``; return its note. ``spent``: as in the account."""
+        """Count an attempt that is sent now, charged ``amount``, for the log and the ceiling; return its note. ``spent``: as in the account."""
         if self.meter.ceiling < 1:
             self.climb(now_ns, amount)
         charged = self.charged + amount  # as log_charges() does, mostly without a call
@@ -212,7 +212,7 @@ class QuotaTracker:
         return min(full_ns, now_ns + math.ceil(quota.burst * quota.ns_per_unit))
 
     def begin_epoch(self, now_ns: int) -> None:
-        """Begin another epoch: the rate or the rule has changed, and with it what two refusals would measure."""
+        """Begin another epoch: the rate or the rule has changed. What was measured of them is forgotten, a low headroom, too."""
         self.epoch += 1
         self._rate.forget()
         self.raise_headroom(HEADROOM_S)
