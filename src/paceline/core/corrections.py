@@ -28,19 +28,12 @@ class Corrections:
     name and the given limit of the account with it. :meth:`set_limit` also changes the source, begins an epoch, and informs the
     other processes. A quota is spread by ``Spread`` (a meter), ``Ledger.spread`` and :meth:`spread` in the same way.
 
-    Args:
-        ledger: The ledger.
-        report: Called with every change, and with every quota that is added, so that other processes can make it, too.
-        raises: Whether an answer may raise a limit that the user has given.
-        adapts: Whether the headroom of buckets adapts.
+    :class:`~paceline.core.learning.Learning` has the arguments, and the attributes ``guesses``, ``unstated`` and ``notices``.
 
     Attributes:
         ledger: The ledger.
         accounts: Its quotas.
         shared: Whether other processes make the same changes.
-        guesses: The limits that may be too low, and are tested upward.
-        unstated: The limits that neither the user nor an answer states.
-        notices: What the user should know, for the log; the reader empties it.
     """
 
     def __init__(

@@ -1,10 +1,9 @@
 """A pause: nothing goes before an instant, then one attempt, the probe, and the others after its answer.
 
-A refusal, a silence or the breaker of a host begins a pause. The pause of a pool belongs to its ledger, whose ``reserve``, ``settle`` and
-``cancel`` report what goes, the answers and the unsent attempts; ``LocalCapacity.refuse`` reports a refused probe. Other attempts than the
-probe change nothing. Where processes share the quotas, there are two pauses, and both hold: a refusal pauses all processes, in the ledger
-of the store, and a silence or the breaker pauses one, in its ``SharedCapacity``. A stop keeps a pause of its own, in which requests are
-refused. The Redis script has the same table.
+A refusal, a silence or the breaker of a host begins a pause. It is in the ledger of the pool, which reports grants, answers to the probe
+(``settle``) and unsent probes; ``LocalCapacity.refuse`` reports a refused one. Where processes share the quotas, there are two, and both
+hold: a refusal pauses all processes, in the ledger of the store, and a silence or the breaker one, in its ``SharedCapacity``. A stop has a
+pause of its own, in which requests are refused. The Redis script has the same table.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Refusals:
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """Learn from a refusal; whether it has added a quota, or stated another limit.
 
-        One of another kind than rate or growth says only that no unstated limit was the reason. Else:
+        One of another kind than rate or growth shows only that no unstated limit was the reason. Else:
 
         1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.Unstated` alone. If that finds that refusals come by
            chance, what they have taught about the stated limit is forgotten.
