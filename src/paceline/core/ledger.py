@@ -89,7 +89,7 @@ class Ledger:
         self.units: list[str] = []
         self.slot_indexes: list[int] = []  # of the accounts with the rule ``slots``
         self._holding: list[int] = []  # of those that count attempts in flight: slots, held amounts
-        self._counts_tokens = False
+        self._counts_tokens = False  # whether an account counts all tokens
         self._open: dict[Reservation, None] = {}  # the oldest first
         for i, quota in enumerate(quotas):
             self.add_quota(now_ns, quota.part(usable), sources[i] if sources else GIVEN)

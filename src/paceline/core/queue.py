@@ -529,7 +529,7 @@ class Queue:
             self._place(lane)  # the next head may have more to lose, or has arrived before one that had come back
 
     def _forget_idle(self, priority: int) -> None:
-        """Drop the empty lanes of ``priority`` that are not ahead of its virtual time; all of them, if no waiter has it."""
+        """Drop the empty lanes of ``priority`` that are not ahead of its virtual time; all of them, if no waiter has this priority."""
         paid = self._virtual.get(priority, 0.0)
         if not self._waiting[priority]:
             paid = inf

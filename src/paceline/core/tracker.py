@@ -423,7 +423,7 @@ class QuotaTracker:
                 self._change(now_ns, What.SET_CEILING, self._rate.slow_down(now_ns, self.meter.ceiling))
                 self.begin_epoch(now_ns)
             return False
-        if self._rate.is_measured and sent_ns <= self.refused_ns:
+        if self._rate.is_measuring and sent_ns <= self.refused_ns:
             return False  # it was sent before the last refusal came, and adds nothing
         self.refused_ns = now_ns
         asked_s = refusal.retry_after_s
