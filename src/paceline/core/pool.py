@@ -290,7 +290,8 @@ class Pool:
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """Close ``reservation`` with its true cost; ``None``: see :meth:`Capacity.settle`.
 
-        ``None`` is no sign of an answer: it ends neither a silence nor a stop.
+        ``None`` is no sign of an answer: it ends neither a silence nor a stop. It ends a row of refusals, and the pause whose
+        probe it was: the attempt was not refused.
         """
         if not reservation.open:
             return
