@@ -37,7 +37,7 @@ def test_one_probe_goes_and_the_others_after_an_answer():
     assert pool.place(now_ns, waiters[2]) == (2, now_ns + PROBE_NS, NO_ANSWER)
     pool.settle(now_ns + 1, flying[0], USED)
     assert pool.pump(now_ns + 1) == waiters
-    assert [notice.split(",")[0] for notice in pool.silence.notices] == ["no answer for 10.0 s", "answers come again"]
+    assert [notice.split(",")[0] for notice in pool.notices] == ["no answer for 10.0 s", "answers come again"]
 
 
 def test_who_does_not_wait_hears_that_no_answer_comes():
@@ -71,7 +71,7 @@ def test_long_answers_that_have_begun_are_no_silence():
     flying[0].begun = True
     waiters = [ask(pool, now_ns + i) for i in range(20)]
     assert all(isinstance(outcome, Reservation) for _, outcome in waiters)
-    assert not pool.silence.notices
+    assert not pool.notices
 
 
 def test_the_beginning_of_an_answer_ends_a_silence():
@@ -97,7 +97,7 @@ def test_a_pool_whose_answers_take_long_is_not_silent(took_s):
     pool, _, now_ns = silent_pool(took_s)
     for _ in range(10):
         sent(pool, now_ns)
-    assert not pool.silence.notices
+    assert not pool.notices
 
 
 def test_before_the_first_answer_nothing_is_known_about_the_time_it_takes():
@@ -147,7 +147,7 @@ def test_those_sent_long_before_the_beginning_of_an_answer_are_not_waited_for():
     pool.answered(now_ns - NS)
     for _ in range(10):
         sent(pool, now_ns)
-    assert not pool.silence.notices
+    assert not pool.notices
 
 
 def test_a_pause_is_no_silence_and_ends_with_its_own_probe():
@@ -156,6 +156,6 @@ def test_a_pause_is_no_silence_and_ends_with_its_own_probe():
     waiters = [ask(pool, now_ns)[0] for _ in range(3)]
     assert (pool.silence.since_ns, pool.wake_ns) == (0, now_ns + 5 * NS)
     assert pump_at_wake(pool) == (now_ns + 5 * NS, waiters[:1])
-    assert [notice.split(",")[0] for notice in pool.silence.notices] == ["no answer for 15.0 s"]
+    assert [notice.split(",")[0] for notice in pool.notices] == ["no answer for 15.0 s"]
     pool.settle(now_ns + 5 * NS + 1, flying[0], USED)
     assert pool.pump(now_ns + 5 * NS + 1) == waiters[1:]

@@ -56,9 +56,7 @@ class Capacity(Protocol):
 
     behind: str
     exchange_due: bool
-
-    @property
-    def ledger(self) -> Ledger: ...
+    ledger: Ledger
 
     @property
     def learning(self) -> Learning | None: ...
@@ -77,6 +75,9 @@ class Capacity(Protocol):
 
         See :meth:`Ledger.earliest <paceline.core.ledger.Ledger.earliest>`.
         """
+
+    def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:
+        """Until when ``waiter`` waits for any number of tokens; ``None``: it may go now, as far as known without a charge."""
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the ledger is recent enough to refuse a request because of it."""
@@ -189,6 +190,9 @@ class LocalCapacity:
 
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         return self.ledger.earliest(now_ns, amounts, ahead)
+
+    def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:
+        return self.ledger.closed(now_ns, waiter.amounts)
 
     def is_current(self, now_ns: int) -> bool:  # noqa: ARG002
         return True

@@ -65,7 +65,7 @@ class FoundMeter(Meter, Generic[T]):
         """Note the sum of what so many processes have told, this one among them."""
 
     def take(self, reservation: Reservation) -> T | None:
-        """The note of an attempt, which has no note from now on; ``None`` for one that has none."""
+        """Remove and return the note of an attempt; ``None``: it has none."""
         return self.notes.pop(reservation.marks[self.index], None) if self.index < len(reservation.marks) else None
 
     def describe(self, found: float) -> None:

@@ -54,7 +54,7 @@ SPREAD_BURST = 1 / 31
 """The burst of a spread quota, as a part of its amount."""
 
 CEILING_MIN = 0.01
-"""The least learned ceiling, as a share of the published rate: below it, too few answers come to correct it."""
+"""The least learned ceiling, as a share of the rate of the quota: below it, too few answers come to correct it."""
 
 FULL_WAIT_NS = NS // 20
 """A cost that needs a full bucket goes so much later than the bucket is full, at most."""
@@ -174,7 +174,7 @@ class Meter(ABC):
         """Learn that it holds only ``amount`` at once; its charges, and the wait of a cost above that, stay."""
 
     def set_ceiling(self, now_ns: int, ceiling: float) -> None:
-        """Run at the share ``ceiling`` of the published rate; the level stays."""
+        """Run at the share ``ceiling`` of the rate of the quota; the level stays."""
 
     def open_less(self) -> None:
         """Halve the first burst of an opening bucket."""
@@ -209,7 +209,7 @@ class Bucket(Meter):
         open_reach_ns: The same without a learned ``burst_cap`` and after opening.
         ns_per_unit: Nanoseconds of refill per unit, at the learned rate.
         burst_cap: The amount it holds at once: infinite (the burst), or less, learned from answers.
-        ceiling: The learned share of the published rate, at most 1.
+        ceiling: The learned share of the rate of the quota, at most 1.
         opened: How much may be granted at once so far, while it opens gently; then infinite.
         low_marks: When the lack from full was at a low point, ascending.
         low_lacks: What it lacked from full then, in nanoseconds of refill, ascending.

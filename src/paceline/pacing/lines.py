@@ -188,8 +188,8 @@ class Lines:
         learning = self._pool.capacity.learning
         while learning is not None and learning.notices:
             _notices.warning("%s: %s", self._pool.name, learning.notices.pop())
-        while self._pool.silence.notices:
-            _notices.warning("%s: %s", self._pool.name, self._pool.silence.notices.popleft())
+        while self._pool.notices:
+            _notices.warning("%s: %s", self._pool.name, self._pool.notices.popleft())
 
     def hint_at_store(self) -> None:
         """Log, once in a process, that this one and its parent each spend the whole quotas."""
