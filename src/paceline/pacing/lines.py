@@ -33,7 +33,7 @@ LEVELS: Final[dict[int, bool]] = getattr(log, "_cache", {})
 change. Not ``False``: ask ``isEnabledFor``."""
 
 KEEPS: Final = "paceline_keeps"
-"""An attribute of a handler that keeps what is logged, and shows it to nobody: logging prints what no handler has got."""
+"""An attribute of a handler that keeps what is logged, and does not show it."""
 
 
 def is_shown(name: str) -> bool:
