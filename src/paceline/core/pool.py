@@ -134,7 +134,9 @@ class Pool:
         if waiter.lost_ns:
             self._weigh(waiter)
         self.queue.push(waiter)
-        self._set_wake(now_ns)
+        head = self.queue.head()
+        if head is waiter or waiter.deadline_ns is not None or waiter.returned or waiter.lost_ns:
+            self._wake_for(now_ns, head)  # else it is planned for the head already
         return WaitUntil(at_ns, quota)
 
     def try_grant(self, now_ns: int, waiter: Waiter) -> Outcome:
@@ -220,8 +222,14 @@ class Pool:
         done = self._overdue(now_ns, now_ns - 1)  # a deadline of this instant can still be met
         until: WaitUntil | None = None
         while (head := queue.head()) is not None:
-            if head.estimate is not None and self._has_moved(now_ns, head):
-                continue
+            if head.estimate is not None:
+                if now_ns >= self.silence.check_ns:
+                    self.silence.check(now_ns)  # may begin a pause
+                until = None if head.lost_ns else self.capacity.closed(now_ns, head)
+                if until is not None:
+                    break
+                if self._has_moved(now_ns, head):
+                    continue
             decision = self._reserve(now_ns, head)
             if isinstance(decision, WaitUntil):
                 until = decision
@@ -235,7 +243,10 @@ class Pool:
             head.outcome = decision
             done.append(head)
         late = self._overdue(now_ns, now_ns)
-        self._set_wake(now_ns, None if late else until)
+        if late:
+            self._set_wake(now_ns)
+        else:
+            self._wake_for(now_ns, head, until)
         return done + late
 
     def _seconds_of(self, amounts: list[float]) -> float:
@@ -279,7 +290,8 @@ class Pool:
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """Close ``reservation`` with its true cost; ``None``: see :meth:`Capacity.settle`.
 
-        ``None`` is no sign of an answer: it ends neither a silence nor a stop.
+        ``None`` is no sign of an answer: it ends neither a silence nor a stop. It ends a row of refusals, and the pause whose
+        probe it was: the attempt was not refused.
         """
         if not reservation.open:
             return
@@ -291,7 +303,7 @@ class Pool:
             if self._stop is not None and self._stop.ends_with(reservation.granted_ns):
                 self._stop = None
             self._compare(reservation.cost, actual)
-            if waiter is not None and waiter.queued and self.queue.length:  # an empty queue has no lanes
+            if waiter is not None and waiter.queued and self.queue.length and amounts != reservation.amounts:
                 seconds_of = self.ledger.seconds_of
                 self.queue.correct(waiter, seconds_of(amounts) - seconds_of(reservation.amounts))
 
@@ -474,9 +486,12 @@ class Pool:
         self.wake_ns = None
         return waiters
 
-    def _set_wake(self, now_ns: int, until: WaitUntil | None = None) -> None:
-        """Plan the next :meth:`pump`; ``until``: the present decision about the head, if it is known."""
-        head = self.queue.head()
+    def _set_wake(self, now_ns: int) -> None:
+        """Plan the next :meth:`pump`."""
+        self._wake_for(now_ns, self.queue.head())
+
+    def _wake_for(self, now_ns: int, head: Waiter | None, until: WaitUntil | None = None) -> None:
+        """Plan the next :meth:`pump` for this ``head``; ``until``: the present decision about it, if it is known."""
         if head is None:
             self.wake_ns = None
             return

@@ -21,7 +21,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.pause: Pause[int] = Pause()
-        self._began_ns = self._longest_ns = 0
+        self._began_ns = self._longest_ns = 0  # when the present stop began, and how long it lasts at most
 
     @property
     def outcome(self) -> Stopped:

@@ -170,6 +170,10 @@ class SharedCapacity:
         at_ns, binding = self.ledger.earliest(now_ns, amounts, ahead)
         return (at_ns, binding) if at_ns >= self._pause.until_ns else (self._pause.until_ns, -1)
 
+    def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:  # noqa: ARG002
+        """Nothing: the store decides."""
+        return None
+
     def is_current(self, now_ns: int) -> bool:
         """Whether the last reply is recent, or the store is lost."""
         return self.membership.state.alone or now_ns - self.holdings.snapshot.as_of_ns < CURRENT_NS

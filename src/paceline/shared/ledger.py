@@ -321,7 +321,7 @@ class SharedLedger:
                     "key": a.key,
                     "quota": _fields(a.meter.quota),
                     "given": _fields(a.given),
-                    "spread": a.meter.is_spread,
+                    "spread": isinstance(a.meter, Spread),
                     "headroom_s": a.meter.headroom_s,
                     "meter": dict(zip(a.sharing.state, a.sharing.values(a.meter), strict=False)),
                     "version": a.version,

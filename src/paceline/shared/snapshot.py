@@ -71,11 +71,10 @@ class Snapshot:
                 self.versions[i] = -1
             if standing.learned is not None:
                 self.versions[i] = standing.learned.version
-                if not m.measured:
+                if not isinstance(m, FoundMeter):
                     self._learn(now_ns, i, standing.learned)
                     m = account.meter
-            if m.measured:
-                assert isinstance(m, FoundMeter)
+            if isinstance(m, FoundMeter):
                 m.among(now_ns, standing.used, reply.peers)
             else:
                 account.spent = standing.spent

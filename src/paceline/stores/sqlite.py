@@ -117,7 +117,7 @@ class SQLiteStore:
         self._timeout_s = timeout_s
         self._now_ns = clock.now_ns if clock else time.time_ns
         self._elapsed_ns = clock.now_ns if clock else elapsed_ns
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer in this thread may close the store, whose exchange fails then
         self._pid = os.getpid()
         self._is_resting = False
         self._connection: sqlite3.Connection | None = None
@@ -159,7 +159,7 @@ class SQLiteStore:
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""
         if self._pid != os.getpid():
-            self._pid, self._lock, self._is_resting = os.getpid(), threading.Lock(), False
+            self._pid, self._lock, self._is_resting = os.getpid(), threading.RLock(), False
             if self._connection is not None:
                 _INHERITED.append(self._connection)
             self._connection, self._ledgers = None, {}
