@@ -79,7 +79,7 @@ PROOF_N = 6
 chance sooner, and then a trailing minute looks like it, too."""
 
 CHECK_SHARE = 0.8
-"""A check goes at this share of a proven rate. A capacity that falls step by step has lost less during the check."""
+"""A check goes at this share of a proven rate. A limit that falls step by step has lost less during the check."""
 
 CHECK_N, CHECK_MAX_N, CHECK_S = 8, 64, 15.0
 """The first check takes so many attempts, and each one without a refusal doubles the next one, up to the second number. One that would take
@@ -336,7 +336,7 @@ class Cycle:
         Args:
             top: The rate.
             lengthen: Whether the cycle is longer than the last one, if that has found the same rate. It is not, if the rate is
-                found without a test: such rates become lower step by step while the capacity of a provider falls.
+                found without a test: such rates become lower step by step while the limit falls.
         """
         if abs(top - self.top) >= SAME * self.top:
             self.steady = 1.0
@@ -378,7 +378,7 @@ class Chance:
         row: How many attempts in a row were refused.
         over: The evidence for a larger share: the logarithm of its likelihood ratio.
         barred_ns: Until then nothing is taken for chance.
-        told: The rate that is stated; 0 for none. It counts as proven until a check has upheld a lower one.
+        stated_rate: The rate of a stated limit, per second; 0 for none. It counts as proven until a check has upheld a lower one.
     """
 
     __slots__ = (
@@ -391,12 +391,12 @@ class Chance:
         "row",
         "seen",
         "share",
+        "stated_rate",
         "sure",
-        "told",
     )
 
-    def __init__(self, told: float = 0.0) -> None:
-        self.told = told
+    def __init__(self, stated_rate: float = 0.0) -> None:
+        self.stated_rate = stated_rate
         self.share = self.sure = self.seen = self.lost = self.over = 0.0
         self.mark: Mark | None = None
         self.length, self.last, self.row, self.barred_ns = CHECK_N, 0, 0, 0
@@ -416,7 +416,7 @@ class Chance:
         since = refusal.admitted - self.mark.admitted
         if since >= PROOF_N * mean:
             if self.length == CHECK_N:
-                sure = max(sure, self.told)
+                sure = max(sure, self.stated_rate)
             self.sure, self.mark = (since - mean) / span_s, refusal
         return since >= mean and (since + amount) / span_s < sure
 
@@ -494,6 +494,7 @@ class MeasuredRate:
         probe: The attempt that goes alone while nothing is admitted, until its outcome is known.
         refusal_delay: After which time an attempt is admitted.
         stated_waits: Which share of stated waits is kept.
+        chance: The share of the attempts that is refused by chance.
     """
 
     __slots__ = (
@@ -520,13 +521,13 @@ class MeasuredRate:
         "until_ns",
     )  # fmt: skip
 
-    def __init__(self, now_ns: int, *, stated: bool = False, told: float = 0.0) -> None:
+    def __init__(self, now_ns: int, *, stated: bool = False, stated_rate: float = 0.0) -> None:
         """Begin at ``now_ns``.
 
         Args:
             now_ns: The present.
             stated: Whether another limit holds, and this one is off until :meth:`refused` is called.
-            told: The rate of a stated limit that refusals contradict, per second; 0 for none.
+            stated_rate: The rate of a stated limit that refusals contradict, per second; 0 for none.
         """
         self.phase = Phase.OFF if stated else Phase.OPENING
         self.rate = inf if stated else START
@@ -538,7 +539,7 @@ class MeasuredRate:
         self.common = Common(now_ns, 0.0)
         self.probe: RateNote | None = None
         self.refusal_delay, self.stated_waits = RefusalDelay(), StatedWaits()
-        self.chance = Chance(told)
+        self.chance = Chance(stated_rate)
 
     @property
     def admitted_total(self) -> float:

@@ -131,7 +131,7 @@ class Refusals:
         if tracker.meter.quota.is_long or self._readings.shown(reservation):
             return False
         tracker.forget_ceiling(now_ns)
-        self._unstated.begin(now_ns, unit, as_told=True)
+        self._unstated.begin(now_ns, unit, as_stated=True)
         if refusal.unit is None:
             self._unstated.begin(now_ns, CONCURRENCY)
         return True

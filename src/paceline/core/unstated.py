@@ -49,7 +49,7 @@ class Unstated:
         unit: str | None = None,
         before: tuple[int, float] | None = None,
         *,
-        as_told: bool = False,
+        as_stated: bool = False,
     ) -> None:
         """Measure the rate of ``unit``, or the number in flight, from now on; ``None``: the rate of requests and the number in flight.
 
@@ -57,7 +57,7 @@ class Unstated:
             now_ns: The present.
             unit: The unit.
             before: What was admitted of the unit until now, and since when.
-            as_told: Whether the measurement begins with the rate of the stated limit.
+            as_stated: Whether the measurement begins with the rate of the stated limit.
         """
         for each in (REQUESTS, CONCURRENCY) if unit is None else (unit,):
             if each == CONCURRENCY:
@@ -65,15 +65,15 @@ class Unstated:
                     self._in_flight = InFlightMeter(len(self._ledger.accounts))
                     self._add(self._in_flight)
             elif each not in self._rates:
-                told = self._told(each)
-                meter = self._rates[each] = RateMeter(len(self._ledger.accounts), each, now_ns, told)
+                stated_rate = self._stated_rate(each)
+                meter = self._rates[each] = RateMeter(len(self._ledger.accounts), each, now_ns, stated_rate)
                 self._add(meter)
-                if as_told and told:
-                    meter.rate.expect(now_ns, told)
+                if as_stated and stated_rate:
+                    meter.rate.expect(now_ns, stated_rate)
                 if before is not None:
                     meter.rate.count_before(*before)
 
-    def _told(self, unit: str) -> float:
+    def _stated_rate(self, unit: str) -> float:
         """The rate of the stated limits of ``unit``, per second; 0 for none, or a day's."""
         quotas = [m.quota for m in self._ledger.meters if m.quota.unit == unit and m.quota.rule not in OWN_RULES]
         return min((quota.rate for quota in quotas if quota.rate and not quota.is_long), default=0.0)
