@@ -519,7 +519,8 @@ class Spread(Bucket):
     """A sliding window, or a window with an unknown start: spread evenly, and never above the amount in any period.
 
     A bucket of burst b and rate r admits at most ``b + r x period`` in any period, so ``r = (amount - b) / period``
-    is safe under every rule. A cost above b goes when the bucket is full. A log of the charges of the last period,
+    is safe under every rule. What it lacks is what this bucket lacks; its level is what the last period leaves of the amount.
+    A cost above b goes when the bucket is full. A log of the charges of the last period,
     in slices, keeps the sum of large costs within the amount. The period is lengthened by a quarter of the
     headroom: requests from the two ends of a period can arrive closer together by as much.
 
