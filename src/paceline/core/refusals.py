@@ -27,9 +27,8 @@ FULL = 0.9
 class Refusals:
     """Learns from refusals for rate and growth.
 
-    A refusal that names no quota is taken for one about the tightest quota. One about a quota that is not listed adds it, if
-    it states the limit. Else that limit is measured, if no quota has its unit and period. A refusal that is about none teaches
-    nothing, and the pool only pauses.
+    A refusal that names no quota is taken for one about the tightest quota. One that names a quota which is not listed adds
+    it, if it states the limit; else that limit is measured.
 
     Args:
         corrections: Corrects the quotas.
