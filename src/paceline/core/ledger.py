@@ -88,6 +88,7 @@ class Ledger:
         self.accounts: list[Account] = []
         self.units: list[str] = []
         self.slot_indexes: list[int] = []  # of the accounts with the rule ``slots``
+        self._of_requests: list[int] = []  # of those that count requests
         self._holding: list[int] = []  # of those that count attempts in flight: slots, held amounts
         self._counts_tokens = False  # whether an account counts all tokens
         self._open: dict[Reservation, None] = {}  # the oldest first
@@ -115,10 +116,12 @@ class Ledger:
         It takes at most half of a quota, and with the input no more than a quota of all tokens holds.
         """
         for account in self.accounts:
-            m = account.meter
-            if account.unit in (OUTPUT_TOKENS, TOKENS):
-                rest = m.most - input_tokens if account.unit == TOKENS else m.most
-                output_tokens = min(output_tokens, m.most / 2, max(rest, 0.0))
+            unit = account.unit
+            if unit in (TOKENS, OUTPUT_TOKENS):
+                most = account.meter.most
+                bound = min(most / 2, max(most - input_tokens, 0.0)) if unit == TOKENS else most / 2
+                if bound < output_tokens:
+                    output_tokens = bound
         return output_tokens
 
     @property
@@ -167,6 +170,18 @@ class Ledger:
                 if at_ns > latest:
                     latest, binding = at_ns, i
         return latest, binding
+
+    def closed(self, now_ns: int, amounts: list[float]) -> WaitUntil | None:
+        """Until when the pause, or a quota of requests, holds back ``amounts``, for any amounts of the other units; ``None``: not at all."""
+        latest, binding = self.pause.until_ns, -1
+        for i in self._of_requests:
+            m = self.accounts[i].meter
+            at_ns = m.earliest(now_ns, min(amounts[i], m.most)) if amounts[i] else now_ns
+            if at_ns > latest:
+                latest, binding = at_ns, i
+        if latest <= now_ns or self._is_rounding(now_ns, latest, binding):
+            return None
+        return WaitUntil(latest, self.name(binding))
 
     def reserve(self, now_ns: int, cost: Cost, amounts: list[float] | None = None) -> Decision:
         """Charge every quota, or none.
@@ -344,7 +359,9 @@ class Ledger:
     @property
     def next_loss_ns(self) -> int:
         """When the oldest open reservation is lost."""
-        return next((r.lost_at_ns for r in self._open), FAR_NS)
+        for oldest in self._open:  # faster than next() of a generator
+            return oldest.lost_at_ns
+        return FAR_NS
 
     def apply(self, now_ns: int, change: Change) -> None:
         """Make a change that follows from an answer. Two kinds change more than the state of a meter."""
@@ -402,6 +419,8 @@ class Ledger:
         """Charge a further account from now on, at its present level."""
         if account.meter.quota.rule is Rule.SLOTS:
             self.slot_indexes.append(len(self.accounts))
+        if account.unit == REQUESTS:
+            self._of_requests.append(len(self.accounts))
         if account.meter.holds:
             self._holding.append(len(self.accounts))
         self.accounts.append(account)

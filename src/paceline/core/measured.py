@@ -28,8 +28,6 @@ class FoundMeter(Meter, Generic[T]):
 
     __slots__ = ("index", "notes")
 
-    measured = True
-
     def __init__(self, index: int, unit: str, period_s: float) -> None:
         self.index = index
         self.notes: dict[int, T] = {}
