@@ -69,7 +69,7 @@ class Meter(ABC):
 
     Attributes:
         refills: Whether it refills continuously: a bucket, or a spread quota.
-        bursts: Whether it grants much at once, beyond its rate.
+        bursts: Whether it is counted as a bucket: it is neither spread nor a counter, which may grant much at once, too.
         holds: Whether it counts what is in flight: :meth:`release` changes it.
         restarts_by_answers: Whether it restarts at instants that answers state.
         quota: The quota.
