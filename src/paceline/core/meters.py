@@ -1,10 +1,8 @@
 """The arithmetic of one quota under each rule.
 
 Every meter computes when a cost fits and what is left; it charges a cost, and corrects a charge when the true
-cost is known. :func:`new_meter` chooses the class: ``Bucket``, or ``Held`` where output is charged at its end; ``Window`` for a
-window that restarts at known instants; ``Spread`` for one that does not say when, and for ``sliding``; ``Exact`` for a quota
-that no provider counts, and a ``Bucket`` without headroom for one that is ``even``; ``Slots``. ``Held`` and ``Spread`` are buckets with a further rule.
-Answers that state when a quota restarts make it ``Restarting``. The meters of unstated limits are in ``measured``.
+cost is known. :func:`new_meter` chooses the class. ``Held`` and ``Spread`` are buckets with a further rule. Answers that state
+when a quota restarts make it ``Restarting``. The meters of unstated limits are in ``measured``.
 
 Headroom, not a safety factor
     Two grants a second apart can reach the server closer together. A bucket therefore keeps an amount unused
