@@ -65,7 +65,7 @@ class Unstated:
                     self._in_flight = InFlightMeter(len(self._ledger.accounts))
                     self._add(self._in_flight)
             elif each not in self._rates:
-                stated_rate = self._stated_rate(each)
+                stated_rate = self._told(each)
                 meter = self._rates[each] = RateMeter(len(self._ledger.accounts), each, now_ns, stated_rate)
                 self._add(meter)
                 if as_stated and stated_rate:
@@ -73,7 +73,7 @@ class Unstated:
                 if before is not None:
                     meter.rate.count_before(*before)
 
-    def _stated_rate(self, unit: str) -> float:
+    def _told(self, unit: str) -> float:
         """The rate of the stated limits of ``unit``, per second; 0 for none, or a day's."""
         quotas = [m.quota for m in self._ledger.meters if m.quota.unit == unit and m.quota.rule not in OWN_RULES]
         return min((quota.rate for quota in quotas if quota.rate and not quota.is_long), default=0.0)
