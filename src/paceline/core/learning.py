@@ -11,7 +11,7 @@ It is less than the limit when the limit is divided into shorter periods. It is 
 and the quota is not a bucket.
 
 A refusal for rate or growth teaches the level; the burst, when the meter had much left; the rule, when the provider asks
-to wait longer than a bucket would; the rate, when refusals repeat. A refusal of another kind teaches nothing.
+to wait longer than a bucket would; the rate, when refusals repeat.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ class Pool:
             if isinstance(decision, WaitUntil):
                 until = decision
                 break
-            # The last one leaves nothing whose order depends on its cost.
+            # After the last one the queue forgets its lanes, and so this cost.
             overtaken = queue.pop(head, ledger.seconds_of(head.amounts) if queue.length > 1 else 0.0)
             if overtaken:
                 self.counts["overtook"] += 1

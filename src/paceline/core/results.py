@@ -1,6 +1,6 @@
 """Values without behaviour: costs, the origin of a limit, how a request can end, and what an answer says of limits.
 
-A request ends with a decision, a value that travels inside paceline, or with an exception, which callers see.
+Inside of paceline a request ends with an outcome, which is a value. Its caller sees a permit or an exception.
 """
 
 from __future__ import annotations
@@ -267,7 +267,10 @@ class StoreLost:
 
 
 Decision = Reservation | WaitUntil | NeverFits
+"""What a capacity says of a request."""
+
 Outcome = Decision | Expired | QueueFull | Stopped | StoreLost
+"""What a pool says of it."""
 
 
 class RefusalKind(StrEnum):
