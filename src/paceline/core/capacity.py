@@ -198,13 +198,9 @@ class LocalCapacity:
         return True
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
-        oversized = reservation in self.ledger.oversized
         true = self.ledger.settle(now_ns, reservation, actual)
-        if actual and self.learning is not None and reservation.notes:
-            if self.learning.guesses.tested:
-                self.learning.served(now_ns, reservation, true)
-            if oversized:
-                self.learning.outgrown(now_ns, true)
+        if actual and self.learning is not None and self.learning.guesses.tested and reservation.notes:
+            self.learning.served(now_ns, reservation, true)
         return true
 
     def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:

@@ -43,8 +43,7 @@ from paceline.core.results import (
 )
 
 DEBT_MAX = 4.0
-"""A request larger than a quota is charged this multiple of the quota at most, unless its true cost is known. One that was
-served at a higher cost shows that a limit is wrong, unless the user has given it."""
+"""A request larger than a quota is charged this multiple of the quota at most, unless its true cost is known."""
 
 
 class Ledger:

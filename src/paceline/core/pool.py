@@ -96,11 +96,6 @@ class Pool:
         """The outcome of requests while the pool sends nothing but one every 10 to 60 minutes; ``None`` at other times."""
         return None if self._stop is None else self._stop.outcome
 
-    @property
-    def silent_since_ns(self) -> int:
-        """Since when the pool sends only probes, because its attempts get no answer; 0 while they do."""
-        return self.silence.since_ns
-
     def submit(self, now_ns: int, waiter: Waiter) -> Outcome:
         """Grant ``waiter`` at once, add it to the queue (``WaitUntil``), or refuse it.
 
