@@ -79,7 +79,7 @@ class Capacity(Protocol):
         """
 
     def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:
-        """Until when ``waiter`` waits whatever its tokens are; ``None``: it may go now, as far as known without a charge."""
+        """Until when ``waiter`` has to wait for any number of tokens; ``None``: its number of tokens decides."""
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the ledger is recent enough to refuse a request because of it."""

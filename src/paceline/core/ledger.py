@@ -172,7 +172,7 @@ class Ledger:
         return latest, binding
 
     def closed(self, now_ns: int, amounts: list[float]) -> WaitUntil | None:
-        """Until when the pause, or a quota of requests, holds back ``amounts``, whatever their other units are; ``None``: not at all."""
+        """Until when the pause, or a quota of requests, holds back ``amounts``; ``None``: neither does, so that the other units decide."""
         latest, binding = self.pause.until_ns, -1
         for i in self._of_requests:
             m = self.accounts[i].meter
