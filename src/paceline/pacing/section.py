@@ -119,9 +119,12 @@ class Section:
             if self._busy:
                 self._deferred.append(lambda now_ns: change(now_ns, *args))
                 return
-            now_ns = self._clock.now_ns()
-            self._run(now_ns, change, *args)
-            pool = self._pool
+            now_ns, pool = self._clock.now_ns(), self._pool
+            self._busy = True  # as _run() does, without a call
+            try:
+                change(now_ns, *args)
+            finally:
+                self._busy = False
             if quiet and not (pool.queue.length or self._deferred or self._postponed or pool.capacity.exchange_due):
                 return
             done = self._work(now_ns)
@@ -214,8 +217,9 @@ class Section:
                     self._arm_at(at_ns)
                 else:
                     self._due = Due.NOW
-        if self._pool.wake_ns is not None:
-            self._arm_at(self._pool.wake_ns)
+        wake_ns = self._pool.wake_ns
+        if wake_ns is not None and wake_ns < self._timer_ns:
+            self._arm_at(wake_ns)
 
     def _arm_at(self, wake_ns: int) -> None:
         """Set the timer to ``wake_ns``, unless it is set to an earlier instant."""
