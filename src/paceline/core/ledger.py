@@ -175,10 +175,11 @@ class Ledger:
         """Until when the pause, or a quota of requests, holds back ``amounts``; ``None``: neither does, so that the other units decide."""
         latest, binding = self.pause.until_ns, -1
         for i in self._of_requests:
-            m = self.accounts[i].meter
-            at_ns = m.earliest(now_ns, min(amounts[i], m.most)) if amounts[i] else now_ns
-            if at_ns > latest:
-                latest, binding = at_ns, i
+            amount, m = amounts[i], self.accounts[i].meter
+            if amount:
+                at_ns = m.earliest(now_ns, min(amount, m.most))
+                if at_ns > latest:
+                    latest, binding = at_ns, i
         if latest <= now_ns or self._is_rounding(now_ns, latest, binding):
             return None
         return WaitUntil(latest, self.name(binding))

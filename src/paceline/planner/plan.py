@@ -287,7 +287,7 @@ class _Planner:
         for one in turns:
             request, route = one.request, self._process.route(one.request.model)
             usage = Usage(request.input_tokens, request.output_tokens, request.input_tokens - request.parts[-1].tokens)
-            for unit, amount in route.provider.charged(route.call(request), usage).items():
+            for unit, amount in route.provider.charged(route.sized(request).call, usage).items():
                 costs[one.pool][unit] += amount
             busy_s[one.pool] += one.ended_s - one.arrived_s - one.waited_s + request.after_s
         return min(
