@@ -316,7 +316,7 @@ class Queue:
             return None
         while (lane := self._lanes[busy[0][5]]) and len(busy) > 1 and self._key(lane) != busy[0]:
             self._place(lane)
-        return self._next(lane) if lane.cached else lane.first
+        return self._next(lane) if lane.cached else next(iter(lane.waiters.values()))  # lane.first, without a call
 
     def peek(self, most: int) -> list[Waiter]:
         """The first ``most`` waiters, in the order in which they will go."""
