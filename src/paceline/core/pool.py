@@ -13,7 +13,7 @@ from paceline.core.capacity import PENDING, Capacity, Resolution
 from paceline.core.guesses import STALL_NS
 from paceline.core.ledger import Ledger, merged, total_tokens
 from paceline.core.meters import FAR_NS
-from paceline.core.pause import Phase
+from paceline.core.pause import OPEN, Phase
 from paceline.core.progress import Progress, Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, REQUESTS, TOKENS, Cost
@@ -115,7 +115,7 @@ class Pool:
         waiter.arrived_ns = now_ns
         if not waiter.returned:
             waiter.number = self.queue.next_number()
-        if self._stop.pause.phase is not Phase.OPEN and (stopped := self._stop.for_newcomer(now_ns)) is not None:
+        if self._stop.pause.phase is not OPEN and (stopped := self._stop.for_newcomer(now_ns)) is not None:
             return stopped
         if not self.queue.length:
             decision = self._reserve(now_ns, waiter)
@@ -219,7 +219,7 @@ class Pool:
         queue, ledger = self.queue, self.capacity.ledger
         if ledger.loss_check_ns <= now_ns:
             self.counts["lost"] += ledger.lose_old(now_ns)
-        if self._stop.pause.phase is not Phase.OPEN and (stopped := self._stop.for_waiters()) is not None:
+        if self._stop.pause.phase is not OPEN and (stopped := self._stop.for_waiters()) is not None:
             return self._turn_away(stopped)
         if not queue.length:
             self.wake_ns = None
@@ -305,7 +305,7 @@ class Pool:
         amounts = self.capacity.settle(now_ns, reservation, actual)
         if actual:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
-            if self._stop.pause.phase is not Phase.OPEN:
+            if self._stop.pause.phase is not OPEN:
                 self._stop.served(reservation.granted_ns)
             self._compare(reservation.cost, actual)
             if waiter is not None and waiter.queued and amounts != reservation.amounts:
