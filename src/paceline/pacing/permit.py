@@ -210,7 +210,7 @@ class Permit:
             TokensApartError: They do not tell what the quotas count.
         """
         scheduler, cost = self._scheduler, self.reservation.cost
-        counted = scheduler.pool.ledger.units
+        counted = scheduler.pool.capacity.ledger.units
         if TOKENS in actual and TOKENS in counted and SIDES.isdisjoint(actual):
             return
         units = scheduler.stated.union(counted)
@@ -527,7 +527,7 @@ class Acquisition:
             if around_waits:
                 with _surroundings(self):
                     outcome = self._scheduler.wait(self.waiter)
-            else:  # a null context takes as long as a quota
+            else:
                 outcome = self._scheduler.wait(self.waiter)
         except BaseException:  # also of what surrounds the wait, at its end
             self._give_back(outcome)
