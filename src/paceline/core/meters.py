@@ -347,6 +347,9 @@ class Bucket(Meter):
         mark = now_ns if now_ns > self.sequence else self.sequence + 1  # the instant, made unique
         self.sequence = mark
         marks, lacks = self.low_marks, self.low_lacks  # remember the present lack as a low point
+        if not lack and len(lacks) == 1:  # of a full bucket, as mostly: the same in one step
+            marks[0], lacks[0] = mark, lack
+            return mark
         while lacks and lacks[-1] >= lack:
             del marks[-1], lacks[-1]
         marks.append(mark)

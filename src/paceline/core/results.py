@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Cost = dict[str, float]
 """Amount per unit of one request, e.g. ``{"requests": 1, "tokens": 1_500}``."""
@@ -208,8 +208,7 @@ class Reservation:
         self.begun = False
 
 
-@dataclass(frozen=True, slots=True)
-class WaitUntil:
+class WaitUntil(NamedTuple):
     """Not before ``at_ns``.
 
     Attributes:
