@@ -41,7 +41,7 @@ class Server(httpx2.AsyncBaseTransport):
         offset_s: How long after the start of the work a window restarts.
         latency_s: The bounds of the time to an answer.
         skew_s: How far its clock is ahead.
-        dated: Whether an answer has a ``date``.
+        dated: Whether an answer has a ``date``, the second in which it is sent.
         family: The end of the names of its headers.
         others: What others use of each period, at its start.
         change: From when on it counts by another rule, and by which.
@@ -95,8 +95,6 @@ class Server(httpx2.AsyncBaseTransport):
         now_s = self.now_s
         used, reset_s = self.count(now_s)
         headers = {}
-        if self.dated:
-            headers["date"] = formatdate(int(START_S + now_s + self.skew_s), usegmt=True)
         if admitted := used + 1 <= self.limit:
             self.admitted_s.append(now_s)
             used, reset_s = self.count(now_s)
@@ -113,6 +111,8 @@ class Server(httpx2.AsyncBaseTransport):
         headers[f"x-ratelimit-remaining{self.family}"] = str(max(int(self.limit - used), 0))
         headers[f"x-ratelimit-reset{self.family}"] = stated
         await asyncio.sleep(self.dice.uniform(*self.latency_s) if admitted else 0.01)
+        if self.dated:
+            headers["date"] = formatdate(int(START_S + self.now_s + self.skew_s), usegmt=True)
         if admitted:
             return httpx2.Response(200, headers=headers, json=ANSWER)
         return httpx2.Response(

@@ -37,6 +37,26 @@ def test_a_first_window_that_ends_soon_is_used_whole(first, form):
     assert outcome.share >= 0.94
 
 
+@pytest.mark.parametrize(
+    ("window", "form", "dated"),
+    sampled([(10.0, 33), (15.0, 50), (20.0, 67)], ["epoch", "iso"], [False, True], quick=[1]),
+)
+def test_an_instant_is_as_good_in_an_answer_that_takes_as_long_as_a_window(window, form, dated):
+    server = Server(
+        period_s=window[0],
+        limit=window[1],
+        offset_s=5.0,
+        latency_s=(5.0, 12.0),
+        form=form,
+        dated=dated,
+        retry_after=False,
+    )
+    outcome = run(server, None)
+    assert outcome.answered == 600
+    assert outcome.refused <= 3
+    assert outcome.share >= 0.9
+
+
 @WORLD
 @pytest.mark.parametrize(
     ("server", "least"),

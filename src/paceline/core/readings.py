@@ -178,9 +178,10 @@ class Readings:
             return False
         if limit is None or remaining is None or reset_s is None or m.quota.rule is Rule.SLIDING:
             return False
-        restarts, sent_ns = tracker.restarts, reservation.granted_ns
+        restarts, sent_ns, instant = tracker.restarts, reservation.granted_ns, whole.until_s is not None
+        reset_s = reset_s if whole.until_s is None else whole.until_s
         lack, own = limit - remaining, reservation.amounts[index] if index < len(reservation.amounts) else 0.0
-        named = restarts.read(sent_ns, now_ns, reset_s, lack)
+        named = restarts.read(sent_ns, now_ns, reset_s, lack, instant=instant)
         least, most = tracker.used_by(sent_ns, own, lack)
         if named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack):
             named = Named.NONE
@@ -260,5 +261,7 @@ def _sane_reading(reading: Reading) -> Reading:
     )
     number = within(reading.reset_number, 0.0, WAIT_MAX_S)
     given = (reading.limit, reading.remaining, reading.reset_s, reading.period_s)
-    same = (*sane, number) == (*given, reading.resolution, reading.reset_resolution_s, reading.reset_number)
-    return reading if same else Reading(reading.unit, *sane, reading.basis, number)
+    until_s = within(reading.until_s, -WAIT_MAX_S, WAIT_MAX_S)
+    rest = (reading.resolution, reading.reset_resolution_s, reading.reset_number, reading.until_s)
+    same = (*sane, number, until_s) == (*given, *rest)
+    return reading if same else Reading(reading.unit, *sane, reading.basis, number, until_s)

@@ -55,17 +55,26 @@ class Restarts:
         self._due_ns = 0  # when the present one should have come, if it is late; else 0
         self._most = 0.0  # the most that the quota has lacked since
 
-    def read(self, sent_ns: int, now_ns: int, reset_s: float, lack: float) -> Named | None:
-        """Take the reset of an answer that came now to an attempt sent at ``sent_ns``, and what the quota lacked.
+    def read(self, sent_ns: int, now_ns: int, reset_s: float, lack: float, *, instant: bool = False) -> Named | None:
+        """Take the reset of an answer that came now, and what the quota lacked.
 
-        ``None``: the answer took so long, or the reset is so short, that it names no restart.
+        Args:
+            sent_ns: When its attempt was sent.
+            now_ns: The present.
+            reset_s: Seconds until the restart; negative when it has passed.
+            lack: What the quota lacked.
+            instant: Whether the answer states the instant, so that ``reset_s`` counts from now; else from when it was written.
+
+        Returns:
+            ``None``: the answer took so long, or the reset is so short, that it names no restart.
         """
-        reset_ns = round(reset_s * NS)
-        self._longest_ns = max(self._longest_ns, reset_ns)
-        low_ns, high_ns = sent_ns + reset_ns - ROUNDED_NS, now_ns + reset_ns + ROUNDED_NS + self._late_ns
-        if self._longest_ns <= ROUNDED_NS or now_ns - sent_ns > JUMP * self._longest_ns:
+        reset_ns, written_ns = round(reset_s * NS), now_ns if instant else sent_ns
+        self._longest_ns = max(self._longest_ns, reset_ns + written_ns - sent_ns)
+        low_ns, high_ns = written_ns + reset_ns - ROUNDED_NS, now_ns + reset_ns + ROUNDED_NS + self._late_ns
+        if self._longest_ns <= ROUNDED_NS or now_ns - written_ns > JUMP * self._longest_ns:
             return None
-        if 0 < self.high_ns <= sent_ns < self.high_ns + JUMP * self._longest_ns and not reset_ns:
+        late_ns = 0 if instant else JUMP * self._longest_ns
+        if 0 < self.high_ns <= sent_ns and reset_ns <= 0 and low_ns <= self.high_ns + late_ns:
             self._due_ns = self._due_ns or self.high_ns
             self.high_ns = now_ns + ROUNDED_NS
             return Named.LATE
