@@ -133,6 +133,7 @@ def rfc3339_s(text: str | None) -> float | None:
         return None
 
 
+@lru_cache(maxsize=64)  # an answer has one, and several instants
 def http_date_s(text: str | None) -> float | None:
     """Seconds since the epoch of an HTTP date (``Wed, 21 Oct 2026 07:28:00 GMT``)."""
     from email.utils import parsedate_to_datetime
