@@ -90,6 +90,14 @@ def test_resets_that_move_are_no_restarts(rule, form):
     assert outcome.took_s <= 400
 
 
+def test_a_trailing_period_is_known_though_answers_overtake_each_other():
+    server = Server(rule="newest", period_s=10.0, limit=33, offset_s=5.0, latency_s=(1.0, 4.0), late=True)
+    outcome = run(server, None)
+    assert outcome.answered == 600
+    assert outcome.refused <= 1
+    assert outcome.took_s <= 600  # as a quota of a minute 910
+
+
 @pytest.mark.parametrize(
     ("latency_s", "late"), [((0.2, 2.0), False), ((5.0, 12.0), False), pytest.param((5.0, 12.0), True, marks=WORLD)]
 )
