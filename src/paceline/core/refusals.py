@@ -18,7 +18,7 @@ PLENTY = 0.5
 
 
 LOWERED = 2
-"""The rate of a stated limit is measured after so many refusals that have lowered it."""
+"""The rate of a stated limit is measured after so many large falls of its ceiling: ``QuotaTracker.lowered``."""
 
 FULL = 0.9
 """A refusal that states no number and no wait refutes a limit if more than this share of it was left."""
@@ -43,7 +43,9 @@ class Refusals:
         self._doubted: dict[int, set[int]] = {}  # of windows, the starts of those with refusals
 
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
-        """Learn from a refusal for rate or growth; whether it has added a quota, or stated another limit.
+        """Learn from a refusal; whether it has added a quota, or stated another limit.
+
+        One of another kind than rate or growth shows only that no unstated limit was the reason. Else:
 
         1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.Unstated` alone. If that finds that refusals come by
            chance, what they have taught about the stated limit is forgotten.
@@ -119,9 +121,9 @@ class Refusals:
     def _measure_instead(
         self, now_ns: int, index: int, tracker: QuotaTracker, reservation: Reservation, refusal: Refusal
     ) -> bool:
-        """Measure the rate of a quota in place of its ceiling, if refusals have lowered that more than once; whether it begins now.
+        """Measure the rate of a quota in place of its ceiling, which has fallen by much more than once; whether it begins now.
 
-        The first lower ceiling should have been the provider's. Either its rate falls, or it refuses by chance.
+        The first fall should have come near the rate of the provider. Either that falls, or it refuses by chance.
         """
         unit = self._accounts[index].unit
         if tracker.lowered < LOWERED or refusal.kind is not RefusalKind.RATE or refusal.limit is not None:
