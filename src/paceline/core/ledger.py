@@ -453,6 +453,7 @@ class Ledger:
         opened = math.inf if whole else account.meter.opened + used
         restarting = Restarting(account.meter.quota, now_ns, self.headroom_s, stop_ns, opened)
         self._replace(now_ns, account, restarting, used)
+        restarting.roll(now_ns)
         restarting.counted = used  # the log that it may have taken does not say what belongs to the present window
 
     def _replace(self, now_ns: int, account: Account, spread: Spread, used: float) -> None:

@@ -647,11 +647,16 @@ class Restarting(Spread):
             return
         self._enter(self.stop_ns)
         self.named, self.opened = False, small_burst_s(self.quota) * self.quota.rate
-        self.stop_ns += ((now_ns - self.stop_ns) // self._window_ns + 1) * self._window_ns
+        self.stop_ns = _after(now_ns, self.stop_ns, self._window_ns)
 
     @property
     def _window_ns(self) -> int:
         return ceil(self.quota.period_s * NS)
+
+    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
+        super().adopt(now_ns, amount, period_s)
+        if period_s is not None:
+            self.stop_ns = _after(now_ns, self.stop_ns if self.named else self.since_ns, self._window_ns)
 
     def _enter(self, since_ns: int) -> None:
         self.since_ns = since_ns
@@ -679,10 +684,19 @@ class Restarting(Spread):
         self.stop_ns = stop_ns
         self.counted = min(max(self.counted, least), most)
 
-    def lacks_more(self, now_ns: int, lack: float) -> bool:
-        """Whether the quota lacks far more than was charged since it should have restarted: nothing has restarted."""
+    def passed(self, now_ns: int, stop_ns: int, most_s: float) -> None:
+        """Take a restart that an answer has named, at an instant before now: the next one follows after ``most_s`` at most."""
         self.roll(now_ns)
-        return not self.named and lack - self.counted > UNEXPLAINED * self.quota.amount
+        if not self.named:
+            self.stop_ns = _after(now_ns, stop_ns, ceil(min(most_s, self.quota.period_s) * NS))
+
+    def lacks_more(self, now_ns: int, lack: float, charged: float = 0.0) -> bool:
+        """Whether the quota lacks far more than was charged since it should have restarted: nothing has restarted.
+
+        ``charged``: since the earliest instant of the restart; since the latest one it is known.
+        """
+        self.roll(now_ns)
+        return not self.named and lack - max(charged, self.counted) > UNEXPLAINED * self.quota.amount
 
     def use_up(self) -> None:
         """Grant nothing more of the present window."""
@@ -730,6 +744,11 @@ class Restarting(Spread):
     def restart_ns(self, now_ns: int) -> int | None:
         self.roll(now_ns)
         return self.stop_ns
+
+
+def _after(now_ns: int, restart_ns: int, period_ns: int) -> int:
+    """The first restart after now of those that are whole periods from ``restart_ns``."""
+    return restart_ns + ((now_ns - restart_ns) // period_ns + 1) * period_ns
 
 
 EXACT_LOG_MAX = 65_536

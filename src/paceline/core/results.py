@@ -357,6 +357,8 @@ class Reading:
         reset_resolution_s: ``reset_s`` is rounded to a multiple of this.
         basis: How ``period_s`` is known.
         reset_number: A reset whose subject or unit is unknown; ``reset_s`` is missing then.
+        until_s: Seconds until the instant that the header states, by the clock of this machine; negative when it has passed. It is
+            true whenever the answer was written.
     """
 
     unit: str
@@ -368,3 +370,4 @@ class Reading:
     reset_resolution_s: float = 0.0
     basis: Basis = field(default=Basis.STATED, compare=False)
     reset_number: float | None = field(default=None, compare=False)
+    until_s: float | None = field(default=None, compare=False)
