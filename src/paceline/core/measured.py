@@ -55,6 +55,10 @@ class FoundMeter(Meter, Generic[T]):
         """Limit nothing from now on, and forget what was found: a limit is stated. Refusals in spite of it are evidence."""
 
     @abstractmethod
+    def reopen(self, now_ns: int) -> None:
+        """Go on as if nothing was found: another reason explains the refusals."""
+
+    @abstractmethod
     def explained(self, now_ns: int, reservation: Reservation) -> None:
         """The attempt was refused for another reason than this limit."""
 
@@ -116,6 +120,10 @@ class RateMeter(FoundMeter[RateNote]):
     def off(self, now_ns: int) -> None:
         self.rate, self.notes = MeasuredRate(now_ns, stated=True), {}
 
+    def reopen(self, now_ns: int) -> None:
+        if self.rate.phase not in (Phase.OFF, Phase.OPENING):
+            self.rate.reopen(now_ns)
+
     @property
     def told(self) -> float:
         return self.rate.told * self.quota.period_s
@@ -175,6 +183,9 @@ class InFlightMeter(FoundMeter[InFlightNote]):
 
     def off(self, now_ns: int) -> None:  # noqa: ARG002
         self.bound, self.notes = InFlightBound(), {}
+
+    def reopen(self, now_ns: int) -> None:  # noqa: ARG002
+        self.bound.forget()
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
         return now_ns if self.bound.in_flight + ahead < self.bound.size else FAR_NS
