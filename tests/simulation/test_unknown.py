@@ -247,3 +247,21 @@ def test_full_servers_that_refuse_by_chance_are_used_in_full_where_no_limit_is_s
     report = fleet.run(600)
     assert report.lost == 0
     assert fleet.sim.now_s <= seconds, fleet.sim.now_s
+
+
+@pytest.mark.parametrize(("limit", "taken"), [(3.0, False), (120.0, True)])
+def test_a_stated_limit_that_was_exceeded_before_is_of_another_model(limit, taken):
+    """A gateway passes on the refusal of a model behind it: 3 requests a minute, where 2 a second are admitted."""
+    fleet = Fleet(
+        UNKNOWN, {"limits": {"m": "120 requests/min quantised"}, "quantum_s": 5.0, "headers": False, "latency_s": 0.3},
+        source="assumed", jobs=100, workers=40, words=(20, 200), retry=RetryPolicy(), breaker=BreakerPolicy(),
+    )  # fmt: skip
+    refuse = fleet.sim.world.refuse
+    fleet.sim.world.refuse = lambda now, why, pool: refuse(
+        now, Refused("rate", why.model, why.pool, "requests", 60.0, limit, limit, 1.0, 5.0), pool
+    )
+    report = fleet.run(300)
+    assert report.lost == 0
+    assert any(account.meter.quota.amount == limit for account in fleet.pool.ledger.accounts) == taken
+    assert fleet.admitted[-1][0] <= 75, fleet.admitted[-1][0]  # 49 s would do
+    assert len(fleet.refused) <= 20

@@ -142,6 +142,14 @@ class RateMeter(FoundMeter[RateNote]):
             return ceil(log2(1 + amount * log(2) / rate.rate) * NS)
         return ceil(amount / rate.cycle.top * NS) if rate.cycle.top else 0
 
+    def refutes(self, now_ns: int, amount: float, period_s: float) -> bool:
+        """Whether more was admitted than ``amount`` per period allows, of any rule: a counter may restart in between."""
+        rate, at_ns = self.rate, self.rate.empty.at_ns
+        pending = sum(note.amount for note in self.notes.values())
+        admitted = rate.admitted_total - rate.empty.admitted - pending
+        most = amount * (2 + max(now_ns - at_ns, 0) / NS / period_s)
+        return max(admitted - most, rate.cycle.top * period_s - 2 * amount) > 0
+
     def charge(self, now_ns: int, cost: float) -> int:
         note = self.rate.sent(now_ns, cost)
         self.notes[note.number] = note

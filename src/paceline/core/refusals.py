@@ -74,6 +74,8 @@ class Refusals:
             limit=within(refusal.limit, LIMIT_MIN, LIMIT_MAX) if named else None,
             used=within(refusal.used, 0.0, LIMIT_MAX) if named else None,
         )
+        if refusal.limit is not None and self._is_refuted(now_ns, refusal):
+            refusal = replace(refusal, limit=None, used=None)
         if self.is_unstated(now_ns, reservation, refusal):
             return self._refused_unstated(now_ns, reservation, refusal)
         self._unstated.explained(now_ns, reservation)
@@ -173,6 +175,16 @@ class Refusals:
         if unit is None or unit == CONCURRENCY:
             return self._unstated.measures(unit)
         return self._corrections.is_new(unit, refusal.period_s)
+
+    def _is_refuted(self, now_ns: int, refusal: Refusal) -> bool:
+        """Whether more was admitted than the limit allows that a refusal states: it may be about another model.
+
+        A limit that is stated already may have been lowered.
+        """
+        unit, amount, period_s = refusal.unit, refusal.limit, refusal.period_s
+        if not (unit and amount and period_s and self._corrections.is_new(unit, period_s)):
+            return False
+        return self._unstated.refutes(now_ns, unit, amount, period_s)
 
     def _index(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> int | None:
         """The index of the stated quota that a refusal is about, or else may be about; ``None`` for none."""

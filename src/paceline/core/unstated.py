@@ -43,6 +43,10 @@ class Unstated:
         """Whether the rate of ``unit`` is measured, and limits."""
         return unit in self._rates and self._rates[unit].is_limiting
 
+    def refutes(self, now_ns: int, unit: str, amount: float, period_s: float) -> bool:
+        """Whether more of ``unit`` was admitted than ``amount`` per period allows."""
+        return unit in self._rates and self._rates[unit].refutes(now_ns, amount, period_s)
+
     def finds_chance(self, unit: str) -> bool:
         """Whether the measured rate of ``unit`` has found that attempts are refused by chance."""
         return unit in self._rates and self._rates[unit].rate.chance.share > 0
