@@ -715,6 +715,37 @@ class TestCoolDown:
         assert pool.pump(T0 + 20 * NS) == waiters[:1]
         assert waiters[0].outcome.cost == {"requests": 1.0, "tokens": 200.0}
 
+    def test_one_that_waits_for_its_turn_alone_is_estimated_when_it_may_go(self):
+        pool = pool_of("60 requests/min burst 1", "600 tokens/min", "10 concurrency")
+        ask(pool, tokens=100)
+        (waiter, _), estimates = ask(pool, tokens=100), []
+
+        def estimate():
+            estimates.append(1)
+            return Estimate({"requests": 1.0, "tokens": 520.0})
+
+        waiter.estimate = estimate
+        assert pool.pump(T0) == []
+        assert pool.wake_ns == T0 + NS
+        assert not estimates
+        assert pool.pump(T0 + NS) == []
+        assert estimates
+        assert pool.wake_ns == T0 + 2 * NS  # of 500 tokens that are left, and 10 a second
+        assert pool.pump(T0 + 2 * NS) == [waiter]
+
+    def test_a_newcomer_behind_others_changes_no_timer(self):
+        pool = pool_of("60 requests/min burst 1")
+        ask(pool)
+        ask(pool)
+        assert pool.wake_ns == T0 + NS
+        ask(pool, T0 + NS // 2)
+        assert pool.wake_ns == T0 + NS
+        ask(pool, T0 + NS // 2, lane=LaneSpec("urgent", priority=1))
+        assert pool.wake_ns == T0 + NS
+        granted = pool.pump(T0 + NS)
+        assert [waiter.lane.name for waiter in granted] == ["urgent"]
+        assert pool.wake_ns == T0 + 2 * NS
+
     def test_one_that_is_found_to_fit_never_is_turned_away(self):
         pool = pool_of("60 requests/min", "600 tokens/min")
         ask(pool, tokens=600)

@@ -28,7 +28,7 @@ from paceline.gateway.server import Settings
 from paceline.gateway.siblings import Siblings
 from paceline.limiter.limiter import Limiter
 from paceline.telemetry.merged import merged
-from waits import soon, until
+from waits import join, soon, until
 
 CHAT = "/openai/v1/chat/completions"
 SSE = {"content-type": "text/event-stream"}
@@ -328,7 +328,7 @@ class TestStop:
             assert {answer.headers["retry-after"] for answer in answers} == {"1"}
             odd.go.set()
             for thread in threads:
-                thread.join(60)
+                join(thread)
             assert answers[-1].status_code == 200
             running.stop()
 

@@ -1,5 +1,6 @@
 """What of the Ray integration needs no Ray; the rest is in tests/frameworks/ray."""
 
+import asyncio
 import json
 import sys
 import threading
@@ -132,6 +133,23 @@ def test_wrong_arguments_are_errors_at_once(monkeypatch, given, words):
         paced_requests(None, **{"limits": LIMITS, "journal": "job", **given})
     assert words in str(raised.value)
     assert "hunter2" not in str(raised.value)
+
+
+async def test_an_actor_that_is_collected_in_its_event_loop_does_not_wait_for_it(made, monkeypatch):
+    sent, actor = [], made()
+    send = asyncio.run_coroutine_threadsafe
+
+    def sends(coroutine, loop):
+        sent.append(send(coroutine, loop))
+        sent[-1].result = pytest.fail
+        return sent[-1]
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", sends)
+    actor._loop = asyncio.get_running_loop()
+    actor.__del__()
+    del sent[0].result
+    await asyncio.wrap_future(sent[0])
+    actor._loop = None
 
 
 async def answered(actor, *requests):

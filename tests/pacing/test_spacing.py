@@ -15,6 +15,7 @@ from grids import WORLD
 from paceline.core.quota import NS
 from paceline.emulator.rules import Bucket
 from paceline.testing import run_virtual
+from waits import join
 
 STEP_S = 0.05
 OPENAI = {f"openai/{model}": "6000 requests/min" for model in "abc"}
@@ -168,7 +169,7 @@ def test_in_threads():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     assert len(at_ns) == 30
     assert min(b - a for a, b in pairwise(sorted(at_ns))) >= 0.002 * NS
 

@@ -13,6 +13,7 @@ from typing import BinaryIO, Final, NamedTuple
 from paceline.batch.index import Index
 from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, keyless, read_lines, read_request
 from paceline.config.servers import Server
+from paceline.core.quota import Rule
 from paceline.core.results import GIVEN, NeverFits, PacelineError, PacelineWarning, QuotaError
 from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
@@ -218,7 +219,7 @@ class Checker:
         resolved = limits.model(provider.name, model)
         tier = limits.settings.tier if base_of(provider.name) == limits.provider else None
         if GIVEN not in resolved.sources and lookup(provider.name, model, tier).matched == DEFAULT:
-            stated = [one.name for one in scheduler.pool.ledger.accounts if not one.meter.measured]
+            stated = [one.name for one in scheduler.pool.ledger.accounts if one.meter.quota.rule is not Rule.MEASURED]
             used = f"{', '.join(stated)} are used" if stated else "the rate is measured"
             self.plan.warnings.append(
                 f"no published limits for {provider.name}'s model {model!r}: {used} until answers state"

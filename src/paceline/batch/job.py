@@ -532,6 +532,8 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | 
     again = f", {recovered.failed:,} failed before and are sent again" if recovered.failed else ""
     later = ", each checked when it is sent" if tally.about else ""
     yield f"{tally.about}{tally.requests:,} requests{before}{again}{later}"
+    if 0 < answered == tally.requests and not tally.about:
+        yield "nothing is left to send: requests are known by their ids alone, and --restart sends them again"
     if limiter is None:  # batches have other limits
         return
     yield f"state: {tally.store or 'in this process only'}"

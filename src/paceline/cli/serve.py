@@ -99,7 +99,6 @@ def command(
     try:
         from paceline.gateway.handover import inherit, listen, tell_ready
         from paceline.gateway.server import Settings, serve
-        from paceline.gateway.signals import SUCCEED
     except ImportError as error:
         raise click.ClickException(
             why_missing(error, f"{error.name} is missing: pip install 'paceline[gateway]'")
@@ -150,8 +149,6 @@ def command(
             sys.exit(2)
         if watched is not None:
             _supervise(listener, watched)
-        for name in set(SUCCEED) & set(dir(signal)):  # they would end a process that does not serve yet
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
         shown = f"[{host}]" if ":" in host else host
         address = f"{'https' if certificate else 'http'}://{shown}:{listener.getsockname()[1]}"
 

@@ -29,7 +29,7 @@ class What(StrEnum):
 
     SHIFT = "shift"  # the level, by so many nanoseconds of refill
     CAP_BURST = "cap_burst"  # what a bucket holds at once
-    SET_CEILING = "set_ceiling"  # the share of the published rate
+    SET_CEILING = "set_ceiling"  # the share of the rate of the quota
     ADOPT = "adopt"  # the amount of the quota
     SEEN = "seen"  # what the provider has left of a window
     SPREAD = "spread"  # the rule: the quota is not a bucket

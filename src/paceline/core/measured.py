@@ -28,8 +28,6 @@ class FoundMeter(Meter, Generic[T]):
 
     __slots__ = ("index", "notes")
 
-    measured = True
-
     def __init__(self, index: int, unit: str, period_s: float) -> None:
         self.index = index
         self.notes: dict[int, T] = {}
@@ -71,7 +69,7 @@ class FoundMeter(Meter, Generic[T]):
         """Note the sum of what so many processes have told, this one among them."""
 
     def take(self, reservation: Reservation) -> T | None:
-        """The note of an attempt, which has no note from now on; ``None`` for one that has none."""
+        """Remove and return the note of an attempt; ``None``: it has none."""
         return self.notes.pop(reservation.marks[self.index], None) if self.index < len(reservation.marks) else None
 
     def describe(self, found: float) -> None:

@@ -54,7 +54,7 @@ SPREAD_BURST = 1 / 31
 """The burst of a spread quota, as a part of its amount."""
 
 CEILING_MIN = 0.01
-"""The least learned ceiling, as a share of the published rate: below it, too few answers come to correct it."""
+"""The least learned ceiling, as a share of the rate of the quota: below it, too few answers come to correct it."""
 
 FULL_WAIT_NS = NS // 20
 """A cost that needs a full bucket goes so much later than the bucket is full, at most."""
@@ -70,9 +70,7 @@ class Meter(ABC):
     Attributes:
         refills: Whether it refills continuously: a bucket, or a spread quota.
         bursts: Whether it grants much at once, beyond its rate.
-        is_spread: Whether it is granted evenly over its period.
         holds: Whether it counts what is in flight: :meth:`release` changes it.
-        measured: Whether no limit is stated, and this process finds it out.
         restarts_by_answers: Whether it restarts at instants that answers state.
         quota: The quota.
         headroom_s: The part that stays unused, in seconds of refill.
@@ -83,9 +81,7 @@ class Meter(ABC):
 
     refills: ClassVar[bool] = False
     bursts: ClassVar[bool] = False
-    is_spread: ClassVar[bool] = False
     holds: ClassVar[bool] = False
-    measured: ClassVar[bool] = False
     restarts_by_answers: ClassVar[bool] = False
 
     quota: Quota
@@ -178,19 +174,13 @@ class Meter(ABC):
         """Learn that it holds only ``amount`` at once; its charges, and the wait of a cost above that, stay."""
 
     def set_ceiling(self, now_ns: int, ceiling: float) -> None:
-        """Run at the share ``ceiling`` of the published rate; the level stays."""
+        """Run at the share ``ceiling`` of the rate of the quota; the level stays."""
 
     def open_less(self) -> None:
         """Halve the first burst of an opening bucket."""
 
     def seen(self, now_ns: int, remaining: float) -> None:
         """Take the smaller ``remaining`` of the provider: others use the key, too."""
-
-    def arrive(self, now_ns: int, amount: float) -> None:
-        """Count all that is in flight, charges of ``amount``, as made now: the network has held it.
-
-        What was refilled since the charges were made is not granted again.
-        """
 
     def move(self, now_ns: int, mark: int, amount: float) -> int:  # noqa: ARG002
         """Count one charge of ``amount`` as made now, because its attempt goes now; return its mark.
@@ -200,7 +190,7 @@ class Meter(ABC):
         return mark
 
     def surplus_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
-        """By how much the level is too high, because charges of ``amount`` are not sent yet: the provider's bucket stays full."""
+        """By how much the level is too high, because charges of ``amount`` come to the provider now: its bucket stayed full."""
         return 0
 
 
@@ -219,7 +209,7 @@ class Bucket(Meter):
         open_reach_ns: The same without a learned ``burst_cap`` and after opening.
         ns_per_unit: Nanoseconds of refill per unit, at the learned rate.
         burst_cap: The amount it holds at once: infinite (the burst), or less, learned from answers.
-        ceiling: The learned share of the published rate, at most 1.
+        ceiling: The learned share of the rate of the quota, at most 1.
         opened: How much may be granted at once so far, while it opens gently; then infinite.
         low_marks: When the lack from full was at a low point, ascending.
         low_lacks: What it lacked from full then, in nanoseconds of refill, ascending.
@@ -299,14 +289,6 @@ class Bucket(Meter):
             self.low_lacks = [max(lack + by_ns, 0) for lack in self.low_lacks]
         self.full_at_ns += by_ns
         self.not_granted(by_ns / self.ns_per_unit)
-
-    def arrive(self, now_ns: int, amount: float) -> None:
-        """See :meth:`Meter.arrive`. Without these charges the bucket is full at ``full_at_ns`` less their refill, or now."""
-        by_ns = now_ns + ceil(amount * self.ns_per_unit) - max(self.full_at_ns, now_ns)
-        if by_ns > 0:
-            before_ns = max(self.full_at_ns, now_ns)
-            self.charge(now_ns, 0.0)
-            self.full_at_ns = before_ns + by_ns
 
     def not_granted(self, amount: float) -> None:
         """Move the opening burst with a level that was moved by ``amount``: this pool has granted nothing for it.
@@ -493,11 +475,8 @@ class Held(Bucket):
     def level(self, now_ns: int) -> float:
         return super().level(now_ns) - self.held_amount
 
-    def arrive(self, now_ns: int, amount: float) -> None:
-        """What is in flight is held, and not refilled."""
-
     def surplus_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
-        return 0
+        return 0  # what is in flight is held, and not refilled
 
     @property
     def _period_ns(self) -> int:
@@ -533,7 +512,6 @@ class Spread(Bucket):
     __slots__ = ("_burst", "amounts", "ends", "period_ns", "used")
 
     bursts = False
-    is_spread = True
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float) -> None:
         self.ends: list[int] = []
@@ -585,9 +563,6 @@ class Spread(Bucket):
             change = max(actual - charged, -self.amounts[i])
             self.amounts[i] += change
             self.used += change
-
-    def surplus_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
-        return 0
 
     def forget(self, now_ns: int) -> None:
         """Drop the slices before the last period."""

@@ -1,8 +1,9 @@
 """A pause: nothing goes before an instant, then one attempt, the probe, and the others after its answer.
 
-The pause of a pool belongs to its ledger (``Ledger.pause``). A refusal begins it, a silence, or the breaker of a host. Where processes
-share the quotas, there are two, and both hold: a refusal pauses all processes, in the ledger of the store, and a silence or the breaker
-pauses one, in its ``SharedCapacity``. A stop keeps a pause of its own, in which requests are refused. The Redis script has the same table.
+A refusal, a silence or the breaker of a host begins a pause. It is in the ledger of the pool, which reports grants, answers to the probe
+(``settle``) and unsent probes; ``LocalCapacity.refuse`` reports a refused one. Where processes share the quotas, there are two, and both
+hold: a refusal pauses all processes, in the ledger of the store, and a silence or the breaker one, in its ``SharedCapacity``. A stop has a
+pause of its own, in which requests are refused. The Redis script has the same table.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class Pause(Generic[T]):
 
     Attributes:
         phase: What may go.
-        until_ns: No grant before this instant. ``shared`` also sets it without an event: in the copies that a process has
-            of the store's pause, whose phase the store alone knows, and in all instants when the store's clock was set.
+        until_ns: No grant before this instant. ``shared`` sets it without an event in two cases: in a process's copy of the
+            store's pause, whose phase the store alone knows, and with all other instants when the store's clock was set.
         probe: The probe in flight; ``None`` in the other phases.
         reason: Why nothing goes: what users read of the pause that ends last, or that was the last one.
     """
@@ -73,7 +74,7 @@ class Pause(Generic[T]):
         self.phase = Phase.CLOSED if closed else Phase.OPEN if probe is None else Phase.PROBING
 
     def begin(self, until_ns: int, reason: str = COOL_DOWN) -> None:
-        """Grant nothing before ``until_ns``, for ``reason``. A pause that ends before the one in force changes neither."""
+        """Grant nothing before ``until_ns``, for ``reason``; both stay where the pause in force ends later."""
         if until_ns >= self.until_ns:
             self.reason = reason
         self._step(Event.BEGIN, None, max(self.until_ns, until_ns))

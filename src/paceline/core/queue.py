@@ -6,10 +6,10 @@ An eighth of the rate of the lane goes in the order of arrival all the same. Bet
 always goes first. Among the lanes of one priority the order is start-time fair queueing:
 the next request of a lane starts where the last one finished in virtual time, finish = start + cost / weight, and
 the lane with the earliest start goes first. A lane that was idle starts at the present virtual time, so idleness
-earns nothing. The finish is computed from the estimated cost, and corrected when the true cost is known. The start of a
-lane is earlier by the cached tokens of its head, and the virtual time advances by that start. It is earlier, too, by what
-the last prompt that was not cached has cost, less what those after it have: a lane that comes after all lanes which have
-sent nothing yet, because its output costs something, would lose its prompt meanwhile.
+earns nothing. The finish is computed from the estimated cost, and corrected when the true cost is known.
+If the head of a lane is cached, the start is earlier, and the virtual time advances by that start. It is earlier by the cached
+tokens of the head, and by what the lane is *ahead*: the cost of its last request that was not cached, less the costs since. Without
+the second part, the lane would come after all lanes that have sent nothing yet, and would lose its prompt meanwhile.
 A cost is one number here: how many seconds of the scarcest quota it takes.
 
 The lanes are kept in two sorted lists: the busy ones, in which requests wait, and the idle ones, which are empty and
@@ -529,7 +529,7 @@ class Queue:
             self._place(lane)  # the next head may have more to lose, or has arrived before one that had come back
 
     def _forget_idle(self, priority: int) -> None:
-        """Drop the empty lanes of ``priority`` that are not ahead of its virtual time; all of them, if no waiter has it."""
+        """Drop the empty lanes of ``priority`` that are not ahead of its virtual time; all of them, if no waiter has this priority."""
         paid = self._virtual.get(priority, 0.0)
         if not self._waiting[priority]:
             paid = inf

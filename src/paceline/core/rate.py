@@ -31,7 +31,7 @@ Stated waits
 from __future__ import annotations
 
 from enum import Enum
-from math import ceil, inf, log
+from math import inf, log
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -102,15 +102,11 @@ SHARE_MAX = 0.75
 MORE, ALARM = 0.25, 8.0
 """A larger share is refused than by chance, if a quarter of the other attempts is refused, too, and is so ``e ** ALARM`` times as likely."""
 
-MUCH_LESS = 0.75
-"""Above a share that is refused by chance, a measured rate is doubted if the next one is less than this share of it. The share varies."""
-
 ENDED = 10.0
 """Chance has ended, if it would have refused so many attempts while none was refused: it would do so in one of 20,000 such times."""
 
-ROW_MAX, ROW_CHANCE = 5, 1e-3
-"""Nothing is admitted, if so many attempts in a row are refused while a rate is doubted, or as many as chance refuses in a row with
-this probability."""
+ROW_MAX = 5
+"""Nothing is admitted, if so many attempts in a row are refused while a rate is doubted."""
 
 WAIT_S, WAIT_N = 15.0, 3
 """The longest wait while nothing is admitted, in seconds or in attempts at the known rate, whichever is longer. The end of
@@ -178,15 +174,7 @@ NEXT: Final = MappingProxyType(
         (Phase.TESTING, Event.MEASURED): Phase.HOLDING,
         (Phase.HOLDING, Event.REACHED): Phase.TESTING,
         (Phase.TESTING, Event.REACHED): Phase.TESTING,  # twice the measured rate is the measured one now
-        (Phase.OPENING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.HOLDING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.TESTING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.BLOCKED, Event.BLOCK): Phase.BLOCKED,  # the probe was refused: the next one goes later
         (Phase.BLOCKED, Event.ADMITTED): Phase.HOLDING,
-        (Phase.OPENING, Event.EXPLAINED): Phase.OPENING,
-        (Phase.HOLDING, Event.EXPLAINED): Phase.OPENING,
-        (Phase.TESTING, Event.EXPLAINED): Phase.OPENING,
-        (Phase.BLOCKED, Event.EXPLAINED): Phase.OPENING,
         (Phase.HOLDING, Event.DOUBTED): Phase.DOUBTING,
         (Phase.HOLDING, Event.PROVEN): Phase.CHECKING,
         (Phase.DOUBTING, Event.PROVEN): Phase.CHECKING,
@@ -194,12 +182,8 @@ NEXT: Final = MappingProxyType(
         (Phase.CHECKING, Event.REFUTED): Phase.COUNTING,
         (Phase.COUNTING, Event.UPHELD): Phase.HOLDING,
         (Phase.COUNTING, Event.REACHED): Phase.TESTING,  # it is chance, and the measured rate may be far too low
-        (Phase.DOUBTING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.CHECKING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.COUNTING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.DOUBTING, Event.EXPLAINED): Phase.OPENING,
-        (Phase.CHECKING, Event.EXPLAINED): Phase.OPENING,
-        (Phase.COUNTING, Event.EXPLAINED): Phase.OPENING,
+        **{(phase, Event.BLOCK): Phase.BLOCKED for phase in Phase if phase is not Phase.OFF},
+        **{(phase, Event.EXPLAINED): Phase.OPENING for phase in Phase if phase is not Phase.OFF},
     }
 )
 """The phase that follows; the other pairs do not occur."""
@@ -460,11 +444,6 @@ class Chance:
             return False
         self.over = 0.0
         return True
-
-    @property
-    def strikes(self) -> int:
-        """So many attempts that were all refused show that nothing is admitted."""
-        return max(STRIKES, ceil(log(ROW_CHANCE) / log(self.share))) if self.share else STRIKES
 
 
 class MeasuredRate:
@@ -763,19 +742,17 @@ class MeasuredRate:
             return Finding.DENIED
         if note.number - self.cut_count > self.cut_lost:
             return self._weigh(now_ns, note, admitted, only=only)
-        if self.cut_lost < self.chance.strikes and self.phase is not Phase.BLOCKED:
+        if self.cut_lost < STRIKES and self.phase is not Phase.BLOCKED:
             return Finding.UNDECIDED
         return self._find_none(now_ns, note)
 
     def _weigh(self, now_ns: int, note: RateNote, admitted: float, *, only: bool) -> Finding:
         """Measure the rate, and doubt it where that contradicts an earlier measurement."""
-        chance, top = self.chance, self.cycle.top
+        chance = self.chance
         if 0 < chance.share < SMALL_SHARE:
             chance.bar(now_ns)
         contradicted = not chance.share and chance.contradicts(Mark(note.sent_ns, admitted), note.amount, self.mean)
         finding = self._measure(now_ns, note, admitted)
-        if chance.share:
-            contradicted = self.cycle.top < MUCH_LESS * top
         if contradicted and only and finding is Finding.EARLY and now_ns >= chance.barred_ns:
             self._doubt(note, admitted)
         elif chance.share:

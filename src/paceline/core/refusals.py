@@ -19,7 +19,7 @@ PLENTY = 0.5
 
 
 LOWERED = 2
-"""The rate of a stated limit is measured after so many refusals that have lowered it."""
+"""The rate of a stated limit is measured after so many large falls of its ceiling: ``QuotaTracker.lowered``."""
 
 FULL = 0.9
 """A refusal that states no number and no wait refutes a limit if more than this share of it was left."""
@@ -50,7 +50,8 @@ class Refusals:
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """Learn from a refusal; whether it has added a quota, or stated another limit.
 
-        One for want of capacity may come from a rate, where no limit is stated, and else teaches nothing. One for rate or growth:
+        One for want of capacity may come from a rate, where no limit is stated. Any other one that is not for rate or growth shows only
+        that no unstated limit was the reason. Else:
 
         1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.Unstated` alone. If that finds that refusals come by
            chance, what they have taught about the stated limit is forgotten.
@@ -60,12 +61,6 @@ class Refusals:
         5. The tracker learns the level, the burst and the rate; it may show that the quota is no bucket. Where it would lower the rate
            again and again, the rate is measured from then on.
         """
-        if refusal.kind is RefusalKind.CAPACITY:
-            self._refused_by_full(now_ns, reservation, refusal)
-            return False
-        if not refusal.kind.about_rate:
-            self._unstated.explained(now_ns, reservation)
-            return False
         named = refusal.unit is not None  # numbers without a unit may be about a quota that is not listed
         refusal = replace(
             refusal,
@@ -74,6 +69,12 @@ class Refusals:
             limit=within(refusal.limit, LIMIT_MIN, LIMIT_MAX) if named else None,
             used=within(refusal.used, 0.0, LIMIT_MAX) if named else None,
         )
+        if refusal.kind is RefusalKind.CAPACITY:
+            self._refused_by_full(now_ns, reservation, refusal)
+            return False
+        if not refusal.kind.about_rate:
+            self._unstated.explained(now_ns, reservation)
+            return False
         if refusal.limit is not None and self._is_refuted(now_ns, refusal):
             refusal = replace(refusal, limit=None, used=None)
         if self.is_unstated(now_ns, reservation, refusal):
@@ -147,9 +148,9 @@ class Refusals:
     def _measure_instead(
         self, now_ns: int, index: int, tracker: QuotaTracker, reservation: Reservation, refusal: Refusal
     ) -> bool:
-        """Measure the rate of a quota in place of its ceiling, if refusals have lowered that more than once; whether it begins now.
+        """Measure the rate of a quota in place of its ceiling, which has fallen by much more than once; whether it begins now.
 
-        The first lower ceiling should have been the provider's. Either its rate falls, or it refuses by chance.
+        The first fall should have come near the rate of the provider. Either that falls, or it refuses by chance.
         """
         unit = self._accounts[index].unit
         if tracker.lowered < LOWERED or refusal.kind is not RefusalKind.RATE or refusal.limit is not None:

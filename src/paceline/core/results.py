@@ -306,7 +306,7 @@ class Refusal:
         code: The provider's error code.
         retry_after_s: The wait that the provider asks for, in seconds: the longest one, if it states several.
         sooner_s: The shortest of several.
-        chance: The probability that it is about its scope, and not about the request alone, as earlier ones of the request show.
+        chance: The probability that it is about its scope, and not about the request alone, by the request's earlier refusals.
         retracts: How many earlier refusals of the request were taken for refusals of the pool, and were about the request.
         unit: The unit whose quota was exceeded.
         period_s: The period of that quota, in seconds.

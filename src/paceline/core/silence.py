@@ -92,7 +92,7 @@ class Silence:
         return sent_ns[SILENT_MIN - 1] + max(SILENCE_NS, USUAL_TIMES * self.usual_ns)
 
     def _probe(self, now_ns: int) -> None:
-        """Grant one attempt now, and look again when it should have been answered."""
+        """Begin a pause that ends now, so that one attempt goes as its probe; look again when it should have been answered."""
         self._capacity.pause(now_ns, NO_ANSWER)
         self.check_ns = now_ns + PROBE_NS
 

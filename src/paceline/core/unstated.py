@@ -65,7 +65,7 @@ class Unstated:
             now_ns: The present.
             unit: The unit.
             before: What was admitted of the unit until now, and since when.
-            as_told: Whether the measurement begins with the stated rate.
+            as_told: Whether the measurement begins with the rate of the stated limit.
         """
         for each in (REQUESTS, CONCURRENCY) if unit is None else (unit,):
             if each == CONCURRENCY:
@@ -203,7 +203,7 @@ class Unstated:
 
     @property
     def _guilty(self) -> str:
-        """The unit whose rate a refusal is about that names none: the first one that has a measured rate, or else any."""
+        """The unit whose rate is blamed for a refusal that names none: the first one with a measured rate, or else the first."""
         return next((unit for unit, meter in self._rates.items() if meter.found), next(iter(self._rates)))
 
     def _describe(self, meter: RateMeter | InFlightMeter) -> None:

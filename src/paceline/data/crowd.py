@@ -57,7 +57,7 @@ class Crowd:
         self.most = most
         self.running = self.ahead = self.called = self.asking = 0
         self.is_paced = self.has_ended = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may end a wait while this thread counts another one
         self._waiting: dict[Acquisition, None] = {}  # in the order of their waits
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()

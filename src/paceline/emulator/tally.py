@@ -29,8 +29,10 @@ class Count:
         """One more in flight."""
         self.admitted += 1
         self.in_flight += 1
-        self.in_flight_peak = max(self.in_flight_peak, self.in_flight)
-        self.first_s = now if self.first_s is None else self.first_s
+        if self.in_flight > self.in_flight_peak:
+            self.in_flight_peak = self.in_flight
+        if self.first_s is None:
+            self.first_s = now
         self.last_s = now
 
     def report(self, charges: dict[str, float], ideal_s: float | None, steady_s: float | None) -> dict[str, Any]:

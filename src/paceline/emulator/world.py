@@ -183,13 +183,14 @@ class World:
             counts_cached: Whether this provider's quotas count input that is read from its cache.
             holds_cached: Whether they count it at admission nevertheless, until the answer begins.
         """
-        self._catch_up(now)
+        if self._due:
+            self._catch_up(now)
         pool = self._pools.get(model) or self._new_pool(now, model)
         if pool is None:
             return self.refuse(now, Refused("unknown_model", model))
         if self.settings.money_after is not None and self.total.admitted >= self.settings.money_after:
             return self.refuse(now, Refused("money", model, pool.name), pool)
-        fault = self._fault()
+        fault = self._fault() if self.settings.faults else None
         if fault in ("429", "503", "529"):
             self._count_fault(pool, fault)
             return self.refuse(now, Refused("capacity", model, pool.name, status=int(fault)), pool)
@@ -197,7 +198,7 @@ class World:
             return self.refuse(now, Refused("growth", model, pool.name, wait_s=1.0), pool)
         booked = self.settings.booked_output_tokens if max_output_tokens is None else max_output_tokens
         held = input_tokens + (booked if holds_output else 0)
-        hit = self._found(now, prompt)
+        hit = _NOTHING if prompt is None else self._found(now, prompt)
         free = 0 if counts_cached else hit.read
         returned = free if holds_cached or self.settings.cache_held else 0
         costs = [_cost(supply.unit, input_tokens, held, free - returned) for supply in pool.supplies]
@@ -211,16 +212,17 @@ class World:
         self.timeline.add(now, 0)
         admitted = Admitted(model, pool.name, input_tokens, 0, held, now)
         admitted.prompt, admitted.cache, admitted.returned = prompt, hit, returned
-        self._use_cache(now, admitted)
+        if prompt is not None:
+            self._use_cache(now, admitted)
         admitted.settles = self.settings.settle == "actual" or (self.settings.settle == "provider" and settles)
         self._plan(admitted, max_output_tokens, fault)
         if fault is not None:
             self._count_fault(pool, fault)
         return admitted
 
-    def _found(self, now: float, prompt: Prompt | None) -> Hit:
+    def _found(self, now: float, prompt: Prompt) -> Hit:
         """What the cache has of a prompt."""
-        if self._cache is None or prompt is None:
+        if self._cache is None:
             return _NOTHING
         misses = self.settings.cache_misses
         return self._cache.find(now, prompt, miss=misses > 0 and self._random.random() < misses)
@@ -299,7 +301,8 @@ class World:
         if admitted.begun:
             return
         admitted.begun = True
-        self._catch_up(now)
+        if self._due:
+            self._catch_up(now)
         if self._cache is not None and admitted.prompt is not None:
             self._cache.write(admitted.at_s, admitted.prompt)
         if admitted.returned:
@@ -310,7 +313,8 @@ class World:
 
     def produce(self, now: float, admitted: Admitted, tokens: int) -> None:
         """Charge output as it is sent, to the quotas that count it then."""
-        self._catch_up(now)
+        if self._due:
+            self._catch_up(now)
         tokens = min(tokens, admitted.output_tokens - admitted.produced)
         admitted.produced += tokens
         for supply in self._pools[admitted.model].supplies:
@@ -498,8 +502,6 @@ class World:
                 supply.note_rate(at)
 
     def _fault(self) -> str | None:
-        if not self.settings.faults:
-            return None
         drawn = self._random.random()
         for kind, probability in self.settings.faults.items():
             drawn -= probability

@@ -115,9 +115,13 @@ def tell(error: Exception) -> None:
 
 
 def own(status: int, word: str, message: str, headers: dict[str, str] | None = None) -> Reply:
+    """The answer with an error of the gateway's own."""
+    return json_reply(status, own_value(status, word, message), {"x-paceline": word, **(headers or {})})
+
+
+def own_value(status: int, word: str, message: str) -> dict[str, Any]:
     """An error of the gateway's own, in a form that all SDKs read."""
-    value = {"type": "error", "error": _detail(status, word, message)}
-    return json_reply(status, value, {"x-paceline": word, **(headers or {})})
+    return {"type": "error", "error": _detail(status, word, message)}
 
 
 def _detail(status: int, word: str, message: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.ledger import total_tokens
 from paceline.core.measured import FoundMeter
+from paceline.core.meters import Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import DEFAULT_LANE, Waiter
 from paceline.core.quota import NS
@@ -221,7 +222,7 @@ class Lines:
                 m = account.meter
                 if isinstance(m, FoundMeter):
                     return None, m.found
-                limit = m.quota.amount if m.is_spread else m.quota.burst  # as its level counts
+                limit = m.quota.amount if isinstance(m, Spread) else m.quota.burst  # as its level counts
                 return round(min(max(limit - m.level(now_ns), 0.0), limit), 3), limit
         return None, None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import asdict, dataclass, replace
 from logging import DEBUG, WARNING
@@ -113,8 +113,6 @@ _PLAIN = (int, float)  # other numbers are converted to float
 around_waits: list[Callable[[Acquisition], AbstractContextManager[object]]] = []
 """Entered around each wait for a permit, in the context of the caller: frameworks exclude waits from a deadline this way."""
 
-_NONE = nullcontext()
-
 
 @contextmanager
 def _surroundings(acquisition: Acquisition) -> Iterator[None]:
@@ -212,7 +210,7 @@ class Permit:
             TokensApartError: They do not tell what the quotas count.
         """
         scheduler, cost = self._scheduler, self.reservation.cost
-        counted = scheduler.pool.ledger.units
+        counted = scheduler.pool.capacity.ledger.units
         if TOKENS in actual and TOKENS in counted and SIDES.isdisjoint(actual):
             return
         units = scheduler.stated.union(counted)
@@ -526,7 +524,10 @@ class Acquisition:
         self._used = True
         outcome: Outcome | None = None
         try:
-            with _surroundings(self) if around_waits else _NONE:
+            if around_waits:
+                with _surroundings(self):
+                    outcome = self._scheduler.wait(self.waiter)
+            else:
                 outcome = self._scheduler.wait(self.waiter)
         except BaseException:  # also of what surrounds the wait, at its end
             self._give_back(outcome)
@@ -557,7 +558,10 @@ class Acquisition:
         self._used = True
         outcome: Outcome | None = None
         try:
-            with _surroundings(self) if around_waits else _NONE:
+            if around_waits:
+                with _surroundings(self):
+                    outcome = await self._scheduler.wait_async(self.waiter)
+            else:
                 outcome = await self._scheduler.wait_async(self.waiter)
         except BaseException:  # also of what surrounds the wait, at its end
             self._give_back(outcome)

@@ -178,7 +178,7 @@ class Scheduler:
     def _block(self, waiter: Waiter) -> Outcome:
         """Block this thread until the outcome of ``waiter``."""
         try:
-            waiter.owner.event.wait()
+            waiter.owner.wait()
         except BaseException:  # KeyboardInterrupt: a grant is given back
             self._withdraw(waiter)
             raise

@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from paceline.core.quota import REQUESTS, Cost, Quota
@@ -197,7 +198,9 @@ class _Planner:
         most_s = self._work.duration_s or END_MAX_S
         items, tasks = iter(self._work.items), self._work.workers
         with suppress(TimeoutError):
-            async with asyncio.timeout(most_s), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(None) as limit, asyncio.TaskGroup() as group:
+                # By the clock: with a timer of its own the loop would look after each of the clock's.
+                self._simulation.time.after(most_s, partial(limit.reschedule, -math.inf))
                 if tasks is None:
                     for item in items:
                         await self._arrive(item)
@@ -216,23 +219,23 @@ class _Planner:
 
     async def _arrive(self, item: Item) -> None:
         """Wait for the arrival of an item."""
-        wait_s = item.arrives_s - self._simulation.now_s
-        if wait_s > 0:
+        if item.arrives_s and (wait_s := item.arrives_s - self._simulation.now_s) > 0:
             await self._simulation.time.sleep(wait_s)
 
     async def _item(self, item: Item) -> None:
         began_s = self._simulation.now_s
         for number, stage in enumerate(item.stages):
-            if after_s := max(call.after_s for call in stage):
+            if after_s := max([call.after_s for call in stage]):
                 await self._simulation.time.sleep(after_s)
             if len(stage) == 1:
                 results = [await self._process.send(stage[0])]
             else:
                 results = await asyncio.gather(*map(self._process.send, stage))
             if not number and len(self._starts) < STARTS_MAX:
-                self._starts.append(min(one.arrived_s + one.waited_s for one in results))
-            if any(one.error is not None for one in results):
-                return
+                self._starts.append(min([one.arrived_s + one.waited_s for one in results]))
+            for one in results:
+                if one.error is not None:
+                    return
         self._items_s.append(self._simulation.now_s - began_s)
 
     def _admitted(self, pool: str, held: Cost) -> None:
@@ -257,7 +260,7 @@ class _Planner:
         pools = {name: self._pool(name, number, counted_s) for name, number in calls.items()}
         if extended := self._work.left_out > 0 and math.isfinite(end_s):
             end_s += self._work.left_out / _steady_rate(answered, end_s)
-        refused = self._simulation.world.tally()["refused"]
+        refused = self._simulation.world.total.refused
         return Plan(
             end_s, len(self._items_s), len(self._items_s) * 60 / counted_s if counted_s else 0.0, len(answered), Counter(one.error for one in sent if one.error is not None),
             sum(number for kind, number in refused.items() if kind in ("rate", "growth")),

@@ -8,12 +8,12 @@ from typing import Any
 
 from paceline.core.capacity import Learns
 from paceline.core.ledger import Ledger
-from paceline.core.queue import Queue, Waiter
+from paceline.core.queue import Queue
 from paceline.core.quota import NS
 from paceline.pacing.clock import Clock
 from paceline.pacing.scheduler import Scheduler
 from paceline.planner.timeline import Timeline
-from paceline.shared.capacity import SharedCapacity, answer, ask
+from paceline.shared.capacity import SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
 
@@ -133,7 +133,6 @@ class SimulatedWorker:
         self._store, self._process, self._clock, self._options = store, process, clock, options
         self._due: list[Scheduler] = []
         self._busy = False
-        self._asked: Message | None = None  # the last message; None: none was due
         self.dead = False
 
     @property
@@ -168,15 +167,12 @@ class SimulatedWorker:
     def _next(self) -> None:
         while self._due and not self.dead:
             scheduler = self._due.pop(0)
-            scheduler.transact(partial(self._ask, scheduler))
-            if self._asked is not None:
-                self._store.exchange(self._process, scheduler.pool.name, self._asked, partial(self._take, scheduler))
+            scheduler.transact(partial(ask, scheduler.pool))
+            asked = shared_capacity(scheduler.pool).exchange.asked
+            if asked is not None:
+                self._store.exchange(self._process, scheduler.pool.name, asked.message, partial(self._take, scheduler))
                 return
         self._busy = False
-
-    def _ask(self, scheduler: Scheduler, now_ns: int) -> list[Waiter]:
-        self._asked = ask(scheduler.pool, now_ns)
-        return []
 
     def _take(self, scheduler: Scheduler, reply: Reply | str) -> None:
         def taken() -> None:

@@ -303,19 +303,20 @@ class SimulatedHttp:
         """The provider gets the request, and answers."""
         request, pool = self.request, self.route.scheduler.pool.name
         network, time, world = self._network, self._network.time, self._network.world
+        now_s = time.epoch_s
         self.serial = network.next_serial()
         if request.invalid:
-            self._refuse(outcome, world.refuse(time.epoch_s, Refused("invalid", pool, detail="invalid request")), [])
+            self._refuse(outcome, world.refuse(now_s, Refused("invalid", pool, detail="invalid request")), [])
             return
         held, charged = self.cost
         most = round(held[TOKENS]) - request.input_tokens
         dialect = self.route.dialect
         prompt = dialect.prompt(pool, request.parts) if request.parts else None
         admitted = world.admit(
-            time.epoch_s, pool, request.input_tokens, most, settles=charged[TOKENS] < held[TOKENS], prompt=prompt,
+            now_s, pool, request.input_tokens, most, settles=charged[TOKENS] < held[TOKENS], prompt=prompt,
             counts_cached=dialect.COUNTS_CACHED, holds_cached=dialect.HOLDS_CACHED,
         )  # fmt: skip
-        levels = world.levels(time.epoch_s, pool) if world.settings.headers else []
+        levels = world.levels(now_s, pool) if world.settings.headers else []
         if isinstance(admitted, Refused):
             self._refuse(outcome, admitted, levels)
             return
@@ -333,7 +334,7 @@ class SimulatedHttp:
             if prompt is not None:
                 time.after(admitted.first_s, lambda: world.begin(time.epoch_s, admitted))
         time.after(admitted.duration_s, lambda: world.finish(time.epoch_s, admitted))
-        self._levels = levels, time.epoch_s
+        self._levels = levels, now_s
         self.deliver(
             "answers", partial(self._answer, outcome, admitted),
             admitted.first_s if request.stream else admitted.duration_s,

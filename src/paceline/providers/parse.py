@@ -278,11 +278,14 @@ STATED_USD_MAX: Final = 10_000.0
 """No request costs more."""
 
 
-def make_usage(input_tokens: int, output_tokens: int, cached_tokens: int, cache_write_tokens: int) -> Usage | None:
-    """Usage whose parts do not exceed the input; ``None`` when there is none."""
+def make_usage(
+    input_tokens: int, output_tokens: int, cached_tokens: int, cache_write_tokens: int, **further: Any
+) -> Usage | None:
+    """Usage whose parts do not exceed the input, with ``further`` fields; ``None`` when there is none."""
     if not input_tokens and not output_tokens:
         return None
-    return Usage(input_tokens, output_tokens, min(cached_tokens, input_tokens), min(cache_write_tokens, input_tokens))
+    cached_tokens, cache_write_tokens = min(cached_tokens, input_tokens), min(cache_write_tokens, input_tokens)
+    return Usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens, **further)
 
 
 _OUTCOMES: Final = ("failed", "canceled", "cancelled", "aborted")

@@ -109,6 +109,8 @@ def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = N
             named.setdefault(about[0], {})[about[1]] = text
     if "ratelimit" in headers:
         named |= _draft(headers)
+    if not named:
+        return []
     found: dict[tuple[str, float | None], Reading] = {}
     own = {family.unit for family in named if not family.handed_on}
     for family, texts in named.items():

@@ -143,7 +143,7 @@ class Exchange:
     def conclude(self, now_ns: int, undecided: Sequence[Waiter]) -> None:
         """Note what the pool has not granted by the last reply, and has not spent; ``undecided``: the waiters in its message."""
         if not self._membership.state.alone:
-            turned_away = any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
+            turned_away = undecided and any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
             # Waiters that came meanwhile are asked for at once.
             self._schedule.head = None if turned_away else self._queue.head()
             self._holdings.give_back(now_ns)

@@ -208,11 +208,12 @@ class Leases:
             waiting = [waiter.amounts for waiter in queue.peek(WAITING_SEEN)]
             lease = self.next_lease(now_ns, ledger.accounts, waiting, peers)
             return [lease] if lease else []
+        if queue.length <= 1:
+            head = queue.head()
+            return [] if head is None else [head.amounts]
         wants, total = [], [0.0] * len(ledger.accounts)
         for waiter in islice(queue.in_order(), HEADS_MAX):  # most often, few of them fit
             wants.append(waiter.amounts)
-            if queue.length == 1:
-                break
             total = [a + b for a, b in zip(total, waiter.amounts, strict=True)]
             if ledger.earliest(now_ns, total)[0] > now_ns:
                 break

@@ -95,6 +95,8 @@ class SharedLedger:
     def __init__(self) -> None:
         self._accounts: list[SharedAccount] = []
         self._index: dict[str, int] = {}  # of the accounts, by key
+        # The quotas of the last message, and their accounts.
+        self._known: tuple[tuple[Quota, ...], list[int]] = (), []
         self._peers = Peers()
         self._pause: Pause[str] = Pause()  # the probe is the process that sends it
         self._last_ns = 0
@@ -125,7 +127,8 @@ class SharedLedger:
             peer.presumed_ns = 0.0
         if message.number > peer.number:
             peer.number = message.number
-            self._take_news(now_ns, message, index, peer)
+            if message.news:
+                self._take_news(now_ns, message, index, peer)
         if not message.alone:  # it takes its grants from here again
             peer.presumed_ns = 0.0
         self._take_held(peer, message.held, index)
@@ -161,6 +164,9 @@ class SharedLedger:
 
     def _configure(self, now_ns: int, message: Message) -> list[int]:
         """Open missing accounts, and let a first message replace the configuration; the account of each quota."""
+        known, index = self._known
+        if message.quotas is known and not message.fresh:
+            return index
         index = []
         for n, quota in enumerate(message.quotas):
             key = f"{quota.unit}/{float(quota.period_s)!r}"  # quotas with an equal unit and period are the same one
@@ -177,6 +183,7 @@ class SharedLedger:
                 account.replace_meter(now_ns, new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle))
                 account.version += 1
                 account.epoch += 1
+        self._known = message.quotas, index
         return index
 
     def _take_news(self, now_ns: int, message: Message, index: list[int], peer: Peer) -> None:
@@ -240,9 +247,7 @@ class SharedLedger:
                 account.sharing.hold(account.meter, (others[i] if i < len(others) else 0.0) + peer.held[i])
 
     def _grant(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> Reply:
-        gone = self._peers.gone / BILLION
-        sums = [account.sharing.reserved(account.meter, gone) if gone else 0.0 for account in self._accounts]
-        before, others = self._peers.places.ahead(peer.place, sums)
+        before, others = self._ahead(peer) if message.wants else ([], [])
         grants: list[list[Mark]] = []
         probe, latest, binds = False, now_ns, -1
         back_ns = now_ns  # after an outage, those that vanished in it may yet report what they have spent
@@ -284,9 +289,18 @@ class SharedLedger:
         pause_ns = max(self._pause.until_ns, back_ns) - now_ns
         return Reply(grants, probe, waits_ns, binds, pause_ns, peers, 0.0, [])
 
+    def _ahead(self, peer: Peer) -> tuple[list[float], list[float]]:
+        """What goes before the next request of ``peer``, and before a later one; see :meth:`Places.ahead`."""
+        gone, sums = self._peers.gone / BILLION, [0.0] * len(self._accounts)
+        if gone:
+            sums = [account.sharing.reserved(account.meter, gone) for account in self._accounts]
+        return self._peers.places.ahead(peer.place, sums)
+
     def _standings(self, now_ns: int, index: list[int], versions: list[int]) -> list[Standing]:
         """The states of the quotas at ``index``, which a process has in these versions, and of all others."""
-        standings, rest = [], sorted(set(range(len(self._accounts))).difference(index))
+        standings, rest = list[Standing](), list[int]()
+        if len(self._accounts) > len(index):
+            rest = sorted(set(range(len(self._accounts))).difference(index))
         for i, known in zip_longest([*index, *rest], versions, fillvalue=-1):
             account = self._accounts[i]
             m, learned = account.meter, None
@@ -307,9 +321,9 @@ class SharedLedger:
                     "key": a.key,
                     "quota": _fields(a.meter.quota),
                     "given": _fields(a.given),
-                    "spread": a.meter.is_spread,
+                    "spread": isinstance(a.meter, Spread),
                     "headroom_s": a.meter.headroom_s,
-                    "meter": {key: getattr(a.meter, name) for key, name in a.sharing.state.items()},
+                    "meter": dict(zip(a.sharing.state, a.sharing.values(a.meter), strict=False)),
                     "version": a.version,
                     "epoch": a.epoch,
                     "shifted": a.shifted_ns,
@@ -350,7 +364,7 @@ class SharedLedger:
         return ledger
 
 
-_fields = attrgetter("unit", "amount", "period_s", "burst", "rule.value", "anchor")
+_fields = attrgetter("unit", "amount", "period_s", "burst", "rule._value_", "anchor")  # faster than rule.value
 """A quota as plain values."""
 
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from paceline.core.quota import NS
-from paceline.shared.messages import REJOIN_NS, Message, Reply, waned
+from paceline.shared.messages import REJOIN_NS, WANE_NS, WANES, Message, Reply
 
 OnStoreFailure = Literal["fail_safe", "fail_closed", "fail_open"]
 
@@ -120,7 +120,8 @@ class Membership:
 
     def share_at(self, now_ns: int) -> float:
         """The share of the limits if the store is lost at ``now_ns``."""
-        return self.share if self.announced else self.share * waned(now_ns - self.heard_ns)
+        waned = 0 if self.announced else min((now_ns - self.heard_ns) // WANE_NS, WANES)
+        return self.share * 0.5**waned
 
     def replied(self, now_ns: int, asked: Message, sent_ns: int, reply: Reply) -> None:
         """Note the reply to a message that was sent at ``sent_ns``."""

@@ -129,11 +129,6 @@ POLL_NS = NS // 200
 """Times the number of processes: how often one of them asks again, or reports, so that the store is not asked more often by all."""
 
 
-def waned(silent_ns: int) -> float:
-    """What is left of the share of a process that has not announced a report and is silent for ``silent_ns``, as a part."""
-    return 0.5 ** min(silent_ns // WANE_NS, WANES)
-
-
 @dataclass(slots=True)
 class LearnedState:
     """A quota of the shared ledger, and all that answers have taught about it.

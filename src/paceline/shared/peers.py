@@ -287,7 +287,8 @@ class Peers:
             if peer.due_us and self.away_us <= peer.due_us <= now_us and ended(who):
                 peer.share = peer.due_us = 0
             if peer.seen_us + (FORGET_US if peer.lease_us >= 0 else LEFT_US) < now_us:
-                self._return(peer)
+                if peer.gone:
+                    self._return(peer)
                 del self._peers[who]
             else:
                 spent += self._enter(who, peer, now_us)
@@ -299,7 +300,8 @@ class Peers:
         if peer is None:
             peer = self._peers[who] = Peer(now_us)
         self._withdraw(peer)
-        self._return(peer)
+        if peer.gone:
+            self._return(peer)
         return peer
 
     def part(self, who: str, peer: Peer, now_us: int) -> None:
@@ -333,11 +335,10 @@ class Peers:
 
     def _return(self, peer: Peer) -> None:
         """A vanished process is here again, or is not charged any more."""
-        if peer.gone:
-            peer.presumed_ns += peer.gone * (self._charged_us - peer.since_us) * 1e-6
-            self.gone -= peer.gone
-            peer.gone = 0
-            self.awaited -= self._quiet_us < peer.due_us < self.away_us
+        peer.presumed_ns += peer.gone * (self._charged_us - peer.since_us) * 1e-6
+        self.gone -= peer.gone
+        peer.gone = 0
+        self.awaited -= self._quiet_us < peer.due_us < self.away_us
 
     def _enter(self, who: str, peer: Peer, now_us: int) -> float:
         """Count a process as it stands now; returns what it may have spent before it was noticed, as :meth:`advance`."""
@@ -359,7 +360,8 @@ class Peers:
                 spent = float(peer.gone * late_us)
             events.append(min(until_us, now_us + LOOK_US))
         else:
-            self._return(peer)
+            if peer.gone:
+                self._return(peer)
             if now_us < peer.due_us:
                 events.append(peer.due_us)
         from_us = until_us if peer.due_us else peer.seen_us

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
+from paceline.stores.base import OneUser
 
 
 class MemoryStore:
@@ -17,11 +16,11 @@ class MemoryStore:
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._ledgers: dict[str, SharedLedger] = {}
-        self._lock = threading.Lock()
+        self._use = OneUser()
 
     def exchange(self, pool: str, message: Message) -> Reply:
         """See :meth:`Store.exchange`."""
-        with self._lock:
+        with self._use:
             return self._ledgers.setdefault(pool, SharedLedger()).apply(self._clock.now_ns(), message)
 
     def ping(self) -> None:
@@ -29,7 +28,7 @@ class MemoryStore:
 
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""
-        self._lock = threading.Lock()
+        self._use = OneUser()
 
     def close(self) -> None:
         """See :meth:`Store.close`."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.core.results import StoreFormatError
 from paceline.shared.messages import Message, Reply
 from paceline.shared.peers import Seen
-from paceline.stores.base import TIMEOUT_S, StoreError
+from paceline.stores.base import TIMEOUT_S, OneUser, StoreError
 from paceline.stores.redis_address import Node, library, read_client, read_url
 from paceline.stores.redis_presence import Presence, is_closed
 from paceline.stores.redis_wire import clock_us, decode, encode, is_late, is_newer, quota_set, script
@@ -129,7 +129,7 @@ class RedisStore:
         self._ahead_us: int | None = None  # the server's clock, beyond this process's
         self._client: _Connection | _Cluster | None = None
         self._inherited: list[Any] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer in this thread may close the store
 
     def exchange(self, pool: str, message: Message) -> Reply:
         """See :meth:`Store.exchange`."""
@@ -230,7 +230,7 @@ class RedisStore:
         self._inherited.append(self._client)
         if self._client is not None:
             self._client.after_fork()
-        self._client, self._lock = None, threading.Lock()
+        self._client, self._lock = None, threading.RLock()
 
     def close(self) -> None:
         """See :meth:`Store.close`."""
@@ -246,13 +246,13 @@ class _Connection:
     def __init__(self, connection: Any, presence: Presence) -> None:
         self._connection, self._presence = connection, presence
         self._answers = library().ResponseError
-        self._lock = threading.Lock()
+        self._use = OneUser()
         self._used_s = 0.0  # when it was used last; 0.0: it is not open
 
     def execute(self, *command: str, asking: bool = False) -> Any:
         """Send a command, after ``ASKING`` where a node imports its key, and read the answer. Nothing is sent again."""
         connection = self._connection
-        with self._lock:
+        with self._use:
             if self._used_s and time.monotonic() - self._used_s > IDLE_S and is_closed(connection):
                 connection.disconnect()
             self._used_s = 0.0
