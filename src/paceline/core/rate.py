@@ -607,9 +607,10 @@ class MeasuredRate:
                 self.next_at_ns = min(self.next_at_ns, self.last_ns + round(self.mean / self.rate * NS))
 
     def expect(self, now_ns: int, rate: float) -> None:
-        """Begin with ``rate`` as the measured one, before the first attempt."""
-        self.phase = NEXT[self.phase, Event.MEASURED]
-        self._hold(now_ns, rate, lengthen=False)
+        """Go on with ``rate`` as the measured one, unless nothing is admitted now, or the rate is doubted."""
+        if (self.phase, Event.MEASURED) in NEXT:
+            self.phase = NEXT[self.phase, Event.MEASURED]
+            self._hold(now_ns, rate, lengthen=False)
 
     def hold(self) -> None:
         """Stay at the measured rate: in a forecast there is no refusal, which would end a test."""

@@ -39,6 +39,14 @@ class Unstated:
         """Whether the limit of ``unit`` is measured; ``None``: whether any limit is."""
         return bool(self.meters) if unit is None else any(meter.quota.unit == unit for meter in self.meters)
 
+    def limits(self, unit: str) -> bool:
+        """Whether the rate of ``unit`` is measured, and limits."""
+        return unit in self._rates and self._rates[unit].is_limiting
+
+    def refutes(self, now_ns: int, unit: str, amount: float, period_s: float) -> bool:
+        """Whether more of ``unit`` was admitted than ``amount`` per period allows."""
+        return unit in self._rates and self._rates[unit].refutes(now_ns, amount, period_s)
+
     def finds_chance(self, unit: str) -> bool:
         """Whether the measured rate of ``unit`` has found that attempts are refused by chance."""
         return unit in self._rates and self._rates[unit].rate.chance.share > 0
@@ -72,6 +80,19 @@ class Unstated:
                     meter.rate.expect(now_ns, stated_rate)
                 if before is not None:
                     meter.rate.count_before(*before)
+
+    def expect(self, now_ns: int, rate: float) -> None:
+        """Go on with ``rate`` as the measured one of requests, per second."""
+        self._rates[REQUESTS].rate.expect(now_ns, rate)
+
+    def test_soon(self, unit: str) -> None:
+        """Let the next test of the rate of ``unit`` come as soon as if no test had found the same rate."""
+        self._rates[unit].rate.cycle.steady = 1.0
+
+    def reopen(self, now_ns: int) -> None:
+        """Let what was found limit nothing: the refusals have come by chance."""
+        for meter in self.meters:
+            meter.reopen(now_ns)
 
     def _told(self, unit: str) -> float:
         """The rate of the stated limits of ``unit``, per second; 0 for none, or a day's."""
