@@ -77,7 +77,7 @@ class Capacity(Protocol):
         """
 
     def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:
-        """Until when ``waiter`` waits for any number of tokens; ``None``: it may go now, as far as known without a charge."""
+        """Until when a pause or a quota of requests holds ``waiter`` back, however many tokens it takes; ``None``: neither does."""
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the ledger is recent enough to refuse a request because of it."""

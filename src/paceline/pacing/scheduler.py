@@ -203,7 +203,7 @@ class Scheduler:
 
     def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """See :meth:`Pool.settle`."""
-        self._section.change(self.pool.settle, reservation, actual, waiter, quiet=True)
+        self._section.settle(reservation, actual, waiter)
 
     def adjust(self, reservation: Reservation, known: Cost, waiter: Waiter) -> None:
         """See :meth:`Pool.adjust`."""
