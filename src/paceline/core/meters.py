@@ -653,8 +653,8 @@ class Restarting(Spread):
 
     def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
         super().adopt(now_ns, amount, period_s)
-        if period_s is not None:
-            self.stop_ns = _after(now_ns, self.stop_ns if self.named else self.since_ns, self._window_ns)
+        if period_s is not None and not self.named:
+            self.stop_ns = _after(now_ns, self.since_ns, self._window_ns)
 
     def _enter(self, since_ns: int) -> None:
         self.since_ns = since_ns

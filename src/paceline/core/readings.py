@@ -26,7 +26,6 @@ OPENING_TIMES, OPENING_PART = 20, 0.25
 over, as each answer shows: the first one is one of the fastest. What is not used of the window is lost. One that has more time opens
 gently."""
 
-
 PASSED_S = 3.0
 """An instant that has passed by more when its answer comes was written before it: when the attempt was admitted. By less, clocks differ."""
 
