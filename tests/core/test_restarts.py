@@ -357,6 +357,13 @@ def test_an_answer_that_took_too_long_names_no_restart():
     assert (server.meter.stop_ns, server.meter.lack(at(17))) == (stop_ns, 2)
 
 
+def test_an_instant_to_come_counts_from_now():
+    server = Window()
+    server.answer(2, server.send(0), Reading("requests", 100, 98, reset_s=18.0, until_s=18.0))
+    restarts = server.pool.ledger.accounts[0].tracker.restarts
+    assert (restarts.low_ns, restarts.high_ns, server.meter.stop_ns) == (at(19), at(21), at(21))
+
+
 def test_an_instant_that_has_passed_tells_of_the_window_after_it():
     server = Window()
     sent = [server.send(second) for second in range(5)]
