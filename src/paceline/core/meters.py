@@ -688,13 +688,10 @@ class Restarting(Spread):
         if not self.named:
             self.stop_ns = _after(now_ns, stop_ns, ceil(min(most_s, self.quota.period_s) * NS))
 
-    def lacks_more(self, now_ns: int, lack: float, charged: float = 0.0) -> bool:
-        """Whether the quota lacks far more than was charged since it should have restarted: nothing has restarted.
-
-        ``charged``: since the earliest instant of the restart; since the latest one it is known.
-        """
+    def lacks_more(self, now_ns: int, lack: float) -> bool:
+        """Whether the quota lacks far more than was charged since it should have restarted: nothing has restarted."""
         self.roll(now_ns)
-        return not self.named and lack - max(charged, self.counted) > UNEXPLAINED * self.quota.amount
+        return not self.named and lack - self.counted > UNEXPLAINED * self.quota.amount
 
     def use_up(self) -> None:
         """Grant nothing more of the present window."""
