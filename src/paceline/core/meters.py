@@ -1,10 +1,8 @@
 """The arithmetic of one quota under each rule.
 
 Every meter computes when a cost fits and what is left; it charges a cost, and corrects a charge when the true
-cost is known. :func:`new_meter` chooses the class: ``Bucket``, or ``Held`` where output is charged at its end; ``Window`` for a
-window that restarts at known instants; ``Spread`` for one that does not say when, and for ``sliding``; ``Exact`` for a quota
-that no provider counts, and a ``Bucket`` without headroom for one that is ``even``; ``Slots``. ``Held`` and ``Spread`` are buckets with a further rule.
-Answers that state when a quota restarts make it ``Restarting``. The meters of unstated limits are in ``measured``.
+cost is known. :func:`new_meter` chooses the class. ``Held`` and ``Spread`` are buckets with a further rule. Answers that state
+when a quota restarts make it ``Restarting``. The meters of unstated limits are in ``measured``.
 
 Headroom, not a safety factor
     Two grants a second apart can reach the server closer together. A bucket therefore keeps an amount unused
@@ -69,7 +67,7 @@ class Meter(ABC):
 
     Attributes:
         refills: Whether it refills continuously: a bucket, or a spread quota.
-        bursts: Whether it grants much at once, beyond its rate.
+        bursts: Whether it is counted as a bucket: it is neither spread nor a counter, which may grant much at once, too.
         holds: Whether it counts what is in flight: :meth:`release` changes it.
         restarts_by_answers: Whether it restarts at instants that answers state.
         quota: The quota.
@@ -349,6 +347,9 @@ class Bucket(Meter):
         mark = now_ns if now_ns > self.sequence else self.sequence + 1  # the instant, made unique
         self.sequence = mark
         marks, lacks = self.low_marks, self.low_lacks  # remember the present lack as a low point
+        if not lack and len(lacks) == 1:  # of a full bucket, as mostly: the same in one step
+            marks[0], lacks[0] = mark, lack
+            return mark
         while lacks and lacks[-1] >= lack:
             del marks[-1], lacks[-1]
         marks.append(mark)
@@ -498,7 +499,8 @@ class Spread(Bucket):
     """A sliding window, or a window with an unknown start: spread evenly, and never above the amount in any period.
 
     A bucket of burst b and rate r admits at most ``b + r x period`` in any period, so ``r = (amount - b) / period``
-    is safe under every rule. A cost above b goes when the bucket is full. A log of the charges of the last period,
+    is safe under every rule. What it lacks is what this bucket lacks; its level is what the last period leaves of the amount.
+    A cost above b goes when the bucket is full. A log of the charges of the last period,
     in slices, keeps the sum of large costs within the amount. The period is lengthened by a quarter of the
     headroom: requests from the two ends of a period can arrive closer together by as much.
 

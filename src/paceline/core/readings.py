@@ -50,7 +50,15 @@ class Readings:
         return self._shown if reservation is self._shown_for else {}
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
-        """Learn from the headers of the answer to ``reservation``; whether it has added a quota, or stated another limit."""
+        """Learn from the headers of the answer to ``reservation``; whether it has added a quota, or stated another limit.
+
+        ``whole`` is all that a reading says, and ``reading`` what it says about the part that is used. In this order:
+
+        1. The next restart of a quota that restarts, the refill, and the limit, with which a new quota is added.
+        2. What a window has left.
+        3. By the tracker, the level, the burst, and whether the quota is a bucket. One that is none restarts, or is spread.
+        4. The level without a comparison, where the limit or the refill has changed.
+        """
         changed = False
         self._shown, self._shown_for = {}, reservation
         for whole in map(self._as_sent, map(_sane_reading, readings), repeat((now_ns - reservation.granted_ns) / NS)):

@@ -1,6 +1,6 @@
 """Values without behaviour: costs, the origin of a limit, how a request can end, and what an answer says of limits.
 
-A request ends with a decision, a value that travels inside paceline, or with an exception, which callers see.
+Inside of paceline a request ends with an outcome, which is a value. Its caller sees a permit or an exception.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Cost = dict[str, float]
 """Amount per unit of one request, e.g. ``{"requests": 1, "tokens": 1_500}``."""
@@ -193,9 +193,10 @@ class Reservation:
         lost_at_ns: When it is closed as lost, if it is still open.
         open: Whether it is neither settled, cancelled, refused nor lost.
         begun: Whether its answer has begun, as the caller has noted; a stream can go on for minutes.
+        number: How many attempts were granted until then, with this one; 0 where nothing is learned.
     """
 
-    __slots__ = ("amounts", "begun", "cost", "granted_ns", "lost_at_ns", "marks", "notes", "open")
+    __slots__ = ("amounts", "begun", "cost", "granted_ns", "lost_at_ns", "marks", "notes", "number", "open")
 
     def __init__(self, cost: Cost, amounts: list[float], marks: list[int], granted_ns: int, lost_at_ns: int) -> None:
         self.cost = cost
@@ -206,10 +207,10 @@ class Reservation:
         self.notes: Sequence[Any] = ()
         self.open = True
         self.begun = False
+        self.number = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WaitUntil:
+class WaitUntil(NamedTuple):
     """Not before ``at_ns``.
 
     Attributes:
@@ -267,7 +268,10 @@ class StoreLost:
 
 
 Decision = Reservation | WaitUntil | NeverFits
+"""What a capacity says of a request."""
+
 Outcome = Decision | Expired | QueueFull | Stopped | StoreLost
+"""What a pool says of it."""
 
 
 class RefusalKind(StrEnum):
