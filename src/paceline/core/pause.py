@@ -29,6 +29,10 @@ class Phase(Enum):
     PROBING = "probing"  # the probe is in flight: nothing before its answer, or before its time is over
 
 
+CLOSED = Phase.CLOSED
+"""For the path of every request: the look-up of a member of an enum takes as long as a call."""
+
+
 class Event(Enum):
     """What changes the phase."""
 

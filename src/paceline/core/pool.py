@@ -96,11 +96,6 @@ class Pool:
         """The outcome of requests while the pool sends nothing but one every 10 to 60 minutes; ``None`` at other times."""
         return None if self._stop is None else self._stop.outcome
 
-    @property
-    def silent_since_ns(self) -> int:
-        """Since when the pool sends only probes, because its attempts get no answer; 0 while they do."""
-        return self.silence.since_ns
-
     def submit(self, now_ns: int, waiter: Waiter) -> Outcome:
         """Grant ``waiter`` at once, add it to the queue (``WaitUntil``), or refuse it.
 
@@ -219,7 +214,9 @@ class Pool:
         if not queue.length:
             self.wake_ns = None
             return []
-        done = self._overdue(now_ns, now_ns - 1)  # a deadline of this instant can still be met
+        done = (
+            self._overdue(now_ns, now_ns - 1) if queue.deadlines else []
+        )  # a deadline of this instant can still be met
         until: WaitUntil | None = None
         while (head := queue.head()) is not None:
             if head.estimate is not None:
@@ -234,7 +231,7 @@ class Pool:
             if isinstance(decision, WaitUntil):
                 until = decision
                 break
-            # The last one leaves nothing whose order depends on its cost.
+            # After the last one the queue forgets its lanes, and so this cost.
             overtaken = queue.pop(head, ledger.seconds_of(head.amounts) if queue.length > 1 else 0.0)
             if overtaken:
                 self.counts["overtook"] += 1
@@ -242,7 +239,7 @@ class Pool:
                     self.saved_tokens += head.cached_tokens
             head.outcome = decision
             done.append(head)
-        late = self._overdue(now_ns, now_ns)
+        late = self._overdue(now_ns, now_ns) if queue.deadlines else []
         if late:
             self._set_wake(now_ns)
         else:
@@ -503,5 +500,6 @@ class Pool:
         if head is None:
             self.wake_ns = None
             return
-        at_ns, deadline_ns = self.capacity.wake_ns(now_ns, head, until), self.queue.next_deadline_ns
+        at_ns = self.capacity.wake_ns(now_ns, head, until)
+        deadline_ns = self.queue.next_deadline_ns if self.queue.deadlines else None
         self.wake_ns = at_ns if deadline_ns is None or (at_ns is not None and at_ns < deadline_ns) else deadline_ns

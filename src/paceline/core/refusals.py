@@ -28,9 +28,8 @@ FULL = 0.9
 class Refusals:
     """Learns from refusals for rate and growth.
 
-    A refusal that names no quota is taken for one about the tightest quota. One about a quota that is not listed adds it, if
-    it states the limit. Else that limit is measured, if no quota has its unit and period. A refusal that is about none teaches
-    nothing, and the pool only pauses.
+    A refusal that names no quota is taken for one about the tightest quota. One that names a quota which is not listed adds
+    it, if it states the limit; else that limit is measured.
 
     Args:
         corrections: Corrects the quotas.
@@ -158,7 +157,7 @@ class Refusals:
         if tracker.meter.quota.is_long or self._readings.shown(reservation):
             return False
         tracker.forget_ceiling(now_ns)
-        self._unstated.begin(now_ns, unit, as_told=True)
+        self._unstated.begin(now_ns, unit, as_stated=True)
         if refusal.unit is None:
             self._unstated.begin(now_ns, CONCURRENCY)
         return True

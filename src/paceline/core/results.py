@@ -1,6 +1,6 @@
 """Values without behaviour: costs, the origin of a limit, how a request can end, and what an answer says of limits.
 
-A request ends with a decision, a value that travels inside paceline, or with an exception, which callers see.
+Inside of paceline a request ends with an outcome, which is a value. Its caller sees a permit or an exception.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Cost = dict[str, float]
 """Amount per unit of one request, e.g. ``{"requests": 1, "tokens": 1_500}``."""
@@ -210,8 +210,7 @@ class Reservation:
         self.number = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WaitUntil:
+class WaitUntil(NamedTuple):
     """Not before ``at_ns``.
 
     Attributes:
@@ -269,7 +268,10 @@ class StoreLost:
 
 
 Decision = Reservation | WaitUntil | NeverFits
+"""What a capacity says of a request."""
+
 Outcome = Decision | Expired | QueueFull | Stopped | StoreLost
+"""What a pool says of it."""
 
 
 class RefusalKind(StrEnum):
@@ -357,6 +359,8 @@ class Reading:
         reset_resolution_s: ``reset_s`` is rounded to a multiple of this.
         basis: How ``period_s`` is known.
         reset_number: A reset whose subject or unit is unknown; ``reset_s`` is missing then.
+        until_s: Seconds until the instant that the header states, by the clock of this machine; negative when it has passed. It is
+            true whenever the answer was written.
     """
 
     unit: str
@@ -368,3 +372,4 @@ class Reading:
     reset_resolution_s: float = 0.0
     basis: Basis = field(default=Basis.STATED, compare=False)
     reset_number: float | None = field(default=None, compare=False)
+    until_s: float | None = field(default=None, compare=False)

@@ -57,7 +57,7 @@ class Unstated:
         unit: str | None = None,
         before: tuple[int, float] | None = None,
         *,
-        as_told: bool = False,
+        as_stated: bool = False,
     ) -> None:
         """Measure the rate of ``unit``, or the number in flight, from now on; ``None``: the rate of requests and the number in flight.
 
@@ -65,7 +65,7 @@ class Unstated:
             now_ns: The present.
             unit: The unit.
             before: What was admitted of the unit until now, and since when.
-            as_told: Whether the measurement begins with the rate of the stated limit.
+            as_stated: Whether the measurement begins with the rate of the stated limit.
         """
         for each in (REQUESTS, CONCURRENCY) if unit is None else (unit,):
             if each == CONCURRENCY:
@@ -73,11 +73,11 @@ class Unstated:
                     self._in_flight = InFlightMeter(len(self._ledger.accounts))
                     self._add(self._in_flight)
             elif each not in self._rates:
-                told = self._told(each)
-                meter = self._rates[each] = RateMeter(len(self._ledger.accounts), each, now_ns, told)
+                stated_rate = self._told(each)
+                meter = self._rates[each] = RateMeter(len(self._ledger.accounts), each, now_ns, stated_rate)
                 self._add(meter)
-                if as_told and told:
-                    meter.rate.expect(now_ns, told)
+                if as_stated and stated_rate:
+                    meter.rate.expect(now_ns, stated_rate)
                 if before is not None:
                     meter.rate.count_before(*before)
 

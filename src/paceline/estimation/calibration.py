@@ -100,9 +100,12 @@ class UsualOutput:
             return
         self.answers += 1
         self.recent.append(tokens)
-        insort(self._sorted, tokens)
         if len(self.recent) > _ANSWERS_MAX:
-            self._sorted.remove(self.recent.popleft())
+            oldest = self.recent.popleft()
+            if oldest == tokens:
+                return
+            self._sorted.remove(oldest)
+        insort(self._sorted, tokens)
         if self.answers >= _ANSWERS_MIN:
             self.known, self.usual = True, self._sorted[math.ceil(0.9 * len(self._sorted)) - 1]
 

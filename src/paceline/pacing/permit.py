@@ -552,7 +552,7 @@ class Acquisition:
     def __await__(self) -> Generator[Any, None, Permit]:
         return self._wait_async().__await__()
 
-    async def _wait_async(self, *, enter: bool = False) -> Permit:
+    async def _wait_async(self, enter: bool = False) -> Permit:  # by position, which is faster
         if self._used:
             raise RuntimeError(_ONE)
         self._used = True
@@ -583,7 +583,7 @@ class Acquisition:
         self._exit(error)
 
     def __aenter__(self) -> Coroutine[Any, Any, Permit]:
-        return self._wait_async(enter=True)
+        return self._wait_async(True)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None

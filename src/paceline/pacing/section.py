@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, cast
 from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
-from paceline.core.quota import NS
+from paceline.core.quota import NS, Cost
 from paceline.core.results import Outcome, Reservation, WaitUntil
 from paceline.pacing.clock import Clock, Timer
 from paceline.pacing.lateness import Lateness
@@ -110,22 +110,34 @@ class Section:
             self._lines.waits(now_ns, waiter, cast("WaitUntil", outcome))
         return outcome
 
-    def change(self, change: Callable[[int, *Ts], object], *args: *Ts, quiet: bool = False) -> None:
-        """Make ``change(now_ns, *args)`` and the grants that it allows; later, if this thread is in the section.
-
-        After a ``quiet`` change the capacity itself says whether an exchange is due, by ``exchange_due``.
-        """
+    def change(self, change: Callable[[int, *Ts], object], *args: *Ts) -> None:
+        """Make ``change(now_ns, *args)`` and the grants that it allows; later, if this thread is in the section."""
         with self._lock:
             if self._busy:
                 self._deferred.append(lambda now_ns: change(now_ns, *args))
                 return
-            now_ns, pool = self._clock.now_ns(), self._pool
+            now_ns = self._clock.now_ns()
+            self._run(now_ns, change, *args)
+            done = self._work(now_ns)
+        self._leave(done)
+
+    def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None) -> None:
+        """Make the change that ends nearly every attempt: a call that takes any arguments needs twice as long.
+
+        The capacity itself says whether an exchange is due, by ``exchange_due``.
+        """
+        pool = self._pool
+        with self._lock:
+            if self._busy:
+                self._deferred.append(lambda now_ns: pool.settle(now_ns, reservation, actual, waiter))
+                return
+            now_ns = self._clock.now_ns()
             self._busy = True
             try:
-                change(now_ns, *args)
+                pool.settle(now_ns, reservation, actual, waiter)
             finally:
                 self._busy = False
-            if quiet and not (pool.queue.length or self._deferred or self._postponed or pool.capacity.exchange_due):
+            if not (pool.queue.length or self._deferred or self._postponed or pool.capacity.exchange_due):
                 return
             done = self._work(now_ns)
         self._leave(done)

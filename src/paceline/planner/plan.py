@@ -287,7 +287,7 @@ class _Planner:
         for one in turns:
             request, route = one.request, self._process.route(one.request.model)
             usage = Usage(request.input_tokens, request.output_tokens, request.input_tokens - request.parts[-1].tokens)
-            for unit, amount in route.provider.charged(route.call(request), usage).items():
+            for unit, amount in route.provider.charged(route.sized(request).call, usage).items():
                 costs[one.pool][unit] += amount
             busy_s[one.pool] += one.ended_s - one.arrived_s - one.waited_s + request.after_s
         return min(
@@ -344,19 +344,25 @@ def _lanes(answered: Sequence[Sent]) -> dict[str, Waits]:
 
 def _usd(answered: Sequence[Sent], given: Mapping[str, Any]) -> float | None:
     """The price of all answers; ``None`` if the price of a model is not known, or genai-prices is not installed."""
-    total, prices = 0.0, None
+    total, prices, named = 0.0, None, dict[tuple[str, str], tuple[str, str]]()
     for one in answered:
-        pool, model, request = one.pool, one.request.model, one.request
+        request, key = one.request, (one.pool, one.request.model)
         usage = one.usage or Usage(request.input_tokens, request.output_tokens)
-        provider = pool.partition("/")[0]
         try:
             prices = prices or Prices(given)
         except QuotaError:
             return None
-        known = "/" in pool and is_provider(provider)
-        named = (provider, model.removeprefix(f"{provider}/")) if known else ("", pool)
-        price = prices.find(*named, input_tokens=usage.input_tokens)
+        if key not in named:
+            named[key] = _named(*key)
+        price = prices.find(*named[key], input_tokens=usage.input_tokens)
         if price is None:
             return None
         total += price.of(usage)
     return total
+
+
+def _named(pool: str, model: str) -> tuple[str, str]:
+    """The provider and the model that prices are known by."""
+    provider = pool.partition("/")[0]
+    known = "/" in pool and is_provider(provider)
+    return (provider, model.removeprefix(f"{provider}/")) if known else ("", pool)

@@ -113,12 +113,12 @@ class Process:
     async def send(self, request: Request) -> Sent:
         """Make one call, with further attempts after refusals and faults as the limiter's policy has it."""
         route = self.route(request.model)
-        call = route.call(request)
+        sized = route.sized(request)
         found = metered(
-            self.limiter.pacer, route.provider, call, route.scheduler, request.body if request.parts else None
+            self.limiter.pacer, route.provider, sized.call, route.scheduler, request.body if request.parts else None
         )
         exchange = Exchange(
-            self.limiter.pacer, SimulatedHttp(self._network, self.frozen, route, request, call), found, route.target,
+            self.limiter.pacer, SimulatedHttp(self._network, self.frozen, route, request, sized), found, route.target,
             timeout_s=request.timeout_s, name=request.name,
         )  # fmt: skip
         if self.frozen:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache, partial
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import KNOWN_UNITS, TOKENS, Cost
 from paceline.core.results import QuotaError
@@ -140,6 +140,26 @@ def _thawed(at_s: float, way: str, stalls: Sequence[Stall]) -> float:
     )
 
 
+SIZES_MAX: Final = 1_024
+"""Of how many sizes of requests it is kept what both sides see of them: many plans have few."""
+
+
+class Sized(NamedTuple):
+    """What the requests of one size have in common.
+
+    Attributes:
+        call: The request as the process describes it.
+        ask: The request as the provider reads it.
+        held: What the provider holds at admission.
+        charged: What it charges in the end.
+    """
+
+    call: Call
+    ask: Ask
+    held: Cost
+    charged: Cost
+
+
 class Route:
     """What the requests of one process to one model have in common.
 
@@ -151,7 +171,7 @@ class Route:
         target: Its host and path.
     """
 
-    __slots__ = ("dialect", "kind", "model", "provider", "scheduler", "target")
+    __slots__ = ("_sized", "dialect", "kind", "model", "provider", "scheduler", "target")
 
     def __init__(self, limiter: Limiter, model: str, dialect: str) -> None:
         self.scheduler: Scheduler = limiter.scheduler(model)
@@ -165,11 +185,19 @@ class Route:
         self.dialect: Dialect = OPENAI_LIKE[dialect] if dialect and usual in OPENAI_LIKE.values() else usual
         self.kind = KINDS.get(name, "chat")
         self.target = prefix, PATHS[self.kind]
+        self._sized = lru_cache(maxsize=SIZES_MAX)(self._size)
 
-    def call(self, request: Request) -> Call:
-        """The request as the process describes it."""
-        estimated = request.input_tokens if request.estimated is None else round(request.estimated)
-        return Call(self.provider.name, self.kind, self.model, estimated, request.max_output_tokens, request.stream)
+    def sized(self, request: Request) -> Sized:
+        """The request as both sides see it."""
+        asked, most = request.input_tokens, request.max_output_tokens
+        estimated = asked if request.estimated is None else round(request.estimated)
+        return self._sized(estimated, asked, request.output_tokens, most, request.stream)
+
+    def _size(self, estimated: int, asked: int, output: int, most: int | None, stream: bool) -> Sized:
+        provider = self.provider
+        call = Call(provider.name, self.kind, self.model, estimated, most, stream)
+        ask = Ask(self.kind, self.model, asked, most, stream, include_usage=True)
+        return Sized(call, ask, provider.held(call, asked, output), provider.charged(call, Usage(asked, output)))
 
 
 def _with_own_units(provider: Provider, units: Iterable[str]) -> Provider:
@@ -254,7 +282,7 @@ class SimulatedHttp:
         frozen: When the process does nothing.
         route: Where the request goes.
         request: The request.
-        call: The same as the process describes it.
+        sized: The same as both sides see it.
 
     Attributes:
         request: The request.
@@ -265,16 +293,13 @@ class SimulatedHttp:
 
     is_async = in_memory = True
     method = "POST"
-    __slots__ = ("_call", "_cost", "_frozen", "_levels", "_network", "ask", "request", "route", "serial")
+    __slots__ = ("_frozen", "_levels", "_network", "_sized", "ask", "request", "route", "serial")
 
-    def __init__(self, network: Network, frozen: Sequence[Stall], route: Route, request: Request, call: Call) -> None:
-        self._network, self._frozen, self.route, self.request, self._call = network, frozen, route, request, call
-        self._cost: tuple[Cost, Cost] | None = None
+    def __init__(self, network: Network, frozen: Sequence[Stall], route: Route, request: Request, sized: Sized) -> None:
+        self._network, self._frozen, self.route, self.request, self._sized = network, frozen, route, request, sized
         self._levels: tuple[list[Level], float] = ([], 0.0)  # at the admission, and when that was
         self.serial = 0
-        self.ask = Ask(
-            route.kind, route.model, request.input_tokens, request.max_output_tokens, request.stream, include_usage=True
-        )
+        self.ask = sized.ask
 
     @property
     def address(self) -> str:
@@ -308,7 +333,7 @@ class SimulatedHttp:
         if request.invalid:
             self._refuse(outcome, world.refuse(now_s, Refused("invalid", pool, detail="invalid request")), [])
             return
-        held, charged = self.cost
+        _, _, held, charged = self._sized
         most = round(held[TOKENS]) - request.input_tokens
         dialect = self.route.dialect
         prompt = dialect.prompt(pool, request.parts) if request.parts else None
@@ -360,15 +385,6 @@ class SimulatedHttp:
     def deliver(self, way: str, event: Callable[[], None], further_s: float = 0.0) -> None:
         """See :meth:`Network.deliver`."""
         self._network.deliver(way, event, further_s, self._frozen)
-
-    @property
-    def cost(self) -> tuple[Cost, Cost]:
-        """What the provider holds at admission, and what it charges in the end."""
-        if self._cost is None:
-            request, provider, call = self.request, self.route.provider, self._call
-            held = provider.held(call, request.input_tokens, request.output_tokens)
-            self._cost = held, provider.charged(call, Usage(request.input_tokens, request.output_tokens))
-        return self._cost
 
     def _reply(self, answer: Answer) -> Reply:
         return Reply(answer.status, self._decoded(answer.headers), answer.body)

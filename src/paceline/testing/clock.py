@@ -217,17 +217,18 @@ class _JumpingSelector(selectors.DefaultSelector):
             until_ns = clock.now_ns() + math.ceil(timeout * NS)
             clock.advance_to(until_ns if next_ns is None else min(next_ns, until_ns))
             return events
-        self.woken = False
+        self.woken, until = False, math.inf
         for _ in range(CALLBACKS_MAX):
-            callback = clock._due(math.inf)  # noqa: SLF001  (of this module)
+            callback = clock._due(until)  # noqa: SLF001  (of this module)
             if callback is None:
                 break
             callback()
             if self.woken or self._is_real():
-                clock.advance_to(clock.now_ns())  # the other timers of this instant
-                return events
+                until = clock.now_ns()  # the other timers of this instant
         else:
             raise RuntimeError(ENDLESS)
+        if until < math.inf:
+            return events
         until_s = time.monotonic() + REAL_WAIT_S
         while self._is_real() and not events and clock.next_ns is None and time.monotonic() < until_s:
             events = super().select(REAL_LOOK_S)
