@@ -759,6 +759,14 @@ class TestCoolDown:
         assert pool.wake_ns == T0 + 2 * NS  # of 500 tokens that are left, and 10 a second
         assert pool.pump(T0 + 2 * NS) == [waiter]
 
+    def test_one_that_counts_as_no_request_does_not_wait_for_a_quota_of_requests(self):
+        pool = pool_of("60 requests/min burst 1", "600 tokens/min")
+        pool.settle(T0, ask(pool)[1], {"requests": 5})
+        pool.capacity.pause(T0 + NS)
+        waiter, _ = ask(pool, requests=0, tokens=100)
+        waiter.estimate = lambda: Estimate({"requests": 0, "tokens": 100})
+        assert pool.pump(T0 + NS) == [waiter]
+
     def test_one_whose_turn_comes_in_a_pause_is_not_estimated(self):
         pool = pool_of("60 requests/min", "600 tokens/min")
         pool.capacity.pause(T0 + 5 * NS)
