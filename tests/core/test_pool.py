@@ -891,3 +891,10 @@ def test_what_the_first_waiter_waits_for_is_named_where_slots_bind_later():
     waiters = [ask(pool)[0] for _ in range(4)]
     assert {pool.place(T0, one)[2] for one in waiters} == {"6 requests/min exact"}
     assert pool.place(T0, waiters[-1])[1] == FAR_NS
+
+
+def test_a_waiter_behind_one_that_may_go_now_waits_for_the_slot_that_it_takes():
+    pool = pool_of("1 concurrency")
+    (_, running), _, (last, _) = (ask(pool) for _ in range(3))
+    pool.settle(T0 + NS, running, {})
+    assert pool.place(T0 + NS, last) == (1, FAR_NS, "1 concurrency")
