@@ -238,7 +238,7 @@ def refused_by_full_servers(driver: Driver, attempts: int, every_s: float = 0.0,
 
 def test_full_servers_that_refuse_for_a_rate_are_asked_at_that_rate_and_a_higher_one_is_tested_soon():
     driver = Driver(pool_of())
-    assert len(refused_by_full_servers(driver, 39, every_s=0.5)) >= 30
+    assert len(refused_by_full_servers(driver, 60, every_s=0.5)) >= 30
     since_ns, tests = driver.now_ns, refused_by_full_servers(driver, 100, every_s=0.5)
     assert (driver.now_ns - since_ns) / NS == pytest.approx(50, rel=0.1)
     assert len(tests) <= 8
@@ -246,8 +246,8 @@ def test_full_servers_that_refuse_for_a_rate_are_asked_at_that_rate_and_a_higher
     assert "120 requests/min measured" in quotas_of(driver)
 
 
-@pytest.mark.parametrize(("share", "attempts"), [(1.0, 5), (0.2, 90)])
-def test_full_servers_that_refuse_at_that_rate_do_it_by_chance_and_nothing_limits_any_more(share, attempts):
+@pytest.mark.parametrize("share", [1.0, 0.2])
+def test_full_servers_that_refuse_at_that_rate_do_it_by_chance_and_nothing_limits_any_more(share):
     """Also where so few are refused that it looks like chance to the measurement alone. What was stated since stays so."""
     driver = Driver(pool_of())
     driver.refuse(driver.send(tokens=100), Refusal(RefusalKind.RATE, unit="tokens"))
@@ -256,8 +256,8 @@ def test_full_servers_that_refuse_at_that_rate_do_it_by_chance_and_nothing_limit
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
     driver.settle(one)
     assert quotas_of(driver) == ["2 concurrency measured", "600k tokens/min"]
-    refused_by_full_servers(driver, 45, every_s=0.5)
-    refused_by_full_servers(driver, attempts, share=share)
+    refused_by_full_servers(driver, 60, every_s=0.5)
+    refused_by_full_servers(driver, 300, share=share)
     since_ns = driver.now_ns
     assert not refused_by_full_servers(driver, 20)
     assert driver.now_ns - since_ns < 4 * NS  # it doubles each second
