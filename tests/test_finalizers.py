@@ -94,11 +94,10 @@ def test_a_thread_is_woken_by_itself():
 
 def test_a_thread_that_is_awake_is_woken_again():
     owner = ThreadOwner()
-    assert not owner.is_awake
     owner.wake({})
     owner.wake({})
-    owner.wait()
-    assert not owner.is_awake
+    assert within(owner.wait) == []
+    assert owner._woken.locked(), "its next wait needs another one"
 
 
 @pytest.mark.parametrize("act", ["exchange", "close"])

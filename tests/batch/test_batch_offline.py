@@ -186,6 +186,14 @@ def test_both_formats_have_the_output_of_every_run(run):
     assert one.batches()["created"] == 5
 
 
+@pytest.mark.parametrize(("mode", "warnings"), [("batch", 0), ("auto", 1)])
+def test_limits_that_are_not_known_matter_to_no_batch(run, mode, warnings):
+    one = run(count=4)
+    one.given["limits"] = {}
+    assert one.start(mode=mode)[0] == 0
+    assert sum("no published limits" in line for line in one.said.lines) == warnings
+
+
 def test_a_batch_has_the_files_of_its_rows(run, tmp_path, monkeypatch):
     one, uploaded, upload = run(count=1), [], OpenAIEndpoints._upload
 

@@ -646,25 +646,6 @@ class TestGuesses:
         )
         assert notice.endswith("; requests wait for it")
 
-    @pytest.mark.parametrize(("cost", "limit"), [(401, 401), (400, 100)])
-    def test_a_learned_limit_that_an_attempt_has_exceeded_by_far_is_raised(self, cost, limit):
-        pool = pool_of("100 tokens/min", source=SourceKind.LEARNED)
-        waiter = Waiter({"tokens": cost})
-        pool.submit(T0, waiter)
-        while waiter.outcome is None:
-            pool.pump(pool.wake_ns)
-        pool.settle(T0 + 60 * NS, waiter.outcome, {"tokens": cost})
-        assert amount_of(pool) == limit
-
-    def test_up_to_the_given_one(self):
-        pool = pool_of("100 tokens/min")
-        pool.observe(T0, tokens(limit=10), send(pool, 0, tokens=1))
-        waiter = Waiter({"tokens": 90})
-        pool.submit(T0, waiter)
-        pool.pump(pool.wake_ns)
-        pool.settle(T0 + 60 * NS, waiter.outcome, {"tokens": 200})
-        assert amount_of(pool) == 100
-
 
 class Counting:
     """A server that counts requests in windows, or in a trailing period; ``rule`` is what its resets are about."""

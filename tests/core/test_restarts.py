@@ -80,8 +80,25 @@ class TestRestarts:
 
     def test_restarts_that_come_soon_after_each_other_are_none(self):
         restarts = Restarts()
-        assert self.read(restarts, 1, 4.0) is Named.NEXT
-        assert self.read(restarts, 8, 4.0, lack=1.0) is Named.NONE
+        assert self.read(restarts, 1, 2.0) is Named.NEXT
+        assert self.read(restarts, 5, 2.0, lack=1.0) is Named.NONE
+
+    def test_an_instant_is_named_by_an_answer_that_comes_after_it(self):
+        restarts = Restarts()
+        for sent, second, until_s in [(1, 13, -3.0), (4, 15, -5.0), (11, 22, -2.0), (8, 23, -13.0)]:
+            restarts.read(at(sent), at(second), until_s, 1.0, instant=True)
+        assert (restarts.low_ns, restarts.high_ns, restarts.period_s) == (at(19), at(21), 10)
+
+    @pytest.mark.parametrize("last", [False, True])
+    def test_slow_answers_show_when_their_resets_are_written(self, last):
+        restarts = Restarts()
+        for sent in range(0, 60, 2):
+            second = sent + 6 + sent % 7
+            restarts.read(at(sent), at(second), 10.0 - (second if last else sent) % 10, 1.0)
+            if restarts.period_s:
+                break
+        assert restarts.period_s == 10
+        assert restarts.low_ns < at(10 + 10 * ((second if last else sent) // 10)) <= restarts.high_ns
 
     @pytest.mark.parametrize(("reset_s", "took_s"), [(1.0, 0.2), (30.0, 20.0)])
     def test_a_short_reset_and_a_slow_answer_name_nothing(self, reset_s, took_s):

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import gzip
 import json
+import logging
 import signal
 import socket
 import threading
@@ -532,6 +533,15 @@ class TestKeys:
         assert Keys(keys.file).find(done.stdout.strip()).name == "alice"
         done = CliRunner().invoke(app, ["keys", "list", "--keys", str(keys.file)])
         assert "until 20" in done.stdout
+
+    def test_the_page_ends_with_the_gateway(self, serve, emulator, client):
+        log = logging.getLogger("paceline")
+        before = list(log.handlers)
+        running = serve(emulator.base_url)
+        assert client.get(running.url + "/history").status_code == 200
+        assert len(log.handlers) == len(before) + 1
+        running.stop()
+        assert log.handlers == before
 
     def test_models_and_the_page(self, serve, keys, emulator, client):
         key, reader = keys.add("alice", models=("gpt-5-*",)), keys.add("bob", may_read=True)

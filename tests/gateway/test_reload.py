@@ -180,7 +180,7 @@ class TestCertificate:
         authority = trustme.CA()
         written(authority, tmp_path)
         with running_gateway(settings) as running:
-            for method in (b"GET", b"POST"):
+            for method in (b"GET", b"POST", b"OPTIONS"):
                 got = talk(running.url, b"%s /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n" % method)
                 assert answers(got) == [400]
                 said = json.loads(got.partition(b"\r\n\r\n")[2])["error"]["message"]

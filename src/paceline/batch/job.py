@@ -172,7 +172,7 @@ class Job:
                 shard=self.shard,
                 tick=lambda n: view.say(f"checked {n:,} requests"),
             )
-            for line in (*self._elsewhere(plan, members), *(f"warning: {one}" for one in plan.warnings[:SHOWN])):
+            for line in self._foretold(plan, members):
                 view.say(line)
             addresses = self._addresses(plan, provider, members, whole=whole)
             store = self._store(plan, addresses, view) if self.mode != "batch" else None
@@ -380,13 +380,15 @@ class Job:
 
         return Checker(limiter, index, members, place)
 
-    def _elsewhere(self, plan: Plan, members: Sequence[Server]) -> Iterator[str]:
-        """Where requests go that do not go to their provider; without the path, which may hold a key."""
+    def _foretold(self, plan: Plan, members: Sequence[Server]) -> Iterator[str]:
+        """Where requests go that do not go to their provider, without the path, which may hold a key; and warnings."""
         for provider in () if members else plan.providers.values():
             root, variable = root_of(provider, self.config.base_url, self.environ)
             if root and root != ROOTS.get(provider.name):
                 host = "{0.scheme}://{0.netloc}".format(urlsplit(root))
                 yield f"requests of {provider.name} go to {host}{variable and f' ({variable})'}"
+        if self.mode != "batch":  # batches have other limits
+            yield from (f"warning: {one}" for one in plan.warnings[:SHOWN])
 
     def _checks_first(self, file: BinaryIO, results: Results) -> bool:
         """Whether the whole input is checked before the first request: on demand, if it is small, or to resume a run."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.options import aligned
+from paceline.cli.options import aligned, cannot_listen
 from paceline.core.hints import why_missing
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def command(
     try:
         listener = listen(host, port)
     except OSError as error:
-        raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        raise click.ClickException(cannot_listen(host, port, error)) from None
     address = f"http://{host}:{listener.getsockname()[1]}"
     server = make_server(app)
     end_by_signals(server)

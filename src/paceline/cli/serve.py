@@ -145,7 +145,7 @@ def command(
             click.echo(f"paceline serve: {error}", err=True)
             sys.exit(2)
         except OSError as error:
-            click.echo(f"paceline serve: cannot listen on {host}:{port}: {error.strerror or error}", err=True)
+            click.echo(f"paceline serve: {options.cannot_listen(host, port, error)}", err=True)
             sys.exit(2)
         if watched is not None:
             _supervise(listener, watched)

@@ -7,7 +7,7 @@ The order in which to read the modules:
 - the pool: queue, capacity, silence, stop, progress, waits, pool, whose docstring has the order of calls;
 - what answers teach: learning for the ideas; then changes, refill, restarts, ceiling, tracker, guesses, corrections,
   readings, refusals;
-- the unstated limits: rate, in_flight, measured, unstated.
+- the unstated limits: rate, in_flight, measured, unstated, shedding.
 
 ``now_ns`` is the present, which never goes back from one call of a pool to the next. ``..._ns`` is an instant or a duration;
 where the name does not show which, the docstring says so. ``..._unit_ns`` is the refill time of one unit. Amounts have no

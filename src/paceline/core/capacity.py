@@ -77,7 +77,7 @@ class Capacity(Protocol):
         """
 
     def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:
-        """Until when ``waiter`` waits for any number of tokens; ``None``: it may go now, as far as known without a charge."""
+        """Until when a pause or a quota of requests holds ``waiter`` back, however many tokens it takes; ``None``: neither does."""
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the ledger is recent enough to refuse a request because of it."""
@@ -198,13 +198,9 @@ class LocalCapacity:
         return True
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
-        oversized = reservation in self.ledger.oversized
         true = self.ledger.settle(now_ns, reservation, actual)
-        if actual and self.learning is not None and reservation.notes:
-            if self.learning.guesses.tested:
-                self.learning.served(now_ns, reservation, true)
-            if oversized:
-                self.learning.outgrown(now_ns, true)
+        if actual and self.learning is not None and self.learning.guesses.tested and reservation.notes:
+            self.learning.served(now_ns, reservation, true)
         return true
 
     def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:

@@ -155,7 +155,7 @@ class Guesses:
             sent_ns: When it was sent. Attempts that were in flight at a refusal count once with it.
             index: The quota.
             used: How many others were in use.
-            before: The number before the refusal, which may state another one; it is tested up to this one.
+            before: The number before the refusal, which may state another one. The slots are tested up to it.
             source: The source of that number.
         """
         m = self._ledger.accounts[index].meter

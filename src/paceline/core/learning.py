@@ -11,7 +11,7 @@ It is less than the limit when the limit is divided into shorter periods. It is 
 and the quota is not a bucket.
 
 A refusal for rate or growth teaches the level; the burst, when the meter had much left; the rule, when the provider asks
-to wait longer than a bucket would; the rate, when refusals repeat. A refusal of another kind teaches nothing.
+to wait longer than a bucket would; the rate, when refusals repeat.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 
 from paceline.core.changes import Change
 from paceline.core.corrections import Corrections
-from paceline.core.ledger import DEBT_MAX, Ledger
+from paceline.core.ledger import Ledger
 from paceline.core.quota import Quota
 from paceline.core.readings import Readings
 from paceline.core.refusals import Refusals
@@ -56,6 +56,7 @@ class Learning:
         self._corrections = Corrections(ledger, report, raises=raises, adapts=adapts)
         self._readings = Readings(self._corrections)
         self._refusals = Refusals(self._corrections, self._readings)
+        self._shedding = self._refusals.shedding
         self.guesses, self.notices = self._corrections.guesses, self._corrections.notices
         self.unstated = self._corrections.unstated
 
@@ -73,7 +74,7 @@ class Learning:
 
     def is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """Whether a refusal is about an unstated limit; see :meth:`Refusals.is_unstated`."""
-        return refusal.kind.about_rate and self._refusals.is_unstated(now_ns, reservation, refusal)
+        return self._refusals.is_unstated(now_ns, reservation, refusal)
 
     def sent_late(self, late_s: float) -> None:
         """Raise adaptive headrooms: an attempt was sent ``late_s`` after its grant.
@@ -86,6 +87,8 @@ class Learning:
 
     def granted(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt that is sent now."""
+        self._shedding.sent += 1
+        reservation.number = self._shedding.sent
         notes: list[Note | None] = []
         for account, amount in zip(self._accounts, reservation.amounts):  # noqa: B905  (a strict one takes twice as long)
             tracker = account.tracker
@@ -94,6 +97,8 @@ class Learning:
 
     def granted_by_store(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt whose charge the shared ledger has counted."""
+        self._shedding.sent += 1
+        reservation.number = self._shedding.sent
         notes: list[Note | None] = []
         for account, amount in zip(self._accounts, reservation.amounts, strict=False):
             tracker = account.tracker
@@ -120,17 +125,6 @@ class Learning:
             tracker = self._accounts[index].tracker
             if gain and tracker is not None and tracker.meter.bursts:
                 tracker.gain(now_ns, gain)
-
-    def outgrown(self, now_ns: int, true: list[float]) -> None:
-        """Raise limits, up to the given ones, that a served attempt has exceeded by far.
-
-        The debt of the attempt would stop the pool for many periods.
-        """
-        for index, amount in enumerate(true):
-            account = self._accounts[index]
-            limit = min(amount * self._corrections.usable_share(index, None), account.given)
-            if limit > DEBT_MAX * account.meter.most:
-                self._corrections.set_limit(now_ns, index, limit, account.source)
 
     def learned_elsewhere(self, now_ns: int, index: int, before: float) -> None:
         """Note what another process has learned; see :meth:`Guesses.learned_elsewhere`."""

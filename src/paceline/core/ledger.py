@@ -43,8 +43,7 @@ from paceline.core.results import (
 )
 
 DEBT_MAX = 4.0
-"""A request larger than a quota is charged this multiple of the quota at most, unless its true cost is known. One that was
-served at a higher cost shows that a limit is wrong, unless the user has given it."""
+"""A request larger than a quota is charged this multiple of the quota at most, unless its true cost is known."""
 
 
 class Ledger:
@@ -64,7 +63,7 @@ class Ledger:
     Attributes:
         accounts: One per quota, in the order of all lists of amounts. Quotas are only ever appended.
         units: The units of the accounts, for what looks up the amounts of each request.
-        oversized: The open reservations of requests larger than a quota: each goes when that quota is unused.
+        oversized: The open reservations of requests larger than a quota.
         pause: No grant before its end, then a probe: after a refusal, in a silence, or where the host has failed.
         loss_check_ns: When :meth:`lose_old` has to look again: no reservation is lost before this instant.
     """
@@ -454,6 +453,7 @@ class Ledger:
         opened = math.inf if whole else account.meter.opened + used
         restarting = Restarting(account.meter.quota, now_ns, self.headroom_s, stop_ns, opened)
         self._replace(now_ns, account, restarting, used)
+        restarting.roll(now_ns)
         restarting.counted = used  # the log that it may have taken does not say what belongs to the present window
 
     def _replace(self, now_ns: int, account: Account, spread: Spread, used: float) -> None:

@@ -1,10 +1,8 @@
 """The arithmetic of one quota under each rule.
 
 Every meter computes when a cost fits and what is left; it charges a cost, and corrects a charge when the true
-cost is known. :func:`new_meter` chooses the class: ``Bucket``, or ``Held`` where output is charged at its end; ``Window`` for a
-window that restarts at known instants; ``Spread`` for one that does not say when, and for ``sliding``; ``Exact`` for a quota
-that no provider counts, and a ``Bucket`` without headroom for one that is ``even``; ``Slots``. ``Held`` and ``Spread`` are buckets with a further rule.
-Answers that state when a quota restarts make it ``Restarting``. The meters of unstated limits are in ``measured``.
+cost is known. :func:`new_meter` chooses the class. ``Held`` and ``Spread`` are buckets with a further rule. Answers that state
+when a quota restarts make it ``Restarting``. The meters of unstated limits are in ``measured``.
 
 Headroom, not a safety factor
     Two grants a second apart can reach the server closer together. A bucket therefore keeps an amount unused
@@ -69,7 +67,7 @@ class Meter(ABC):
 
     Attributes:
         refills: Whether it refills continuously: a bucket, or a spread quota.
-        bursts: Whether it grants much at once, beyond its rate.
+        bursts: Whether it is counted as a bucket: it is neither spread nor a counter, which may grant much at once, too.
         holds: Whether it counts what is in flight: :meth:`release` changes it.
         restarts_by_answers: Whether it restarts at instants that answers state.
         quota: The quota.
@@ -501,7 +499,8 @@ class Spread(Bucket):
     """A sliding window, or a window with an unknown start: spread evenly, and never above the amount in any period.
 
     A bucket of burst b and rate r admits at most ``b + r x period`` in any period, so ``r = (amount - b) / period``
-    is safe under every rule. A cost above b goes when the bucket is full. A log of the charges of the last period,
+    is safe under every rule. What it lacks is what this bucket lacks; its level is what the last period leaves of the amount.
+    A cost above b goes when the bucket is full. A log of the charges of the last period,
     in slices, keeps the sum of large costs within the amount. The period is lengthened by a quarter of the
     headroom: requests from the two ends of a period can arrive closer together by as much.
 
@@ -648,11 +647,16 @@ class Restarting(Spread):
             return
         self._enter(self.stop_ns)
         self.named, self.opened = False, small_burst_s(self.quota) * self.quota.rate
-        self.stop_ns += ((now_ns - self.stop_ns) // self._window_ns + 1) * self._window_ns
+        self.stop_ns = _after(now_ns, self.stop_ns, self._window_ns)
 
     @property
     def _window_ns(self) -> int:
         return ceil(self.quota.period_s * NS)
+
+    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
+        super().adopt(now_ns, amount, period_s)
+        if period_s is not None:
+            self.stop_ns = _after(now_ns, self.stop_ns if self.named else self.since_ns, self._window_ns)
 
     def _enter(self, since_ns: int) -> None:
         self.since_ns = since_ns
@@ -680,10 +684,19 @@ class Restarting(Spread):
         self.stop_ns = stop_ns
         self.counted = min(max(self.counted, least), most)
 
-    def lacks_more(self, now_ns: int, lack: float) -> bool:
-        """Whether the quota lacks far more than was charged since it should have restarted: nothing has restarted."""
+    def passed(self, now_ns: int, stop_ns: int, most_s: float) -> None:
+        """Take a restart that an answer has named, at an instant before now: the next one follows after ``most_s`` at most."""
         self.roll(now_ns)
-        return not self.named and lack - self.counted > UNEXPLAINED * self.quota.amount
+        if not self.named:
+            self.stop_ns = _after(now_ns, stop_ns, ceil(min(most_s, self.quota.period_s) * NS))
+
+    def lacks_more(self, now_ns: int, lack: float, charged: float = 0.0) -> bool:
+        """Whether the quota lacks far more than was charged since it should have restarted: nothing has restarted.
+
+        ``charged``: since the earliest instant of the restart; since the latest one it is known.
+        """
+        self.roll(now_ns)
+        return not self.named and lack - max(charged, self.counted) > UNEXPLAINED * self.quota.amount
 
     def use_up(self) -> None:
         """Grant nothing more of the present window."""
@@ -731,6 +744,11 @@ class Restarting(Spread):
     def restart_ns(self, now_ns: int) -> int | None:
         self.roll(now_ns)
         return self.stop_ns
+
+
+def _after(now_ns: int, restart_ns: int, period_ns: int) -> int:
+    """The first restart after now of those that are whole periods from ``restart_ns``."""
+    return restart_ns + ((now_ns - restart_ns) // period_ns + 1) * period_ns
 
 
 EXACT_LOG_MAX = 65_536

@@ -96,11 +96,6 @@ class Pool:
         """The outcome of requests while the pool sends nothing but one every 10 to 60 minutes; ``None`` at other times."""
         return None if self._stop is None else self._stop.outcome
 
-    @property
-    def silent_since_ns(self) -> int:
-        """Since when the pool sends only probes, because its attempts get no answer; 0 while they do."""
-        return self.silence.since_ns
-
     def submit(self, now_ns: int, waiter: Waiter) -> Outcome:
         """Grant ``waiter`` at once, add it to the queue (``WaitUntil``), or refuse it.
 
@@ -236,7 +231,7 @@ class Pool:
             if isinstance(decision, WaitUntil):
                 until = decision
                 break
-            # The last one leaves nothing whose order depends on its cost.
+            # After the last one the queue forgets its lanes, and so this cost.
             overtaken = queue.pop(head, ledger.seconds_of(head.amounts) if queue.length > 1 else 0.0)
             if overtaken:
                 self.counts["overtook"] += 1

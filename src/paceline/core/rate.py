@@ -75,23 +75,23 @@ WAIT_MIN_S = 0.05
 """The shortest wait while nothing is admitted: refusals need longer to come back."""
 
 PROOF_N = 6
-"""So many attempts that were admitted after a refusal prove the rate of all but one of them, for any burst. Fewer of them find
-chance sooner, and then a trailing minute looks like it, too."""
+"""So many attempts that were admitted after a refusal prove the rate of all but one of them, for any burst. Fewer of them would
+find chance sooner, and take a trailing minute for it, too."""
 
 CHECK_SHARE = 0.8
-"""A check goes at this share of a proven rate. A capacity that falls step by step has lost less during the check."""
+"""A check goes at this share of a proven rate. A limit that falls step by step has lost less during the check."""
 
 CHECK_N, CHECK_MAX_N, CHECK_S = 8, 64, 15.0
 """The first check takes so many attempts, and each one without a refusal doubles the next one, up to the second number. One that would take
 more than so many seconds stays at the first number. Of 30 % the first check misses 6 %, and of 5 % four together miss 0.2 %."""
 
 CONFIRM_N, GAP_N, GAP = 3, 8, 4.0
-"""So many refusals in one check confirm chance. Each of them comes after at most so many attempts more than so many times the mean
-number. A burst of refusals in which other clients share a quota is over sooner."""
+"""So many refusals in one check confirm chance. The check ends if none comes for ``GAP_N`` attempts and ``GAP`` times the mean number
+between two: where other clients share a quota, refusals come in a burst that is over sooner."""
 
 SMALL_SHARE, BARRED_NS = 0.2, 30 * NS
-"""A smaller share is not held above a limit: other clients of the same quota cause such a share, too. Where a limit is found above it,
-nothing is taken for chance for so long."""
+"""A smaller share is forgotten when a limit is measured above it: other clients of the same quota cause such a share, too. Then nothing is
+taken for chance for so long."""
 
 COUNTED_N = 128
 """A share is counted over the last attempts, so many to twice as many."""
@@ -100,7 +100,7 @@ SHARE_MAX = 0.75
 """No larger share is taken for chance. It would be an outage."""
 
 MORE, ALARM = 0.25, 8.0
-"""A larger share is refused than by chance, if a quarter of the other attempts is refused, too, and is so ``e ** ALARM`` times as likely."""
+"""Refusals are more than chance if they are ``e ** ALARM`` times as likely where a quarter of the other attempts is refused, too."""
 
 ENDED = 10.0
 """Chance has ended, if it would have refused so many attempts while none was refused: it would do so in one of 20,000 such times."""
@@ -117,7 +117,7 @@ LONG_BLOCKS, LONG_N, FIRST_N = 2, 5, 2
 a counter is likely: the next refusal after a full measurement begins a blocked time at once, whose first wait is as long as so many attempts."""
 
 UNKNOWN_WAIT_S = 60.0
-"""The longest one while no rate is known: a provider that admits nothing for ten minutes is given up soon after that."""
+"""The longest wait while no rate is known: a provider that admits nothing for ten minutes is given up soon after that."""
 
 STATED_MAX_S = 60.0
 """In a longer stated wait a probe goes after 15 s, and then each after twice the time. A day that is true costs 14 refusals, and a
@@ -320,7 +320,7 @@ class Cycle:
         Args:
             top: The rate.
             lengthen: Whether the cycle is longer than the last one, if that has found the same rate. It is not, if the rate is
-                found without a test: such rates become lower step by step while the capacity of a provider falls.
+                found without a test: such rates become lower step by step while the limit falls.
         """
         if abs(top - self.top) >= SAME * self.top:
             self.steady = 1.0
@@ -354,7 +354,7 @@ class Chance:
     Attributes:
         share: The share; 0 for none.
         mark: A refusal: the quota of the provider was empty then, if it has one. What was admitted since proves a rate.
-        sure: The rate that the provider had at least, as was proven at ``mark``; 0 for none.
+        sure: The least rate of the provider, as proven at ``mark``; 0 for none.
         length: How many attempts the next check takes.
         seen: Over how many attempts refusals were counted, lately.
         lost: How many of them were refused.
@@ -362,7 +362,7 @@ class Chance:
         row: How many attempts in a row were refused.
         over: The evidence for a larger share: the logarithm of its likelihood ratio.
         barred_ns: Until then nothing is taken for chance.
-        told: The rate that is stated; 0 for none. It counts as proven until a check has upheld a lower one.
+        stated_rate: The rate of a stated limit, per second; 0 for none. It counts as proven until a check has upheld a lower one.
     """
 
     __slots__ = (
@@ -375,12 +375,12 @@ class Chance:
         "row",
         "seen",
         "share",
+        "stated_rate",
         "sure",
-        "told",
     )
 
-    def __init__(self, told: float = 0.0) -> None:
-        self.told = told
+    def __init__(self, stated_rate: float = 0.0) -> None:
+        self.stated_rate = stated_rate
         self.share = self.sure = self.seen = self.lost = self.over = 0.0
         self.mark: Mark | None = None
         self.length, self.last, self.row, self.barred_ns = CHECK_N, 0, 0, 0
@@ -400,7 +400,7 @@ class Chance:
         since = refusal.admitted - self.mark.admitted
         if since >= PROOF_N * mean:
             if self.length == CHECK_N:
-                sure = max(sure, self.told)
+                sure = max(sure, self.stated_rate)
             self.sure, self.mark = (since - mean) / span_s, refusal
         return since >= mean and (since + amount) / span_s < sure
 
@@ -473,6 +473,7 @@ class MeasuredRate:
         probe: The attempt that goes alone while nothing is admitted, until its outcome is known.
         refusal_delay: After which time an attempt is admitted.
         stated_waits: Which share of stated waits is kept.
+        chance: The share of the attempts that is refused by chance.
     """
 
     __slots__ = (
@@ -499,13 +500,13 @@ class MeasuredRate:
         "until_ns",
     )  # fmt: skip
 
-    def __init__(self, now_ns: int, *, stated: bool = False, told: float = 0.0) -> None:
+    def __init__(self, now_ns: int, *, stated: bool = False, stated_rate: float = 0.0) -> None:
         """Begin at ``now_ns``.
 
         Args:
             now_ns: The present.
             stated: Whether another limit holds, and this one is off until :meth:`refused` is called.
-            told: The rate of a stated limit that refusals contradict, per second; 0 for none.
+            stated_rate: The rate of a stated limit that refusals contradict, per second; 0 for none.
         """
         self.phase = Phase.OFF if stated else Phase.OPENING
         self.rate = inf if stated else START
@@ -517,7 +518,7 @@ class MeasuredRate:
         self.common = Common(now_ns, 0.0)
         self.probe: RateNote | None = None
         self.refusal_delay, self.stated_waits = RefusalDelay(), StatedWaits()
-        self.chance = Chance(told)
+        self.chance = Chance(stated_rate)
 
     @property
     def admitted_total(self) -> float:
@@ -606,9 +607,10 @@ class MeasuredRate:
                 self.next_at_ns = min(self.next_at_ns, self.last_ns + round(self.mean / self.rate * NS))
 
     def expect(self, now_ns: int, rate: float) -> None:
-        """Begin with ``rate`` as the measured one, before the first attempt."""
-        self.phase = NEXT[self.phase, Event.MEASURED]
-        self._hold(now_ns, rate, lengthen=False)
+        """Go on with ``rate`` as the measured one, unless nothing is admitted now, or the rate is doubted."""
+        if (self.phase, Event.MEASURED) in NEXT:
+            self.phase = NEXT[self.phase, Event.MEASURED]
+            self._hold(now_ns, rate, lengthen=False)
 
     def hold(self) -> None:
         """Stay at the measured rate: in a forecast there is no refusal, which would end a test."""
@@ -658,7 +660,7 @@ class MeasuredRate:
         self.phase = NEXT[self.phase, Event.DOUBTED]
 
     def _ask(self, now_ns: int) -> None:
-        """Go on, after an attempt, with what shows whether chance refuses attempts."""
+        """Go on to the next phase, after an attempt in one of :data:`DOUBTS`, if enough outcomes are known."""
         chance, sent = self.chance, self.sent_count - self.cut_count
         pending = 1 + int(self.rate / self.mean * self.refusal_delay.verdict_ns / NS)  # their outcome is not known
         if self.phase is Phase.DOUBTING and chance.mark is not None:

@@ -11,7 +11,7 @@ STOP_NS, STOP_MAX_NS = 600 * NS, 3_600 * NS
 
 
 class Stop:
-    """A pause that is too long for requests to wait for its end. It begins with :meth:`begin`.
+    """A pause that is too long for requests to wait for its end. A pool has one from :meth:`begin` to its end.
 
     Attributes:
         pause: What may go. The probe has no reservation when it is let through, so the instant stands for it.

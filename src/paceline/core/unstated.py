@@ -39,6 +39,14 @@ class Unstated:
         """Whether the limit of ``unit`` is measured; ``None``: whether any limit is."""
         return bool(self.meters) if unit is None else any(meter.quota.unit == unit for meter in self.meters)
 
+    def limits(self, unit: str) -> bool:
+        """Whether the rate of ``unit`` is measured, and limits."""
+        return unit in self._rates and self._rates[unit].is_limiting
+
+    def refutes(self, now_ns: int, unit: str, amount: float, period_s: float) -> bool:
+        """Whether more of ``unit`` was admitted than ``amount`` per period allows."""
+        return unit in self._rates and self._rates[unit].refutes(now_ns, amount, period_s)
+
     def finds_chance(self, unit: str) -> bool:
         """Whether the measured rate of ``unit`` has found that attempts are refused by chance."""
         return unit in self._rates and self._rates[unit].rate.chance.share > 0
@@ -49,7 +57,7 @@ class Unstated:
         unit: str | None = None,
         before: tuple[int, float] | None = None,
         *,
-        as_told: bool = False,
+        as_stated: bool = False,
     ) -> None:
         """Measure the rate of ``unit``, or the number in flight, from now on; ``None``: the rate of requests and the number in flight.
 
@@ -57,7 +65,7 @@ class Unstated:
             now_ns: The present.
             unit: The unit.
             before: What was admitted of the unit until now, and since when.
-            as_told: Whether the measurement begins with the rate of the stated limit.
+            as_stated: Whether the measurement begins with the rate of the stated limit.
         """
         for each in (REQUESTS, CONCURRENCY) if unit is None else (unit,):
             if each == CONCURRENCY:
@@ -65,13 +73,26 @@ class Unstated:
                     self._in_flight = InFlightMeter(len(self._ledger.accounts))
                     self._add(self._in_flight)
             elif each not in self._rates:
-                told = self._told(each)
-                meter = self._rates[each] = RateMeter(len(self._ledger.accounts), each, now_ns, told)
+                stated_rate = self._told(each)
+                meter = self._rates[each] = RateMeter(len(self._ledger.accounts), each, now_ns, stated_rate)
                 self._add(meter)
-                if as_told and told:
-                    meter.rate.expect(now_ns, told)
+                if as_stated and stated_rate:
+                    meter.rate.expect(now_ns, stated_rate)
                 if before is not None:
                     meter.rate.count_before(*before)
+
+    def expect(self, now_ns: int, rate: float) -> None:
+        """Go on with ``rate`` as the measured one of requests, per second."""
+        self._rates[REQUESTS].rate.expect(now_ns, rate)
+
+    def test_soon(self, unit: str) -> None:
+        """Let the next test of the rate of ``unit`` come as soon as if no test had found the same rate."""
+        self._rates[unit].rate.cycle.steady = 1.0
+
+    def reopen(self, now_ns: int) -> None:
+        """Let what was found limit nothing: the refusals have come by chance."""
+        for meter in self.meters:
+            meter.reopen(now_ns)
 
     def _told(self, unit: str) -> float:
         """The rate of the stated limits of ``unit``, per second; 0 for none, or a day's."""

@@ -11,6 +11,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any
 
+from paceline.pacing.lines import is_shown
+
 EVERY_S, SAID_S = 10.0, 60.0
 """The time between two lines, and between two about a wait."""
 
@@ -108,7 +110,7 @@ def bar(total: int | None, wanted: bool | None) -> Iterator[Bar]:
     Above it are the lines that paceline logs, unless the program has a handler for them: Python would print each refusal.
     """
     shown = _made(total) if wanted else Waits() if wanted is None else Bar()
-    has_handler = logging.getLogger("paceline").hasHandlers()
+    has_handler = is_shown("paceline")
     try:
         with logged(shown.say) if wanted and not has_handler else nullcontext():
             yield shown

@@ -165,12 +165,24 @@ class Gateway:
             helper.cancel()
         await client.close()
         self._siblings.close()
+        await self._end_page()
         if self._tally is not None:
             await asyncio.to_thread(self._tally.end)
         await asyncio.to_thread(self.limiter.close)
         if self._access is not None:
             self._access.close()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def _end_page(self) -> None:
+        """Tell the page of the end, as a server would."""
+
+        async def receive() -> Event:
+            return {"type": "lifespan.shutdown"}
+
+        async def send(_: Event) -> None:
+            pass
+
+        await self._page({"type": "lifespan"}, receive, send)
 
     @property
     def ready(self) -> bool:

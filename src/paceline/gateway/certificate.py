@@ -90,19 +90,18 @@ class _Connection(ssl.SSLObject):
 
     incoming: ssl.MemoryBIO
     outgoing: ssl.MemoryBIO
-    _plain = False
+    _plain: bool | None = None  # by the first byte
 
     def do_handshake(self) -> None:
-        if not self._plain:
-            try:
-                super().do_handshake()
-            except ssl.SSLError as error:
-                if error.reason != "HTTP_REQUEST":
-                    raise
-                self._plain = True
+        if self._plain is None and (first := self.incoming.read()):
+            self._plain = first[:1].isalpha()  # of a method; TLS begins with no letter
+            if self._plain:
                 self.outgoing.write(ANSWER)
             else:
-                return
+                self.incoming.write(first)
+        if not self._plain:
+            super().do_handshake()
+            return
         self.incoming.read()  # the rest of the request
         raise ssl.SSLWantReadError
 

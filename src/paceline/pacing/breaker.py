@@ -105,7 +105,7 @@ def is_server_fault(status: int, refusal: Refusal | None, row: Row | None) -> bo
         return True
     if refusal.kind is not RefusalKind.CAPACITY:
         return False
-    chance = row is not None and row.admitted and row.lasted_s < SHED_S
+    chance = row is not None and (row.is_paced or (row.admitted and row.lasted_s < SHED_S))
     return None if chance else True
 
 

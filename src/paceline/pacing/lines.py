@@ -33,6 +33,20 @@ LEVELS: Final[dict[int, bool]] = getattr(log, "_cache", {})
 """What ``log.isEnabledFor`` has found so far, for paths on which even that call is too slow; logging empties it at every
 change. Not ``False``: ask ``isEnabledFor``."""
 
+KEEPS: Final = "paceline_keeps"
+"""An attribute of a handler that keeps what is logged, and does not show it."""
+
+
+def is_shown(name: str) -> bool:
+    """Whether the program has a handler for what the logger ``name`` logs."""
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None:
+        if not all(hasattr(handler, KEEPS) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
+
+
 NOTICED_S: Final = 1.0
 """A wait from this length on is logged as ``INFO``, a shorter one as ``DEBUG``."""
 

@@ -49,11 +49,6 @@ class ThreadOwner:
         """Wait until it is woken."""
         self._woken.acquire()
 
-    @property
-    def is_awake(self) -> bool:
-        """Whether it was woken, and has not waited since."""
-        return not self._woken.locked()
-
 
 class TaskOwner:
     """A coroutine that waits on a future of its loop."""

@@ -271,7 +271,7 @@ class Scheduler:
     def begun(self, reservation: Reservation) -> None:
         """The answer to ``reservation`` has begun."""
         reservation.begun = True
-        if self.pool.silent_since_ns:
+        if self.pool.silence.since_ns:
             self._section.change(self.pool.answered)
             self.lines.notices()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from paceline.core.results import StoreError
@@ -16,26 +15,8 @@ TIMEOUT_S = 1.0
 FILE_TIMEOUT_S = 5.0
 """How long an exchange waits for a file before it counts as lost: as long as sqlite3 by default. A busy disk takes seconds to make a file."""
 
-
-class OneUser:
-    """Lets one thread at a time use a store.
-
-    A finalizer, or the handler of a signal, that needs the store while its own thread uses it gets an error: it would wait for itself.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._in_use = threading.RLock(), False
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        if self._in_use:
-            self._lock.release()
-            raise StoreError("this thread is using the store already")
-        self._in_use = True
-
-    def __exit__(self, *_: object) -> None:
-        self._in_use = False
-        self._lock.release()
+IN_USE = "this thread is using the store already"
+"""An error of a store that a finalizer, or the handler of a signal, needs while its own thread uses it: it would wait for itself."""
 
 
 class Prefixed:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
-from paceline.stores.base import OneUser
+from paceline.stores.base import IN_USE, StoreError
 
 
 class MemoryStore:
@@ -16,19 +18,25 @@ class MemoryStore:
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._ledgers: dict[str, SharedLedger] = {}
-        self._use = OneUser()
+        self._lock, self._in_use = threading.RLock(), False
 
     def exchange(self, pool: str, message: Message) -> Reply:
         """See :meth:`Store.exchange`."""
-        with self._use:
-            return self._ledgers.setdefault(pool, SharedLedger()).apply(self._clock.now_ns(), message)
+        with self._lock:
+            if self._in_use:
+                raise StoreError(IN_USE)
+            self._in_use = True
+            try:
+                return self._ledgers.setdefault(pool, SharedLedger()).apply(self._clock.now_ns(), message)
+            finally:
+                self._in_use = False
 
     def ping(self) -> None:
         """See :func:`~paceline.shared.messages.ping`."""
 
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""
-        self._use = OneUser()
+        self._lock, self._in_use = threading.RLock(), False
 
     def close(self) -> None:
         """See :meth:`Store.close`."""

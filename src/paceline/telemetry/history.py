@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from paceline.core.quota import REQUESTS, Rule
 from paceline.core.results import StoreError
+from paceline.pacing.lines import KEEPS, is_shown
 
 if TYPE_CHECKING:
     from paceline.core.pool import Pool
@@ -73,6 +74,10 @@ class Reporting(Protocol):
         """Plain JSON values; every pool by its name below ``pools``."""
 
 
+def _recorders() -> list[logging.Handler]:
+    return [handler for handler in logging.getLogger("paceline").handlers if hasattr(handler, KEEPS)]
+
+
 class Recorder(logging.Handler):
     """Samples a limiter each second, from a thread of its own, and keeps what paceline logs.
 
@@ -83,6 +88,7 @@ class Recorder(logging.Handler):
 
     def __init__(self, limiter: Reporting, now_s: Callable[[], float] = time.time) -> None:
         super().__init__(logging.WARNING)
+        setattr(self, KEEPS, True)
         self._limiter, self._now_s = limiter, now_s
         self._pools: dict[str, deque[Sample]] = {}
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
@@ -109,6 +115,8 @@ class Recorder(logging.Handler):
         """Keep a record of paceline's loggers; it has no keys and no prompts."""
         text = record.getMessage()
         self._events.append({"t": round(record.created, 3), "level": record.levelname.lower(), "text": text[:TEXT_MAX]})
+        if logging.lastResort is not None and not is_shown(record.name) and _recorders()[:1] == [self]:
+            logging.lastResort.handle(record)  # as without a page
 
     def _run(self) -> None:
         while not self._ended.wait(STEP_S):
