@@ -205,8 +205,8 @@ class World:
         refused = self._first_refusal(now, pool, model, costs)
         if refused is not None:
             return self.refuse(now, refused, pool)
-        for supply, cost in zip(pool.supplies, costs, strict=True):
-            supply.admit(now, cost)
+        for i, supply in enumerate(pool.supplies):
+            supply.admit(now, costs[i])
         pool.count.admit(now)
         self.total.admit(now)
         self.timeline.add(now, 0)
@@ -238,8 +238,8 @@ class World:
     def _first_refusal(self, now: float, pool: _Pool, model: str, costs: list[float]) -> Refused | None:
         refusing: Supply | None = None
         longest, asked = -1.0, 0.0
-        for supply, cost in zip(pool.supplies, costs, strict=True):
-            rule = supply.rule
+        for i, supply in enumerate(pool.supplies):
+            rule, cost = supply.rule, costs[i]
             fits = rule.remaining(now) > 0 if supply.unit == "output_tokens" else rule.fits(now, cost)
             if not fits and (wait := rule.wait(now, cost or 1.0)) > longest:
                 refusing, longest, asked = supply, wait, cost

@@ -223,10 +223,11 @@ class _Planner:
             await self._simulation.time.sleep(wait_s)
 
     async def _item(self, item: Item) -> None:
-        began_s = self._simulation.now_s
+        time = self._simulation.time
+        began_s = time.now_s
         for number, stage in enumerate(item.stages):
             if after_s := max([call.after_s for call in stage]):
-                await self._simulation.time.sleep(after_s)
+                await time.sleep(after_s)
             if len(stage) == 1:
                 results = [await self._process.send(stage[0])]
             else:
@@ -236,10 +237,10 @@ class _Planner:
             for one in results:
                 if one.error is not None:
                     return
-        self._items_s.append(self._simulation.now_s - began_s)
+        self._items_s.append(time.now_s - began_s)
 
     def _admitted(self, pool: str, held: Cost) -> None:
-        second = int(self._simulation.now_s)
+        second = int(self._simulation.time.now_s)
         used = self._used[pool]
         for unit, amount in held.items():
             used[unit][second] += amount
