@@ -266,6 +266,24 @@ class TestStore:
         assert shared.answer(store.pool, T0, store.ledger.apply(T0, message)) == []
         assert [waiter.outcome for waiter in waiters] == [None, None]
 
+    def test_a_probe_of_a_stop_that_it_does_not_grant_is_not_sent(self):
+        store, now_ns = Store("60 requests/min burst 1"), T0 + 600 * NS
+        first, probe, other, next_one = (Waiter({}) for _ in range(4))
+        store.pool.try_grant(T0, first)
+        store.exchange()
+        store.pool.refuse(T0, first.outcome, MONEY, 0.0)
+        store.exchange()
+        process = shared_pool("p", store.quotas, T0, who="b", headroom_s=0.0, lease_s=0.0)
+        process.try_grant(now_ns, other)
+        shared.answer(process, now_ns, store.ledger.apply(now_ns, shared.ask(process, now_ns)))
+        assert isinstance(other.outcome, Reservation)
+        store.pool.try_grant(now_ns, probe)
+        assert store.exchange(now_ns) == [probe]
+        assert isinstance(probe.outcome, WaitUntil)
+        store.pool.try_grant(now_ns + NS, next_one)
+        store.exchange(now_ns + NS)
+        assert isinstance(next_one.outcome, Reservation)
+
     def test_one_that_has_never_answered_turns_all_away(self):
         store = Store("60 requests/min")
         attempt, waiting = Waiter({}), Waiter({})
@@ -579,6 +597,14 @@ class TestStop:
         pool.settle(now_ns + 6 * NS, trial.outcome, {"requests": 1})
         assert pool.stopped is None
 
+    def test_who_withdraws_before_the_others_are_turned_away_ends_nothing(self):
+        pool = pool_of("60 requests/min burst 1")
+        _, outcome = ask(pool)
+        waiter, _ = ask(pool)
+        pool.refuse(T0, outcome, MONEY, 0.0)
+        pool.withdraw(T0, waiter)
+        assert pool.stopped.probe_ns == T0 + 600 * NS
+
     def test_the_one_request_may_wait_where_nobody_waited_at_the_stop(self):
         pool = pool_of("60 requests/min")
         pool.refuse(T0, ask(pool)[1], MONEY, 0.0)  # without a waiter no pump follows
@@ -732,6 +758,14 @@ class TestCoolDown:
         assert estimates
         assert pool.wake_ns == T0 + 2 * NS  # of 500 tokens that are left, and 10 a second
         assert pool.pump(T0 + 2 * NS) == [waiter]
+
+    def test_one_whose_turn_comes_in_a_pause_is_not_estimated(self):
+        pool = pool_of("60 requests/min", "600 tokens/min")
+        pool.capacity.pause(T0 + 5 * NS)
+        waiter, _ = ask(pool, tokens=100)
+        waiter.estimate = lambda: pytest.fail("estimated")
+        assert pool.pump(T0) == []
+        assert pool.wake_ns == T0 + 5 * NS
 
     def test_a_newcomer_behind_others_changes_no_timer(self):
         pool = pool_of("60 requests/min burst 1")

@@ -5,7 +5,7 @@ from core_pools import RATE, ask, pool_of, pump_at_wake
 from core_worlds import T0
 
 from paceline.core.pause import PROBE_NS
-from paceline.core.queue import Waiter
+from paceline.core.queue import Estimate, Waiter
 from paceline.core.quota import NS
 from paceline.core.results import COOL_DOWN, NO_ANSWER, Reservation, WaitUntil
 from paceline.core.silence import SILENT_MAX_NS, SILENT_MIN
@@ -38,6 +38,15 @@ def test_one_probe_goes_and_the_others_after_an_answer():
     pool.settle(now_ns + 1, flying[0], USED)
     assert pool.pump(now_ns + 1) == waiters
     assert [notice.split(",")[0] for notice in pool.notices] == ["no answer for 10.0 s", "answers come again"]
+
+
+def test_it_begins_before_one_that_waited_in_a_pause_is_estimated_again():
+    pool, _, now_ns = silent_pool()
+    pool.capacity.pause(now_ns - NS)
+    waiter, _ = ask(pool, now_ns - 2 * NS)
+    waiter.estimate = lambda: Estimate({"requests": 1.0})
+    assert pool.pump(now_ns) == [waiter]
+    assert pool.silence.since_ns == now_ns
 
 
 def test_who_does_not_wait_hears_that_no_answer_comes():
