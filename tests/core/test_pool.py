@@ -874,3 +874,12 @@ def test_what_was_charged_is_what_was_spent(cost, actual, reported):
     }
     assert spent == {unit: charged[unit] for unit in spent}
     assert charged.keys() == spent.keys() | cost.keys()
+
+
+def test_what_the_first_waiter_waits_for_is_named_where_slots_bind_later():
+    pool = pool_of("2 concurrency", "6 requests/min exact")
+    while isinstance(outcome := ask(pool)[1], Reservation):
+        pool.settle(T0, outcome, {})
+    waiters = [ask(pool)[0] for _ in range(4)]
+    assert {pool.place(T0, one)[2] for one in waiters} == {"6 requests/min exact"}
+    assert pool.place(T0, waiters[-1])[1] == FAR_NS

@@ -213,7 +213,7 @@ def test_full_servers_whose_capacity_moves_are_used_in_full(latency_s, seed):
 @pytest.mark.parametrize(
     ("limit", "changes", "jobs", "refused", "seconds"),
     some(
-        [("5 requests/s", (), 1_500, 110, 305), ("10 requests/s", MOVING, 300, 110, 42), ("5 concurrency", (), 150, 160, 70)],
+        [("5 requests/s", (), 1_500, 110, 305), ("10 requests/s", MOVING, 300, 110, 42), ("2 requests/s", (), 120, 90, 62), ("5 concurrency", (), 150, 90, 72)],
         ("10 requests/s", MOVING, 300, 110, 42),
     ),
 )  # fmt: skip

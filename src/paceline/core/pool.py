@@ -430,11 +430,19 @@ class Pool:
         return self.capacity.earliest(now_ns, amounts, [ahead * amount for amount in amounts])[0]
 
     def place(self, now_ns: int, waiter: Waiter) -> tuple[int, int, str]:
-        """How many waiters go before ``waiter``, when it goes if all estimates are exact, and what binds then."""
+        """How many waiters go before ``waiter``, when it goes if all estimates are exact, and what binds then.
+
+        Where slots bind then, the instant is not known, and what the first waiter waits for is named.
+        """
         before = self.queue.before(waiter)
         ahead = [sum(column) for column in zip(*(w.amounts for w in before), strict=True)]
         at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts, ahead)
-        return len(before), at_ns, self._named(now_ns, at_ns, binding)
+        named_ns = at_ns
+        if before and at_ns >= FAR_NS:
+            first_ns, first = self.capacity.earliest(now_ns, before[0].amounts)
+            if first_ns > now_ns:
+                named_ns, binding = first_ns, first
+        return len(before), at_ns, self._named(now_ns, named_ns, binding)
 
     def binds(self, now_ns: int) -> str | None:
         """What the first waiter waits for, or has waited for if it may go now; ``None`` for an empty queue."""

@@ -16,7 +16,7 @@ SHARE, MORE, ALARM = 0.55, 0.75, 8.0
 """A rate may be the reason if ``MORE`` of the attempts are refused rather than ``SHARE``, by a likelihood ratio of ``e ** ALARM``: 30 in a
 row, or three of four in a hundred. Servers that refuse half of the attempts by chance do not look so."""
 
-LEAST_NS, LEAST_N = NS, 8
+LEAST_NS, LEAST_N = NS, 4
 """The rate is known after this time, in which so many attempts were admitted."""
 
 STILL_N, STILL = 5, 0.35
