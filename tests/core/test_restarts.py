@@ -150,6 +150,23 @@ class TestMeter:
         assert m.earliest(at(10), 95) == at(10)
         assert m.level(at(10)) == 95
 
+    def test_a_restart_that_is_not_named_follows_by_the_period(self):
+        m = self.meter()
+        m.adopt(T0, 100, 30.0)
+        assert m.full_ns(T0) == at(10)  # it is named
+        m.charge(at(10), 1)
+        m.passed(at(11), at(9), math.inf)
+        assert m.full_ns(at(11)) == at(39)
+        m.passed(at(25), at(9), 7.0)
+        assert (m.full_ns(at(25)), m.counted) == (at(30), 1)
+        m.adopt(at(25), 100, 10.0)
+        assert m.full_ns(at(25)) == at(30)
+        m.adopt(at(25), 90)
+        assert m.full_ns(at(25)) == at(30)
+        m.stated(at(25), Named.NEXT, at(31), 1, 100)
+        m.passed(at(26), at(19), 7.0)
+        assert m.full_ns(at(26)) == at(31)
+
     def test_the_wait_for_an_answer_counts_from_the_first_of_a_small_burst(self):
         m = self.meter()
         m.charge(at(10), 1)
@@ -338,6 +355,28 @@ def test_an_answer_that_took_too_long_names_no_restart():
     server.answer(17, slow, Reading("requests", 100, 60, reset_s=19.0))
     assert isinstance(server.meter, Restarting)
     assert (server.meter.stop_ns, server.meter.lack(at(17))) == (stop_ns, 2)
+
+
+def test_an_instant_to_come_counts_from_now():
+    server = Window()
+    server.answer(2, server.send(0), Reading("requests", 100, 98, reset_s=18.0, until_s=18.0))
+    restarts = server.pool.ledger.accounts[0].tracker.restarts
+    assert (restarts.low_ns, restarts.high_ns, server.meter.stop_ns) == (at(19), at(21), at(21))
+
+
+def test_an_instant_that_has_passed_tells_of_the_window_after_it():
+    server = Window()
+    sent = [server.send(second) for second in range(5)]
+    late = [server.send(15), server.send(22)]
+    for used, one in enumerate(sent, 1):
+        server.answer(30, one, Reading("requests", 100, 100 - used, reset_s=0.0, until_s=-10.0))
+    assert isinstance(server.meter, Restarting)
+    assert (server.meter.stop_ns, server.meter.named) == (at(81), False)
+    assert server.meter.counted == 1  # the last one was sent at its beginning
+    server.answer(31, late[0], Reading("requests", 100, 94, reset_s=0.0, until_s=-11.0))
+    assert server.meter.stop_ns == at(81)
+    server.answer(32, late[1], Reading("requests", 100, 99, reset_s=48.0, until_s=48.0))
+    assert (server.meter.named, server.meter.level(at(32))) == (True, 99)
 
 
 def test_a_number_that_moves_leaves_what_was_shown_to_be_a_bucket_as_it_is():

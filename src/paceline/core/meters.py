@@ -655,8 +655,8 @@ class Restarting(Spread):
 
     def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
         super().adopt(now_ns, amount, period_s)
-        if period_s is not None:
-            self.stop_ns = _after(now_ns, self.stop_ns if self.named else self.since_ns, self._window_ns)
+        if period_s is not None and not self.named:
+            self.stop_ns = _after(now_ns, self.since_ns, self._window_ns)
 
     def _enter(self, since_ns: int) -> None:
         self.since_ns = since_ns
@@ -690,13 +690,10 @@ class Restarting(Spread):
         if not self.named:
             self.stop_ns = _after(now_ns, stop_ns, ceil(min(most_s, self.quota.period_s) * NS))
 
-    def lacks_more(self, now_ns: int, lack: float, charged: float = 0.0) -> bool:
-        """Whether the quota lacks far more than was charged since it should have restarted: nothing has restarted.
-
-        ``charged``: since the earliest instant of the restart; since the latest one it is known.
-        """
+    def lacks_more(self, now_ns: int, lack: float) -> bool:
+        """Whether the quota lacks far more than was charged since it should have restarted: nothing has restarted."""
         self.roll(now_ns)
-        return not self.named and lack - max(charged, self.counted) > UNEXPLAINED * self.quota.amount
+        return not self.named and lack - self.counted > UNEXPLAINED * self.quota.amount
 
     def use_up(self) -> None:
         """Grant nothing more of the present window."""

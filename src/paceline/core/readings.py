@@ -26,7 +26,6 @@ OPENING_TIMES, OPENING_PART = 20, 0.25
 over, as each answer shows: the first one is one of the fastest. What is not used of the window is lost. One that has more time opens
 gently."""
 
-
 PASSED_S = 3.0
 """An instant that has passed by more when its answer comes was written before it: when the attempt was admitted. By less, clocks differ."""
 
@@ -205,12 +204,10 @@ class Readings:
         restarts, sent_ns, instant = tracker.restarts, reservation.granted_ns, whole.until_s is not None
         reset_s = reset_s if whole.until_s is None else whole.until_s
         lack, own = limit - remaining, reservation.amounts[index] if index < len(reservation.amounts) else 0.0
-        since_ns = restarts.low_ns  # the earliest instant at which a window begins that is named next
         named = restarts.read(sent_ns, now_ns, reset_s, lack, instant=instant)
         least, most = tracker.used_by(sent_ns, own, lack)
-        if named is Named.NEXT and isinstance(m, Restarting):
-            charged = tracker.admitted_since(since_ns, account.spent)
-            named = Named.NONE if m.lacks_more(now_ns, lack, charged) else named
+        if named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack):
+            named = Named.NONE
         if named is None or not counts:
             pass
         elif named is Named.NONE:

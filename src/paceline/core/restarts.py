@@ -12,11 +12,10 @@ ROUNDED_NS = NS
 """By how much a stated instant differs from the true one at most: instants are rounded to whole seconds, up or down."""
 
 LEAST_NS = 3 * ROUNDED_NS
-"""If no reset was as long, the restarts are too close together: the rounding is too large a part of their distance."""
+"""If neither a reset nor their distance is as long, restarts are too close together: the rounding is too large a part of it."""
 
 JUMP = 0.5
 """An instant that moves by this part of the longest reset is about the next restart. The reset of a trailing period moves by less."""
-
 
 TRANSIT_NS = NS // 4
 """How long an attempt, or an answer, is on its way at most."""
@@ -43,7 +42,7 @@ class Restarts:
     """The instant of the next restart of a counter, as bounds.
 
     An answer states the time until the restart. It was written between the sending of its attempt and its arrival, so each answer
-    bounds the instant from both sides. The bounds of answers about one restart have a part in common. The reset of a bucket and
+    bounds the instant from both sides. Of one that takes too long for that it is found out when it was written. The bounds of answers about one restart have a part in common. The reset of a bucket and
     of a trailing period moves with what is sent, before it is reached.
 
     Attributes:
