@@ -77,7 +77,7 @@ class PoolUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class LaneWaits:
     """The waits of a lane in the queue, in seconds."""
 
     calls: int
@@ -132,7 +132,7 @@ class Plan:
     failed: Mapping[str, int]
     refused: int
     pools: Mapping[str, PoolUse]
-    lanes: Mapping[str, Waits]
+    lanes: Mapping[str, LaneWaits]
     starts_s: Sequence[float]
     usd: float | None
     items_s: tuple[float, float] | None = None
@@ -332,12 +332,12 @@ def _middle(seconds: Sequence[float]) -> tuple[float, float] | None:
     return (own[len(own) // 2], own[len(own) * 95 // 100]) if own else None
 
 
-def _lanes(answered: Sequence[Sent]) -> dict[str, Waits]:
+def _lanes(answered: Sequence[Sent]) -> dict[str, LaneWaits]:
     by_lane: dict[str, list[float]] = defaultdict(list)
     for one in answered:
         by_lane[one.request.lane or "default"].append(one.waited_s)
     return {
-        lane: Waits(len(waits), waits[len(waits) // 2], waits[len(waits) * 95 // 100], waits[-1])
+        lane: LaneWaits(len(waits), waits[len(waits) // 2], waits[len(waits) * 95 // 100], waits[-1])
         for lane, own in by_lane.items()
         for waits in [sorted(own)]
     }
