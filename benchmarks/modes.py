@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.table import Row
 from paceline.batch import offline
 from paceline.batch.job import Job
-from paceline.batch.progress import View
+from paceline.batch.progress import ProgressView
 from paceline.batch.timing import Timing
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
@@ -66,7 +66,7 @@ def _row(name: str, mode: str, count: int, minutes: int) -> Row:
             deadline_s=deadline_s,
             batch_lines=batch_lines,
         )
-        _, report = job.run(View())
+        _, report = job.run(ProgressView())
         tally = emulator.tally()
     took = report["seconds"] * FASTER / 60
     in_time = took <= minutes

@@ -15,7 +15,7 @@ from paceline.core.meters import FAR_NS, Bucket, Spread, new_meter
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, Quota, QuotaError, Rule, parse_quotas
-from paceline.core.rate import Phase as RatePhase
+from paceline.core.rate import RatePhase
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope, Reservation, WaitUntil
 from paceline.pacing.status import report
 

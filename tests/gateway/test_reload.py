@@ -24,7 +24,7 @@ from paceline.config.servers import server
 from paceline.core.results import QuotaError
 from paceline.gateway import stamps
 from paceline.gateway.certificate import Certificate
-from paceline.gateway.server import Settings, server_config
+from paceline.gateway.server import ProcessSettings, server_config
 from paceline.gateway.settings_file import SettingsFile
 from paceline.gateway.supervisor import Supervisor
 from paceline.gateway.upstreams import Secret
@@ -143,7 +143,7 @@ class TestCertificate:
     @pytest.fixture
     def settings(self, tmp_path):
         """Settings with a certificate in a file."""
-        return Settings(
+        return ProcessSettings(
             config=Config.load(environ={}),
             keys=tmp_path / "keys.json",
             host="127.0.0.1",

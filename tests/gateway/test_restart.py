@@ -19,7 +19,7 @@ from paceline.core.quota import Quota
 from paceline.core.results import QuotaError, StoreError
 from paceline.gateway import app, handover
 from paceline.gateway.handover import BEFORE, Succession, inherit, listen, tell_ready
-from paceline.gateway.life import NEXT, Event, Life, State, after
+from paceline.gateway.life import NEXT, Life, LifeEvent, LifeState, after
 from paceline.gateway.signals import heed, note_early
 from paceline.limiter.limiter import Limiter
 from paceline.limiter.watch import StoreWatch
@@ -33,22 +33,22 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows passes no so
 
 class TestLife:
     def test_it_never_goes_back(self):
-        order = list(State)
-        for state, event in product(State, Event):
+        order = list(LifeState)
+        for state, event in product(LifeState, LifeEvent):
             assert order.index(after(state, event)) >= order.index(state)
-        assert {after(state, Event.HURRIED) for state in State} == {State.ENDING}
+        assert {after(state, LifeEvent.HURRIED) for state in LifeState} == {LifeState.ENDING}
 
     def test_what_each_state_allows(self):
-        assert [state for state in State if state.ready] == [State.SERVING]
-        assert [state for state in State if state.closed] == [State.FINISHING, State.ENDING]
-        assert [state for state in State if not state.patient] == [State.ENDING]
-        assert all(one in State for one in NEXT.values())
+        assert [state for state in LifeState if state.ready] == [LifeState.SERVING]
+        assert [state for state in LifeState if state.closed] == [LifeState.FINISHING, LifeState.ENDING]
+        assert [state for state in LifeState if not state.patient] == [LifeState.ENDING]
+        assert all(one in LifeState for one in NEXT.values())
 
     def test_a_leaving_gateway_answers_and_ends_its_connections(self, serve, emulator, client):
         running = serve(emulator.base_url)
         first = client.post(running.url + CHAT, json=chat())
         assert "connection" not in first.headers
-        running.gateway.life.change(Event.ASKED)
+        running.gateway.life.change(LifeEvent.ASKED)
         assert client.get(running.url + "/readyz").json() == {"status": "leaving"}
         assert client.get(running.url + "/healthz").status_code == 200
         last = client.post(running.url + CHAT, json=chat())

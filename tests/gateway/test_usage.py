@@ -12,7 +12,7 @@ from test_gateway import Odd
 
 from paceline.core.results import QuotaError, StoreError
 from paceline.gateway.errors import RequestError
-from paceline.gateway.keys import Keys
+from paceline.gateway.keys import KeyFile
 from paceline.gateway.usage import report
 from paceline.limiter import tally as module
 from paceline.limiter.limiter import Limiter
@@ -30,7 +30,7 @@ USAGE = "/api/v1/usage"
 
 @pytest.fixture
 def keys(tmp_path):
-    return Keys(tmp_path / "keys.json")
+    return KeyFile(tmp_path / "keys.json")
 
 
 def bearer(key):

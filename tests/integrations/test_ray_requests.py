@@ -13,7 +13,7 @@ from paceline.batch.requests import request_of
 from paceline.config import Config
 from paceline.core.results import PacelineError, PacelineWarning, QuotaError, StoreError
 from paceline.data import journal
-from paceline.integrations.ray import Actor, Answer, actors_for, key_of, paced_requests, read_line
+from paceline.integrations.ray import Actor, AnswerColumns, actors_for, key_of, paced_requests, read_line
 
 BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "hello"}]}
 LIMITS = {"openai/gpt-5": "500 requests/min"}
@@ -74,7 +74,7 @@ def test_a_number_is_an_id(actor):
 )
 def test_a_row_that_cannot_be_sent_is_an_answer(actor, fields, words):
     answer = actor._request(row(**fields))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, AnswerColumns)
     assert answer.error_code == "bad_line"
     assert words in answer.error_message
 
@@ -166,7 +166,7 @@ async def test_an_answer_is_in_the_journal_before_it_is_passed_on(made, paceline
     [answer] = await answered(actor, request)
     assert (answer.status_code, answer.error_code) == (200, None)
     assert json.loads(answer.response)["choices"]
-    wrong = Answer(error_code="bad_line")
+    wrong = AnswerColumns(error_code="bad_line")
     again = made(base_url=world.base_url, provider="openai")
     assert await answered(again, request, wrong, request) == [answer, wrong, answer]
     assert world.tally()["admitted"] == 1

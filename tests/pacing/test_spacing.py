@@ -13,7 +13,7 @@ import pytest
 import paceline
 from grids import WORLD
 from paceline.core.quota import NS
-from paceline.emulator.rules import Bucket
+from paceline.emulator.rules import BucketRule
 from paceline.testing import run_virtual
 from waits import join
 
@@ -136,7 +136,7 @@ def test_quotas_hold_at_the_provider_while_many_wait_for_their_start(rates):
     async def main(clock):
         limits = {f"openai/{model}": f"{rate} requests/min" for model, rate in zip("abc", rates, strict=True)}
         starts = Starts(clock, limits, learn=False)
-        servers = {name: Bucket(rate, 60.0, starts.start_ns / NS) for name, rate in zip(limits, rates, strict=True)}
+        servers = {name: BucketRule(rate, 60.0, starts.start_ns / NS) for name, rate in zip(limits, rates, strict=True)}
         refused = Counter()
 
         async def call(name):

@@ -18,7 +18,7 @@ import pytest
 
 from paceline.core.quota import NS, Quota
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Message, Reply
+from paceline.shared.messages import Message, StoreReply
 from paceline.stores import Prefixed, StoreError, open_store, sqlite
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock
@@ -59,7 +59,7 @@ def test_a_ping_needs_the_right_to_write_and_leaves_nothing(opened, path):
     store.ping()
 
 
-def take(store: SQLiteStore, pool: str = "pool", who: str = "a", number: int = 1) -> Reply:
+def take(store: SQLiteStore, pool: str = "pool", who: str = "a", number: int = 1) -> StoreReply:
     """One request: granted."""
     reply = store.exchange(pool, Message(who, number, (DAILY,), [0], headroom_s=0.0, wants=[[1.0]]))
     assert len(reply.grants) == 1

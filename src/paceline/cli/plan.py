@@ -312,12 +312,12 @@ def _agents(model: str, count: int, talk: Mapping[str, Any], speed: Mapping[str,
     Raises:
         PacelineError: The sizes make no sense.
     """
-    from paceline.planner.workload import Phase, Workload
+    from paceline.planner.workload import Workload, WorkPhase
 
     fields: dict[str, Any] = {**TALK, **talk}
     fields["think_s"] = [0.5 * fields["think_s"], 1.5 * fields["think_s"]]
     try:
-        phase = Phase(name="agents", models=model, **fields)
+        phase = WorkPhase(name="agents", models=model, **fields)
     except ValueError as error:
         raise PacelineError(f"--agents: {error}") from None
     return Workload(phases=[phase], items=count, provider={**SPEED, **speed}).work()

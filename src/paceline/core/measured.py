@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from paceline.core.in_flight import InFlightBound, InFlightNote
 from paceline.core.meters import FAR_NS, Meter
 from paceline.core.quota import CONCURRENCY, NS, Quota, Rule
-from paceline.core.rate import MeasuredRate, Phase, RateNote
+from paceline.core.rate import MeasuredRate, RateNote, RatePhase
 from paceline.core.results import Reservation
 
 T = TypeVar("T", RateNote, InFlightNote)
@@ -113,13 +113,13 @@ class RateMeter(FoundMeter[RateNote]):
 
     @property
     def is_limiting(self) -> bool:
-        return self.rate.phase is not Phase.OFF
+        return self.rate.phase is not RatePhase.OFF
 
     def off(self, now_ns: int) -> None:
         self.rate, self.notes = MeasuredRate(now_ns, stated=True), {}
 
     def reopen(self, now_ns: int) -> None:
-        if self.rate.phase not in (Phase.OFF, Phase.OPENING):
+        if self.rate.phase not in (RatePhase.OFF, RatePhase.OPENING):
             self.rate.reopen(now_ns)
 
     @property
@@ -136,7 +136,7 @@ class RateMeter(FoundMeter[RateNote]):
     def _takes_ns(self, amount: float) -> int:
         """How long ``amount`` takes at least. An opening rate doubles each second."""
         rate = self.rate
-        if rate.phase is Phase.OPENING:
+        if rate.phase is RatePhase.OPENING:
             return ceil(log2(1 + amount * log(2) / rate.rate) * NS)
         return ceil(amount / rate.cycle.top * NS) if rate.cycle.top else 0
 

@@ -138,7 +138,7 @@ VERDICT_NS, VERDICT_MIN_NS, VERDICT_MAX_NS = NS, NS // 20, 2 * NS
 its bounds: the network delays an attempt, too, and an overloaded provider must not stop the measurement."""
 
 
-class Phase(Enum):
+class RatePhase(Enum):
     """How the rate changes with time."""
 
     OFF = "off"  # not at all, and it limits nothing: a limit is stated elsewhere
@@ -151,7 +151,7 @@ class Phase(Enum):
     COUNTING = "counting"  # not at all: an attempt was refused in a check, and the share of such attempts is counted
 
 
-class Event(Enum):
+class RateEvent(Enum):
     """What changes the phase."""
 
     DENIED = "denied"  # a refusal in spite of a stated limit
@@ -168,27 +168,30 @@ class Event(Enum):
 
 NEXT: Final = MappingProxyType(
     {
-        (Phase.OFF, Event.DENIED): Phase.OPENING,
-        (Phase.OPENING, Event.MEASURED): Phase.HOLDING,
-        (Phase.HOLDING, Event.MEASURED): Phase.HOLDING,
-        (Phase.TESTING, Event.MEASURED): Phase.HOLDING,
-        (Phase.HOLDING, Event.REACHED): Phase.TESTING,
-        (Phase.TESTING, Event.REACHED): Phase.TESTING,  # twice the measured rate is the measured one now
-        (Phase.BLOCKED, Event.ADMITTED): Phase.HOLDING,
-        (Phase.HOLDING, Event.DOUBTED): Phase.DOUBTING,
-        (Phase.HOLDING, Event.PROVEN): Phase.CHECKING,
-        (Phase.DOUBTING, Event.PROVEN): Phase.CHECKING,
-        (Phase.CHECKING, Event.UPHELD): Phase.HOLDING,
-        (Phase.CHECKING, Event.REFUTED): Phase.COUNTING,
-        (Phase.COUNTING, Event.UPHELD): Phase.HOLDING,
-        (Phase.COUNTING, Event.REACHED): Phase.TESTING,  # it is chance, and the measured rate may be far too low
-        **{(phase, Event.BLOCK): Phase.BLOCKED for phase in Phase if phase is not Phase.OFF},
-        **{(phase, Event.EXPLAINED): Phase.OPENING for phase in Phase if phase is not Phase.OFF},
+        (RatePhase.OFF, RateEvent.DENIED): RatePhase.OPENING,
+        (RatePhase.OPENING, RateEvent.MEASURED): RatePhase.HOLDING,
+        (RatePhase.HOLDING, RateEvent.MEASURED): RatePhase.HOLDING,
+        (RatePhase.TESTING, RateEvent.MEASURED): RatePhase.HOLDING,
+        (RatePhase.HOLDING, RateEvent.REACHED): RatePhase.TESTING,
+        (RatePhase.TESTING, RateEvent.REACHED): RatePhase.TESTING,  # twice the measured rate is the measured one now
+        (RatePhase.BLOCKED, RateEvent.ADMITTED): RatePhase.HOLDING,
+        (RatePhase.HOLDING, RateEvent.DOUBTED): RatePhase.DOUBTING,
+        (RatePhase.HOLDING, RateEvent.PROVEN): RatePhase.CHECKING,
+        (RatePhase.DOUBTING, RateEvent.PROVEN): RatePhase.CHECKING,
+        (RatePhase.CHECKING, RateEvent.UPHELD): RatePhase.HOLDING,
+        (RatePhase.CHECKING, RateEvent.REFUTED): RatePhase.COUNTING,
+        (RatePhase.COUNTING, RateEvent.UPHELD): RatePhase.HOLDING,
+        (
+            RatePhase.COUNTING,
+            RateEvent.REACHED,
+        ): RatePhase.TESTING,  # it is chance, and the measured rate may be far too low
+        **{(phase, RateEvent.BLOCK): RatePhase.BLOCKED for phase in RatePhase if phase is not RatePhase.OFF},
+        **{(phase, RateEvent.EXPLAINED): RatePhase.OPENING for phase in RatePhase if phase is not RatePhase.OFF},
     }
 )
 """The phase that follows; the other pairs do not occur."""
 
-DOUBTS: Final = frozenset({Phase.DOUBTING, Phase.CHECKING, Phase.COUNTING})
+DOUBTS: Final = frozenset({RatePhase.DOUBTING, RatePhase.CHECKING, RatePhase.COUNTING})
 """The phases in which it is not known whether chance refuses attempts."""
 
 
@@ -508,7 +511,7 @@ class MeasuredRate:
             stated: Whether another limit holds, and this one is off until :meth:`refused` is called.
             stated_rate: The rate of a stated limit that refusals contradict, per second; 0 for none.
         """
-        self.phase = Phase.OFF if stated else Phase.OPENING
+        self.phase = RatePhase.OFF if stated else RatePhase.OPENING
         self.rate = inf if stated else START
         self.cycle = Cycle()
         self.next_at_ns = self.last_ns = self.until_ns = now_ns
@@ -538,14 +541,14 @@ class MeasuredRate:
     def sent(self, now_ns: int, amount: float) -> RateNote:
         """Count an attempt that is sent now, of an ``amount`` above 0; return its note."""
         self._pass(now_ns)
-        if not self.sent_count and self.phase is Phase.OPENING:
+        if not self.sent_count and self.phase is RatePhase.OPENING:
             self.rate = START * amount
         self._grow(now_ns, amount)
         self.sent_total += amount
         self.sent_count += 1
         self.next_at_ns = max(self.next_at_ns, now_ns) + round(amount / self.rate * NS)
         note = RateNote(now_ns, amount, self.sent_total, self.sent_count, self.rate)
-        if self.phase is Phase.BLOCKED:
+        if self.phase is RatePhase.BLOCKED:
             self.probe = note
         elif self.phase in DOUBTS:
             self._ask(now_ns)
@@ -569,14 +572,14 @@ class MeasuredRate:
 
     def reopen(self, now_ns: int) -> None:
         """Open again, at the present rate or the measured one: another reason than the rate explains the last refusals."""
-        self.phase = NEXT[self.phase, Event.EXPLAINED]
+        self.phase = NEXT[self.phase, RateEvent.EXPLAINED]
         self._cut(now_ns, max(self.rate, self.cycle.top))
         self.cycle, self.next_at_ns, self.blamed, self.long_blocks, self.chance = Cycle(), now_ns, 0, 0, Chance()
 
     def retract(self, now_ns: int, number: int) -> None:
         """Take back so many refusals: they were about their request. Without any other one the rate opens again."""
         self.blamed = max(self.blamed - number, 0)
-        if number and not self.blamed and self.phase not in (Phase.OFF, Phase.OPENING):
+        if number and not self.blamed and self.phase not in (RatePhase.OFF, RatePhase.OPENING):
             self.reopen(now_ns)
 
     def count_before(self, since_ns: int, admitted: float) -> None:
@@ -591,25 +594,25 @@ class MeasuredRate:
     @property
     def told(self) -> float:
         """What other processes are told of this rate: if it is not known, their own mean, which changes nothing."""
-        if self.phase is Phase.BLOCKED:
+        if self.phase is RatePhase.BLOCKED:
             return self.rate
         return self.cycle.top or self.common.rate
 
     def lean(self, now_ns: int, mean: float) -> None:
         """Go towards the ``mean`` of all processes that measure this rate. A process that has sent nothing begins with it."""
         passed_ns, self.common = now_ns - self.common.at_ns, Common(now_ns, mean)
-        if mean and not self.sent_count and self.phase is Phase.OPENING:
+        if mean and not self.sent_count and self.phase is RatePhase.OPENING:
             self.expect(now_ns, mean)
         elif mean and self.cycle.top:
             self.cycle.top += (mean - self.cycle.top) * min(passed_ns / LEAN_NS, 1.0)
-            if self.phase in (Phase.HOLDING, Phase.TESTING):
+            if self.phase in (RatePhase.HOLDING, RatePhase.TESTING):
                 self.rate = self.cycle.rate
                 self.next_at_ns = min(self.next_at_ns, self.last_ns + round(self.mean / self.rate * NS))
 
     def expect(self, now_ns: int, rate: float) -> None:
         """Go on with ``rate`` as the measured one, unless nothing is admitted now, or the rate is doubted."""
-        if (self.phase, Event.MEASURED) in NEXT:
-            self.phase = NEXT[self.phase, Event.MEASURED]
+        if (self.phase, RateEvent.MEASURED) in NEXT:
+            self.phase = NEXT[self.phase, RateEvent.MEASURED]
             self._hold(now_ns, rate, lengthen=False)
 
     def hold(self) -> None:
@@ -625,7 +628,7 @@ class MeasuredRate:
             asked_ns: The wait that the refusal states.
             only: Whether the rate and chance are the only reasons that are left.
         """
-        again = self.phase is Phase.BLOCKED
+        again = self.phase is RatePhase.BLOCKED
         self.explained(now_ns, note)
         self.blamed += 1
         if note.number <= self.cut_count:
@@ -650,25 +653,25 @@ class MeasuredRate:
 
     def _is_chance(self, note: RateNote) -> bool:
         """Whether a refusal is one of the share that is refused by chance."""
-        if not self.chance.share or self.phase in (Phase.BLOCKED, Phase.CHECKING):
+        if not self.chance.share or self.phase in (RatePhase.BLOCKED, RatePhase.CHECKING):
             return False
         return not self.chance.is_exceeded(note.number)
 
     def _doubt(self, note: RateNote, admitted: float) -> None:
         """Doubt the measured rate: a refusal contradicts it."""
         self.chance.doubt(Mark(note.sent_ns, admitted), self.sent_count)
-        self.phase = NEXT[self.phase, Event.DOUBTED]
+        self.phase = NEXT[self.phase, RateEvent.DOUBTED]
 
     def _ask(self, now_ns: int) -> None:
         """Go on to the next phase, after an attempt in one of :data:`DOUBTS`, if enough outcomes are known."""
         chance, sent = self.chance, self.sent_count - self.cut_count
         pending = 1 + int(self.rate / self.mean * self.refusal_delay.verdict_ns / NS)  # their outcome is not known
-        if self.phase is Phase.DOUBTING and chance.mark is not None:
+        if self.phase is RatePhase.DOUBTING and chance.mark is not None:
             since = self.admitted_total - chance.mark.admitted - pending * self.mean
             if since >= PROOF_N * self.mean:
                 sure = (since - self.mean) / _seconds(chance.mark.at_ns, now_ns)
-                self._step(Event.PROVEN, min(self.rate, CHECK_SHARE * sure))
-        elif self.phase is Phase.CHECKING:
+                self._step(RateEvent.PROVEN, min(self.rate, CHECK_SHARE * sure))
+        elif self.phase is RatePhase.CHECKING:
             if sent >= self._check_length:
                 chance.share, chance.length = 0.0, min(2 * chance.length, CHECK_MAX_N)
                 self._uphold(now_ns)
@@ -691,15 +694,15 @@ class MeasuredRate:
         self.chance.count(note.number)
         if self.chance.row >= ROW_MAX:
             return self._find_none(now_ns, note)
-        if self.phase is Phase.CHECKING and only:
+        if self.phase is RatePhase.CHECKING and only:
             if self.chance.share:
                 self.chance.learn()
                 self._uphold(now_ns)
             else:
-                self.phase = NEXT[self.phase, Event.REFUTED]
+                self.phase = NEXT[self.phase, RateEvent.REFUTED]
         return Finding.DOUBTED
 
-    def _step(self, event: Event, rate: float) -> None:
+    def _step(self, event: RateEvent, rate: float) -> None:
         """Go on at ``rate``, from the last attempt on. The outcomes of the attempts before say nothing about it."""
         self.phase = NEXT[self.phase, event]
         self.next_at_ns += round(self.mean / rate * NS) - round(self.mean / self.rate * NS)
@@ -709,12 +712,12 @@ class MeasuredRate:
         """Check whether the share is still refused, at a rate that a limit admits."""
         self.chance.mark = Mark(now_ns, self.admitted_total)
         self.chance.last, self.chance.row = self.sent_count, 0
-        self._step(Event.PROVEN, self.cycle.top * (1 - self.chance.share) * CHECK_SHARE)
+        self._step(RateEvent.PROVEN, self.cycle.top * (1 - self.chance.share) * CHECK_SHARE)
 
     def _uphold(self, now_ns: int) -> None:
         """End a check: go on at the measured rate."""
         self._make_up(now_ns)
-        self.phase = NEXT[self.phase, Event.UPHELD]
+        self.phase = NEXT[self.phase, RateEvent.UPHELD]
         self._hold(now_ns, self.cycle.top, lengthen=False)
 
     def _make_up(self, now_ns: int) -> None:
@@ -728,7 +731,7 @@ class MeasuredRate:
         chance = self.chance
         checked = (self.cut_lost + 1) / (self.sent_count - self.cut_count + 2)
         chance.length, chance.share = CHECK_N, min(checked, chance.usual, SHARE_MAX)
-        self.phase = NEXT[self.phase, Event.REACHED]
+        self.phase = NEXT[self.phase, RateEvent.REACHED]
         self.cycle.steady, self.cycle.progress, self.cycle.span_s = 1.0, 1.0, 0.0
         self._cut(now_ns, self.cycle.top)
         self.empty = self.test = Mark(now_ns, self.admitted_total)
@@ -736,14 +739,14 @@ class MeasuredRate:
     def _find(self, now_ns: int, note: RateNote, *, only: bool) -> Finding:
         """What a refusal shows. It sets the rate from now on."""
         admitted = note.total - self.lost_total  # before this attempt
-        if self.phase is Phase.OFF:
-            self.phase = NEXT[self.phase, Event.DENIED]
+        if self.phase is RatePhase.OFF:
+            self.phase = NEXT[self.phase, RateEvent.DENIED]
             self.empty = Mark(note.sent_ns, admitted)
             self._cut(now_ns, START * self.mean)
             return Finding.DENIED
         if note.number - self.cut_count > self.cut_lost:
             return self._weigh(now_ns, note, admitted, only=only)
-        if self.cut_lost < STRIKES and self.phase is not Phase.BLOCKED:
+        if self.cut_lost < STRIKES and self.phase is not RatePhase.BLOCKED:
             return Finding.UNDECIDED
         return self._find_none(now_ns, note)
 
@@ -775,7 +778,7 @@ class MeasuredRate:
         span_s, since = _seconds(self.empty.at_ns, note.sent_ns), max(admitted - self.empty.admitted, 0.0)
         # nothing or more was left at the first instant, and less than one cost at the second
         found = (since + self.mean) / span_s / (1 - self.chance.share)
-        opening, late = self.phase is Phase.OPENING, self.phase is Phase.TESTING
+        opening, late = self.phase is RatePhase.OPENING, self.phase is RatePhase.TESTING
         if opening:
             found = min(found, note.rate / 2)
         elif late:
@@ -785,7 +788,7 @@ class MeasuredRate:
                 found = max(found, self.cycle.top)
         if opening or since >= EVIDENCE_N * self.mean:
             self.empty = Mark(note.sent_ns, admitted)
-        self.phase = NEXT[self.phase, Event.MEASURED]
+        self.phase = NEXT[self.phase, RateEvent.MEASURED]
         self.cycle.span_s = span_s
         self._hold(now_ns, min(found, note.rate), lengthen=late)
         return Finding.LATE if late else Finding.EARLY
@@ -806,7 +809,7 @@ class MeasuredRate:
         """Send the probe after ``wait_s``, and nothing before."""
         if self.phase in DOUBTS:
             self._make_up(now_ns)
-        self.phase = NEXT[self.phase, Event.BLOCK]
+        self.phase = NEXT[self.phase, RateEvent.BLOCK]
         self._cut(now_ns, self.mean / wait_s)
         self.until_ns = (now_ns + self.next_at_ns) // 2
 
@@ -823,7 +826,7 @@ class MeasuredRate:
         is_long = 2 * (probe.sent_ns - self.until_ns) / NS * found > LONG_N * self.mean
         self.long_blocks = min(self.long_blocks + 1, LONG_BLOCKS) if is_long else 0
         self.block_end, self.empty = Mark(self.until_ns, admitted), Mark(probe.sent_ns, admitted)
-        self.phase = NEXT[self.phase, Event.ADMITTED]
+        self.phase = NEXT[self.phase, RateEvent.ADMITTED]
         self.stated_waits.admitted()
         self._hold(probe.sent_ns, found, lengthen=True)
         self.next_at_ns = max(self.next_at_ns, now_ns)
@@ -850,11 +853,11 @@ class MeasuredRate:
 
     def _rise(self, now_ns: int, waited_s: float) -> None:
         """Raise the rate for ``waited_s``, as the phase has it."""
-        if self.phase is Phase.OPENING:
+        if self.phase is RatePhase.OPENING:
             self.rate *= 2 ** min(waited_s, 1.0)
-        elif self.phase in (Phase.HOLDING, Phase.TESTING):
+        elif self.phase in (RatePhase.HOLDING, RatePhase.TESTING):
             if self.cycle.advance(waited_s, self.mean):
-                self.phase = NEXT[self.phase, Event.REACHED]
+                self.phase = NEXT[self.phase, RateEvent.REACHED]
                 self.test = Mark(now_ns, self.admitted_total)
             self.rate = self.cycle.rate
 

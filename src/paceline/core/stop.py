@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.core.pause import Pause, Phase
+from paceline.core.pause import Pause, PausePhase
 from paceline.core.quota import NS
 from paceline.core.results import Stopped
 
@@ -53,7 +53,7 @@ class Stop:
 
     def for_waiters(self) -> Stopped | None:
         """The outcome of all waiters, which came before the stop; ``None`` when only a probe waits."""
-        return self.outcome if self.pause.phase is Phase.CLOSED else None
+        return self.outcome if self.pause.phase is PausePhase.CLOSED else None
 
     def unsent(self, now_ns: int) -> None:
         """Let the next request be the probe: the present one was not sent."""

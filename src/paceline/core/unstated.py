@@ -7,7 +7,7 @@ from paceline.core.in_flight import blame
 from paceline.core.ledger import Ledger
 from paceline.core.measured import InFlightMeter, RateMeter
 from paceline.core.quota import CONCURRENCY, NS, OWN_RULES, REQUESTS
-from paceline.core.rate import Phase
+from paceline.core.rate import RatePhase
 from paceline.core.results import Refusal, Reservation, Source, SourceKind
 
 MEASURED = Source(SourceKind.LEARNED, "measured")
@@ -192,7 +192,7 @@ class Unstated:
         if rate_note is None:  # it was sent before the measurement began
             return
         asked_s = refusal.retry_after_s
-        if refusal.sooner_s and rate.rate.phase is not Phase.BLOCKED:  # until a probe after it is refused
+        if refusal.sooner_s and rate.rate.phase is not RatePhase.BLOCKED:  # until a probe after it is refused
             asked_s = refusal.sooner_s
         asked_ns = round(asked_s * NS) if asked_s else None
         note = None if in_flight is None or refusal.unit is not None else in_flight.take(reservation)

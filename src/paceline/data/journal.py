@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from paceline.core.results import QuotaError, StoreError
-from paceline.data.places import CLAIM_S, Claim, Place
+from paceline.data.places import CLAIM_S, Claim, JournalPlace
 from paceline.pacing.durable import lock, open_binary
 from paceline.stores.entries import EntryFile
 
@@ -67,7 +67,7 @@ class Journal(Protocol):
         """The end of an item that was begun; if nothing was kept for it, another process may begin it."""
 
 
-class Keys:
+class ItemKeys:
     """The key of each item: its own, or the hash of its content.
 
     Args:
@@ -174,7 +174,7 @@ class SharedJournal:
         name: Its name, for errors.
     """
 
-    def __init__(self, place: Place, name: str) -> None:
+    def __init__(self, place: JournalPlace, name: str) -> None:
         self._place, self._name, self.has_kept = place, name, False
         self._who, self._number, self._wait_s = os.urandom(8).hex(), count(1).__next__, START_S
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="paceline-journal")

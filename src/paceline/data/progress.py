@@ -45,7 +45,7 @@ class Bar:
         """End the display."""
 
 
-class Waits(Bar):
+class WaitsBar(Bar):
     """Waits alone, in the log: for the processes of an engine, which has a display of its own."""
 
     def stands(self, why: str) -> None:
@@ -53,7 +53,7 @@ class Waits(Bar):
         log.warning("%s done; %s", f"{self.done:,}", why)
 
 
-class Lines(Bar):
+class LinesBar(Bar):
     """Lines on standard error."""
 
     def __init__(self, total: int | None) -> None:
@@ -109,7 +109,7 @@ def bar(total: int | None, wanted: bool | None) -> Iterator[Bar]:
 
     Above it are the lines that paceline logs, unless the program has a handler for them: Python would print each refusal.
     """
-    shown = _made(total) if wanted else Waits() if wanted is None else Bar()
+    shown = _made(total) if wanted else WaitsBar() if wanted is None else Bar()
     has_handler = is_shown("paceline")
     try:
         with logged(shown.say) if wanted and not has_handler else nullcontext():
@@ -124,7 +124,7 @@ def _made(total: int | None) -> Bar:
             warnings.simplefilter("ignore")  # a notebook without ipywidgets has a bar of text
             tqdm = import_module("tqdm.auto").tqdm
     except ImportError:
-        return Lines(total)
+        return LinesBar(total)
     return Tqdm(tqdm(total=total, unit="item", dynamic_ncols=True))
 
 

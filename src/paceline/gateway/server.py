@@ -36,7 +36,7 @@ from paceline.gateway.certificate import Certificate
 from paceline.gateway.client import Headers, HttpClient
 from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.incoming import CONNECTION
-from paceline.gateway.keys import Keys
+from paceline.gateway.keys import KeyFile
 from paceline.gateway.signals import came_early, end_by_signals, heed, held_back
 from paceline.gateway.upstreams import Upstreams
 from paceline.gateway.usage import NO_KEY
@@ -101,7 +101,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ProcessSettings:
     """What one process of the gateway needs; it can be pickled.
 
     Attributes:
@@ -150,7 +150,7 @@ class Settings:
         limiter = self._limiter(events)
         if self.otel:
             _otel().watch(limiter)
-        admission = Admission(Keys(self.keys), open_to_all=is_loopback(self.host), hosts=names_of(self.host))
+        admission = Admission(KeyFile(self.keys), open_to_all=is_loopback(self.host), hosts=names_of(self.host))
         return Gateway(
             limiter,
             self._upstreams(environ),
@@ -191,7 +191,7 @@ class Settings:
         Raises:
             PacelineError: A setting is invalid, or clients need keys and there are none.
         """
-        keys = Keys(self.keys)
+        keys = KeyFile(self.keys)
         if not is_loopback(self.host) and not keys:
             raise QuotaError(
                 f"{self.host} can be reached from other machines, so clients need keys, and {self.keys} has none: make one"
@@ -463,7 +463,7 @@ class _Config(uvicorn.Config):
         return self.shared or super().use_subprocess
 
 
-def server_config(settings: Settings, make: Callable[[], App] | None = None, *, shared: bool = False) -> _Config:
+def server_config(settings: ProcessSettings, make: Callable[[], App] | None = None, *, shared: bool = False) -> _Config:
     """The configuration of a server, without its socket.
 
     Args:
@@ -568,7 +568,7 @@ def _in_words(record: logging.LogRecord) -> bool:
 
 
 def serve(
-    settings: Settings, listener: socket.socket, begun: Callable[[], None] = _nothing, above: int | None = None
+    settings: ProcessSettings, listener: socket.socket, begun: Callable[[], None] = _nothing, above: int | None = None
 ) -> None:
     """Serve until a signal; then finish what is in flight.
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from paceline.gateway.life import Event, Life
+from paceline.gateway.life import Life, LifeEvent
 
 if TYPE_CHECKING:
     import asyncio
@@ -76,11 +76,11 @@ def heed(life: Life, drain_s: float, succeed: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
 
     def leave(end: Callable[[], None]) -> None:
-        if life.change(Event.ASKED):  # a service manager may send the signal twice
+        if life.change(LifeEvent.ASKED):  # a service manager may send the signal twice
             loop.call_later(drain_s, end)
 
     def hurry(end: Callable[[], None]) -> None:
-        life.change(Event.HURRIED)
+        life.change(LifeEvent.HURRIED)
         end()
 
     for number, act in ((signal.SIGTERM, leave), (signal.SIGINT, hurry)):

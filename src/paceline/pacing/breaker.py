@@ -221,7 +221,7 @@ class Health:
         return min((at_ns for at_ns in instants if at_ns > now_ns), default=0) if all(instants) else 0
 
 
-class ByHand:
+class HealthByHand:
     """The health of what calls by hand to one pool go to.
 
     Its host is not known. The name of the provider stands for it, and in a pool of the user's own the name of the pool.

@@ -77,7 +77,7 @@ class PoolUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class LaneWaits:
     """The waits of a lane in the queue, in seconds."""
 
     calls: int
@@ -132,7 +132,7 @@ class Plan:
     failed: Mapping[str, int]
     refused: int
     pools: Mapping[str, PoolUse]
-    lanes: Mapping[str, Waits]
+    lanes: Mapping[str, LaneWaits]
     starts_s: Sequence[float]
     usd: float | None
     items_s: tuple[float, float] | None = None
@@ -223,10 +223,11 @@ class _Planner:
             await self._simulation.time.sleep(wait_s)
 
     async def _item(self, item: Item) -> None:
-        began_s = self._simulation.now_s
+        time = self._simulation.time
+        began_s = time.now_s
         for number, stage in enumerate(item.stages):
             if after_s := max([call.after_s for call in stage]):
-                await self._simulation.time.sleep(after_s)
+                await time.sleep(after_s)
             if len(stage) == 1:
                 results = [await self._process.send(stage[0])]
             else:
@@ -236,10 +237,10 @@ class _Planner:
             for one in results:
                 if one.error is not None:
                     return
-        self._items_s.append(self._simulation.now_s - began_s)
+        self._items_s.append(time.now_s - began_s)
 
     def _admitted(self, pool: str, held: Cost) -> None:
-        second = int(self._simulation.now_s)
+        second = int(self._simulation.time.now_s)
         used = self._used[pool]
         for unit, amount in held.items():
             used[unit][second] += amount
@@ -331,12 +332,12 @@ def _middle(seconds: Sequence[float]) -> tuple[float, float] | None:
     return (own[len(own) // 2], own[len(own) * 95 // 100]) if own else None
 
 
-def _lanes(answered: Sequence[Sent]) -> dict[str, Waits]:
+def _lanes(answered: Sequence[Sent]) -> dict[str, LaneWaits]:
     by_lane: dict[str, list[float]] = defaultdict(list)
     for one in answered:
         by_lane[one.request.lane or "default"].append(one.waited_s)
     return {
-        lane: Waits(len(waits), waits[len(waits) // 2], waits[len(waits) * 95 // 100], waits[-1])
+        lane: LaneWaits(len(waits), waits[len(waits) // 2], waits[len(waits) * 95 // 100], waits[-1])
         for lane, own in by_lane.items()
         for waits in [sorted(own)]
     }

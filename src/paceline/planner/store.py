@@ -15,7 +15,7 @@ from paceline.pacing.scheduler import Scheduler
 from paceline.planner.timeline import Timeline
 from paceline.shared.capacity import SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Message, Reply
+from paceline.shared.messages import Message, StoreReply
 
 TRIP_S = (0.0002, 0.002)
 """The shortest and the longest way of a message to the store or back, in seconds."""
@@ -71,14 +71,14 @@ class SimulatedStore:
         """Lose the ledgers of all pools."""
         self._ledgers.clear()
 
-    def exchange(self, process: str, pool: str, message: Message, take: Callable[[Reply | str], None]) -> None:
+    def exchange(self, process: str, pool: str, message: Message, take: Callable[[StoreReply | str], None]) -> None:
         """Carry ``message`` to the store, and call ``take`` once: with its reply, or with the reason for none."""
         time, sent_s = self._time, self._time.now_s
         self.calls_s.append(sent_s)
         timer = time.after(TIMEOUT_S, lambda: once("no answer"))
         done = False
 
-        def once(reply: Reply | str) -> None:
+        def once(reply: StoreReply | str) -> None:
             nonlocal done
             if not done:
                 done = True
@@ -174,7 +174,7 @@ class SimulatedWorker:
                 return
         self._busy = False
 
-    def _take(self, scheduler: Scheduler, reply: Reply | str) -> None:
+    def _take(self, scheduler: Scheduler, reply: StoreReply | str) -> None:
         def taken() -> None:
             if not self.dead:
                 scheduler.transact(partial(answer, scheduler.pool, reply=reply))

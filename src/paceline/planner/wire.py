@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 from paceline.core.quota import KNOWN_UNITS, TOKENS, Cost
 from paceline.core.results import QuotaError
 from paceline.emulator.dialects import BY_PROVIDER, OPENAI_LIKE
-from paceline.emulator.prompt_cache import Part
-from paceline.emulator.wire import Answer, Ask, Dialect, Header
+from paceline.emulator.prompt_cache import PromptPart
+from paceline.emulator.wire import Ask, Dialect, Header, HttpAnswer
 from paceline.emulator.world import INPUT, Admitted, Level, Refused, World
 from paceline.http.exchange import Exchanged, Tap
 from paceline.limiter.limiter import Limiter
@@ -67,7 +67,7 @@ class Request:
     name: str | None = None
     invalid: bool = False
     stream: bool = False
-    parts: Sequence[Part] = ()
+    parts: Sequence[PromptPart] = ()
     duration_s: float | None = None
     after_s: float = 0.0
 
@@ -208,7 +208,7 @@ def _with_own_units(provider: Provider, units: Iterable[str]) -> Provider:
     return charging  # type: ignore[no-any-return]
 
 
-class Reply:
+class CallReply:
     """An answer on its way to the caller: of the provider, or of paceline itself.
 
     Attributes:
@@ -223,7 +223,7 @@ class Reply:
         self.status, self.headers, self.body = status, headers, body
         self._tap: Tap | None = None
 
-    def answered(self, http: SimulatedHttp, admitted: Admitted) -> Reply:
+    def answered(self, http: SimulatedHttp, admitted: Admitted) -> CallReply:
         """Let the body be the one of the answer to an admitted request; of a streamed one the rest comes later."""
         self._http, self._payload = http, admitted
         self._rest_s = admitted.duration_s - admitted.first_s if http.request.stream else 0.0
@@ -318,13 +318,13 @@ class SimulatedHttp:
         """See ``Binding``."""
         return b""
 
-    async def send(self, permit: Permit | None = None) -> Reply:  # noqa: ARG002
+    async def send(self, permit: Permit | None = None) -> CallReply:  # noqa: ARG002
         """Carry the request to the provider, and its answer back; it goes on when the caller has left."""
-        outcome: Outcome[Reply] = Outcome()
+        outcome: Outcome[CallReply] = Outcome()
         self.deliver("requests", partial(self._arrive, outcome))
         return await outcome.future
 
-    def _arrive(self, outcome: Outcome[Reply]) -> None:
+    def _arrive(self, outcome: Outcome[CallReply]) -> None:
         """The provider gets the request, and answers."""
         request, pool = self.request, self.route.scheduler.pool.name
         network, time, world = self._network, self._network.time, self._network.world
@@ -365,57 +365,57 @@ class SimulatedHttp:
             admitted.first_s if request.stream else admitted.duration_s,
         )  # fmt: skip
 
-    def _answer(self, outcome: Outcome[Reply], admitted: Admitted) -> None:
+    def _answer(self, outcome: Outcome[CallReply], admitted: Admitted) -> None:
         """The process gets the answer, or the beginning of it."""
         if admitted.fault == "drop":
             outcome.fail(ConnectionResetError("the connection was closed"))
         elif admitted.fault == "500":
             outcome.set(self._reply(self.route.dialect.failure(self.serial)))
         else:
-            outcome.set(Reply(200, {}).answered(self, admitted))
+            outcome.set(CallReply(200, {}).answered(self, admitted))
 
-    def _refuse(self, outcome: Outcome[Reply], refused: Refused, levels: list[Level]) -> None:
+    def _refuse(self, outcome: Outcome[CallReply], refused: Refused, levels: list[Level]) -> None:
         """Send the refusal as the provider writes it."""
         settings, at_s = self._network.world.settings, self._network.time.epoch_s
         status, headers, body = self.route.dialect.refusal(refused, settings, self.serial)
         headers += self.route.dialect.rate_headers(levels, at_s) if levels else []
-        answer = Answer(status, headers, body)
+        answer = HttpAnswer(status, headers, body)
         self.deliver("answers", lambda: outcome.set(self._reply(answer)))
 
     def deliver(self, way: str, event: Callable[[], None], further_s: float = 0.0) -> None:
         """See :meth:`Network.deliver`."""
         self._network.deliver(way, event, further_s, self._frozen)
 
-    def _reply(self, answer: Answer) -> Reply:
-        return Reply(answer.status, self._decoded(answer.headers), answer.body)
+    def _reply(self, answer: HttpAnswer) -> CallReply:
+        return CallReply(answer.status, self._decoded(answer.headers), answer.body)
 
     def _decoded(self, headers: Iterable[Header]) -> dict[str, str]:
         found = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
         return {"date": _date(int(self._network.time.epoch_s))} | found
 
-    def head(self, response: Reply) -> tuple[int, Mapping[str, str]]:
+    def head(self, response: CallReply) -> tuple[int, Mapping[str, str]]:
         """See ``Binding``. The headers of an answer are written if the pool reads them."""
         if response.status == 200 and self._levels[0] and self.route.scheduler.reads_now():
             response.headers = self._decoded(self.route.dialect.rate_headers(*self._levels))
         return response.status, response.headers
 
-    async def peek(self, response: Reply, headers: Mapping[str, str], beginning: Beginning) -> None:  # noqa: ARG002
+    async def peek(self, response: CallReply, headers: Mapping[str, str], beginning: Beginning) -> None:  # noqa: ARG002
         """See ``Binding``."""
         response.begin(beginning)
 
-    def tap(self, response: Reply, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002
+    def tap(self, response: CallReply, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002
         """See ``Binding``."""
         response.tapped(tap)
 
-    def note(self, response: Reply, record: Exchanged) -> None:
+    def note(self, response: CallReply, record: Exchanged) -> None:
         """See ``Binding``; the exchange has its record."""
 
-    async def close(self, response: Reply) -> None:
+    async def close(self, response: CallReply) -> None:
         """See ``Binding``; an error has been read."""
 
-    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Reply:
+    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> CallReply:
         """See ``Binding``."""
-        return Reply(status, headers, body)
+        return CallReply(status, headers, body)
 
 
 @lru_cache(maxsize=16)

@@ -70,7 +70,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class WorkPhase:
     """A table ``[[phases]]`` of a workload file.
 
     Attributes:
@@ -190,7 +190,7 @@ class Workload:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
-    phases: list[Phase]
+    phases: list[WorkPhase]
     items: int | None = None
     workers: int | None = None
     duration: str | None = None

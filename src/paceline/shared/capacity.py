@@ -17,7 +17,7 @@ from typing import Any
 from paceline.core.capacity import PENDING, Learns, LocalCapacity
 from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
-from paceline.core.pause import Pause, Phase
+from paceline.core.pause import Pause, PausePhase
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, Cost
@@ -32,11 +32,11 @@ from paceline.core.results import (
     StoreFormatError,
     WaitUntil,
 )
-from paceline.shared.exchange import Exchange
+from paceline.shared.exchange import StoreExchange
 from paceline.shared.holdings import Holdings
 from paceline.shared.leases import LeasedReservation
 from paceline.shared.membership import Membership, OnStoreFailure, State
-from paceline.shared.messages import Charged, Message, Refused, Reply, Settled
+from paceline.shared.messages import Charged, Message, Refused, Settled, StoreReply
 from paceline.shared.outbox import Lesson
 from paceline.shared.schedule import Schedule
 
@@ -88,7 +88,7 @@ class SharedCapacity:
         self.holdings = Holdings(ledger, now_ns, lease_s=lease_s, learns=learns)
         self.membership = Membership(now_ns, on_store_failure)
         self._schedule = Schedule(now_ns, queue, self.holdings, self.membership, self._pause)
-        self.exchange = Exchange(who, queue, self.holdings, self.membership, self._schedule, self._pause)
+        self.exchange = StoreExchange(who, queue, self.holdings, self.membership, self._schedule, self._pause)
         self.learning = self.holdings.lessons.learning if self.holdings.lessons is not None else None
 
     @property
@@ -130,7 +130,7 @@ class SharedCapacity:
             self.learning.granted_by_store(now_ns, reservation)
         if lease.low and lease is not leases.told and leases.low:
             leases.told, self.exchange_due = lease, True
-        if self._pause.phase is not Phase.OPEN:
+        if self._pause.phase is not PausePhase.OPEN:
             self._pause.granted(now_ns, reservation)
         return reservation
 
@@ -151,7 +151,7 @@ class SharedCapacity:
         ledger.keep_open(reservation)
         if self.learning is not None:
             self.learning.granted_by_store(now_ns, reservation)
-        if self._pause.phase is not Phase.OPEN:
+        if self._pause.phase is not PausePhase.OPEN:
             self._pause.granted(now_ns, reservation)
         return reservation
 
@@ -161,7 +161,7 @@ class SharedCapacity:
             return WaitUntil(max(self._schedule.ask_ns, now_ns + 1), STORE_LOST)
         fallback.take_turn(now_ns, waiter.amounts)
         decision = fallback.local.reserve(now_ns, waiter)
-        if self._pause.phase is not Phase.OPEN and isinstance(decision, Reservation):
+        if self._pause.phase is not PausePhase.OPEN and isinstance(decision, Reservation):
             self._pause.granted(now_ns, decision)
         return decision
 
@@ -314,14 +314,14 @@ def shared_capacity(pool: Pool) -> SharedCapacity:
 
 
 def ask(pool: Pool, now_ns: int, *, at_once: bool = False) -> Message | None:
-    """The message of ``pool`` to its store now; see :meth:`Exchange.message`."""
+    """The message of ``pool`` to its store now; see :meth:`StoreExchange.message`."""
     capacity = shared_capacity(pool)
     message = capacity.exchange.message(now_ns, pool.undecided, at_once=at_once)
     capacity.exchange_due = message is None
     return message
 
 
-def answer(pool: Pool, now_ns: int, reply: Reply | str | StoreFormatError) -> list[Waiter]:
+def answer(pool: Pool, now_ns: int, reply: StoreReply | str | StoreFormatError) -> list[Waiter]:
     """Apply the store's reply, or the reason why there is none; returns the waiters that have an ``outcome`` by it."""
     capacity = shared_capacity(pool)
     exchange, holdings = capacity.exchange, capacity.holdings

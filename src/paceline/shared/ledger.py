@@ -37,7 +37,7 @@ from typing import Any
 
 from paceline.core.changes import Change, What, apply
 from paceline.core.meters import Meter, Spread, new_meter
-from paceline.core.pause import Pause, Phase
+from paceline.core.pause import Pause, PausePhase
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import (
     POLL_NS,
@@ -47,9 +47,9 @@ from paceline.shared.messages import (
     Mark,
     Message,
     Refused,
-    Reply,
     Settled,
     Standing,
+    StoreReply,
 )
 from paceline.shared.meters import Sharing, carry, of
 from paceline.shared.peers import BILLION, LEASE_US, Peer, Peers, Seen
@@ -102,7 +102,7 @@ class SharedLedger:
         self._last_ns = 0
         self._set_ns = 0  # the sum of all clock steps; the marks of buckets are instants without them
 
-    def apply(self, now_ns: int, message: Message, ended: Callable[[str], bool] = lambda _: False) -> Reply:
+    def apply(self, now_ns: int, message: Message, ended: Callable[[str], bool] = lambda _: False) -> StoreReply:
         """Apply the news of a process, then grant its requests that fit: in all quotas, or in none.
 
         Args:
@@ -246,7 +246,7 @@ class SharedLedger:
                 others = self._peers.held
                 account.sharing.hold(account.meter, (others[i] if i < len(others) else 0.0) + peer.held[i])
 
-    def _grant(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> Reply:
+    def _grant(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> StoreReply:
         before, others = self._ahead(peer) if message.wants else ([], [])
         grants: list[list[Mark]] = []
         probe, latest, binds = False, now_ns, -1
@@ -274,7 +274,7 @@ class SharedLedger:
                 marks.append(mark)
             grants.append(marks)
             before = others  # the next request is behind all places
-            if self._pause.phase is Phase.CLOSED:
+            if self._pause.phase is PausePhase.CLOSED:
                 self._pause.granted(now_ns, message.who)
                 probe = True
         peers, amounts, until_us = self._peers.live + 1, None, 0
@@ -287,7 +287,7 @@ class SharedLedger:
         waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
         binds = binds if waits_ns else -1
         pause_ns = max(self._pause.until_ns, back_ns) - now_ns
-        return Reply(grants, probe, waits_ns, binds, pause_ns, peers, 0.0, [])
+        return StoreReply(grants, probe, waits_ns, binds, pause_ns, peers, 0.0, [])
 
     def _ahead(self, peer: Peer) -> tuple[list[float], list[float]]:
         """What goes before the next request of ``peer``, and before a later one; see :meth:`Places.ahead`."""
@@ -335,7 +335,7 @@ class SharedLedger:
             ],
             "peers": self._peers.dump(),
             "not_before": self._pause.until_ns,
-            "probe_next": self._pause.phase is Phase.CLOSED,
+            "probe_next": self._pause.phase is PausePhase.CLOSED,
             "probe": self._pause.probe,
             "last": self._last_ns,
             "set": self._set_ns,

@@ -109,7 +109,7 @@ class Message:
     windows: list[tuple[int, ...] | None] = field(default_factory=list)
     recalled: list[Left] = field(default_factory=list)
 
-    def report_within_ns(self, reply: Reply) -> int:
+    def report_within_ns(self, reply: StoreReply) -> int:
         """When the process reports again at the latest: it waits, or spends a lease; 0: when it has something to report."""
         waits_ns = min(reply.wait_ns, max(self.place_ns, reply.peers * POLL_NS)) if self.place_ns else 0
         return max(waits_ns, self.slack_ns if self.wants else 0)
@@ -177,7 +177,7 @@ class Standing:
 
 
 @dataclass(slots=True)
-class Reply:
+class StoreReply:
     """The store's reply to a message.
 
     Attributes:
@@ -212,7 +212,7 @@ class Store(Protocol):
 
     url: str
 
-    def exchange(self, pool: str, message: Message) -> Reply:
+    def exchange(self, pool: str, message: Message) -> StoreReply:
         """Apply ``message`` to the ledger of ``pool`` in one step: :meth:`paceline.shared.ledger.SharedLedger.apply`.
 
         Raises:

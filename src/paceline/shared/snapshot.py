@@ -11,7 +11,7 @@ from paceline.core.measured import FoundMeter
 from paceline.core.meters import Bucket, window_starts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Reservation
-from paceline.shared.messages import Charged, LearnedState, Message, Reply
+from paceline.shared.messages import Charged, LearnedState, Message, StoreReply
 from paceline.shared.meters import BOUNDLESS, FOUND, of
 
 
@@ -48,7 +48,7 @@ class Snapshot:
             message.windows.append(window_starts(quota.anchor, now_ns) if quota.rule is Rule.WINDOW else None)
             message.recalled.append(of(account.meter).recalled(account.meter, now_ns))
 
-    def update(self, now_ns: int, reply: Reply, learning: Learning | None) -> dict[int, float]:
+    def update(self, now_ns: int, reply: StoreReply, learning: Learning | None) -> dict[int, float]:
         """Apply the states of a reply; the quotas that are new, or have another limit, each with the limit that it had."""
         ledger, self.as_of_ns = self.ledger, now_ns
         changed = {}

@@ -29,7 +29,7 @@ from paceline.pacing.clock import Clock, go_on, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
 from paceline.shared.capacity import SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.membership import RETRY_NS, Membership, OnStoreFailure, State
-from paceline.shared.messages import Message, Reply, Store, ping
+from paceline.shared.messages import Message, Store, StoreReply, ping
 
 log = logging.getLogger("paceline")
 
@@ -198,7 +198,9 @@ class StoreWorker:
                 self._deliver(scheduler, capacity, f"{self.store.url.rstrip(':')}: the exchange was disturbed")
             queue.put(scheduler)
 
-    def _deliver(self, scheduler: Scheduler, capacity: SharedCapacity, reply: Reply | str | StoreFormatError) -> None:
+    def _deliver(
+        self, scheduler: Scheduler, capacity: SharedCapacity, reply: StoreReply | str | StoreFormatError
+    ) -> None:
         """Apply the store's reply, or the reason why there is none."""
         pool, membership = scheduler.pool, capacity.membership
         before = membership.state
@@ -224,7 +226,7 @@ class StoreWorker:
             losses = self._losses.setdefault(pool if own else "", Losses(pool if own else self.store.url))
             losses.lost(now_ns, pool, line)
 
-    def _exchange(self, pool: str, message: Message, began_s: float) -> Reply | str | StoreFormatError:
+    def _exchange(self, pool: str, message: Message, began_s: float) -> StoreReply | str | StoreFormatError:
         down = self._down
         failed = pool in self._failed or sum(self._failed.values()) > 1  # this pool, or two others after a long wait
         if failed and down is not None and self._clock.now_ns() < down[0]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.core.results import StoreError
-from paceline.shared.messages import Message, Reply, Store, ping
+from paceline.shared.messages import Message, Store, StoreReply, ping
 
 __all__ = ["FILE_TIMEOUT_S", "TIMEOUT_S", "Prefixed", "Store", "StoreError"]
 
@@ -36,7 +36,7 @@ class Prefixed:
         self._prefix = prefix
         self._names: dict[str, str] = {}
 
-    def exchange(self, pool: str, message: Message) -> Reply:
+    def exchange(self, pool: str, message: Message) -> StoreReply:
         """See :meth:`Store.exchange`."""
         name = self._names.get(pool)
         if name is None:

@@ -6,7 +6,7 @@ import threading
 
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Message, Reply
+from paceline.shared.messages import Message, StoreReply
 from paceline.stores.base import IN_USE, StoreError
 
 
@@ -20,7 +20,7 @@ class MemoryStore:
         self._ledgers: dict[str, SharedLedger] = {}
         self._lock, self._in_use = threading.RLock(), False
 
-    def exchange(self, pool: str, message: Message) -> Reply:
+    def exchange(self, pool: str, message: Message) -> StoreReply:
         """See :meth:`Store.exchange`."""
         with self._lock:
             if self._in_use:

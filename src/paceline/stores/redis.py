@@ -20,7 +20,7 @@ from hashlib import sha1
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.results import StoreFormatError
-from paceline.shared.messages import Message, Reply
+from paceline.shared.messages import Message, StoreReply
 from paceline.shared.peers import Seen
 from paceline.stores.base import IN_USE, TIMEOUT_S, StoreError
 from paceline.stores.redis_address import Node, library, read_client, read_url
@@ -131,7 +131,7 @@ class RedisStore:
         self._inherited: list[Any] = []
         self._lock = threading.RLock()  # a finalizer in this thread may close the store
 
-    def exchange(self, pool: str, message: Message) -> Reply:
+    def exchange(self, pool: str, message: Message) -> StoreReply:
         """See :meth:`Store.exchange`."""
         try:
             answer = self._ask(pool, message)

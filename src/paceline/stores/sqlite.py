@@ -34,7 +34,7 @@ from paceline.core.quota import NS
 from paceline.core.results import StoreFormatError
 from paceline.pacing.clock import Clock, elapsed_ns
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Message, Reply
+from paceline.shared.messages import Message, StoreReply
 from paceline.shared.peers import Peers
 from paceline.stores.base import FILE_TIMEOUT_S, StoreError
 
@@ -128,7 +128,7 @@ class SQLiteStore:
         self._ledgers: dict[str, tuple[int, SharedLedger, _Clock | None]] = {}
         _STORES.add(self)
 
-    def exchange(self, pool: str, message: Message) -> Reply:
+    def exchange(self, pool: str, message: Message) -> StoreReply:
         """See :meth:`Store.exchange`."""
         try:
             return self._in_turn(partial(self._exchange, pool, message))
@@ -169,7 +169,7 @@ class SQLiteStore:
         with self._lock:
             self._disconnect()
 
-    def _exchange(self, pool: str, message: Message, connection: sqlite3.Connection) -> Reply:
+    def _exchange(self, pool: str, message: Message, connection: sqlite3.Connection) -> StoreReply:
         wall_ns, elapsed_ns = self._now_ns(), self._elapsed_ns()
         revision, ledger, before = self._ledgers.pop(pool, (0, None, None))  # put back when all is written
         row = connection.execute(_READ, (revision, pool)).fetchone()

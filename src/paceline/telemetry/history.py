@@ -36,7 +36,7 @@ SPEED_S, SPEED_MIN_S = 60.0, 5.0
 """The time over which the speed of a pool is measured, and the least."""
 
 
-class State(NamedTuple):
+class PoolSample(NamedTuple):
     """The numbers of a pool at one instant.
 
     Attributes:
@@ -63,7 +63,7 @@ class Sample(NamedTuple):
     """
 
     t: float
-    state: State
+    state: PoolSample
     speed: dict[str, float]
 
 
@@ -141,7 +141,7 @@ class Recorder(logging.Handler):
                 kept = self._pools[name] = deque(maxlen=SAMPLES)
             kept.append(Sample(now_s, state, _speed(kept, now_s, state)))
 
-    def _states(self) -> Iterator[tuple[str, State]]:
+    def _states(self) -> Iterator[tuple[str, PoolSample]]:
         pacer = getattr(self._limiter, "pacer", None)
         if pacer is None:
             for name, pool in self._limiter.status()["pools"].items():
@@ -163,7 +163,7 @@ class Recorder(logging.Handler):
         return {"time": now_s, "step_s": STEP_S, "keep_s": STEP_S * SAMPLES, "pools": pools, "events": events}
 
 
-def _speed(kept: deque[Sample], now_s: float, state: State) -> dict[str, float]:
+def _speed(kept: deque[Sample], now_s: float, state: PoolSample) -> dict[str, float]:
     """The speed of each quota at ``now_s``, since the first of the ``kept`` samples that is not too old."""
     recent = islice(kept, max(len(kept) - round(SPEED_S / STEP_S), 0), None)
     first = next((one for one in recent if one.t >= now_s - SPEED_S), None)
@@ -177,7 +177,7 @@ def _speed(kept: deque[Sample], now_s: float, state: State) -> dict[str, float]:
     }
 
 
-def _of_pool(pool: Pool, now_ns: int) -> State:
+def _of_pool(pool: Pool, now_ns: int) -> PoolSample:
     ledger, counts = pool.ledger, pool.counts
     known = [account for account in ledger.accounts if account.meter.is_known]
     left = {one.name: _share(one.meter.level(now_ns), one.meter.quota.amount) for one in known}
@@ -187,10 +187,10 @@ def _of_pool(pool: Pool, now_ns: int) -> State:
         for quota in [one.meter.quota]
         if _has_speed(quota.rule, quota.period_s)
     }
-    return State(pool.queue.length, ledger.in_flight, counts["granted"], _refused(counts), left, spent)
+    return PoolSample(pool.queue.length, ledger.in_flight, counts["granted"], _refused(counts), left, spent)
 
 
-def _of_status(pool: Mapping[str, Any]) -> State:
+def _of_status(pool: Mapping[str, Any]) -> PoolSample:
     counts = pool.get("counts", {})
     quotas = [quota for quota in pool.get("quotas", ()) if quota["limit"]]
     left = {quota["quota"]: _share(quota["remaining"], quota["limit"]) for quota in quotas}
@@ -203,7 +203,7 @@ def _of_status(pool: Mapping[str, Any]) -> State:
     if "processes" in pool:  # of a store, which knows both in another form
         waiting = pool["processes"]["waiting"]
         refused = round(max((quota["refused"] for quota in quotas if quota["unit"] == REQUESTS), default=0))
-    return State(waiting, pool.get("in_flight", 0), counts.get("granted", 0), refused, left, spent)
+    return PoolSample(waiting, pool.get("in_flight", 0), counts.get("granted", 0), refused, left, spent)
 
 
 def _has_speed(rule: str | None, period_s: float) -> bool:
