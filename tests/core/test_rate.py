@@ -346,7 +346,7 @@ def test_a_rate_that_was_found_otherwise_ends_no_blocked_time():
     rate = blocked(held(10.0))
     at_ns = rate.earliest_ns(rate.last_ns)
     rate.expect(rate.last_ns, 50.0)
-    assert (rate.phase, rate.cycle.top, rate.earliest_ns(rate.last_ns)) == (Phase.BLOCKED, 10.0, at_ns)
+    assert (rate.phase, rate.cycle.top, rate.earliest_ns(rate.last_ns)) == (RatePhase.BLOCKED, 10.0, at_ns)
 
 
 @pytest.mark.parametrize("how", ["answered", "not refused", "sent"])
