@@ -42,8 +42,9 @@ class Restarts:
     """The instant of the next restart of a counter, as bounds.
 
     An answer states the time until the restart. It was written between the sending of its attempt and its arrival, so each answer
-    bounds the instant from both sides. Of one that takes too long for that it is found out when it was written. The bounds of answers about one restart have a part in common. The reset of a bucket and
-    of a trailing period moves with what is sent, before it is reached.
+    bounds the instant from both sides. Where answers take too long for that, both times of writing are followed until one of them is
+    refuted. The bounds of answers about one restart have a part in common. The reset of a bucket and of a trailing period moves with
+    what is sent, before it is reached.
 
     Attributes:
         low_ns: The earliest instant of the restart that was named last.
