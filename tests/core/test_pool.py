@@ -759,6 +759,14 @@ class TestCoolDown:
         assert pool.wake_ns == T0 + 2 * NS  # of 500 tokens that are left, and 10 a second
         assert pool.pump(T0 + 2 * NS) == [waiter]
 
+    def test_one_that_counts_as_no_request_does_not_wait_for_a_quota_of_requests(self):
+        pool = pool_of("60 requests/min burst 1", "600 tokens/min")
+        pool.settle(T0, ask(pool)[1], {"requests": 5})
+        pool.capacity.pause(T0 + NS)
+        waiter, _ = ask(pool, requests=0, tokens=100)
+        waiter.estimate = lambda: Estimate({"requests": 0, "tokens": 100})
+        assert pool.pump(T0 + NS) == [waiter]
+
     def test_one_whose_turn_comes_in_a_pause_is_not_estimated(self):
         pool = pool_of("60 requests/min", "600 tokens/min")
         pool.capacity.pause(T0 + 5 * NS)
@@ -883,3 +891,10 @@ def test_what_the_first_waiter_waits_for_is_named_where_slots_bind_later():
     waiters = [ask(pool)[0] for _ in range(4)]
     assert {pool.place(T0, one)[2] for one in waiters} == {"6 requests/min exact"}
     assert pool.place(T0, waiters[-1])[1] == FAR_NS
+
+
+def test_a_waiter_behind_one_that_may_go_now_waits_for_the_slot_that_it_takes():
+    pool = pool_of("1 concurrency")
+    (_, running), _, (last, _) = (ask(pool) for _ in range(3))
+    pool.settle(T0 + NS, running, {})
+    assert pool.place(T0 + NS, last) == (1, FAR_NS, "1 concurrency")

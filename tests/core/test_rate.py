@@ -342,6 +342,13 @@ def test_one_probe_at_a_time():
     assert rate.phase is RatePhase.BLOCKED
 
 
+def test_a_rate_that_was_found_otherwise_ends_no_blocked_time():
+    rate = blocked(held(10.0))
+    at_ns = rate.earliest_ns(rate.last_ns)
+    rate.expect(rate.last_ns, 50.0)
+    assert (rate.phase, rate.cycle.top, rate.earliest_ns(rate.last_ns)) == (RatePhase.BLOCKED, 10.0, at_ns)
+
+
 @pytest.mark.parametrize("how", ["answered", "not refused", "sent"])
 def test_a_probe_that_is_admitted_ends_the_blocked_time(how):
     rate = blocked(held(10.0))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 
 import pytest
-from core_pools import local_pool
+from core_pools import local_pool, use_up
 from core_worlds import T0, quota
 
+from paceline.core.capacity import LocalCapacity
 from paceline.core.changes import What
 from paceline.core.learning import Learning
+from paceline.core.ledger import Ledger
 from paceline.core.meters import OPENING_NS, Bucket, Restarting, Spread
+from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS
 from paceline.core.restarts import Named, Restarts
@@ -377,6 +380,52 @@ def test_an_instant_that_has_passed_tells_of_the_window_after_it():
     assert server.meter.stop_ns == at(81)
     server.answer(32, late[1], Reading("requests", 100, 99, reset_s=48.0, until_s=48.0))
     assert (server.meter.named, server.meter.level(at(32))) == (True, 99)
+
+
+def test_a_restart_that_has_passed_when_an_answer_names_it_moves_the_next_one():
+    server = Window()
+    server.answer(0, server.send(0), Reading("requests", 100, 99, reset_s=20.0, until_s=20.0))
+    slow = server.send(50)
+    server.answer(90, slow, Reading("requests", 100, 99, reset_s=0.0, until_s=-25.0))  # at 65, so every 45 s
+    server.send(90)
+    while server.send(92) is not None:
+        pass
+    assert server.send(110.9) is None
+    assert server.send(111) is not None
+
+
+def test_an_answer_at_a_restart_that_is_known_too_late_opens_no_further_window():
+    server = Window()
+    server.answer(0, server.send(0), Reading("requests", 100, 99, reset_s=20.0, until_s=20.0))
+    last = server.send(20)
+    server.answer(20.5, last, Reading("requests", 100, 98, reset_s=0.0, until_s=-1.2))  # it was at 20.3 at the latest
+    assert server.meter.stop_ns == at(21)
+    assert server.send(21) is not None
+    assert server.meter.since_ns == at(21)
+
+
+class TestInstantsOfFull:
+    """A bucket of 60 a minute that writes when it is full: an instant that may have passed when its answer comes."""
+
+    def answered(self, second, *readings):
+        """A pool whose attempts of T0 have these answers."""
+        ledger = Ledger([quota("60 requests/min")], T0, headroom_s=0.0)
+        pool = Pool("p", LocalCapacity(ledger, learns=True))
+        attempts = [pool.try_grant(T0, Waiter({"requests": 1})) for _ in readings]
+        for attempt, (remaining, until_s) in zip(attempts, readings, strict=True):
+            reset_s = max(until_s, 0.0)
+            reading = Reading("requests", 60, remaining, reset_s=reset_s, until_s=until_s)
+            pool.observe(at(second), [reading], attempt)
+            pool.settle(at(second), attempt, {"requests": 1})
+        return pool
+
+    def test_it_counts_from_the_admission_if_it_was_written_then(self):
+        pool = self.answered(35, *((60 - n, n - 35) for n in range(1, 31)))
+        assert len(use_up(pool, at(35))) == 60
+
+    def test_it_counts_from_the_answer_if_clocks_may_differ(self):
+        pool = self.answered(35, (59, -1))
+        assert len(use_up(pool, at(35))) == 60
 
 
 def test_a_number_that_moves_leaves_what_was_shown_to_be_a_bucket_as_it_is():
