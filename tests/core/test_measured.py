@@ -246,6 +246,16 @@ def test_full_servers_that_refuse_for_a_rate_are_asked_at_that_rate_and_a_higher
     assert "120 requests/min measured" in quotas_of(driver)
 
 
+def test_the_rate_of_full_servers_is_in_the_status_from_the_beginning():
+    shown = []
+    for attempts in range(60):
+        driver = Driver(pool_of())
+        refused_by_full_servers(driver, attempts, every_s=0.5)
+        shown += quotas_of(driver)
+    assert shown
+    assert all(name.endswith("/min measured") for name in shown)
+
+
 @pytest.mark.parametrize("share", [1.0, 0.2])
 def test_full_servers_that_refuse_at_that_rate_do_it_by_chance_and_nothing_limits_any_more(share):
     """Also where so few are refused that it looks like chance to the measurement alone. What was stated since stays so."""

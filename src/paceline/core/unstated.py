@@ -83,7 +83,9 @@ class Unstated:
 
     def expect(self, now_ns: int, rate: float) -> None:
         """Go on with ``rate`` as the measured one of requests, per second."""
-        self._rates[REQUESTS].rate.expect(now_ns, rate)
+        meter = self._rates[REQUESTS]
+        meter.rate.expect(now_ns, rate)
+        self._describe(meter)
 
     def test_soon(self, unit: str) -> None:
         """Let the next test of the rate of ``unit`` come as soon as if no test had found the same rate."""
