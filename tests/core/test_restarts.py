@@ -16,7 +16,7 @@ from paceline.core.meters import OPENING_NS, Bucket, Restarting, Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS
-from paceline.core.restarts import Named, Restarts
+from paceline.core.restarts import Named, Restarts, Written
 from paceline.core.results import Reading, Refusal, RefusalKind, Reservation
 
 RATE = Refusal(RefusalKind.RATE, unit="requests")
@@ -80,6 +80,39 @@ class TestRestarts:
         assert self.read(restarts, 34.3, 0.0, took_s=0.1) is Named.LATE
         assert self.read(restarts, 36, 54.0, lack=1.0) is Named.NEXT
         assert restarts.high_ns == at(36 + 54 + 1 + 4.8)
+
+    @pytest.mark.parametrize(("written", "bounds"), [(Written.FIRST, (9, 11.25)), (Written.LAST, (28.75, 31))])
+    def test_a_slow_answer_bounds_the_instant_by_the_time_of_its_writing(self, written, bounds):
+        restarts = Restarts(written)
+        assert self.read(restarts, 20, 10.0, took_s=20) is Named.NEXT
+        assert (restarts.low_ns, restarts.high_ns) == tuple(map(at, bounds))
+
+    def test_a_late_restart_makes_the_next_bounds_wider_by_its_delay(self):
+        restarts = Restarts()
+        self.read(restarts, 0, 10.0, took_s=0)
+        assert self.read(restarts, 12, 0.0, took_s=0) is Named.LATE
+        assert restarts.high_ns == at(13)
+        assert self.read(restarts, 14, 10.0, took_s=0, lack=1.0) is Named.NEXT
+        assert restarts.high_ns == at(14 + 10 + 1 + 3)
+        assert self.read(restarts, 15, 10.0, took_s=0) is Named.SAME
+        assert restarts.high_ns == at(28)
+
+    def test_an_instant_that_is_now_is_not_the_one_before(self):
+        restarts = Restarts()
+        restarts.read(at(0), at(0), 10.0, 10.0, instant=True)
+        assert restarts.read(at(13), at(14), 0.0, 10.0, instant=True) is Named.NONE
+        assert restarts.refuted
+
+    def test_an_answer_of_before_that_names_a_later_instant_is_about_no_earlier_restart(self):
+        restarts = Restarts()
+        self.read(restarts, 10, 10.0, took_s=0)
+        assert self.read(restarts, 20, 10.0, took_s=0, lack=1.0) is Named.NEXT
+        assert self.read(restarts, 19.5, 15.0, took_s=0) is Named.NONE
+
+    def test_slow_answers_that_agree_with_no_time_of_writing_name_nothing(self):
+        restarts = Restarts()
+        for second, reset_s in ((20, 10.0), (21, 14.0), (22, 9.0), (23, 16.0), (24, 8.0)):
+            assert self.read(restarts, second, reset_s, took_s=19) is None
 
     def test_restarts_that_come_soon_after_each_other_are_none(self):
         restarts = Restarts()
