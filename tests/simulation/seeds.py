@@ -437,8 +437,8 @@ class Checked:
         return SAFETY_S + 2 * o.calls / speed + 8 * o.period_s + 300
 
     def calm(self) -> None:
-        """End the faults; stalls and outages have ended."""
-        settings = self.sim.world.settings
+        """End the faults and the losses of the store; stalls and outages have ended."""
+        settings, self.sim.store.lost = self.sim.world.settings, 0.0
         self.sim.world.settings = replace(settings, faults={})
 
     def begin(self, group: asyncio.TaskGroup, number: int, calls: Coroutine) -> None:

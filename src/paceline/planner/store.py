@@ -43,6 +43,7 @@ class SimulatedStore:
     Attributes:
         cut: By the name of a process, from when to when the store does not answer that one.
         calls_s: When the messages were sent, in seconds since the start.
+        lost: The probability that a message or its reply is lost, from now on.
         ended: The names of the processes that have crashed.
     """
 
@@ -62,7 +63,7 @@ class SimulatedStore:
         self.calls_s = list[float]()
         self.ended = set[str]()
         self._sees_ends = sees_ends
-        self._time, self._away, self._hangs, self._lost = time, away, hangs, lost
+        self._time, self._away, self._hangs, self.lost = time, away, hangs, lost
         self._cost_s, self._stale_cost_s, self._steps = cost_s, stale_cost_s, steps
         self._free_s = 0.0  # when it has served the messages that have arrived
         self._ledgers: dict[str, SharedLedger] = {}
@@ -116,7 +117,7 @@ class SimulatedStore:
         return max((to_s for from_s, to_s in times if from_s <= now_s < to_s), default=None)
 
     def _loses(self) -> bool:
-        return self._lost > 0 and self._time.random.random() < self._lost
+        return self.lost > 0 and self._time.random.random() < self.lost
 
 
 class SimulatedWorker:
