@@ -52,7 +52,7 @@ mutants: $(READY)  ## files of the core with one change each: do the tests notic
 
 lint: $(READY)  ## style and types, of the doors for users too, and as Windows and macOS have them: a name that is missing there must be guarded
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/mypy tests/types/doors.py
-	$(BIN)/mypy --platform win32 --no-warn-unreachable && $(BIN)/mypy --platform darwin --no-warn-unreachable
+	$(BIN)/mypy -p paceline --platform win32 --no-warn-unreachable && $(BIN)/mypy -p paceline --platform darwin --no-warn-unreachable
 
 $(DOCS)/.ready: pyproject.toml constraints.txt
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)

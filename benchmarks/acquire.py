@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from typing import Any
+from typing import Any, TypedDict
 
 import paceline
 from benchmarks.peers import installed
@@ -14,8 +14,17 @@ from benchmarks.timing import rounds, rounds_async
 from paceline.estimation.prefixes import Prefixes, Prompt, PromptCache, keys_of
 
 QUOTAS = ["100M requests/min", "1B input_tokens/min", "1B output_tokens/min"]  # never binding
-COST = {"input_tokens": 1_200, "output_tokens": 300}
-ACTUAL = {"input_tokens": 1_150, "output_tokens": 120}
+
+
+class Tokens(TypedDict):
+    """Of a request."""
+
+    input_tokens: int
+    output_tokens: int
+
+
+COST: Tokens = {"input_tokens": 1_200, "output_tokens": 300}
+ACTUAL: Tokens = {"input_tokens": 1_150, "output_tokens": 120}
 GOAL_US = 10.0
 KEYS_US = 30.0
 

@@ -62,11 +62,12 @@ def run(peer: str, world: World, server: Server, ideal_s: float) -> dict[str, An
         return what | {"why": why}
     jobs = world.jobs(server, ideal_s)
     wait_until_idle()
+    starts, ends = world.outage
     began, others, load = time.monotonic(), Others(), os.getloadavg()[0]
     try:
         with (
             serving(server, world) as running,
-            Tap(running.port, tuple(share * ideal_s for share in world.outage)) as tap,
+            Tap(running.port, (starts * ideal_s, ends * ideal_s)) as tap,
         ):
             job = {
                 "peer": peer, "url": f"http://127.0.0.1:{tap.port}", "workers": WORKERS, "told": world.told, "cut_s": cut(ideal_s),

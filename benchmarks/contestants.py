@@ -172,8 +172,12 @@ async def openai_sdk(job: Job) -> None:
 
     client = openai.AsyncOpenAI(base_url=job["url"] + "/v1", api_key="none", max_retries=RETRIES)
     create = client.chat.completions.create
-    given = {"model": MODEL, "max_tokens": MAX_OUTPUT_TOKENS}
-    await _calls(job, lambda prompt: create(**given, messages=[{"role": "user", "content": prompt}]))
+    await _calls(
+        job,
+        lambda prompt: create(
+            model=MODEL, max_tokens=MAX_OUTPUT_TOKENS, messages=[{"role": "user", "content": prompt}]
+        ),
+    )
 
 
 async def tokenjuggler(job: Job) -> None:

@@ -21,5 +21,5 @@ if __name__ == "__main__":
     logger.remove()
     spec, limits, port = sys.argv[1:]
     # Connections stay open as at the APIs; uvicorn closes them after 5 s, in the middle of a pause.
-    options = {"timeout_keep_alive": 75, "backlog": 4_096, "log_level": "critical", "access_log": False}
-    uvicorn.run(create_app(spec, limits), port=int(port), **options)
+    app = create_app(spec, limits)
+    uvicorn.run(app, port=int(port), timeout_keep_alive=75, backlog=4_096, log_level="critical", access_log=False)

@@ -14,7 +14,8 @@ from pathlib import Path
 from benchmarks.table import Row
 from paceline.batch import offline
 from paceline.batch.job import Job
-from paceline.batch.progress import View
+from paceline.batch.progress import ProgressView
+from paceline.batch.timing import Timing
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.emulator import Emulator
@@ -36,7 +37,7 @@ def measure(quick: bool) -> list[Row]:
     """A row for each workload and mode."""
     before = offline.TIMING
     names = [field.name for field in fields(before)]
-    offline.TIMING = offline.Timing(**{name: getattr(before, name) / FASTER for name in names})
+    offline.TIMING = Timing(**{name: getattr(before, name) / FASTER for name in names})
     try:
         rows = []
         for name, (count, minutes) in list(WORKLOADS.items())[: 1 if quick else None]:
@@ -55,12 +56,17 @@ def _row(name: str, mode: str, count: int, minutes: int) -> Row:
         source = Path(folder, "in.jsonl")
         source.write_text("".join(_line(number) for number in range(count)))
         config = Config.load(environ={}, given={"base_url": emulator.base_url, "limits": {"*": parse_quotas(limit)}})
-        options = {} if mode == "sync" else {"batch_lines": max(count // 8, 10)}
+        batch_lines = None if mode == "sync" else max(count // 8, 10)
         deadline_s = minutes * 60 / FASTER if mode == "auto" else None
         job = Job(
-            str(source), config=config, environ={"OPENAI_API_KEY": "key"}, mode=mode, deadline_s=deadline_s, **options
+            str(source),
+            config=config,
+            environ={"OPENAI_API_KEY": "key"},
+            mode=mode,
+            deadline_s=deadline_s,
+            batch_lines=batch_lines,
         )
-        _, report = job.run(View())
+        _, report = job.run(ProgressView())
         tally = emulator.tally()
     took = report["seconds"] * FASTER / 60
     in_time = took <= minutes

@@ -120,7 +120,8 @@ def picture(world: World, server: Server, results: Sequence[Result], ideal_s: fl
 
 def _end_s(result: Result) -> float:
     """Until when the line of a run goes: one that was stopped has waited until then."""
-    return max(result["elapsed_s"], result.get("seconds", 0.0) if result["unfinished"] else 0.0)
+    end_s: float = max(result["elapsed_s"], result.get("seconds", 0.0) if result["unfinished"] else 0.0)
+    return end_s
 
 
 def _points(
@@ -225,7 +226,7 @@ def _body(report: Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _shown(results: Sequence[Result]) -> str:
+def _shown(results: Sequence[Result]) -> Server:
     """The server of the picture: the one of other authors, where there are runs against it."""
     servers = [server for server in SERVERS if any(one["server"] == server for one in results)]
     return "mocklimit" if "mocklimit" in servers else servers[0]
@@ -267,7 +268,7 @@ def _pythons(versions: Mapping[str, str]) -> str:
     return f" for paceline and the benchmark, {', '.join(found)} for the peers" if found else ""
 
 
-def _file(world: World, server: str) -> str:
+def _file(world: World, server: Server) -> str:
     return f"{world.name.replace(' ', '_')}_{server}.svg"
 
 

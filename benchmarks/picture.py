@@ -44,7 +44,8 @@ def draw(title: str, names: Sequence[str], lines: Sequence[tuple[str, str, Seque
         at = _path([(value, 0)], most).split(",")[0]
         parts.append(f'<path d="M{at} {floor}v4" class="g"/><text x="{at}" y="{floor + 17}" class="x">{value:g}</text>')
     parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" class="x">seconds after the first admission</text>')  # fmt: skip
-    drawn, keys = [], []
+    drawn: list[str] = []
+    keys: list[str] = []
     for number, (name, remark, points) in enumerate(lines):
         if name == "paceline":
             stroke = f'stroke="{OURS}" stroke-width="3.4"'
@@ -55,11 +56,11 @@ def draw(title: str, names: Sequence[str], lines: Sequence[tuple[str, str, Seque
             stroke = f'stroke="{color}" stroke-width="1.6"' + (f' stroke-dasharray="{dashes}"' if dashes else "")
         line = f'<polyline points="{_path(points, most)}" {stroke} class="l"/>' if points else ""
         (drawn.append if name == "paceline" else lambda text: drawn.insert(0, text))(line)
-        at = TOP + 12 + number * 27
+        down = TOP + 12 + number * 27
         x = WIDTH - RIGHT + 16
         weight = ' font-weight="bold"' if name == "paceline" else ""
-        keys.append(f'<path d="M{x} {at - 4}h26" {stroke} class="l"/><text x="{x + 33}" y="{at}"{weight}>{escape(name)}</text>')  # fmt: skip
-        keys.append(f'<text x="{x + 33}" y="{at + 12}" class="r">{escape(remark)}</text>')
+        keys.append(f'<path d="M{x} {down - 4}h26" {stroke} class="l"/><text x="{x + 33}" y="{down}"{weight}>{escape(name)}</text>')  # fmt: skip
+        keys.append(f'<text x="{x + 33}" y="{down + 12}" class="r">{escape(remark)}</text>')
     style = (
         "text{font:12px sans-serif;fill:#222}.t{font-size:14px;font-weight:bold}.y{text-anchor:end}.x{text-anchor:middle}"
         ".r{font-size:10px;fill:#666}.g{stroke:#ddd;fill:none}.l{fill:none;stroke-linejoin:round}"

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.table import Row
 from paceline.emulator import Emulator
@@ -38,7 +39,7 @@ def measure(quick: bool) -> list[Row]:
     return [*rows, _hour()]
 
 
-def _row(name: str, models: list[str], limit: str, calls: int, workers: int, settings: dict) -> Row:
+def _row(name: str, models: list[str], limit: str, calls: int, workers: int, settings: dict[str, Any]) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "in.jsonl")
         source.write_text("".join(_line(number, models[number % len(models)]) for number in range(calls)))
@@ -60,7 +61,7 @@ def _row(name: str, models: list[str], limit: str, calls: int, workers: int, set
     return Row(f"plan beside run, {calls} calls: {name}", words, f"within {MARGIN:.0%}", abs(ratio - 1) <= MARGIN)
 
 
-def _stated(calls: int) -> dict:
+def _stated(calls: int) -> dict[str, Any]:
     asked = count_messages([{"role": "user", "content": write(PROMPT)}])
     phase = {
         "name": "a",

@@ -172,7 +172,7 @@ async def _limits(port: int, a_minute: int = 0) -> Cycle:
 
     url = f"redis://127.0.0.1:{port}/0"
     pool = BlockingConnectionPool.from_url(url, max_connections=2 * max(TASKS))
-    storage = RedisStorage(f"async+{url}", implementation="redispy", connection_pool=pool)  # type: ignore[arg-type]
+    storage = RedisStorage(f"async+{url}", implementation="redispy", connection_pool=pool)
     limiter = SlidingWindowCounterRateLimiter(storage)
     items = [(RateLimitItemPerMinute(int(1e9), 1, f"q{i}"), cost) for i, cost in enumerate((1, 1_200, 300))]
     if a_minute:  # once spent, a window of a minute would grant nothing for the rest of it

@@ -1,17 +1,18 @@
 """A signal that comes while a server starts, and whose exception is lost."""
 
 
-def losing(name: str) -> str:
-    """Code that runs first in the process of a server: signal ``name`` comes in an import after the server's first line.
+def losing(name: str, at: str = "uvicorn.loops.auto") -> str:
+    """Code that runs first in the process of a server: signal ``name`` comes in an import, by default after the server's first line.
 
-    Python drops an exception that a signal raises in a callback, such as the one that frees the lock of an import.
+    Python drops an exception that a signal raises in a callback, such as the one that frees the lock of an import. The process that
+    a gateway starts in its place gets no signal.
     """
     return f"""
-import importlib.abc, signal, sys
+import importlib.abc, os, signal, sys
 
 class Loses(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name == "uvicorn.loops.auto":
+        if name == "{at}" and "PACELINE_BEFORE" not in os.environ:
             try:
                 signal.raise_signal(signal.{name})
             except KeyboardInterrupt:

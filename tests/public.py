@@ -17,7 +17,7 @@ import click
 
 import paceline
 from paceline.cli.app import app
-from paceline.config.schema import KEYS, Settings
+from paceline.config.schema import KEYS, SettingsTable
 
 RECORD = Path(__file__).with_suffix(".txt")
 MODULES = ("paceline.testing", "paceline.stores", "paceline.planner.forecast", "paceline.providers.base")
@@ -73,7 +73,7 @@ def is_from(module: Any, value: object) -> bool:
 
 def settings() -> Iterator[str]:
     """A line for each setting of a file, and for the keys of its tables."""
-    for name in Settings.__annotations__:
+    for name in SettingsTable.__annotations__:
         yield f"{name} =" if name not in KEYS else f"[{name}] " + " ".join(sorted(KEYS[name].__annotations__))
 
 

@@ -15,9 +15,9 @@ from benchmarks.traffic import CHAT, RESPONSES, body
 from benchmarks.worlds import WORLDS, Job, Limit, World, charged
 
 from paceline.emulator import Emulator
-from paceline.emulator.rules import Bucket, Sliding, Window
+from paceline.emulator.rules import BucketRule, SlidingRule, WindowRule
 
-RULES = {"bucket": Bucket, "sliding": Sliding, "window": Window}
+RULES = {"bucket": BucketRule, "sliding": SlidingRule, "window": WindowRule}
 
 
 def post(port, path, value):

@@ -1,7 +1,10 @@
 """Waits for what another thread, task or process brings about."""
 
 import asyncio
+import sys
+import threading
 import time
+from traceback import format_stack
 
 BOUND_S = 60.0
 """Only a broken test gets here, also on a busy machine."""
@@ -21,3 +24,10 @@ async def soon(condition, what="it"):
     while not condition():
         assert time.monotonic() < deadline_s, f"{what} did not happen"
         await asyncio.sleep(0.001)
+
+
+def join(thread: threading.Thread):
+    """Wait for the end of ``thread``; one that goes on fails the test, which shows where it is."""
+    thread.join(BOUND_S)
+    where = "".join(format_stack(sys._current_frames().get(thread.ident))) if thread.is_alive() else ""
+    assert not where, f"the thread {thread.name} goes on:\n{where}"

@@ -18,7 +18,7 @@ from paceline.core.measured import RateMeter
 from paceline.core.meters import Bucket as Meter
 from paceline.core.quota import NS, Quota
 from paceline.core.results import SourceKind
-from paceline.emulator.rules import Bucket, Rule, Sliding, Window
+from paceline.emulator.rules import BucketRule, CountingRule, SlidingRule, WindowRule
 from paceline.planner.conversation import Conversation
 from paceline.planner.simulation import Request, Simulation
 
@@ -82,7 +82,7 @@ def picture(
 
 
 def greedy(
-    rule: Rule, until_s: float, every_s: float = 1.0
+    rule: CountingRule, until_s: float, every_s: float = 1.0
 ) -> tuple[Sequence[tuple[float, float]], Sequence[tuple[float, float]]]:
     """The level of ``rule`` and the number of admitted requests, for a client that sends as soon as a request fits."""
     levels, admitted, count, now = [], [], 0, 0.0
@@ -98,10 +98,10 @@ def greedy(
 
 def rules() -> str:
     """The same limit under three rules."""
-    kinds: dict[str, Callable[[], Rule]] = {
-        "bucket": lambda: Bucket(60, 60.0, 0.0),
-        "window (restarts at 0:30)": lambda: Window(60, 60.0, 0.0, offset_s=30.0),
-        "sliding window": lambda: Sliding(60, 60.0, 0.0),
+    kinds: dict[str, Callable[[], CountingRule]] = {
+        "bucket": lambda: BucketRule(60, 60.0, 0.0),
+        "window (restarts at 0:30)": lambda: WindowRule(60, 60.0, 0.0, offset_s=30.0),
+        "sliding window": lambda: SlidingRule(60, 60.0, 0.0),
     }
     runs = {name: greedy(make(), 150.0) for name, make in kinds.items()}
     return picture(
@@ -120,7 +120,7 @@ def rules() -> str:
 
 def retries(workers: int = 40, *, failed_count: bool, until_s: float = 120.0) -> tuple[list[tuple[float, float]], int]:
     """Workers that retry after 0.5 to 8 s, as SDKs do: the answered requests over time, and the number of refusals."""
-    rule, chance = Bucket(60, 60.0, 0.0, full=0.0), random.Random(7)
+    rule, chance = BucketRule(60, 60.0, 0.0, full=0.0), random.Random(7)
     due = [(chance.random(), i, 0) for i in range(workers)]
     heapq.heapify(due)
     served, refused, points = 0, 0, [(0.0, 0.0)]

@@ -1,8 +1,8 @@
 """A process that is killed at a step that another party can see."""
 
 from paceline.batch.api import Web
-from paceline.batch.journal import Journal
-from paceline.batch.results import Results
+from paceline.batch.journal import BatchJournal
+from paceline.batch.results import ResultsFile
 
 
 class CrashError(BaseException):
@@ -12,7 +12,7 @@ class CrashError(BaseException):
 class Crashing:
     """Kills the process at the ``at``-th step that another party can see: before or after a call, a write or a sync."""
 
-    STEPS = ((Journal, "_write"), (Web, "_send"), (Results, "append"), (Results, "sync"))
+    STEPS = ((BatchJournal, "_write"), (Web, "_send"), (ResultsFile, "append"), (ResultsFile, "sync"))
 
     def __init__(self, monkeypatch, at):
         self.left, self.crashed = at, False

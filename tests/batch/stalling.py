@@ -4,6 +4,8 @@ import asyncio
 import threading
 from contextlib import contextmanager
 
+from waits import join
+
 
 @contextmanager
 def stalling_proxy(port, *, after_s, for_s):
@@ -54,5 +56,5 @@ def stalling_proxy(port, *, after_s, for_s):
         yield found[0]
     finally:
         done.set()
-        thread.join()
+        join(thread)
         loop.close()

@@ -6,7 +6,7 @@ from batch_helpers import chat, message, write_lines
 from odd_server import JSON, OddServer
 from paceline.batch.address import address_of, provider_at
 from paceline.batch.job import Job
-from paceline.batch.progress import View
+from paceline.batch.progress import ProgressView
 from paceline.config import Config
 from paceline.core.results import QuotaError
 from paceline.pacing.limits import Limits
@@ -21,7 +21,7 @@ KEYS = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}
 OWN = "500 requests/min, 500k tokens/min"
 
 
-class Said(View):
+class Said(ProgressView):
     def __init__(self):
         self.lines = []
 

@@ -22,18 +22,18 @@ from yarl import URL
 
 from paceline import Limiter
 from paceline.batch import transport as transport_module
-from paceline.batch.address import Address
+from paceline.batch.address import ProviderAddress
 from paceline.batch.check import Checker
 from paceline.batch.index import Index
 from paceline.batch.job import Job
-from paceline.batch.progress import Plain, ProgressLine, View
+from paceline.batch.progress import LineView, ProgressLine, ProgressView
 from paceline.batch.reach import Reach
 from paceline.batch.redact import PART_MIN, Secrets
 from paceline.batch.requests import read_request
-from paceline.batch.results import Results
+from paceline.batch.results import ResultsFile
 from paceline.batch.runner import Runner
-from paceline.batch.summary import Tally
-from paceline.batch.transport import AnswerTooLargeError, NotDecodedError, Sender, Target, session
+from paceline.batch.summary import RunTally
+from paceline.batch.transport import AnswerTooLargeError, NotDecodedError, RunTarget, Sender, session
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.pacing.faults import Fault, fault_of
@@ -90,7 +90,7 @@ def run(tmp_path, server, lines, **given):
     source = write_lines(tmp_path / "in.jsonl", lines)
     given = {"base_url": server.base_url, "limits": {"*": parse_quotas(FAST)}, **given}
     environ = {"OPENAI_API_KEY": KEY, "ANTHROPIC_API_KEY": OTHER}
-    code, report = Job(str(source), None, Config.load(environ={}, given=given), environ=environ).run(Plain())
+    code, report = Job(str(source), None, Config.load(environ={}, given=given), environ=environ).run(LineView())
     return code, report, tmp_path / "in.results.jsonl"
 
 
@@ -209,7 +209,7 @@ async def answering(body, status=200, **headers):
         url = URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
         sender = Sender(60.0, Reach(lambda _: None, again=False), Secrets([]))
         sender.post = client.post
-        yield sender, Target(url, "http://host", ("host", "/v1"))
+        yield sender, RunTarget(url, "http://host", ("host", "/v1"))
 
 
 async def fetch(sender, target):
@@ -391,7 +391,7 @@ async def saying(raw):
         sender = Sender(60.0, Reach(lambda _: None, again=False), Secrets([]))
         sender.post = client.post
         url = URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
-        yield sender, Target(url, "http://host", ("host", "/v1")), asked
+        yield sender, RunTarget(url, "http://host", ("host", "/v1")), asked
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -419,7 +419,7 @@ def test_what_is_not_http_is_an_error_without_the_address(tmp_path):
             "limits": {"*": parse_quotas(FAST)},
             "max_attempts": 1,
         }
-        code, _ = Job(str(source), None, Config.load(environ={}, given=given), environ={}).run(View())
+        code, _ = Job(str(source), None, Config.load(environ={}, given=given), environ={}).run(ProgressView())
     finally:
         server.shutdown()
         server.server_close()
@@ -445,12 +445,12 @@ async def test_a_connection_that_was_closed_after_its_answer_is_not_used_again(t
         checker = Checker(limiter, Index())
         requests = [read_request(i, json.dumps(chat(f"r{i}")).encode()) for i in range(1, 21)]
         source = iter([(request, checker.describe(request)) for request in requests])
-        addresses = {"openai": Address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, "")}
-        tally = Tally(20)
-        with Results(str(tmp_path / "out")) as results:
+        addresses = {"openai": ProviderAddress(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, "")}
+        tally = RunTally(20)
+        with ResultsFile(str(tmp_path / "out")) as results:
             results.open()
             runner = Runner(
-                source, limiter, config, addresses, results, tally, View(), ProgressLine(checker.plan, tally, 1)
+                source, limiter, config, addresses, results, tally, ProgressView(), ProgressLine(checker.plan, tally, 1)
             )
             await runner.run()
     assert (tally.ok, runner.sender.attempts) == (20, 20)

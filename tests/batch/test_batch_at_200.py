@@ -9,7 +9,7 @@ from batch_helpers import chat, finish, read_answers, wait_for_lines, write_line
 from odd_server import HTML, JSON, OddServer
 from paceline.batch.api import Result, _honest
 from paceline.batch.job import Job
-from paceline.batch.progress import View
+from paceline.batch.progress import ProgressView
 from paceline.batch.results import encode_answer
 from paceline.config import Config
 
@@ -23,7 +23,7 @@ SHORT = {"backoff_s": 0.01}
 SOON = JSON | {"retry-after-ms": "5"}
 
 
-class Said(View):
+class Said(ProgressView):
     def __init__(self):
         self.lines = []
 

@@ -8,14 +8,14 @@ from batch_helpers import FAST, chat, write_lines
 from paceline.batch import cost, offline
 from paceline.batch.cost import Bill
 from paceline.batch.job import Job
-from paceline.batch.progress import View
+from paceline.batch.progress import ProgressView
 from paceline.config import Config
 from paceline.providers.base import Usage
 
 GIVEN = {"openai/gpt-5": {"input": 1.0, "output": 10.0}, "mine": {"input": 2.0, "output": 2.0, "cached": 0.5}}
 
 
-class Said(View):
+class Said(ProgressView):
     def __init__(self):
         self.lines = []
 

@@ -18,14 +18,14 @@ from pydantic_core import from_json
 
 from grids import some
 from paceline import Limiter
-from paceline.batch.address import Address
-from paceline.batch.check import Checker, Plan
+from paceline.batch.address import ProviderAddress
+from paceline.batch.check import Checker, InputPlan
 from paceline.batch.index import Index
-from paceline.batch.progress import ProgressLine, View
+from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import read_request
-from paceline.batch.results import OutputError, Results, encode_answer, read_body
+from paceline.batch.results import OutputError, ResultsFile, encode_answer, read_body
 from paceline.batch.runner import Runner
-from paceline.batch.summary import Tally
+from paceline.batch.summary import RunTally
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.testing import run_virtual
@@ -62,7 +62,7 @@ def recover(path, names="abc", **options):
     index = Index()
     for line, name in enumerate(names, 1):
         index.add(name, line)
-    with Results(str(path)) as results:
+    with ResultsFile(str(path)) as results:
         return results.recover(index, **options)
 
 
@@ -156,7 +156,7 @@ def disk(tmp_path, monkeypatch):
 
 def test_a_line_that_does_not_fit_is_cut_off_and_kept(tmp_path, disk):
     path = tmp_path / "out"
-    with Results(str(path)) as results:
+    with ResultsFile(str(path)) as results:
         results.open()
         for name in "abcdef":
             results.append(ok(name))
@@ -175,7 +175,7 @@ def saved_in(folder):
 
 
 def test_kept_lines_are_saved_at_once_and_until_the_output_has_them(tmp_path, disk, temporary):
-    with Results(str(tmp_path / "out")) as results:
+    with ResultsFile(str(tmp_path / "out")) as results:
         results.open()
         for count, name in enumerate("abcdef"):
             results.append(ok(name))
@@ -200,7 +200,7 @@ def test_kept_lines_are_saved_in_the_home_folder_or_nowhere(tmp_path, disk, temp
     monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(home))
     temporary.rmdir()
     disk.room = 0
-    with Results(str(tmp_path / "out")) as results:
+    with ResultsFile(str(tmp_path / "out")) as results:
         results.open()
         results.append(ok("a"))
         assert (results.saved(), results.unsaved) == ("", 1)
@@ -212,7 +212,7 @@ def test_kept_lines_are_saved_in_the_home_folder_or_nowhere(tmp_path, disk, temp
 
 def left_by_a_kill(path, *lines):
     """What a run has saved that was killed before it could write its output."""
-    with Results(str(path)) as results:
+    with ResultsFile(str(path)) as results:
         place = Path(results._places[0])
     place.write_bytes(b"".join(lines))
     return place
@@ -221,7 +221,7 @@ def left_by_a_kill(path, *lines):
 def test_the_next_run_adds_what_was_saved_each_answer_once(path, temporary):
     path.write_bytes(ok("a") + failed("b") + ok("c")[:50])
     place = left_by_a_kill(path, ok("a"), failed("c"), ok("d"), ok("z"), ok("e")[:-30])
-    with Results(str(path)) as results:
+    with ResultsFile(str(path)) as results:
         assert results.has_lines()
     recovered = recover(path, "abcde")
     assert ids(path) == ["a", "d", "z"]
@@ -294,7 +294,7 @@ def test_a_file_that_another_user_may_have_planted_is_left_alone(path, temporary
     assert recover(path).added == 0
     assert ids(path) == ["a"]
     disk = Disk(path, 0, monkeypatch)
-    with Results(str(path)) as results:
+    with ResultsFile(str(path)) as results:
         results.open()
         results.append(ok("d"))
         assert results.saved() == str(Path.home() / place.name)
@@ -307,7 +307,7 @@ def test_a_file_that_another_user_may_have_planted_is_left_alone(path, temporary
 
 def test_a_restart_puts_aside_what_was_saved(path, temporary):
     place = left_by_a_kill(path, ok("c"))
-    with Results(str(path)) as results:
+    with ResultsFile(str(path)) as results:
         assert results.set_aside() == f"{path}.bak and {place}.bak"
     assert ids(Path(f"{place}.bak")) == ["c"]
     assert recover(path).added == 0
@@ -316,7 +316,7 @@ def test_a_restart_puts_aside_what_was_saved(path, temporary):
 LIMITS = {"base_url": "http://127.0.0.1:1/v1", "workers": 50, "limits": {"*": parse_quotas("20 requests/s")}}
 
 
-class Said(View):
+class Said(ProgressView):
     """Remembers the lines that it was given."""
 
     def __init__(self):
@@ -358,8 +358,8 @@ def run_on(path, count, on_request=lambda _number, _clock: None, body=BODY):
         config = Config.load(environ={}, given=LIMITS)
         limiter = Limiter(**config.arguments("openai"), clock=clock)
         requests = [read_request(i, json.dumps(chat(f"r{i}")).encode()) for i in range(1, count + 1)]
-        tally, addresses = Tally(count), {"openai": Address("http://127.0.0.1:1", {}, "")}
-        meter = ProgressLine(Plan(), tally, config.workers)
+        tally, addresses = RunTally(count), {"openai": ProviderAddress("http://127.0.0.1:1", {}, "")}
+        meter = ProgressLine(InputPlan(), tally, config.workers)
         checker = Checker(limiter, Index())
         source = iter([(request, checker.describe(request)) for request in requests])
         runner = Runner(source, limiter, config, addresses, results, tally, said, meter)
@@ -368,7 +368,7 @@ def run_on(path, count, on_request=lambda _number, _clock: None, body=BODY):
         return runner, tally
 
     said = Said()
-    with Results(str(path)) as results:
+    with ResultsFile(str(path)) as results:
         results.open()
         runner, tally = run_virtual(main)
         return sent, said.lines, runner, tally, list(results.kept)

@@ -6,7 +6,7 @@ import pytest
 from batch_helpers import chat, read_answers, write_lines
 
 from paceline.batch.job import Job
-from paceline.batch.progress import Plain, View
+from paceline.batch.progress import LineView, ProgressView
 from paceline.config import Config
 from paceline.core.results import QuotaError
 
@@ -35,7 +35,7 @@ def run(tmp_path, servers, *, count=120, view=None, given=None, **options):
     }  # fmt: skip
     environ = {f"KEY_{name.upper()}": f"sk-of-{name}" for name in servers}
     config = Config.load(environ={}, given=settings)
-    code, report = Job(str(source), None, config, environ=environ, **options).run(view or View())
+    code, report = Job(str(source), None, config, environ=environ, **options).run(view or ProgressView())
     return code, report, read_answers(source.with_name("in.results.jsonl"))
 
 
@@ -45,7 +45,7 @@ def urls(worlds):
 
 def test_all_members_answer_and_each_request_once(tmp_path, regions, capsys):
     worlds = regions("eu", "us", "asia")
-    code, report, answers = run(tmp_path, urls(worlds), count=300, view=Plain())
+    code, report, answers = run(tmp_path, urls(worlds), count=300, view=LineView())
     assert (code, report["ok"], report["attempts"], report["refused"]) == (0, 300, 300, 0)
     assert sorted(answer["custom_id"] for answer in answers) == sorted(f"r{i}" for i in range(300))
     admitted = {name: world.tally()["admitted"] for name, world in worlds.items()}
@@ -60,7 +60,7 @@ def test_the_time_that_is_left_is_that_of_all_members(tmp_path, regions, capsys)
     worlds = regions("eu", "us")
     for world in worlds.values():
         world.reset(valid_key="no such key")
-    code, _, _ = run(tmp_path, urls(worlds), count=900, given=slow, view=Plain())
+    code, _, _ = run(tmp_path, urls(worlds), count=900, given=slow, view=LineView())
     assert code == 2
     said = re.search(r"900 to send: about (\d+) min", capsys.readouterr().err)
     assert said, "the slower one alone would need 15 minutes, the faster one 7"
@@ -88,7 +88,7 @@ def test_keys_that_all_servers_refuse_end_the_run(tmp_path, regions, capsys):
     worlds = regions("eu", "us")
     for world in worlds.values():
         world.reset(valid_key="sk-another")
-    code, report, _ = run(tmp_path, urls(worlds), view=Plain())
+    code, report, _ = run(tmp_path, urls(worlds), view=LineView())
     assert code == 2
     assert "the servers of the group gpt refuse their keys, or the model: eu, us" in capsys.readouterr().err
     assert "sk-of" not in str(report)

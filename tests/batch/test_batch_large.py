@@ -10,12 +10,12 @@ from batch_helpers import FAST, chat, message, read_answers, write_lines
 from paceline.batch import job as job_module
 from paceline.batch.check import InputError
 from paceline.batch.job import Job
-from paceline.batch.progress import View
+from paceline.batch.progress import ProgressView
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 
 
-class Said(View):
+class Said(ProgressView):
     def __init__(self):
         self.lines = []
 
@@ -32,7 +32,7 @@ def small_sample(monkeypatch):
 def run(path, emulator, view=None, environ=None, *, check_first=False, **given):
     given = {"base_url": emulator.base_url, "workers": 20, "limits": {"*": parse_quotas(FAST)}, **given}
     config = Config.load(environ={}, given=given)
-    return Job(str(path), None, config, environ=environ or {}, check_first=check_first).run(view or View())
+    return Job(str(path), None, config, environ=environ or {}, check_first=check_first).run(view or ProgressView())
 
 
 def bad(lines):

@@ -19,13 +19,13 @@ from grids import some
 from paceline.batch import offline
 from paceline.batch.address import address_of
 from paceline.batch.api import BrokenError, RefusedError, Web, plain_id
-from paceline.batch.chunks import Chunk, Item, Kind, Load, ProviderQueue, cut
+from paceline.batch.chunks import BatchKind, Chunk, ChunkItem, Load, ProviderQueue, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import AnthropicEndpoints, MistralEndpoints, OpenAIEndpoints
 from paceline.batch.index import Index
 from paceline.batch.job import Job
-from paceline.batch.journal import Journal
-from paceline.batch.progress import View
+from paceline.batch.journal import BatchJournal
+from paceline.batch.progress import ProgressView
 from paceline.batch.requests import BadLineError
 from paceline.batch.results import OutputError
 from paceline.batch.runner import Runner
@@ -63,7 +63,7 @@ def lines_of(style, count):
     return [chat(f"r{n}", text=f"question {n}") | {"url": f"{below}/v1/chat/completions"} for n in range(count)]
 
 
-class Said(View):
+class Said(ProgressView):
     def __init__(self):
         self.lines = []
 
@@ -186,6 +186,14 @@ def test_both_formats_have_the_output_of_every_run(run):
     assert one.batches()["created"] == 5
 
 
+@pytest.mark.parametrize(("mode", "warnings"), [("batch", 0), ("auto", 1)])
+def test_limits_that_are_not_known_matter_to_no_batch(run, mode, warnings):
+    one = run(count=4)
+    one.given["limits"] = {}
+    assert one.start(mode=mode)[0] == 0
+    assert sum("no published limits" in line for line in one.said.lines) == warnings
+
+
 def test_a_batch_has_the_files_of_its_rows(run, tmp_path, monkeypatch):
     one, uploaded, upload = run(count=1), [], OpenAIEndpoints._upload
 
@@ -305,10 +313,10 @@ def test_a_batch_of_another_input_with_the_same_ids_and_size_is_not_adopted(
 
     monkeypatch.setattr(offline.Flight, "create", killed)
     assert other.start()[0] == 130
-    assert Journal(str(other.output)).unfinished == 1
+    assert BatchJournal(str(other.output)).unfinished == 1
     assert other.start()[0] == 0
     assert one.batches()["created"] == 2
-    assert Journal(str(one.output)).known.isdisjoint(Journal(str(other.output)).known)
+    assert BatchJournal(str(one.output)).known.isdisjoint(BatchJournal(str(other.output)).known)
     assert sorted(answer["custom_id"] for answer in read_answers(other.output)) == [
         one["custom_id"] for one in other.lines
     ]
@@ -856,7 +864,7 @@ class TestDeadline:
         assert 0 < found["paid"] < 30
         assert tally["admitted"] == 30 - found["paid"] == report["attempts"]
         one.check(paid=found["paid"])
-        assert Journal(str(one.output)).unfinished == 0
+        assert BatchJournal(str(one.output)).unfinished == 0
 
     @pytest.mark.long("runs for seconds of real time")
     def test_the_rest_is_what_can_just_be_sent_in_time(self, run, monkeypatch):
@@ -892,11 +900,11 @@ class TestDeadline:
         one = run(count=8, turnaround_s=1_000.0)
         one.said = StopsSoon()
         assert one.start(mode="auto", deadline_s=600.0)[0] == 130
-        first = Journal(str(one.output)).deadline
+        first = BatchJournal(str(one.output)).deadline
         assert first[0] == 600
         assert 500 < first[1] - time.time() <= 600
         assert one.start(mode="auto", deadline_s=600.0)[0] == 130
-        assert Journal(str(one.output)).deadline == first
+        assert BatchJournal(str(one.output)).deadline == first
         with one.journal.open("a") as file:  # ten minutes later
             file.write(json.dumps({"event": "deadline", "seconds": 600.0, "end_s": first[1] - 600}) + "\n")
         one.said = Said()
@@ -905,14 +913,14 @@ class TestDeadline:
         assert "the deadline of the unfinished run has passed: what is left is sent one by one" in one.said.lines
         assert one.batches()["states"] == {"cancelled": 2}
         one.check(paid=0)
-        assert Journal(str(one.output)).deadline is None  # the run has ended: the next one has its own
+        assert BatchJournal(str(one.output)).deadline is None  # the run has ended: the next one has its own
 
     def test_another_deadline_begins_anew(self, run):
         one = run(count=8, turnaround_s=1_000.0)
         one.said = StopsSoon()
         one.start(mode="auto", deadline_s=600.0)
         one.start(mode="auto", deadline_s=900.0)
-        seconds, end_s = Journal(str(one.output)).deadline
+        seconds, end_s = BatchJournal(str(one.output)).deadline
         assert seconds == 900
         assert end_s - time.time() > 800
 
@@ -943,12 +951,12 @@ class TestDeadline:
             except CrashError:
                 crashing.crashed = True
         assert crashing.crashed
-        if Journal(str(one.output)).unfinished:
+        if BatchJournal(str(one.output)).unfinished:
             with pytest.raises(OutputError, match="results that are not in the output"):
                 one.start(mode="sync")
         assert one.start(mode="auto", most=4, deadline_s=1.0)[0] == 0
         one.check(paid=one.batches()["paid"])
-        assert Journal(str(one.output)).unfinished == 0
+        assert BatchJournal(str(one.output)).unfinished == 0
 
 
 def test_when_the_batches_are_left():
@@ -977,7 +985,7 @@ def test_when_the_batches_are_left():
 
 # --- parts -----------------------------------------------------------------------------------------------------------
 
-KIND = Kind("openai", "/v1/chat/completions", "gpt-5")
+KIND = BatchKind("openai", "/v1/chat/completions", "gpt-5")
 
 
 @given(
@@ -986,7 +994,7 @@ KIND = Kind("openai", "/v1/chat/completions", "gpt-5")
 )  # fmt: skip
 def test_cutting_keeps_every_request_once_and_the_limits(given_items, most_lines, most_bytes, most_tokens):
     items = [
-        Item(KIND._replace(model=model), line, f"r{line}", b"x" * size, tokens)
+        ChunkItem(KIND._replace(model=model), line, f"r{line}", b"x" * size, tokens)
         for line, (model, size, tokens) in enumerate(given_items, 1)
     ]
     loads = list(cut(iter(items), most_lines=most_lines, most_bytes=most_bytes, most_tokens=lambda _: most_tokens))
@@ -1000,7 +1008,7 @@ def test_cutting_keeps_every_request_once_and_the_limits(given_items, most_lines
 
 def test_open_batches_are_bounded_in_bytes(monkeypatch):
     monkeypatch.setattr("paceline.batch.chunks.OPEN_BYTES", 100)
-    items = [Item(KIND._replace(model=str(n % 5)), n, "r", b"x" * 30, 1) for n in range(1, 30)]
+    items = [ChunkItem(KIND._replace(model=str(n % 5)), n, "r", b"x" * 30, 1) for n in range(1, 30)]
     loads = list(cut(iter(items), most_lines=100, most_bytes=1_000, most_tokens=lambda _: 1e9))
     assert len(loads) > 5
     assert sum(len(load.lines) for load in loads) == 29
@@ -1040,7 +1048,7 @@ def load_of(*ids):
 
 def test_a_journal_is_cut_where_a_crash_has_torn_it(tmp_path):
     output = str(tmp_path / "out")
-    journal = Journal(output)
+    journal = BatchJournal(output)
     journal.open()
     first, second = journal.intend(load_of("a", "b"), "here"), journal.intend(load_of("c"), "here")
     journal.created(first, "batch_1")
@@ -1056,7 +1064,7 @@ def test_a_journal_is_cut_where_a_crash_has_torn_it(tmp_path):
         if size % 9 and not ends & {size - 1, size, size + 1}:  # within a line each place is like the next
             continue
         (tmp_path / "out.batches.jsonl").write_bytes(whole[:size])
-        journal = Journal(output)
+        journal = BatchJournal(output)
         steps = whole[:size].count(b"\n")
         assert journal.unfinished == {0: 0, 1: 0, 2: 1, 3: 2, 4: 2, 5: 2, 6: 1}[steps]
         chunks = [chunk for chunk, _ in journal.chunks(index)]
@@ -1066,7 +1074,7 @@ def test_a_journal_is_cut_where_a_crash_has_torn_it(tmp_path):
         journal.open()
         journal.intend(load_of("d"), "here")
         journal.close()
-        assert Journal(output).unfinished == journal.unfinished
+        assert BatchJournal(output).unfinished == journal.unfinished
 
 
 class Pages:
@@ -1119,7 +1127,7 @@ async def test_a_list_without_times_or_a_total_is_read_to_its_end(api, pages):
 
 
 def chunk_of():
-    return Chunk("1-a", Kind("openai", "/v1/chat/completions", "gpt-5"), "here", array("Q", [1]), 1.0, time.time())
+    return Chunk("1-a", BatchKind("openai", "/v1/chat/completions", "gpt-5"), "here", array("Q", [1]), 1.0, time.time())
 
 
 def test_a_journal_of_something_else_is_not_touched(tmp_path):
@@ -1127,7 +1135,7 @@ def test_a_journal_of_something_else_is_not_touched(tmp_path):
     for content in (b"hello\n", b'{"event": "batch", "chunk": "x", "batch": "y"}\n', b"[]\n"):
         path.write_bytes(content)
         with pytest.raises(OutputError, match="line 1: not a line of a journal"):
-            Journal(str(tmp_path / "out"))
+            BatchJournal(str(tmp_path / "out"))
         assert path.read_bytes() == content
 
 
@@ -1153,11 +1161,11 @@ def test_the_emulators_clients_agree_with_ours_about_anthropic(run):
             client.messages.batches.create(requests=[message(f"{name}{n}") for n in range(2)])
         one.emulator.advance(10)
     with pytest.MonkeyPatch.context() as patch:
-        created = Journal.created
-        patch.setattr(Journal, "created", lambda *_: (_ for _ in ()).throw(CrashError))
+        created = BatchJournal.created
+        patch.setattr(BatchJournal, "created", lambda *_: (_ for _ in ()).throw(CrashError))
         with pytest.raises(CrashError):
             one.start()
-        patch.setattr(Journal, "created", created)
+        patch.setattr(BatchJournal, "created", created)
     assert one.start()[0] == 0
     assert one.batches()["created"] == 3
     assert len(read_answers(one.output)) == 2
@@ -1166,7 +1174,7 @@ def test_the_emulators_clients_agree_with_ours_about_anthropic(run):
 @pytest.mark.parametrize("change", [("intent", "intenu"), ("batch_2", "batch_1")])
 def test_a_changed_journal_is_an_error(tmp_path, change):
     output = str(tmp_path / "out.jsonl")
-    journal = Journal(output)
+    journal = BatchJournal(output)
     journal.open()
     for ids, batch in (("a", "batch_1"), ("b", "batch_2")):
         journal.created(journal.intend(load_of(ids), "here"), batch)
@@ -1174,4 +1182,4 @@ def test_a_changed_journal_is_an_error(tmp_path, change):
     path = Path(journal.path)
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(OutputError, match="not a line of a journal of batches"):
-        Journal(output)
+        BatchJournal(output)

@@ -3,12 +3,12 @@ from types import SimpleNamespace
 import pytest
 
 import paceline
-from paceline.batch.check import Plan, PoolWork
-from paceline.batch.progress import Live, Plain, ProgressLine, View, binding, eta_s, forecast_s, view
-from paceline.batch.summary import Tally
+from paceline.batch.check import InputPlan, PoolWork
+from paceline.batch.progress import LineView, Live, ProgressLine, ProgressView, binding, eta_s, forecast_s, view
+from paceline.batch.summary import RunTally
 from paceline.testing import ManualClock
 
-PLAN = Plan(
+PLAN = InputPlan(
     100, shares={"a": PoolWork(80, {"requests": 80.0, "tokens": 8_000.0}), "b": PoolWork(20, {"requests": 20.0})}
 )
 
@@ -43,7 +43,7 @@ def test_eta_by_what_requests_turned_out_to_cost():
 
 
 def test_eta_where_others_spend_from_the_same_books():
-    meter = ProgressLine(PLAN, Tally(requests=100, start={"a": pool(spent=1_000.0)}), 10)
+    meter = ProgressLine(PLAN, RunTally(requests=100, start={"a": pool(spent=1_000.0)}), 10)
     alone = {"a": pool(granted=100, spent=1_200.0, waiting=1)}
     assert "2 min 40 s left" in meter.line(alone, 0)[0]  # 2 requests each since the start
     assert "80 s left" in meter.line({"a": alone["a"] | {"store": {"peers": 2}}}, 0)[0]
@@ -64,7 +64,7 @@ def passed(monkeypatch, *instants_s):
 
 def test_eta_where_the_provider_admits_less_than_the_limits(monkeypatch):
     passed(monkeypatch, 0.0, 10.0, 30.0, 60.0)
-    tally, pools = Tally(requests=400), {"a": pool(left=1e9, waiting=3)}
+    tally, pools = RunTally(requests=400), {"a": pool(left=1e9, waiting=3)}
     meter = ProgressLine(PLAN, tally, 10)
     assert "time left unknown" in meter.line(pools, 0)[0]  # no answer yet
     tally.ok = 96
@@ -75,7 +75,7 @@ def test_eta_where_the_provider_admits_less_than_the_limits(monkeypatch):
 
 def test_eta_in_the_pause_of_a_window(monkeypatch):
     passed(monkeypatch, 0.0, 2.0, *range(3, 60), 64.0)
-    tally, pools = Tally(requests=400, ok=100), {"a": pool(left=1e9, waiting=3)}
+    tally, pools = RunTally(requests=400, ok=100), {"a": pool(left=1e9, waiting=3)}
     meter = ProgressLine(PLAN, tally, 10)
     for _ in range(58):
         meter.line(pools, 0)
@@ -88,12 +88,14 @@ def test_eta_before_a_restart_that_is_stated(monkeypatch):
     one = pool(waiting=3)
     for quota in one["quotas"]:
         quota |= {"quota": "60 requests/min", "resets_at": "2026-11-25T00:00:00Z", "reset_s": 20.0}
-    assert "20 s left" in ProgressLine(PLAN, Tally(requests=75, ok=15), 10).line({"a": one}, 0)[0]  # not at 15 a minute
+    assert (
+        "20 s left" in ProgressLine(PLAN, RunTally(requests=75, ok=15), 10).line({"a": one}, 0)[0]
+    )  # not at 15 a minute
 
 
 def test_eta_after_a_limit_was_raised(monkeypatch):
     passed(monkeypatch, 0.0, *(60.0 * minute for minute in range(1, 121)))
-    tally, pools = Tally(requests=20_000), {"a": pool(left=1e9, waiting=3)}
+    tally, pools = RunTally(requests=20_000), {"a": pool(left=1e9, waiting=3)}
     meter = ProgressLine(PLAN, tally, 10)
     for minute in range(1, 120):
         tally.ok += 1 if minute < 60 else 100
@@ -104,14 +106,14 @@ def test_eta_after_a_limit_was_raised(monkeypatch):
 
 
 def test_line():
-    tally = Tally(requests=100, skipped=10, ok=30, failed=5, input_tokens=1_000, output_tokens=234)
+    tally = RunTally(requests=100, skipped=10, ok=30, failed=5, input_tokens=1_000, output_tokens=234)
     text, share = ProgressLine(PLAN, tally, 10).line({"a": pool(waiting=1)}, 2)
     assert text.startswith("45/100  5 failed  ")
     assert "2 x 429  1,234 tokens  limited by 60 requests/min  " in text
     assert share == 0.45
 
 
-@pytest.mark.parametrize("make", [Live, Plain])
+@pytest.mark.parametrize("make", [Live, LineView])
 def test_views_write_to_standard_error(make, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     shown = make()
@@ -129,7 +131,7 @@ def test_quiet_writes_nothing(capsys):
     quiet.say("a")
     quiet.show("b", 1.0)
     quiet.close()
-    assert type(quiet) is View
+    assert type(quiet) is ProgressView
     assert capsys.readouterr() == ("", "")
 
 
@@ -137,13 +139,13 @@ def test_eta_where_a_day_restarts():
     day = {"unit": "requests", "limit": 100.0, "period_s": 86_400.0, "remaining": 0.0, "spent": 0.0}
     day |= {"reset_s": 3_600.0, "resets_at": "2026-11-25T00:00:00Z"}
     one = pool() | {"quotas": [day]}
-    plan = Plan(100, shares={"a": PoolWork(100, {"requests": 100.0})})
+    plan = InputPlan(100, shares={"a": PoolWork(100, {"requests": 100.0})})
     assert eta_s(plan, {"a": one}, 50) == 3_600
     assert eta_s(plan, {"a": one}, 250) == 3_600 + 2 * 86_400
 
 
 class TestBeforeTheStart:
-    PLAN = Plan(200, shares={"a": PoolWork(200, {"requests": 200.0, "tokens": 20_000.0})})
+    PLAN = InputPlan(200, shares={"a": PoolWork(200, {"requests": 200.0, "tokens": 20_000.0})})
 
     def test_it_is_a_forecast_of_the_pool_as_it_is(self):
         limiter = paceline.Limiter({"a": "100 requests/min burst 10"}, clock=ManualClock())
@@ -158,7 +160,7 @@ class TestBeforeTheStart:
         limits = {"anthropic/claude-sonnet-4-5": "1000 requests/min, 1k output_tokens/min"}
         limiter = paceline.Limiter(limits, clock=ManualClock())
         pool = limiter.scheduler("anthropic/claude-sonnet-4-5").pool.name
-        plan = Plan(100, shares={pool: PoolWork(100, {"requests": 100.0, "output_tokens": 400_000.0})})
+        plan = InputPlan(100, shares={pool: PoolWork(100, {"requests": 100.0, "output_tokens": 400_000.0})})
         assert forecast_s(limiter, plan, 100) < 10
 
     def test_of_a_long_run_the_first_requests_are_forecast(self):

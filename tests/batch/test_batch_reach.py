@@ -10,9 +10,9 @@ from batch_helpers import FAST, chat, read_answers, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.batch.address import Address, proxy_for
+from paceline.batch.address import ProviderAddress, proxy_for
 from paceline.batch.job import Job
-from paceline.batch.progress import Live, Plain, View
+from paceline.batch.progress import LineView, Live, ProgressView
 from paceline.batch.reach import REPORT_EVERY_S, Reach, origin, reason
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
@@ -171,7 +171,7 @@ def run(tmp_path, closed, view, *, requests=1, path="", **given):
     return code, report, read_answers(tmp_path / "in.results.jsonl")
 
 
-@pytest.mark.parametrize("make", [Plain, Live])
+@pytest.mark.parametrize("make", [LineView, Live])
 def test_a_closed_port_is_named_once_and_in_every_record(tmp_path, closed, make, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     code, report, answers = run(
@@ -189,7 +189,7 @@ def test_a_closed_port_is_named_once_and_in_every_record(tmp_path, closed, make,
 def test_says_when_it_is_back(tmp_path, closed):
     server = Emulator(limits={"*": FAST}, port=closed.getsockname()[1])
 
-    class Starts(View):
+    class Starts(ProgressView):
         """Starts the server as soon as it is missed."""
 
         def __init__(self):
@@ -214,12 +214,12 @@ def test_says_when_it_is_back(tmp_path, closed):
 
 
 def test_quiet_says_nothing(tmp_path, closed, capsys):
-    _, _, answers = run(tmp_path, closed, View(), max_attempts=1)
+    _, _, answers = run(tmp_path, closed, ProgressView(), max_attempts=1)
     assert capsys.readouterr() == ("", "")
     assert "connection refused" in answers[0]["error"]["message"]
 
 
-ADDRESSES = {"openai": Address("http://host:1", {}, "")}
+ADDRESSES = {"openai": ProviderAddress("http://host:1", {}, "")}
 
 
 @pytest.mark.parametrize("proxy", ["http://me:secret@proxy:99999", "socks5://me:secret@proxy:1", "http://"])

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.batch.index import Index
-from paceline.batch.journal import Journal
-from paceline.batch.results import OutputError, Results, encode_answer
-from paceline.batch.summary import Quantiles, Tally, ideal_s, in_time, in_words, since
+from paceline.batch.journal import BatchJournal
+from paceline.batch.results import OutputError, ResultsFile, encode_answer
+from paceline.batch.summary import Quantiles, RunTally, ideal_s, in_time, in_words, since
 
 OK = {"status_code": 200, "request_id": "r", "body": {"text": "né\u2028"}}
 
@@ -33,7 +33,7 @@ def index_of(*names):
 
 def recover(path, *names):
     index = index_of(*names)
-    with Results(str(path)) as results:
+    with ResultsFile(str(path)) as results:
         recovered = results.recover(index)
     return recovered, [line for line in range(1, len(names) + 1) if index.is_done(line)]
 
@@ -113,17 +113,17 @@ def test_refuses_what_it_did_not_write(tmp_path, content, line):
     with pytest.raises(OutputError, match=f"line {line}: not an answer.*--restart"):
         recover(path, "a")
     assert path.read_bytes() == content
-    with Results(str(path)) as results:
+    with ResultsFile(str(path)) as results:
         assert Path(results.set_aside()).read_bytes() == content
 
 
 def test_one_writer_at_a_time(tmp_path):
     path = str(tmp_path / "out")
-    with Results(path):
-        code = f"from paceline.batch.results import Results; Results({path!r})"
+    with ResultsFile(path):
+        code = f"from paceline.batch.results import ResultsFile; ResultsFile({path!r})"
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert "another process is writing it" in other.stderr
-    Results(path).close()
+    ResultsFile(path).close()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -142,12 +142,12 @@ def test_two_names_of_one_output_have_one_lock_and_one_journal(tmp_path, kind):
         other = tmp_path / "other" / "out"
     else:
         other = folder / "OUT"
-    Journal(str(path)).open()
-    with Results(str(path)) as results:
+    BatchJournal(str(path)).open()
+    with ResultsFile(str(path)) as results:
         with pytest.raises(OutputError, match="another process is writing it"):
-            Results(str(other))
+            ResultsFile(str(other))
         results.open()
-    assert Path(Results(str(other)).path + ".batches.jsonl").exists()
+    assert Path(ResultsFile(str(other)).path + ".batches.jsonl").exists()
 
 
 def test_an_output_or_a_journal_with_a_hard_link_is_refused(tmp_path):
@@ -158,11 +158,11 @@ def test_an_output_or_a_journal_with_a_hard_link_is_refused(tmp_path):
         with pytest.raises(
             OutputError, match=rf"{name.name}: this file has 2 names \(hard links\).*copy it, and rename"
         ):
-            Results(str(name))
+            ResultsFile(str(name))
     path.with_name("copy").write_bytes(path.read_bytes())
     path.with_name("copy").replace(path)
-    Results(str(path)).close()
-    journal = Journal(str(path))
+    ResultsFile(str(path)).close()
+    journal = BatchJournal(str(path))
     Path(journal.path).touch()
     (tmp_path / "backup").hardlink_to(journal.path)
     with pytest.raises(OutputError, match=r"batches\.jsonl: this file has 2 names"):
@@ -172,20 +172,20 @@ def test_an_output_or_a_journal_with_a_hard_link_is_refused(tmp_path):
 
 def test_a_dead_writers_lock_is_no_lock(tmp_path):
     (tmp_path / "out.lock").touch()
-    Results(str(tmp_path / "out")).close()
+    ResultsFile(str(tmp_path / "out")).close()
 
 
 def test_names_what_cannot_be_written(tmp_path):
     for path, words in ((tmp_path, "directory"), (tmp_path / "no" / "out", "No such file")):
         with pytest.raises(OutputError, match=words):
-            Results(str(path))
+            ResultsFile(str(path))
 
 
 def test_old_answers_are_kept_aside(tmp_path):
     names = []
     for number in range(3):
         (tmp_path / "out").write_text(str(number))
-        with Results(str(tmp_path / "out")) as results:
+        with ResultsFile(str(tmp_path / "out")) as results:
             names.append(results.set_aside())
             assert results.set_aside() is None
     assert [Path(name).read_text() for name in names] == ["0", "1", "2"]
@@ -252,7 +252,7 @@ def test_what_was_spent_before_is_not_ours():
 
 
 def test_summary_in_words():
-    tally = Tally(requests=10, skipped=2, ok=6, failed=1)
+    tally = RunTally(requests=10, skipped=2, ok=6, failed=1)
     report = tally.report({}, attempts=9, refused=2, elapsed_s=3.0, output="out", interrupted=True)
     first, second, third = in_words(report, tally.left)
     assert first.startswith("10 requests: 6 answered, 1 failed, 2 answered before, 1 not sent, in 0.0 s")

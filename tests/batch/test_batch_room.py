@@ -14,7 +14,7 @@ from batch_helpers import FAST, call, chat, finish, read_answers, write_lines
 from paceline.batch import client as client_module
 from paceline.batch import room as room_module
 from paceline.batch.job import Job
-from paceline.batch.progress import Plain
+from paceline.batch.progress import LineView
 from paceline.batch.room import Room
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
@@ -63,7 +63,7 @@ def test_a_lack_lowers_the_requests_in_flight_and_is_named_once(tmp_path, monkey
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(300)])
     given = {"base_url": "http://127.0.0.1:9", "workers": 100, "max_attempts": 1, "limits": {"*": parse_quotas(FAST)}}
     config = Config.load(environ={}, given=given)
-    code, report = Job(str(source), None, config, environ={}).run(Plain())
+    code, report = Job(str(source), None, config, environ={}).run(LineView())
     assert (code, report["ok"], report["attempts"]) == (0, 300, 300)
     assert len(read_answers(tmp_path / "in.results.jsonl")) == 300
     err = capsys.readouterr().err
@@ -171,7 +171,7 @@ class TestLimit:
     def test_a_job_in_a_program_does_not(self, tmp_path, emulator, soft):
         source = write_lines(tmp_path / "in.jsonl", [chat("a")])
         config = Config.load(environ={}, given={"base_url": emulator.base_url, "limits": {"*": parse_quotas(FAST)}})
-        Job(str(source), None, config, environ={}).run(Plain())
+        Job(str(source), None, config, environ={}).run(LineView())
         low, now = soft
         assert now() == low
 

@@ -19,7 +19,7 @@ from odd_server import JSON, OddServer
 from paceline.batch import offline
 from paceline.batch.check import InputError
 from paceline.batch.job import Job
-from paceline.batch.progress import Plain, View
+from paceline.batch.progress import LineView, ProgressView
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.core.results import PacelineError
@@ -28,7 +28,7 @@ from paceline.core.results import PacelineError
 def run(source, emulator, *, output=None, view=None, environ=None, restart=False, **given):
     given = {"base_url": f"{emulator.base_url}/v1", "workers": 50, "limits": {"*": parse_quotas(FAST)}, **given}
     config = Config.load(environ={}, given=given)
-    return Job(str(source), output, config, restart, environ or {}).run(view or View())
+    return Job(str(source), output, config, restart, environ or {}).run(view or ProgressView())
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def output_of(source):
 
 
 def test_answers_everything_once(source, emulator, capsys):
-    code, report = run(source, emulator, view=Plain())
+    code, report = run(source, emulator, view=LineView())
     answers = read_answers(output_of(source))
     assert code == 0
     assert sorted(a["custom_id"] for a in answers) == sorted(f"r{i}" for i in range(60))
@@ -65,12 +65,12 @@ def test_ids_that_are_integers_stay_integers(tmp_path, emulator, mode, monkeypat
     config = Config.load(environ={}, given={"base_url": emulator.base_url, "limits": {"*": FAST}})
     job = Job(str(source), config=config, environ={"OPENAI_API_KEY": "sk-0123456789"}, mode=mode)
     for sent in (4, 0):
-        code, report = job.run(View())
+        code, report = job.run(ProgressView())
         assert (code, report["ok"]) == (0, sent)
         assert {repr(one["custom_id"]) for one in read_answers(output_of(source))} == set(map(repr, ids))
     write_lines(source, map(chat, [7, "7"]))
     with pytest.raises(InputError, match="line 2: custom_id is already in line 1: it must be unique"):
-        job.run(View())
+        job.run(ProgressView())
     emulator.reset(batches={})
 
 
@@ -204,7 +204,7 @@ def test_nothing_is_sent_when_it_cannot_start(tmp_path, source, emulator):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.jsonl", "in.jsonl", "link"]
 
 
-class AtStart(View):
+class AtStart(ProgressView):
     """Remembers what is said, and does something after the input was checked and before anything is sent."""
 
     def __init__(self, do):

@@ -12,7 +12,7 @@ from odd_server import HTML, JSON, OddServer
 from paceline.batch import client, reach
 from paceline.batch.client import HANDFUL
 from paceline.batch.job import Job
-from paceline.batch.progress import Plain
+from paceline.batch.progress import LineView
 from paceline.config import Config
 from paceline.core.results import QuotaError
 
@@ -25,7 +25,7 @@ KEYS = {"OPENAI_API_KEY": "k", "GEMINI_API_KEY": "a-gemini-key"}
 def run(tmp_path, lines, base_url, mode="sync", **given):
     source = write_lines(tmp_path / "in.jsonl", lines)
     config = Config.load(environ={}, given={"base_url": base_url, "limits": FAST, **given})
-    code, report = Job(str(source), None, config, environ=KEYS, mode=mode).run(Plain())
+    code, report = Job(str(source), None, config, environ=KEYS, mode=mode).run(LineView())
     return code, report, tmp_path / "in.results.jsonl"
 
 
@@ -128,7 +128,7 @@ def test_a_member_of_a_group_whose_gemini_key_is_invalid_costs_no_request(tmp_pa
     source = write_lines(tmp_path / "in.jsonl", [contents(f"r{i}") for i in range(40)])
     with OddServer(lambda *_: (400, JSON, INVALID)) as bad, OddServer(served) as good:
         servers = {"a": bad.base_url, "b": good.base_url}
-        code, report = Job(str(source), None, in_group(servers, "gemini", workers=4), environ=KEYS).run(Plain())
+        code, report = Job(str(source), None, in_group(servers, "gemini", workers=4), environ=KEYS).run(LineView())
         assert bad.asked
     assert (code, report["ok"]) == (0, 40)
 
@@ -207,7 +207,7 @@ def test_a_member_that_gives_pages_does_not_end_the_group(tmp_path, monkeypatch)
         OddServer(lambda *_: (200, JSON, GOOD)) as good,
     ):
         servers = {"a": bad.base_url, "b": good.base_url}
-        code, report = Job(str(source), None, in_group(servers, "openai", workers=40), environ=KEYS).run(Plain())
+        code, report = Job(str(source), None, in_group(servers, "openai", workers=40), environ=KEYS).run(LineView())
         assert len(bad.asked) > HANDFUL
     assert (code, report["ok"]) == (0, 100)
 
@@ -303,7 +303,7 @@ class TestCertificates:
                 "ANTHROPIC_BASE_URL": good.base_url,
             }
             config = Config.load(environ={}, given={"limits": FAST, "workers": 40})
-            code, report = Job(str(source), None, config, environ=environ).run(Plain())
+            code, report = Job(str(source), None, config, environ=environ).run(LineView())
         assert (code, report["ok"], report["failed"]) == (1, 20, 0)
         assert "stopped: cannot reach" in capsys.readouterr().err
 
@@ -315,6 +315,6 @@ class TestCertificates:
             Tls(lambda *_: (200, JSON, GOOD), trustme.CA() if away else AUTHORITY, "localhost") as good,
         ):
             servers = {"a": bad.base_url, "b": good.base_url}
-            code, report = Job(str(source), None, in_group(servers, "openai", workers=4), environ=KEYS).run(Plain())
+            code, report = Job(str(source), None, in_group(servers, "openai", workers=4), environ=KEYS).run(LineView())
         assert (code, report["ok"], report["failed"]) == ((2, 0, 0) if away else (0, 40, 0))
         assert ("stopped: cannot reach" in capsys.readouterr().err) == away

@@ -12,7 +12,7 @@ from batch_helpers import FAST, call, chat, finish, message, read_answers, wait_
 
 from paceline.batch.address import account
 from paceline.batch.job import Job, choose_store, state_file
-from paceline.batch.progress import Plain, View
+from paceline.batch.progress import LineView, ProgressView
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.core.results import StoreError
@@ -55,11 +55,11 @@ def source(tmp_path):
 def run(source, base_url, *, key="sk-secret", view=None, limits=FAST, environ=None, **given):
     given = {"base_url": base_url, "limits": {"*": parse_quotas(limits)}, **given}
     environ = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], "OPENAI_API_KEY": key, **(environ or {})}
-    return Job(str(source), None, Config.load(environ={}, given=given), environ=environ).run(view or View())
+    return Job(str(source), None, Config.load(environ={}, given=given), environ=environ).run(view or ProgressView())
 
 
 def test_the_state_folder_is_the_default(elsewhere, source, state_home, capsys):
-    code, report = run(source, ELSEWHERE, view=Plain())
+    code, report = run(source, ELSEWHERE, view=LineView())
     file = state_home / "paceline" / "state.db"
     assert (code, report["ok"], elsewhere.tally()["admitted"]) == (0, 20, 20)
     assert report["store"] == f"sqlite:{file}"
@@ -91,7 +91,7 @@ def test_memory_only_when_told(root, state_home):
 
 
 def test_on_this_machine_nothing_is_remembered(emulator, source, state_home, capsys):
-    code, report = run(source, emulator.base_url, view=Plain())
+    code, report = run(source, emulator.base_url, view=LineView())
     assert (code, report["store"]) == (0, None)
     assert "state: in this process only\n" in capsys.readouterr().err
     assert not state_home.exists()
@@ -122,14 +122,14 @@ def test_what_earlier_answers_taught_is_said_to_be_so(tmp_path, emulator, source
     pool, store = f"{account(emulator.base_url, 'sk-secret')}/openai/gpt-5", open_store(file)
     store.exchange(pool, Message("another", 1, parse_quotas(f"{limits}, 1M requests/day"), [-1, -1, -1]))
     store.close()
-    run(source, emulator.base_url, limits=limits, store=file, view=Plain())
+    run(source, emulator.base_url, limits=limits, store=file, view=LineView())
     said = f"\nopenai/gpt-5: {limits} (given), 1M requests/day (learned from answers)\n"
     assert said in capsys.readouterr().err
 
 
 def test_a_store_and_a_model_without_limits(tmp_path, emulator, source):
     given = {"base_url": emulator.base_url, "store": f"sqlite:{tmp_path}/q.db"}
-    code, report = Job(str(source), config=Config.load(environ={}, given=given), environ={}).run(View())
+    code, report = Job(str(source), config=Config.load(environ={}, given=given), environ={}).run(ProgressView())
     assert (code, report["ok"]) == (0, 20)
     assert [name.partition("/")[2] for name in spent(tmp_path / "q.db")] == ["127.0.0.1/gpt-5"]
 
@@ -186,7 +186,7 @@ def test_an_account_is_its_server_and_its_key():
 
 def test_a_default_that_cannot_be_used_stops_nothing(elsewhere, source, tmp_path, capsys):
     (tmp_path / "file").touch()
-    code, report = run(source, ELSEWHERE, view=Plain(), environ={"XDG_STATE_HOME": str(tmp_path / "file")})
+    code, report = run(source, ELSEWHERE, view=LineView(), environ={"XDG_STATE_HOME": str(tmp_path / "file")})
     said = capsys.readouterr().err
     assert (code, report["ok"], report["store"]) == (0, 20, None)
     (warning,) = [line for line in said.splitlines() if "warning" in line]
@@ -206,7 +206,7 @@ def test_nor_does_a_missing_home(elsewhere, source, monkeypatch, capsys):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr("paceline.stores.sqlite.Path.expanduser", nobody)
-    code, report = run(source, ELSEWHERE, view=Plain())
+    code, report = run(source, ELSEWHERE, view=LineView())
     assert (code, report["ok"], report["store"]) == (0, 20, None)
     assert "warning: this user has no home folder" in capsys.readouterr().err
 
@@ -280,7 +280,7 @@ def test_a_default_that_has_answered_can_only_be_lost(elsewhere, source, state_h
         return exchange(self, pool, message)
 
     monkeypatch.setattr(SQLiteStore, "exchange", breaks)
-    code, report = run(source, ELSEWHERE, view=Plain())
+    code, report = run(source, ELSEWHERE, view=LineView())
     assert (code, report["ok"], report["store"]) == (0, 20, f"sqlite:{state_home / 'paceline' / 'state.db'}")
     assert report["pools"]["openai/gpt-5"]["store"]["state"] == "lost"
     assert "in memory" not in capsys.readouterr().err

@@ -333,9 +333,12 @@ def test_the_command(tmp_path, emulator):
     assert "a table, 'text' is the prompt of gpt-5" in said
     answers = read_answers(tmp_path / "prompts.csv.results.jsonl")
     assert {answer["custom_id"] for answer in answers} == {"r0", "r1", "r2"}
+    _, said = call(*words, base_url=emulator.base_url)
+    assert "nothing is left to send: requests are known by their ids alone, and --restart sends them again" in said
     source.write_text(table() + "r3,more\n", encoding="utf-8")
     _, said = call(*words, base_url=emulator.base_url)
     assert "4 requests, 3 answered before" in said
+    assert "nothing is left" not in said
 
 
 def test_the_command_says_once_what_is_missing(tmp_path, emulator):

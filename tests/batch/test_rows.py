@@ -17,7 +17,7 @@ import paceline
 from odd_server import JSON, OddServer
 from paceline.batch.forms import Form, UnknownFormError, lines_of, schema_at
 from paceline.batch.tables import text_of
-from waits import until
+from waits import join, until
 
 ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
 
@@ -188,7 +188,7 @@ def test_an_interrupt_inside_of_a_loop(ask, emulator, tmp_path, monkeypatch):
     watch.start()
     with pytest.raises(KeyboardInterrupt):
         ask([{"prompt": f"{n}?"} for n in range(50)], journal=journal, workers=2)
-    watch.join()
+    join(watch)
     answered = [json.loads(line) for line in journal.read_text().splitlines()]
     assert len(answered) == sent(emulator) < 50
 

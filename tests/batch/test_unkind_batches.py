@@ -18,8 +18,8 @@ from unkind_batches import Anthropic, OddError, OpenAI, Server, StoredError, Unk
 from paceline.batch import offline
 from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
 from paceline.batch.job import Job
-from paceline.batch.journal import Journal
-from paceline.batch.progress import View
+from paceline.batch.journal import BatchJournal
+from paceline.batch.progress import ProgressView
 from paceline.config import Config
 
 KEYS = {"OPENAI_API_KEY": "sk-0123456789abcdef", "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef"}
@@ -35,7 +35,7 @@ def short(monkeypatch):
     monkeypatch.setattr(offline, "TIMING", SHORT)
 
 
-class Said(View):
+class Said(ProgressView):
     every_s = 1.0
 
     def __init__(self):
@@ -157,7 +157,7 @@ def test_a_late_batch_that_two_chunks_could_be_is_that_of_one(tmp_path, monkeypa
     with Anthropic(Unkind(lost=(0,), late=100, work=0)) as server:
         one = Input(server, tmp_path, count=4)
         with monkeypatch.context() as patch:
-            intend, intended = Journal.intend, []
+            intend, intended = BatchJournal.intend, []
 
             def killed(self, *args):
                 intended.append(intend(self, *args))
@@ -165,7 +165,7 @@ def test_a_late_batch_that_two_chunks_could_be_is_that_of_one(tmp_path, monkeypa
                     raise CrashError
                 return intended[0]
 
-            patch.setattr(Journal, "intend", killed)
+            patch.setattr(BatchJournal, "intend", killed)
             with pytest.raises(CrashError):
                 one.run()
         server.batches[0].hidden = 0
@@ -215,13 +215,13 @@ def test_the_batch_of_another_program_is_never_adopted(tmp_path, api, monkeypatc
 
 def kill_after_intent(one, monkeypatch):
     with monkeypatch.context() as patch:
-        intend = Journal.intend
+        intend = BatchJournal.intend
 
         def killed(self, *args):
             intend(self, *args)
             raise CrashError
 
-        patch.setattr(Journal, "intend", killed)
+        patch.setattr(BatchJournal, "intend", killed)
         with pytest.raises(CrashError):
             one.run()
 

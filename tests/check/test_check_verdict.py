@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.check.verdict import Verdict, compare, stated_by, to_toml
+from paceline.check.verdict import QuotaVerdict, compare, stated_by, to_toml
 from paceline.config import Config
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import Reading, Refusal, RefusalKind
@@ -20,27 +20,27 @@ def verdicts(*stated):
 
 def test_same_higher_and_unstated():
     assert verdicts(Reading("requests", 500, 499, 0.1, 60.0), Reading("tokens", 2e6, 1e6)) == [
-        ("500 requests/min", Verdict.SAME),
-        ("1k requests/day", Verdict.UNSTATED),
-        ("2M tokens/min", Verdict.HIGHER),
+        ("500 requests/min", QuotaVerdict.SAME),
+        ("1k requests/day", QuotaVerdict.UNSTATED),
+        ("2M tokens/min", QuotaVerdict.HIGHER),
     ]
 
 
 def test_a_period_decides_which_quota_is_meant_and_none_means_the_shortest():
-    assert verdicts(Reading("requests", 200, 1, 5.0, 86_400.0))[1] == ("200 requests/day", Verdict.LOWER)
-    assert verdicts(Reading("requests", 200))[0] == ("200 requests/min", Verdict.LOWER)
+    assert verdicts(Reading("requests", 200, 1, 5.0, 86_400.0))[1] == ("200 requests/day", QuotaVerdict.LOWER)
+    assert verdicts(Reading("requests", 200))[0] == ("200 requests/min", QuotaVerdict.LOWER)
 
 
 def test_what_nobody_configured_is_new():
     assert verdicts(Reading("tokens", 9e6, None, None, 86_400.0), Reading("input_tokens", 50_000))[3:] == [
-        ("9M tokens/day", Verdict.NEW),
-        ("50k input_tokens/min", Verdict.NEW),
+        ("9M tokens/day", QuotaVerdict.NEW),
+        ("50k input_tokens/min", QuotaVerdict.NEW),
     ]
 
 
 @pytest.mark.parametrize("reading", [Reading("tokens", None, 5), Reading("audio", None, 5), Reading("tokens", 0)])
 def test_a_reading_without_a_limit_changes_nothing(reading):
-    assert [verdict for _, verdict in verdicts(reading)] == [Verdict.UNSTATED] * 3
+    assert [verdict for _, verdict in verdicts(reading)] == [QuotaVerdict.UNSTATED] * 3
 
 
 def test_rule_and_burst_survive_a_new_amount():

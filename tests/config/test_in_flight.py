@@ -14,6 +14,7 @@ from paceline.config import Config
 from paceline.core.results import AcquireTimeoutError
 from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock, run_virtual
+from waits import join
 
 
 def limiter_of(clock, most=3, store=None, **limits):
@@ -244,7 +245,7 @@ def test_threads():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        join(thread)
     assert (traffic.done, traffic.most["all"]) == ({"a": 40, "b": 40}, 2)
 
 
@@ -320,6 +321,6 @@ def test_a_pause_that_begins_while_the_slots_are_asked_for_keeps_nobody_who_does
     refused.append(limiter.try_acquire("openai/a"))
     thread = threading.Thread(target=lambda: said.append(limiter.try_acquire("openai/a")), daemon=True)
     thread.start()
-    thread.join(60)
+    join(thread)
     assert [(later.quota, later.retry_after_s) for later in said] == [("cool-down", pytest.approx(4, abs=0.1))]
     limiter.close()

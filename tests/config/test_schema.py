@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from paceline.cli.app import app
 from paceline.config import Config
-from paceline.config.schema import OVERRIDES, Settings, json_schema
+from paceline.config.schema import OVERRIDES, SettingsTable, json_schema
 from paceline.core.results import QuotaError
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ def settings_of(kind, text):
     """The settings of a block of the documentation; ``None`` for a block that is another program's file."""
     values = tomllib.loads(text) if kind == "toml" else yaml.safe_load(text)
     values = values.get("tool", {}).get("paceline", values) if isinstance(values, dict) else None
-    return values if values and values.keys() <= set(Settings.__annotations__) else None
+    return values if values and values.keys() <= set(SettingsTable.__annotations__) else None
 
 
 def test_it_is_a_schema_and_the_command_prints_it():
@@ -38,7 +38,7 @@ def test_it_is_a_schema_and_the_command_prints_it():
 
 
 def test_it_has_each_setting():
-    assert set(SCHEMA["properties"]) == set(Settings.__annotations__) - set(OVERRIDES)
+    assert set(SCHEMA["properties"]) == set(SettingsTable.__annotations__) - set(OVERRIDES)
     documented = set(
         re.findall(
             r"^(?:# )?(\w+) = ",

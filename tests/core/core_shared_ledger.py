@@ -17,7 +17,7 @@ from paceline.core.quota import NS, Quota, parse_quotas
 from paceline.core.results import Cost, Reading, Reservation, Source, SourceKind
 from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Message, News, Refused, Reply, Settled, Standing
+from paceline.shared.messages import Message, News, Refused, Settled, Standing, StoreReply
 from shared_pools import shared_pool
 
 
@@ -41,7 +41,7 @@ class Shared:
     def wait(self, seconds: float) -> None:
         self.now_ns += round(seconds * NS)
 
-    def tell(self, who: str, *news: News, place_s: float = 0.0, slack_s: float = 0.0, **options: Any) -> Reply:
+    def tell(self, who: str, *news: News, place_s: float = 0.0, slack_s: float = 0.0, **options: Any) -> StoreReply:
         """One message of ``who`` now, with the next number; it knows the first state of each quota."""
         self.numbers[who] += 1
         quotas = options.pop("quotas", self.quotas)
@@ -53,7 +53,7 @@ class Shared:
         self.ledger = reloaded(self.ledger) if self.reloads else self.ledger
         return reply
 
-    def ask(self, who: str, *want: float, place_s: float = 0.0, **options: Any) -> Reply:
+    def ask(self, who: str, *want: float, place_s: float = 0.0, **options: Any) -> StoreReply:
         """One request now: granted if ``wait_s`` is 0."""
         return self.tell(who, wants=[list(want)], place_s=place_s, **options)
 
@@ -122,7 +122,7 @@ class Member:
         return self.pool.ledger.accounts[0].meter
 
 
-def wait_s(reply: Reply) -> float:
+def wait_s(reply: StoreReply) -> float:
     return reply.wait_ns / NS
 
 
@@ -199,7 +199,7 @@ class Player:
             news += [Change(0, what, value) for what, value in LESSONS[command.part % len(LESSONS)]]
         return news
 
-    def heard(self, now_ns: int, reply: Reply, *, lost: bool = False) -> None:
+    def heard(self, now_ns: int, reply: StoreReply, *, lost: bool = False) -> None:
         """``lost``: the reply is lost, and its grants are never sent."""
         if not lost:
             for amounts, marks in zip(self.wanted, reply.grants, strict=False):

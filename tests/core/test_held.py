@@ -150,13 +150,6 @@ def test_a_ceiling_that_climbs_charges_nothing_that_is_held():
     assert level(ledger) == 40
 
 
-def test_a_network_that_held_requests_back_changes_nothing_that_is_held():
-    ledger = ledger_of()
-    grant(ledger, T0, units=80)
-    ledger.accounts[0].meter.arrive(T0 + 30 * NS, 80)
-    assert level(ledger, 30) == 20
-
-
 def test_a_refusal_does_not_lower_what_the_quota_holds_at_once():
     """What the answers in flight have produced explains it."""
     pool = Pool("openai/m", LocalCapacity(ledger_of("600 units/min burst 600"), learns=True))

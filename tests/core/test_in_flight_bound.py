@@ -9,7 +9,7 @@ from core_providers import T0
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.in_flight import FALLS_MAX, FULL_MAX_N, FULL_N, RECENT_N, ROW_MAX, InFlightBound, blame
+from paceline.core.in_flight import FULL_MAX_N, FULL_N, RECENT_N, ROW_MAX, InFlightBound, blame
 from paceline.core.quota import NS
 from paceline.core.rate import Finding, MeasuredRate
 
@@ -391,23 +391,6 @@ def test_all_witnesses_face_the_same_attempts():
     now_ns += 3 * NS
     assert refused(*sent(1)) == 0  # six were in flight, and ten had been admitted
     assert len(few) == bound.in_flight
-
-
-def test_a_bound_that_refuses_again_and_again_what_fills_it_is_given_up():
-    """An attempt is sent while an answer is on its way, so that it is not known how many others were in flight."""
-    bound, now_ns, sizes = InFlightBound(), T0, []
-    bound.refusal_delay.add(NS)
-    served = [bound.sent(T0) for _ in range(10)]
-    bound.named(T0, bound.sent(T0))
-    while bound.size < inf:
-        sizes.append(bound.size)
-        bound.answered(now_ns, served.pop(0))
-        served.append(bound.sent(now_ns))
-        bound.answered(now_ns, served.pop(0))
-        now_ns += 3 * NS
-        assert bound.explains(now_ns, bound.sent(now_ns)) == (len(sizes) <= FALLS_MAX)
-    assert sizes == [10, 9, 8, 7]
-    assert (bound.border, bound.witnesses) == (inf, 0)
 
 
 def test_where_chance_is_known_there_is_no_bound():

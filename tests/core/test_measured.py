@@ -15,12 +15,13 @@ from paceline.core.meters import FAR_NS, Bucket, Spread, new_meter
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, Quota, QuotaError, Rule, parse_quotas
-from paceline.core.rate import Phase as RatePhase
+from paceline.core.rate import RatePhase
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope, Reservation, WaitUntil
 from paceline.pacing.status import report
 
 T0 = 1_700_000_000 * NS
 BARE = Refusal(RefusalKind.RATE)
+FULL = Refusal(RefusalKind.CAPACITY)
 
 
 def pool_of(quotas: str = "") -> Pool:
@@ -216,9 +217,72 @@ def test_a_unit_that_a_refusal_names_without_a_number_is_measured():
 
 def test_a_refusal_with_another_reason_measures_nothing():
     driver = Driver(pool_of())
-    driver.until_refused(10, Refusal(RefusalKind.CAPACITY))
+    driver.until_refused(10, FULL)
     driver.until_refused(10, Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST))
     assert quotas_of(driver) == []
+
+
+def refused_by_full_servers(driver: Driver, attempts: int, every_s: float = 0.0, share: float = 0.0) -> list[int]:
+    """Which attempts are refused by servers that admit one each ``every_s`` seconds, and refuse a ``share`` by chance."""
+    dice, free_ns, refused = Random(2), 0, []
+    for n in range(attempts):
+        one = driver.send()
+        if driver.now_ns < free_ns or dice.random() < share:
+            refused.append(n)
+            driver.refuse(one, FULL)
+        else:
+            free_ns = driver.now_ns + round(every_s * NS)
+            driver.settle(one)
+    return refused
+
+
+def test_full_servers_that_refuse_for_a_rate_are_asked_at_that_rate_and_a_higher_one_is_tested_soon():
+    driver = Driver(pool_of())
+    assert len(refused_by_full_servers(driver, 60, every_s=0.5)) >= 30
+    since_ns, tests = driver.now_ns, refused_by_full_servers(driver, 100, every_s=0.5)
+    assert (driver.now_ns - since_ns) / NS == pytest.approx(50, rel=0.1)
+    assert len(tests) <= 8
+    assert all(later - earlier <= 30 for earlier, later in pairwise([*tests, 100]))
+    assert "120 requests/min measured" in quotas_of(driver)
+
+
+def test_the_rate_of_full_servers_is_in_the_status_from_the_beginning():
+    shown = []
+    for attempts in range(60):
+        driver = Driver(pool_of())
+        refused_by_full_servers(driver, attempts, every_s=0.5)
+        shown += quotas_of(driver)
+    assert shown
+    assert all(name.endswith("/min measured") for name in shown)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.2])
+def test_full_servers_that_refuse_at_that_rate_do_it_by_chance_and_nothing_limits_any_more(share):
+    """Also where so few are refused that it looks like chance to the measurement alone. What was stated since stays so."""
+    driver = Driver(pool_of())
+    driver.refuse(driver.send(tokens=100), Refusal(RefusalKind.RATE, unit="tokens"))
+    one, _ = driver.send(tokens=100), driver.send(tokens=100)
+    driver.pool.observe(driver.now_ns, [Reading("tokens", limit=600_000, remaining=500_000, period_s=60)], one)
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
+    driver.settle(one)
+    assert quotas_of(driver) == ["2 concurrency measured", "600k tokens/min"]
+    refused_by_full_servers(driver, 60, every_s=0.5)
+    refused_by_full_servers(driver, 300, share=share)
+    since_ns = driver.now_ns
+    assert not refused_by_full_servers(driver, 20)
+    assert driver.now_ns - since_ns < 4 * NS  # it doubles each second
+    assert quotas_of(driver) == ["600k tokens/min"]
+
+
+@pytest.mark.parametrize(("limit", "quotas"), [(3, []), (600, ["600 requests/min"])])
+def test_a_limit_that_was_exceeded_before_a_refusal_states_it_is_of_another_model(limit, quotas):
+    driver = Driver(pool_of())
+    driver.until_refused(40, Refusal(RefusalKind.RATE, unit="requests", limit=limit, period_s=60))
+    assert [quota for quota in quotas_of(driver) if "measured" not in quota] == quotas
+    since_ns = driver.now_ns
+    for _ in range(10):
+        driver.settle(driver.send())
+    assert driver.now_ns - since_ns < 3 * NS
 
 
 def test_what_a_request_was_refused_for_its_own_sake_is_taken_back():

@@ -50,9 +50,7 @@ class TestNew:
     def test_a_gentle_bucket_opens_with_a_thirtieth_of_a_longer_period(self):
         assert bucket("600 units/5min", gentle=True).opened == 20
 
-    @pytest.mark.parametrize(
-        "text", ["60 units/min exact", "60 units/min sliding", "60 units/min window utc", "60 concurrency"]
-    )
+    @pytest.mark.parametrize("text", ["60 units/min exact", "60 units/min window utc", "60 concurrency"])
     def test_only_a_full_bucket_has_a_surplus_by_what_is_unsent(self, text):
         assert new_meter(quota(text), T0, 0.0).surplus_ns(T0, 5.0) == 0
 
@@ -299,19 +297,16 @@ class TestShift:
         m.shift(T0, by_ns)
         assert (m.held, m.held_amount, m.full_at_ns) == ({}, 0, T0 + by_ns)
 
-    def test_what_was_in_flight_arrives_to_the_nanosecond(self):
+    def test_what_arrives_now_is_in_the_surplus_to_the_nanosecond(self):
         m = bucket()
         m.charge(T0, 10)
-        m.arrive(T0 + 1, 10)
-        assert m.full_at_ns == after_s(10) + 1
-        m.arrive(T0 + 1, 10)
-        m.arrive(T0 + 1, 4)
-        assert m.full_at_ns == after_s(10) + 1
+        assert m.surplus_ns(T0 + 1, 10) == 1
+        assert m.surplus_ns(T0 + 1, 4) == 0
 
     def test_what_arrives_is_used_once(self):
         m = Spread(quota("62 units/min sliding"), T0, 0.0)
         m.charge(T0, 10)
-        m.arrive(after_s(3), 10)
+        m.shift(after_s(3), m.surplus_ns(after_s(3), 10))
         assert (m.used, m.full_at_ns) == (10, after_s(3) + 10_019_531_250)
 
 

@@ -266,6 +266,24 @@ class TestStore:
         assert shared.answer(store.pool, T0, store.ledger.apply(T0, message)) == []
         assert [waiter.outcome for waiter in waiters] == [None, None]
 
+    def test_a_probe_of_a_stop_that_it_does_not_grant_is_not_sent(self):
+        store, now_ns = Store("60 requests/min burst 1"), T0 + 600 * NS
+        first, probe, other, next_one = (Waiter({}) for _ in range(4))
+        store.pool.try_grant(T0, first)
+        store.exchange()
+        store.pool.refuse(T0, first.outcome, MONEY, 0.0)
+        store.exchange()
+        process = shared_pool("p", store.quotas, T0, who="b", headroom_s=0.0, lease_s=0.0)
+        process.try_grant(now_ns, other)
+        shared.answer(process, now_ns, store.ledger.apply(now_ns, shared.ask(process, now_ns)))
+        assert isinstance(other.outcome, Reservation)
+        store.pool.try_grant(now_ns, probe)
+        assert store.exchange(now_ns) == [probe]
+        assert isinstance(probe.outcome, WaitUntil)
+        store.pool.try_grant(now_ns + NS, next_one)
+        store.exchange(now_ns + NS)
+        assert isinstance(next_one.outcome, Reservation)
+
     def test_one_that_has_never_answered_turns_all_away(self):
         store = Store("60 requests/min")
         attempt, waiting = Waiter({}), Waiter({})
@@ -579,6 +597,14 @@ class TestStop:
         pool.settle(now_ns + 6 * NS, trial.outcome, {"requests": 1})
         assert pool.stopped is None
 
+    def test_who_withdraws_before_the_others_are_turned_away_ends_nothing(self):
+        pool = pool_of("60 requests/min burst 1")
+        _, outcome = ask(pool)
+        waiter, _ = ask(pool)
+        pool.refuse(T0, outcome, MONEY, 0.0)
+        pool.withdraw(T0, waiter)
+        assert pool.stopped.probe_ns == T0 + 600 * NS
+
     def test_the_one_request_may_wait_where_nobody_waited_at_the_stop(self):
         pool = pool_of("60 requests/min")
         pool.refuse(T0, ask(pool)[1], MONEY, 0.0)  # without a waiter no pump follows
@@ -715,6 +741,53 @@ class TestCoolDown:
         assert pool.pump(T0 + 20 * NS) == waiters[:1]
         assert waiters[0].outcome.cost == {"requests": 1.0, "tokens": 200.0}
 
+    def test_one_that_waits_for_its_turn_alone_is_estimated_when_it_may_go(self):
+        pool = pool_of("60 requests/min burst 1", "600 tokens/min", "10 concurrency")
+        ask(pool, tokens=100)
+        (waiter, _), estimates = ask(pool, tokens=100), []
+
+        def estimate():
+            estimates.append(1)
+            return Estimate({"requests": 1.0, "tokens": 520.0})
+
+        waiter.estimate = estimate
+        assert pool.pump(T0) == []
+        assert pool.wake_ns == T0 + NS
+        assert not estimates
+        assert pool.pump(T0 + NS) == []
+        assert estimates
+        assert pool.wake_ns == T0 + 2 * NS  # of 500 tokens that are left, and 10 a second
+        assert pool.pump(T0 + 2 * NS) == [waiter]
+
+    def test_one_that_counts_as_no_request_does_not_wait_for_a_quota_of_requests(self):
+        pool = pool_of("60 requests/min burst 1", "600 tokens/min")
+        pool.settle(T0, ask(pool)[1], {"requests": 5})
+        pool.capacity.pause(T0 + NS)
+        waiter, _ = ask(pool, requests=0, tokens=100)
+        waiter.estimate = lambda: Estimate({"requests": 0, "tokens": 100})
+        assert pool.pump(T0 + NS) == [waiter]
+
+    def test_one_whose_turn_comes_in_a_pause_is_not_estimated(self):
+        pool = pool_of("60 requests/min", "600 tokens/min")
+        pool.capacity.pause(T0 + 5 * NS)
+        waiter, _ = ask(pool, tokens=100)
+        waiter.estimate = lambda: pytest.fail("estimated")
+        assert pool.pump(T0) == []
+        assert pool.wake_ns == T0 + 5 * NS
+
+    def test_a_newcomer_behind_others_changes_no_timer(self):
+        pool = pool_of("60 requests/min burst 1")
+        ask(pool)
+        ask(pool)
+        assert pool.wake_ns == T0 + NS
+        ask(pool, T0 + NS // 2)
+        assert pool.wake_ns == T0 + NS
+        ask(pool, T0 + NS // 2, lane=LaneSpec("urgent", priority=1))
+        assert pool.wake_ns == T0 + NS
+        granted = pool.pump(T0 + NS)
+        assert [waiter.lane.name for waiter in granted] == ["urgent"]
+        assert pool.wake_ns == T0 + 2 * NS
+
     def test_one_that_is_found_to_fit_never_is_turned_away(self):
         pool = pool_of("60 requests/min", "600 tokens/min")
         ask(pool, tokens=600)
@@ -809,3 +882,19 @@ def test_what_was_charged_is_what_was_spent(cost, actual, reported):
     }
     assert spent == {unit: charged[unit] for unit in spent}
     assert charged.keys() == spent.keys() | cost.keys()
+
+
+def test_what_the_first_waiter_waits_for_is_named_where_slots_bind_later():
+    pool = pool_of("2 concurrency", "6 requests/min exact")
+    while isinstance(outcome := ask(pool)[1], Reservation):
+        pool.settle(T0, outcome, {})
+    waiters = [ask(pool)[0] for _ in range(4)]
+    assert {pool.place(T0, one)[2] for one in waiters} == {"6 requests/min exact"}
+    assert pool.place(T0, waiters[-1])[1] == FAR_NS
+
+
+def test_a_waiter_behind_one_that_may_go_now_waits_for_the_slot_that_it_takes():
+    pool = pool_of("1 concurrency")
+    (_, running), _, (last, _) = (ask(pool) for _ in range(3))
+    pool.settle(T0 + NS, running, {})
+    assert pool.place(T0 + NS, last) == (1, FAR_NS, "1 concurrency")

@@ -39,7 +39,7 @@ def go(line: Queue, share: float = 1.0) -> Waiter:
 
 def nothing_left(line: Queue) -> bool:
     kept = line._lanes or line._virtual or line._waiting or line._busy or line._idle
-    return not (line.length or kept or line.next_deadline_ns or line._deadlines)
+    return not (line.length or kept or line.next_deadline_ns or line.deadlines)
 
 
 steps = st.lists(
@@ -255,7 +255,7 @@ class TestDeadlines:
         join(line, spec, T0 + NS)  # soon, and it stays
         for _ in range(1_000):
             line.withdraw(join(line, spec, T0 + 3_600 * NS))
-        assert len(line._deadlines) < 500
+        assert len(line.deadlines) < 500
 
 
 def test_drain_takes_everybody():

@@ -37,7 +37,7 @@ from paceline.core.rate import (
     Finding,
     Mark,
     MeasuredRate,
-    Phase,
+    RatePhase,
     RefusalDelay,
     StatedWaits,
 )
@@ -62,7 +62,7 @@ def held(top: float, span_s: float = 0.0) -> MeasuredRate:
     """A rate that has just been measured as ``top``, over ``span_s``, after one attempt."""
     rate = MeasuredRate(T0)
     rate.sent(T0, 1.0)
-    rate.phase, rate.empty = Phase.HOLDING, Mark(T0, 1.0)
+    rate.phase, rate.empty = RatePhase.HOLDING, Mark(T0, 1.0)
     rate.cycle.span_s = span_s
     rate._hold(T0, top, lengthen=True)
     return rate
@@ -70,7 +70,7 @@ def held(top: float, span_s: float = 0.0) -> MeasuredRate:
 
 def blocked(rate: MeasuredRate) -> MeasuredRate:
     """Refuse what goes next, until nothing goes but probes."""
-    while rate.phase is not Phase.BLOCKED:
+    while rate.phase is not RatePhase.BLOCKED:
         refuse(rate, go(rate))
     return rate
 
@@ -86,7 +86,7 @@ def test_an_unknown_rate_begins_with_ten_attempts_a_second_and_doubles_each_seco
         assert note.rate == pytest.approx(START * 2 ** ((note.sent_ns - T0) / NS))
         if note.sent_ns > T0 + 3 * NS:
             break
-    assert rate.phase is Phase.OPENING
+    assert rate.phase is RatePhase.OPENING
 
 
 def test_the_time_between_two_attempts_is_the_cost_of_the_first_one_at_the_present_rate():
@@ -103,7 +103,7 @@ def test_the_first_refusal_of_an_opening_halves_the_rate():
     assert refuse(rate, notes[-1]) is Finding.EARLY
     assert rate.cycle.top == notes[-1].rate / 2
     assert rate.rate == pytest.approx(rate.cycle.top * (1 - CUT))
-    assert rate.phase is Phase.HOLDING
+    assert rate.phase is RatePhase.HOLDING
 
 
 def test_an_opening_measures_no_more_than_was_admitted_in_it():
@@ -212,13 +212,13 @@ def test_the_time_before_the_first_attempt_is_left_out():
 
 def test_the_rate_returns_to_the_measured_one_in_one_cycle_and_doubles_in_the_next():
     rate = held(10.0)
-    while rate.phase is Phase.HOLDING:
+    while rate.phase is RatePhase.HOLDING:
         note = go(rate)
         assert note.rate <= 10.0 + 0.01
     assert (rate.test.at_ns - rate.empty.at_ns) / NS == pytest.approx(CYCLE_S, rel=0.1)
     while rate.cycle.top == 10.0:
         note = go(rate)
-    assert rate.phase is Phase.TESTING
+    assert rate.phase is RatePhase.TESTING
     assert (note.sent_ns - rate.empty.at_ns) / NS == pytest.approx(2 * CYCLE_S, rel=0.1)
     assert rate.cycle.top == 20.0
     assert note.rate == pytest.approx(20.0, rel=0.05)
@@ -264,7 +264,7 @@ def test_a_rate_that_is_found_without_a_test_makes_no_test_rarer():
 
 def test_a_refused_test_finds_what_was_admitted_in_it():
     rate = held(10.0)
-    while rate.phase is Phase.HOLDING:
+    while rate.phase is RatePhase.HOLDING:
         go(rate)
     start = rate.test
     notes = [go(rate) for _ in range(60)]
@@ -278,7 +278,7 @@ def test_a_refused_test_finds_what_was_admitted_in_it():
 def test_a_refused_test_lowers_the_rate_only_if_much_less_was_admitted():
     for lost, top in [(0.1, 10.0), (0.5, 5.0)]:
         rate, notes = held(10.0), []
-        while rate.phase is not Phase.TESTING:
+        while rate.phase is not RatePhase.TESTING:
             notes.append(go(rate))
         for note in notes[: round(lost * len(notes))]:
             rate.explained(note.sent_ns, note)
@@ -302,9 +302,9 @@ def test_the_first_two_refusals_after_a_cut_decide_nothing():
     rate = held(10.0)
     assert refuse(rate, go(rate)) is Finding.UNDECIDED
     assert refuse(rate, go(rate)) is Finding.UNDECIDED
-    assert rate.phase is Phase.HOLDING
+    assert rate.phase is RatePhase.HOLDING
     assert refuse(rate, go(rate)) is Finding.BLOCKED
-    assert rate.phase is Phase.BLOCKED
+    assert rate.phase is RatePhase.BLOCKED
 
 
 def test_waits_double_while_nothing_is_admitted():
@@ -339,7 +339,14 @@ def test_one_probe_at_a_time():
     verdict_ns = rate.refusal_delay.verdict_ns
     assert verdict_ns == 2 * SOON_NS
     assert rate.earliest_ns(probe.sent_ns + 1) == probe.sent_ns + verdict_ns
-    assert rate.phase is Phase.BLOCKED
+    assert rate.phase is RatePhase.BLOCKED
+
+
+def test_a_rate_that_was_found_otherwise_ends_no_blocked_time():
+    rate = blocked(held(10.0))
+    at_ns = rate.earliest_ns(rate.last_ns)
+    rate.expect(rate.last_ns, 50.0)
+    assert (rate.phase, rate.cycle.top, rate.earliest_ns(rate.last_ns)) == (RatePhase.BLOCKED, 10.0, at_ns)
 
 
 @pytest.mark.parametrize("how", ["answered", "not refused", "sent"])
@@ -353,7 +360,7 @@ def test_a_probe_that_is_admitted_ends_the_blocked_time(how):
         assert rate.earliest_ns(end_ns) >= end_ns
     else:
         rate.sent(end_ns, 1.0)
-    assert (rate.phase, rate.probe) == (Phase.HOLDING, None)
+    assert (rate.phase, rate.probe) == (RatePhase.HOLDING, None)
 
 
 def test_only_the_answer_of_the_probe_ends_the_blocked_time():
@@ -362,10 +369,10 @@ def test_only_the_answer_of_the_probe_ends_the_blocked_time():
     refuse(rate, go(rate))
     blocked(rate)
     rate.answered(rate.last_ns, old)
-    assert rate.phase is Phase.BLOCKED
+    assert rate.phase is RatePhase.BLOCKED
     probe = go(rate)
     rate.answered(probe.sent_ns, old)
-    assert rate.phase is Phase.BLOCKED
+    assert rate.phase is RatePhase.BLOCKED
 
 
 def test_a_blocked_time_is_measured_from_end_to_end():
@@ -389,7 +396,7 @@ def test_a_blocked_time_is_measured_from_end_to_end():
     assert rate.next_at_ns >= probe.sent_ns + NS  # it has waited for the answer
 
 
-def window(rate: MeasuredRate, probes: int) -> tuple[Finding, Phase]:
+def window(rate: MeasuredRate, probes: int) -> tuple[Finding, RatePhase]:
     """Let a counter admit 60 attempts, and nothing until so many probes were refused; the finding of its first refusal, and the phase after it."""
     for _ in range(60):
         last = go(rate)
@@ -405,11 +412,11 @@ def window(rate: MeasuredRate, probes: int) -> tuple[Finding, Phase]:
 
 def test_after_two_long_blocked_times_the_next_refusal_begins_one_at_once():
     rate = held(10.0)
-    assert [window(rate, 4)[1] for _ in range(2)] == [Phase.HOLDING] * 2
+    assert [window(rate, 4)[1] for _ in range(2)] == [RatePhase.HOLDING] * 2
     finding, phase = window(rate, 0)
-    assert (finding, phase) == (Finding.LATE, Phase.BLOCKED)
+    assert (finding, phase) == (Finding.LATE, RatePhase.BLOCKED)
     assert rate.long_blocks == 0  # this one was short
-    assert window(rate, 0)[1] is Phase.HOLDING
+    assert window(rate, 0)[1] is RatePhase.HOLDING
 
 
 def test_a_refusal_after_few_attempts_begins_no_blocked_time():
@@ -420,7 +427,7 @@ def test_a_refusal_after_few_attempts_begins_no_blocked_time():
     go(rate)
     rate.chance.mark = None  # nothing is doubted
     refuse(rate, go(rate))
-    assert (rate.long_blocks, rate.phase) == (2, Phase.HOLDING)
+    assert (rate.long_blocks, rate.phase) == (2, RatePhase.HOLDING)
 
 
 def test_a_blocked_time_without_any_admission_measures_one_attempt():
@@ -483,21 +490,21 @@ def test_a_probe_whose_refusal_has_another_reason_shows_nothing():
     rate = blocked(held(10.0))
     probe = go(rate)
     rate.explained(probe.sent_ns + 1, probe)
-    assert (rate.phase, rate.probe) == (Phase.BLOCKED, None)
+    assert (rate.phase, rate.probe) == (RatePhase.BLOCKED, None)
     assert go(rate).sent_ns >= probe.sent_ns
 
 
-@pytest.mark.parametrize("phase", [Phase.OPENING, Phase.HOLDING, Phase.TESTING, Phase.BLOCKED])
+@pytest.mark.parametrize("phase", [RatePhase.OPENING, RatePhase.HOLDING, RatePhase.TESTING, RatePhase.BLOCKED])
 def test_it_opens_again_where_another_reason_explains_the_refusals(phase):
-    rate = MeasuredRate(T0) if phase is Phase.OPENING else held(10.0)
-    while phase is Phase.TESTING and rate.phase is not phase:
+    rate = MeasuredRate(T0) if phase is RatePhase.OPENING else held(10.0)
+    while phase is RatePhase.TESTING and rate.phase is not phase:
         go(rate)
-    if phase is Phase.BLOCKED:
+    if phase is RatePhase.BLOCKED:
         blocked(rate)
     assert rate.phase is phase
     probe = go(rate)
     rate.reopen(probe.sent_ns)
-    assert (rate.phase, rate.cycle.top, rate.probe) == (Phase.OPENING, 0.0, None)
+    assert (rate.phase, rate.cycle.top, rate.probe) == (RatePhase.OPENING, 0.0, None)
     assert rate.rate >= 10.0
     assert rate.next_at_ns == probe.sent_ns
 
@@ -511,9 +518,9 @@ def test_it_opens_again_where_all_refusals_are_taken_back():
     before = rate.rate
     rate.retract(T0 + 2 * NS, 0)
     rate.retract(T0 + 2 * NS, 1)
-    assert (rate.phase, rate.rate, rate.blamed) == (Phase.HOLDING, before, 1)
+    assert (rate.phase, rate.rate, rate.blamed) == (RatePhase.HOLDING, before, 1)
     rate.retract(T0 + 2 * NS, 5)
-    assert (rate.phase, rate.blamed, rate.next_at_ns) == (Phase.OPENING, 0, T0 + 2 * NS)
+    assert (rate.phase, rate.blamed, rate.next_at_ns) == (RatePhase.OPENING, 0, T0 + 2 * NS)
     rate.retract(T0 + 3 * NS, 1)
     assert rate.next_at_ns == T0 + 2 * NS
 
@@ -538,9 +545,9 @@ def test_a_stated_limit_turns_it_off_until_the_first_refusal():
     rate = MeasuredRate(T0, stated=True)
     notes = [rate.sent(T0 + i, 1.0) for i in range(100)]
     assert rate.earliest_ns(T0 + 100) <= T0 + 100
-    assert (rate.phase, rate.rate) == (Phase.OFF, inf)
+    assert (rate.phase, rate.rate) == (RatePhase.OFF, inf)
     assert refuse(rate, notes[40]) is Finding.DENIED
-    assert (rate.phase, rate.rate) == (Phase.OPENING, START)
+    assert (rate.phase, rate.rate) == (RatePhase.OPENING, START)
     assert rate.empty == (notes[40].sent_ns, 40)
     assert refuse(rate, notes[41]) is Finding.OLD
     more = [go(rate) for _ in range(5)]
@@ -555,14 +562,14 @@ def test_a_stated_limit_turns_it_off_until_the_first_refusal():
 def test_a_stated_wait_that_is_shorter_than_the_own_one_changes_nothing():
     rate = held(10.0)
     assert refuse(rate, go(rate), asked_s=0.01) is Finding.UNDECIDED
-    assert rate.phase is Phase.HOLDING
+    assert rate.phase is RatePhase.HOLDING
 
 
 def test_a_stated_wait_is_kept():
     rate = held(10.0)
     note = go(rate)
     assert refuse(rate, note, asked_s=1.5) is Finding.BLOCKED
-    assert rate.phase is Phase.BLOCKED
+    assert rate.phase is RatePhase.BLOCKED
     assert rate.next_at_ns == note.sent_ns + SOON_NS + round(1.5 * NS)
 
 
@@ -583,7 +590,7 @@ def test_an_old_refusal_states_no_wait():
     one, two = go(rate), go(rate)
     refuse(rate, two)
     assert refuse(rate, one, asked_s=30.0) is Finding.OLD
-    assert rate.phase is Phase.HOLDING
+    assert rate.phase is RatePhase.HOLDING
 
 
 def test_a_stated_wait_of_a_day_is_probed():
@@ -656,7 +663,7 @@ def test_an_attempt_is_admitted_after_twice_the_slowest_refusal():
 steps = st.lists(st.tuples(st.sampled_from("ssssranouet"), st.integers(0, 3 * NS), st.integers(0, 9)), max_size=60)
 
 
-def play(steps, *, start_ns: int = T0, scale: float = 1.0, stated: bool = False) -> list[tuple[int, float, Phase]]:
+def play(steps, *, start_ns: int = T0, scale: float = 1.0, stated: bool = False) -> list[tuple[int, float, RatePhase]]:
     """Any history of attempts and outcomes; of each step the instant relative to the start, the rate and the phase."""
     rate, now_ns, notes, seen = MeasuredRate(start_ns, stated=stated), start_ns, [], []
     for what, gap_ns, which in steps:
@@ -665,7 +672,7 @@ def play(steps, *, start_ns: int = T0, scale: float = 1.0, stated: bool = False)
         if what == "s":
             now_ns = max(now_ns, rate.earliest_ns(now_ns))
             notes.append(rate.sent(now_ns, (1 + which) * scale))
-        elif what == "o" and rate.sent_count and rate.phase is not Phase.OFF:
+        elif what == "o" and rate.sent_count and rate.phase is not RatePhase.OFF:
             rate.reopen(now_ns)
         elif what == "t" and rate.sent_count:
             rate.retract(now_ns, which)
@@ -681,10 +688,10 @@ def play(steps, *, start_ns: int = T0, scale: float = 1.0, stated: bool = False)
             rate.refused(now_ns, note, gap_ns if what == "n" else None)
         seen.append((now_ns - start_ns, rate.rate / scale, rate.phase))
         assert rate.rate > 0
-        assert (rate.rate == inf) == (rate.phase is Phase.OFF)
+        assert (rate.rate == inf) == (rate.phase is RatePhase.OFF)
         assert rate.earliest_ns(now_ns) - now_ns < 10**7 * NS
-        assert rate.probe is None or rate.phase is Phase.BLOCKED
-        assert rate.cycle.top > 0 or rate.phase in (Phase.OFF, Phase.OPENING, Phase.BLOCKED)
+        assert rate.probe is None or rate.phase is RatePhase.BLOCKED
+        assert rate.cycle.top > 0 or rate.phase in (RatePhase.OFF, RatePhase.OPENING, RatePhase.BLOCKED)
         assert 0 <= rate.cut_lost <= rate.sent_count - rate.cut_count
         assert rate.admitted_total >= 0
         assert 1 <= rate.cycle.steady <= STEADY_MAX
@@ -742,7 +749,7 @@ def contradicted(top: float = 10.0) -> MeasuredRate:
 
 
 def check_of(rate: MeasuredRate) -> MeasuredRate:
-    while rate.phase is Phase.DOUBTING:
+    while rate.phase is RatePhase.DOUBTING:
         go(rate)
     return rate
 
@@ -758,7 +765,7 @@ def visit_doubts(seed: int, what: str) -> None:
                 note = go(rate)
                 rate.refused(note.sent_ns + SOON_NS, note, 50 * NS, only=dice.random() < 0.5)
         note = go(rate)
-        if what == "none" and rate.phase is Phase.COUNTING:
+        if what == "none" and rate.phase is RatePhase.COUNTING:
             continue
         if dice.random() < (0.3 if place % 700 < 500 else 0.0):
             refuse(rate, note)
@@ -766,7 +773,7 @@ def visit_doubts(seed: int, what: str) -> None:
 
 def test_a_refusal_that_a_bucket_cannot_give_puts_the_rate_in_doubt():
     rate = contradicted()
-    assert rate.phase is Phase.DOUBTING
+    assert rate.phase is RatePhase.DOUBTING
     before = rate.rate
     assert refuse(rate, go(rate)) is Finding.DOUBTED
     assert rate.rate == before
@@ -778,7 +785,7 @@ def test_a_rate_is_not_in_doubt_where_the_number_in_flight_may_be_the_reason():
     refuse(rate, [go(rate) for _ in range(9)][-1])
     note = [go(rate) for _ in range(2)][-1]
     rate.refused(note.sent_ns + SOON_NS, note, only=False)
-    assert rate.phase is Phase.HOLDING
+    assert rate.phase is RatePhase.HOLDING
 
 
 def test_a_check_goes_below_the_rate_that_the_attempts_before_it_prove():
@@ -786,17 +793,17 @@ def test_a_check_goes_below_the_rate_that_the_attempts_before_it_prove():
     since = rate.chance.mark
     check_of(rate)
     proven = (rate.admitted_total - since.admitted) / ((rate.last_ns - since.at_ns) / NS)
-    assert rate.phase is Phase.CHECKING
+    assert rate.phase is RatePhase.CHECKING
     assert 0.4 * proven < rate.rate < CHECK_SHARE * proven
 
 
 def test_a_check_without_a_refusal_leaves_the_measured_rate():
     rate = check_of(contradicted())
     top, sent = rate.cycle.top, rate.sent_count
-    while rate.phase is Phase.CHECKING:
+    while rate.phase is RatePhase.CHECKING:
         go(rate)
     assert rate.sent_count - sent == CHECK_N
-    assert (rate.phase, rate.cycle.top, rate.chance.share) == (Phase.HOLDING, top, 0.0)
+    assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.HOLDING, top, 0.0)
     assert rate.chance.length == 2 * CHECK_N
 
 
@@ -805,11 +812,11 @@ def test_three_refusals_in_a_check_are_chance_and_one_is_not():
     go(rate)
     for _ in range(CONFIRM_N):
         refuse(rate, go(rate))
-        assert rate.phase is Phase.COUNTING
+        assert rate.phase is RatePhase.COUNTING
         go(rate)
-    while rate.phase is Phase.COUNTING:
+    while rate.phase is RatePhase.COUNTING:
         go(rate)
-    assert rate.phase is Phase.TESTING
+    assert rate.phase is RatePhase.TESTING
     assert 0.2 < rate.chance.share < 0.6
     once = check_of(contradicted())
     refuse(once, go(once))
@@ -820,7 +827,7 @@ def test_three_refusals_in_a_check_are_chance_and_one_is_not():
 
 def test_an_outage_ends_a_doubt():
     for rate in (contradicted(), check_of(contradicted())):
-        while rate.phase is not Phase.BLOCKED:
+        while rate.phase is not RatePhase.BLOCKED:
             refuse(rate, go(rate))
         assert rate.chance.row <= ROW_MAX
 
@@ -830,11 +837,11 @@ def test_a_share_is_no_measurement_and_a_larger_one_is():
     rate.chance.share, rate.chance.last = 0.3, rate.sent_count
     findings = {refuse(rate, [go(rate) for _ in range(3)][-1]) for _ in range(20)}
     assert findings == {Finding.CHANCE}
-    while rate.phase is not Phase.CHECKING:
+    while rate.phase is not RatePhase.CHECKING:
         refuse(rate, go(rate))
     assert rate.rate == pytest.approx(rate.cycle.top * (1 - rate.chance.share) * CHECK_SHARE)
     refuse(rate, go(rate))
-    assert rate.phase is Phase.HOLDING
+    assert rate.phase is RatePhase.HOLDING
     assert rate.chance.share > 0
 
 
@@ -845,7 +852,7 @@ def test_a_small_share_is_given_up_where_there_is_a_limit():
     while rate.chance.share:
         refuse(rate, go(rate))
     assert rate.chance.barred_ns == rate.last_ns + BARRED_NS
-    assert rate.phase is Phase.HOLDING
+    assert rate.phase is RatePhase.HOLDING
 
 
 def test_a_share_is_forgotten_when_nothing_is_refused_any_more():
@@ -890,7 +897,7 @@ class TestSeveralProcesses:
 
     def test_one_that_has_sent_nothing_begins_with_the_mean(self):
         rate = self.measured(4.0)
-        assert (rate.phase, rate.cycle.top, rate.told) == (Phase.HOLDING, 4.0, 4.0)
+        assert (rate.phase, rate.cycle.top, rate.told) == (RatePhase.HOLDING, 4.0, 4.0)
         assert rate.rate == pytest.approx(4 * (1 - CUT))
 
     def test_one_that_opens_tells_the_mean_of_the_others_which_changes_nothing(self):
@@ -898,7 +905,7 @@ class TestSeveralProcesses:
         assert rate.told == 0.0
         go(rate)
         rate.lean(NS, 3.0)
-        assert (rate.phase, rate.told) == (Phase.OPENING, 3.0)
+        assert (rate.phase, rate.told) == (RatePhase.OPENING, 3.0)
 
     @pytest.mark.parametrize(("seconds", "top"), [(1, 3.6), (2.5, 3.0), (5, 2.0), (60, 2.0)])
     def test_it_goes_to_the_mean_within_five_seconds(self, seconds, top):
@@ -925,12 +932,12 @@ class TestSeveralProcesses:
         for _ in range(3):
             note = go(rate, now_ns=rate.earliest_ns(0))
             rate.refused(note.sent_ns + SOON_NS, note)
-        assert rate.phase is Phase.BLOCKED
+        assert rate.phase is RatePhase.BLOCKED
         assert rate.told == rate.rate < 4
         rate.lean(rate.next_at_ns, 1.5)
         probe = rate.sent(rate.next_at_ns, 1.0)
         rate.answered(rate.next_at_ns + NS, probe)
-        assert (rate.phase, rate.cycle.top) == (Phase.HOLDING, 1.5)
+        assert (rate.phase, rate.cycle.top) == (RatePhase.HOLDING, 1.5)
 
 
 # -- the last place of each number
@@ -968,7 +975,7 @@ def test_the_last_attempt_before_a_cut_moves_no_instant_if_it_was_not_sent():
 def test_a_stated_wait_is_kept_if_it_is_two_attempts_longer_than_the_own_one(amount, share, more_s, finding):
     rate = MeasuredRate(T0)
     rate.sent(T0, amount)
-    rate.phase, rate.empty = Phase.HOLDING, Mark(T0, amount)
+    rate.phase, rate.empty = RatePhase.HOLDING, Mark(T0, amount)
     rate._hold(T0, 10 * amount, lengthen=True)
     rate.stated_waits.share = share
     note = go(rate, amount)

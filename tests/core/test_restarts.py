@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 
 import pytest
-from core_pools import local_pool
+from core_pools import local_pool, use_up
 from core_worlds import T0, quota
 
+from paceline.core.capacity import LocalCapacity
 from paceline.core.changes import What
 from paceline.core.learning import Learning
+from paceline.core.ledger import Ledger
 from paceline.core.meters import OPENING_NS, Bucket, Restarting, Spread
+from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS
 from paceline.core.restarts import Named, Restarts
@@ -80,8 +83,25 @@ class TestRestarts:
 
     def test_restarts_that_come_soon_after_each_other_are_none(self):
         restarts = Restarts()
-        assert self.read(restarts, 1, 4.0) is Named.NEXT
-        assert self.read(restarts, 8, 4.0, lack=1.0) is Named.NONE
+        assert self.read(restarts, 1, 2.0) is Named.NEXT
+        assert self.read(restarts, 5, 2.0, lack=1.0) is Named.NONE
+
+    def test_an_instant_is_named_by_an_answer_that_comes_after_it(self):
+        restarts = Restarts()
+        for sent, second, until_s in [(1, 13, -3.0), (4, 15, -5.0), (11, 22, -2.0), (8, 23, -13.0)]:
+            restarts.read(at(sent), at(second), until_s, 1.0, instant=True)
+        assert (restarts.low_ns, restarts.high_ns, restarts.period_s) == (at(19), at(21), 10)
+
+    @pytest.mark.parametrize("last", [False, True])
+    def test_slow_answers_show_when_their_resets_are_written(self, last):
+        restarts = Restarts()
+        for sent in range(0, 60, 2):
+            second = sent + 6 + sent % 7
+            restarts.read(at(sent), at(second), 10.0 - (second if last else sent) % 10, 1.0)
+            if restarts.period_s:
+                break
+        assert restarts.period_s == 10
+        assert restarts.low_ns < at(10 + 10 * ((second if last else sent) // 10)) <= restarts.high_ns
 
     @pytest.mark.parametrize(("reset_s", "took_s"), [(1.0, 0.2), (30.0, 20.0)])
     def test_a_short_reset_and_a_slow_answer_name_nothing(self, reset_s, took_s):
@@ -132,6 +152,23 @@ class TestMeter:
         m.stated(at(10), Named.NEXT, at(70), 5, 100)
         assert m.earliest(at(10), 95) == at(10)
         assert m.level(at(10)) == 95
+
+    def test_a_restart_that_is_not_named_follows_by_the_period(self):
+        m = self.meter()
+        m.adopt(T0, 100, 30.0)
+        assert m.full_ns(T0) == at(10)  # it is named
+        m.charge(at(10), 1)
+        m.passed(at(11), at(9), math.inf)
+        assert m.full_ns(at(11)) == at(39)
+        m.passed(at(25), at(9), 7.0)
+        assert (m.full_ns(at(25)), m.counted) == (at(30), 1)
+        m.adopt(at(25), 100, 10.0)
+        assert m.full_ns(at(25)) == at(30)
+        m.adopt(at(25), 90)
+        assert m.full_ns(at(25)) == at(30)
+        m.stated(at(25), Named.NEXT, at(31), 1, 100)
+        m.passed(at(26), at(19), 7.0)
+        assert m.full_ns(at(26)) == at(31)
 
     def test_the_wait_for_an_answer_counts_from_the_first_of_a_small_burst(self):
         m = self.meter()
@@ -321,6 +358,74 @@ def test_an_answer_that_took_too_long_names_no_restart():
     server.answer(17, slow, Reading("requests", 100, 60, reset_s=19.0))
     assert isinstance(server.meter, Restarting)
     assert (server.meter.stop_ns, server.meter.lack(at(17))) == (stop_ns, 2)
+
+
+def test_an_instant_to_come_counts_from_now():
+    server = Window()
+    server.answer(2, server.send(0), Reading("requests", 100, 98, reset_s=18.0, until_s=18.0))
+    restarts = server.pool.ledger.accounts[0].tracker.restarts
+    assert (restarts.low_ns, restarts.high_ns, server.meter.stop_ns) == (at(19), at(21), at(21))
+
+
+def test_an_instant_that_has_passed_tells_of_the_window_after_it():
+    server = Window()
+    sent = [server.send(second) for second in range(5)]
+    late = [server.send(15), server.send(22)]
+    for used, one in enumerate(sent, 1):
+        server.answer(30, one, Reading("requests", 100, 100 - used, reset_s=0.0, until_s=-10.0))
+    assert isinstance(server.meter, Restarting)
+    assert (server.meter.stop_ns, server.meter.named) == (at(81), False)
+    assert server.meter.counted == 1  # the last one was sent at its beginning
+    server.answer(31, late[0], Reading("requests", 100, 94, reset_s=0.0, until_s=-11.0))
+    assert server.meter.stop_ns == at(81)
+    server.answer(32, late[1], Reading("requests", 100, 99, reset_s=48.0, until_s=48.0))
+    assert (server.meter.named, server.meter.level(at(32))) == (True, 99)
+
+
+def test_a_restart_that_has_passed_when_an_answer_names_it_moves_the_next_one():
+    server = Window()
+    server.answer(0, server.send(0), Reading("requests", 100, 99, reset_s=20.0, until_s=20.0))
+    slow = server.send(50)
+    server.answer(90, slow, Reading("requests", 100, 99, reset_s=0.0, until_s=-25.0))  # at 65, so every 45 s
+    server.send(90)
+    while server.send(92) is not None:
+        pass
+    assert server.send(110.9) is None
+    assert server.send(111) is not None
+
+
+def test_an_answer_at_a_restart_that_is_known_too_late_opens_no_further_window():
+    server = Window()
+    server.answer(0, server.send(0), Reading("requests", 100, 99, reset_s=20.0, until_s=20.0))
+    last = server.send(20)
+    server.answer(20.5, last, Reading("requests", 100, 98, reset_s=0.0, until_s=-1.2))  # it was at 20.3 at the latest
+    assert server.meter.stop_ns == at(21)
+    assert server.send(21) is not None
+    assert server.meter.since_ns == at(21)
+
+
+class TestInstantsOfFull:
+    """A bucket of 60 a minute that writes when it is full: an instant that may have passed when its answer comes."""
+
+    def answered(self, second, *readings):
+        """A pool whose attempts of T0 have these answers."""
+        ledger = Ledger([quota("60 requests/min")], T0, headroom_s=0.0)
+        pool = Pool("p", LocalCapacity(ledger, learns=True))
+        attempts = [pool.try_grant(T0, Waiter({"requests": 1})) for _ in readings]
+        for attempt, (remaining, until_s) in zip(attempts, readings, strict=True):
+            reset_s = max(until_s, 0.0)
+            reading = Reading("requests", 60, remaining, reset_s=reset_s, until_s=until_s)
+            pool.observe(at(second), [reading], attempt)
+            pool.settle(at(second), attempt, {"requests": 1})
+        return pool
+
+    def test_it_counts_from_the_admission_if_it_was_written_then(self):
+        pool = self.answered(35, *((60 - n, n - 35) for n in range(1, 31)))
+        assert len(use_up(pool, at(35))) == 60
+
+    def test_it_counts_from_the_answer_if_clocks_may_differ(self):
+        pool = self.answered(35, (59, -1))
+        assert len(use_up(pool, at(35))) == 60
 
 
 def test_a_number_that_moves_leaves_what_was_shown_to_be_a_bucket_as_it_is():

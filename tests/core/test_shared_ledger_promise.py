@@ -17,7 +17,7 @@ from paceline.core.meters import Bucket, Window
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Reservation, WaitUntil
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Message, Refused, Reply, Settled
+from paceline.shared.messages import Message, Refused, Settled, StoreReply
 
 TOGETHER = [
     "60 requests/min, 6k tokens/min burst 3k, 4 concurrency",
@@ -141,7 +141,7 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
     local, shared = Ledger(quotas, T0, headroom_s=headroom_s, gentle=gentle), SharedLedger()
     now_ns, number, known = T0, 0, [-1] * len(quotas)
 
-    def tell(news: list[Settled | Refused], **options) -> Reply:
+    def tell(news: list[Settled | Refused], **options) -> StoreReply:
         nonlocal number
         number += 1
         held = [float(sum(r.amounts[i] for r, _ in open_ones)) for i in range(len(quotas))]

@@ -8,7 +8,7 @@ from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import StoreFormatError
 from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.membership import NEXT, Event, State
+from paceline.shared.membership import NEXT, MembershipEvent, State
 from paceline.shared.messages import Message
 from shared_pools import shared_pool
 
@@ -52,11 +52,11 @@ def test_the_life_of_a_process(mode):
 
 def test_each_state_has_an_end_and_each_pair_that_occurs_a_row():
     for state in State:
-        assert NEXT[state, Event.FINAL] is State.STOPPED
-        assert NEXT[state, Event.REPLY] is (State.BACK if state.alone else State.JOINED)
+        assert NEXT[state, MembershipEvent.FINAL] is State.STOPPED
+        assert NEXT[state, MembershipEvent.REPLY] is (State.BACK if state.alone else State.JOINED)
         if state not in (State.OPEN, State.REOPENED):  # these are of mode fail_open
-            assert NEXT[state, Event.FAILURE] is (State.LOST if state.known else State.MISSED)
-        assert state.known or state is State.MISSED or NEXT[state, Event.OPEN_FAILURE].alone
+            assert NEXT[state, MembershipEvent.FAILURE] is (State.LOST if state.known else State.MISSED)
+        assert state.known or state is State.MISSED or NEXT[state, MembershipEvent.OPEN_FAILURE].alone
 
 
 def test_what_was_in_flight_when_a_newer_version_stopped_the_process_is_settled():

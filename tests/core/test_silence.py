@@ -5,7 +5,7 @@ from core_pools import RATE, ask, pool_of, pump_at_wake
 from core_worlds import T0
 
 from paceline.core.pause import PROBE_NS
-from paceline.core.queue import Waiter
+from paceline.core.queue import Estimate, Waiter
 from paceline.core.quota import NS
 from paceline.core.results import COOL_DOWN, NO_ANSWER, Reservation, WaitUntil
 from paceline.core.silence import SILENT_MAX_NS, SILENT_MIN
@@ -40,6 +40,15 @@ def test_one_probe_goes_and_the_others_after_an_answer():
     assert [notice.split(",")[0] for notice in pool.notices] == ["no answer for 10.0 s", "answers come again"]
 
 
+def test_it_begins_before_one_that_waited_in_a_pause_is_estimated_again():
+    pool, _, now_ns = silent_pool()
+    pool.capacity.pause(now_ns - NS)
+    waiter, _ = ask(pool, now_ns - 2 * NS)
+    waiter.estimate = lambda: Estimate({"requests": 1.0})
+    assert pool.pump(now_ns) == [waiter]
+    assert pool.silence.since_ns == now_ns
+
+
 def test_who_does_not_wait_hears_that_no_answer_comes():
     pool, _, now_ns = silent_pool()
     sent(pool, now_ns)
@@ -53,7 +62,7 @@ def test_a_longer_pause_of_another_reason_is_the_one_that_binds_and_outlasts_the
     pool.capacity.pause(now_ns + 94 * NS)
     assert (pool.place(now_ns, waiter)[1:], report(pool, now_ns)["binds"]) == ((now_ns + 94 * NS, COOL_DOWN), COOL_DOWN)
     pool.settle(now_ns + NS, flying[0], USED)
-    assert (pool.silent_since_ns, pool.capacity.cool_down_ns(now_ns + NS)) == (0, 93 * NS)
+    assert (pool.silence.since_ns, pool.capacity.cool_down_ns(now_ns + NS)) == (0, 93 * NS)
     assert pool.pump(now_ns + NS) == []
     assert pump_at_wake(pool) == (now_ns + 94 * NS, [waiter])
 
@@ -62,7 +71,7 @@ def test_a_refusal_is_an_answer():
     pool, flying, now_ns = silent_pool()
     sent(pool, now_ns)
     pool.refuse(now_ns + 1, flying[0], RATE, 0.0)
-    assert not pool.silent_since_ns
+    assert not pool.silence.since_ns
     sent(pool, now_ns + 2)
 
 
@@ -154,7 +163,7 @@ def test_a_pause_is_no_silence_and_ends_with_its_own_probe():
     pool, flying, now_ns = silent_pool()
     pool.capacity.pause(now_ns + 5 * NS)
     waiters = [ask(pool, now_ns)[0] for _ in range(3)]
-    assert (pool.silent_since_ns, pool.wake_ns) == (0, now_ns + 5 * NS)
+    assert (pool.silence.since_ns, pool.wake_ns) == (0, now_ns + 5 * NS)
     assert pump_at_wake(pool) == (now_ns + 5 * NS, waiters[:1])
     assert [notice.split(",")[0] for notice in pool.notices] == ["no answer for 15.0 s"]
     pool.settle(now_ns + 5 * NS + 1, flying[0], USED)

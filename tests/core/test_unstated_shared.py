@@ -10,7 +10,7 @@ from core_providers import T0
 from paceline.core.pause import PROBE_NS
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
-from paceline.core.rate import START, Phase
+from paceline.core.rate import START, RatePhase
 from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, WaitUntil
 from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
@@ -153,7 +153,7 @@ class TestOtherProcesses:
         fleet.tell(pool)
         new = fleet.join()
         fleet.take(new)
-        assert rate_of(new).phase is Phase.HOLDING
+        assert rate_of(new).phase is RatePhase.HOLDING
         assert rate_of(new).cycle.top == pytest.approx(4.0, rel=0.05)
 
     def test_one_that_is_closed_is_not_counted(self):
@@ -186,7 +186,7 @@ class TestOtherProcesses:
             fleet.exchange(pool)
             fleet.take(pool)
             fleet.take(pool)
-        assert [rate_of(pool).phase for pool in fleet.pools] == [Phase.OPENING] * 2
+        assert [rate_of(pool).phase for pool in fleet.pools] == [RatePhase.OPENING] * 2
         assert [rate_of(pool).common.rate for pool in fleet.pools] == [0, 0]
 
     def test_a_limit_that_one_has_seen_ends_the_measurement_of_all(self):
@@ -199,7 +199,7 @@ class TestOtherProcesses:
         fleet.tell(one, other)
         for pool in (one, other):
             assert [account.name for account in pool.ledger.accounts if account.name.startswith("600")]
-            assert rate_of(pool).phase is Phase.OFF
+            assert rate_of(pool).phase is RatePhase.OFF
 
     def test_a_limit_that_an_answer_states_counts_what_was_sent_before(self):
         fleet = Fleet(1)
@@ -228,7 +228,7 @@ def test_refusals_measure_the_rate_without_a_message_and_without_a_store():
     fleet.serve(pool, 2)
     refused, before = fleet.take(pool), fleet.messages
     pool.refuse(fleet.now_ns, refused, BARE, 0.0)
-    assert rate_of(pool).phase is Phase.HOLDING
+    assert rate_of(pool).phase is RatePhase.HOLDING
     assert ask(pool, fleet.now_ns) is None
     assert fleet.messages == before
 

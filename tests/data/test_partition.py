@@ -26,7 +26,7 @@ from paceline.data import partition as partitions
 from paceline.data import places
 from paceline.data.journal import SharedJournal
 from paceline.data.places import open_place
-from waits import BOUND_S, until
+from waits import BOUND_S, join, until
 
 LIMITS = {"jobs": "100k requests/min"}
 ROWS = [{"id": number, "text": f"row {number}"} for number in range(20)]
@@ -244,6 +244,30 @@ class TestSharedJournal:
         waits = asyncio.ensure_future(other.begin("a"))
         one.give_up("a")
         assert await waits is None
+
+    async def test_an_item_that_garbage_ends_anywhere_blocks_nothing(self, opened, monkeypatch):
+        """The collector closes a coroutine at any place of a program, and its item is given up there."""
+        monkeypatch.setattr(places, "CLAIM_S", 600)
+        monkeypatch.setattr(journals, "AGAIN_S", 0.01)
+        one, other = opened(), opened()
+        for key in ("a", "b"):
+            assert await one.begin(key) is None
+
+        class Collecting(dict):
+            def __setitem__(self, key, value):
+                one.give_up("a")
+                super().__setitem__(key, value)
+
+        monkeypatch.setattr(one, "_claims", Collecting(one._claims))
+        beginning = threading.Thread(target=asyncio.run, args=(one.begin("c"),), daemon=True)
+        beginning.start()
+        await asyncio.to_thread(join, beginning)
+        assert await other.begin("a") is None
+        with one._threads._shutdown_lock:  # as within its submit()
+            ending = threading.Thread(target=one.give_up, args=("b",), daemon=True)
+            ending.start()
+            await asyncio.to_thread(join, ending)
+        assert await other.begin("b") is None
 
     async def test_a_claim_whose_map_was_cancelled_meanwhile_is_given_up(self, opened, monkeypatch):
         monkeypatch.setattr(places, "CLAIM_S", 600)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from paceline.cli.app import app
-from paceline.demo.batch import Batch, Half
+from paceline.demo.batch import DemoBatch, Half
 from paceline.demo.live import sparkline
 
 # One second's worth goes at once, the rest takes two: 600 requests a minute, 10 a second, a burst of 600.
@@ -89,9 +89,9 @@ def test_half_counts() -> None:
 
 
 def test_batch_is_repeatable_and_mixed() -> None:
-    prompts = Batch().prompts()
-    assert prompts == Batch().prompts()
-    assert len(prompts) == Batch().requests
+    prompts = DemoBatch().prompts()
+    assert prompts == DemoBatch().prompts()
+    assert len(prompts) == DemoBatch().requests
     words = sorted(len(prompt.split()) for prompt in prompts)
     assert words[0] < 60
     assert words[-1] > 2_000

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.emulator.batch_files import entry, read_form
-from paceline.emulator.batches import Batch, Batches, Full
-from paceline.emulator.openai import OpenAI
+from paceline.emulator.batches import EmulatedBatch, EmulatedBatches, Full
+from paceline.emulator.openai import EmulatedOpenAI
 from paceline.emulator.settings import Settings, SettingsError
 
 EXACT = {"output_share": 1.0, "output_spread": 0.0}
@@ -159,7 +159,7 @@ def test_openai_refuses_some_creations(side, more, message):
 
 
 def test_openai_has_a_full_queue_late_and_frees_it_at_the_end(side):
-    tokens = sum(OpenAI().read("chat", json.dumps(one["body"]).encode()).input_tokens for one in LINES)
+    tokens = sum(EmulatedOpenAI().read("chat", json.dumps(one["body"]).encode()).input_tokens for one in LINES)
     one = side(enqueued_tokens=int(tokens * 1.5), turnaround_s=100, release_s=30)
     first, second = one.create(LINES), one.create([line(f"s{n}", text=f"question {n}") for n in range(10)])
     second = one.later(1, second)
@@ -665,11 +665,11 @@ def test_anthropic_lists_in_pages(claude):
 
 
 def entries(count, first=0):
-    return [entry(f"r{n}", line("")["body"], "chat", OpenAI()) for n in range(first, first + count)]
+    return [entry(f"r{n}", line("")["body"], "chat", EmulatedOpenAI()) for n in range(first, first + count)]
 
 
 def durations(seed, count=400, **batches):
-    world = Batches(Settings(seed=seed, batches=batches))
+    world = EmulatedBatches(Settings(seed=seed, batches=batches))
     made = [world.create(0.0, "openai", entries(1)) for _ in range(count)]
     world.catch_up(1.0)
     return sorted(batch.lasts_s for batch in made)
@@ -689,11 +689,11 @@ def test_counts_hold_at_every_moment(seed, steps):
     dice = random.Random(seed)
     rules = {"turnaround_s": 300, "turnaround_spread": 9, "cancel_s": 60, "expires_s": 400, "failed_requests": 0.1}
     rules |= {"enqueued_tokens": 400, "release_s": 5, "in_order": dice.random() < 0.5}
-    world, now, made = Batches(Settings(batches=rules, seed=seed)), dice.choice((0.0, 1.8e9)), []
+    world, now, made = EmulatedBatches(Settings(batches=rules, seed=seed)), dice.choice((0.0, 1.8e9)), []
     for _ in range(steps):
         now += dice.choice((0, 0.5, 10, 200))
         batch = world.create(now, dice.choice(("openai", "anthropic")), entries(dice.randint(1, 20)))
-        assert isinstance(batch, Batch)
+        assert isinstance(batch, EmulatedBatch)
         made.append(batch)
         if dice.random() < 0.3:
             world.cancel(now, dice.choice(made))
@@ -714,7 +714,7 @@ def test_counts_hold_at_every_moment(seed, steps):
 
 def test_the_number_of_requests_is_bounded(monkeypatch):
     monkeypatch.setattr("paceline.emulator.batches.MOST_REQUESTS", 10)
-    world = Batches(Settings())
+    world = EmulatedBatches(Settings())
     world.create(0.0, "openai", entries(8))
     assert world.create(0.0, "openai", entries(3)) == Full("memory", 10)
 

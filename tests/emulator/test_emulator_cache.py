@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 import paceline
 from paceline.emulator.dialects import ANTHROPIC, BY_PROVIDER, OPENAI_LIKE
-from paceline.emulator.prompt_cache import Hit, Part, PromptCache
+from paceline.emulator.prompt_cache import Hit, PromptPart, ServerCache
 from paceline.emulator.settings import Settings
 from paceline.emulator.wire import dump
 from paceline.emulator.world import Admitted, Refused, World
 
-SYSTEM = Part("system", "all", 18_000, "5m")
+SYSTEM = PromptPart("system", "all", 18_000, "5m")
 
 
 def conversation(turns, *, life="5m", system=SYSTEM, name="c"):
     """The prompt of a turn: a system text, and 1,000 tokens for each message; the last block is marked."""
-    messages = [Part("user", f"{name}/{at}", 1_000) for at in range(2 * turns - 1)]
+    messages = [PromptPart("user", f"{name}/{at}", 1_000) for at in range(2 * turns - 1)]
     messages[-1] = messages[-1]._replace(life=life)
     return ANTHROPIC.prompt("m", [system, *messages])
 
@@ -69,8 +69,8 @@ def test_an_hour_is_kept_for_an_hour():
 
 
 def test_anthropic_looks_back_over_twenty_blocks():
-    cache = PromptCache(300, 1_024)
-    blocks = [Part("user", str(at), 2_000) for at in range(40)]
+    cache = ServerCache(300, 1_024)
+    blocks = [PromptPart("user", str(at), 2_000) for at in range(40)]
 
     def marked(at):
         return ANTHROPIC.prompt("m", [*blocks[:at], blocks[at]._replace(life="5m")])
@@ -81,26 +81,28 @@ def test_anthropic_looks_back_over_twenty_blocks():
 
 
 def test_without_a_mark_anthropic_caches_nothing_and_openai_everything():
-    parts = [Part("user", str(at), 1_500) for at in range(3)]
-    cache = PromptCache(300, 1_024)
+    parts = [PromptPart("user", str(at), 1_500) for at in range(3)]
+    cache = ServerCache(300, 1_024)
     unmarked = ANTHROPIC.prompt("m", parts)
     cache.write(0.0, unmarked)
     assert cache.find(1.0, unmarked) == Hit()
     automatic = BY_PROVIDER["openai"].prompt("m", parts)
     cache.write(0.0, automatic)
-    assert cache.find(1.0, BY_PROVIDER["openai"].prompt("m", [*parts[:2], Part("user", "new", 1_500)])).read == 2_944
+    assert (
+        cache.find(1.0, BY_PROVIDER["openai"].prompt("m", [*parts[:2], PromptPart("user", "new", 1_500)])).read == 2_944
+    )
 
 
 def test_short_prefixes_are_not_cached():
-    cache = PromptCache(300, 1_024)
-    prompt = ANTHROPIC.prompt("m", [Part("user", "a", 1_023, "5m")])
+    cache = ServerCache(300, 1_024)
+    prompt = ANTHROPIC.prompt("m", [PromptPart("user", "a", 1_023, "5m")])
     cache.write(0.0, prompt)
     assert cache.find(1.0, prompt) == Hit()
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 8), st.floats(0, 400)), max_size=30))
 def test_it_reads_at_most_what_was_written_before(steps):
-    cache, now, written = PromptCache(300, 0), 0.0, set()
+    cache, now, written = ServerCache(300, 0), 0.0, set()
     for name, turns, later_s in steps:
         now += later_s
         prompt = conversation(turns, name=name)

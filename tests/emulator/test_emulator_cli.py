@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from lost_signals import losing
+from paceline.cli.app import app
 from paceline.cli.emulate import command
 
 interrupts = pytest.mark.skipif(sys.platform == "win32", reason="a process without a console cannot be interrupted")
@@ -97,17 +98,20 @@ def test_a_signal_while_it_starts_ends_it(emulating, name):
     assert process.returncode == 0
 
 
-def test_a_taken_port_is_explained():
+@pytest.mark.parametrize(("words", "code"), [(["emulate"], 1), (["serve", "--provider", "openai"], 2)])
+def test_a_taken_port_is_explained(words, code):
     with subprocess.Popen(  # holds the port that the second one wants
         [sys.executable, "-c", "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as holder:  # fmt: skip
-        result = CliRunner().invoke(command, ["--port", holder.stdout.readline().strip()])
+        port = holder.stdout.readline().strip()
+        result = CliRunner().invoke(app, [*words, "--port", port])
         holder.communicate("\n")
-    assert result.exit_code == 1
-    assert "cannot listen on 127.0.0.1" in result.output
+    assert result.exit_code == code
+    assert f"cannot listen on 127.0.0.1:{port}: " in result.output
+    assert ": end the program that listens there, or give another --port" in result.output
 
 
 def test_shipped_scenarios_are_listed_and_wrong_names_explained():

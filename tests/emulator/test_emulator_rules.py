@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.emulator.rules import Bucket, Rule, Sliding, Slots, Window
+from paceline.emulator.rules import BucketRule, CountingRule, SlidingRule, SlotsRule, WindowRule
 
 arrivals = st.lists(st.tuples(st.floats(0, 30), st.integers(1, 60)), min_size=1, max_size=80)
 
 
-def admitted(rule: Rule, steps) -> list[tuple[float, float]]:
+def admitted(rule: CountingRule, steps) -> list[tuple[float, float]]:
     now, taken = 0.0, []
     for gap, cost in steps:
         now += gap
@@ -23,7 +23,7 @@ def admitted(rule: Rule, steps) -> list[tuple[float, float]]:
 
 @given(arrivals, st.integers(60, 200))
 def test_bucket_never_admits_more_than_burst_plus_rate(steps, limit):
-    bucket = Bucket(limit, 60, 0.0)
+    bucket = BucketRule(limit, 60, 0.0)
     taken = admitted(bucket, steps)
     for i, (start, _) in enumerate(taken):
         total = 0.0
@@ -34,7 +34,7 @@ def test_bucket_never_admits_more_than_burst_plus_rate(steps, limit):
 
 @given(arrivals, st.integers(60, 200), st.floats(0.5, 20))
 def test_quantised_bucket_overshoots_its_quantum_by_less_than_one_request(steps, limit, quantum_s):
-    bucket = Bucket(limit, 60, 0.0, quantum_s=quantum_s)
+    bucket = BucketRule(limit, 60, 0.0, quantum_s=quantum_s)
     taken = admitted(bucket, steps)
     for i, (start, _) in enumerate(taken):
         total, largest = 0.0, 0.0
@@ -45,7 +45,7 @@ def test_quantised_bucket_overshoots_its_quantum_by_less_than_one_request(steps,
 
 @given(arrivals, st.integers(60, 200))
 def test_sliding_is_exact_in_every_trailing_period(steps, limit):
-    rule, taken, now = Sliding(limit, 60, 0.0), [], 0.0
+    rule, taken, now = SlidingRule(limit, 60, 0.0), [], 0.0
     for gap, cost in steps:
         now += gap
         recent = sum(c for at, c in taken if at + 60 > now)
@@ -58,18 +58,18 @@ def test_sliding_is_exact_in_every_trailing_period(steps, limit):
 @given(arrivals, st.integers(60, 200), st.integers(0, 59))
 def test_window_counts_every_window_by_itself(steps, limit, offset):
     windows: dict[int, float] = {}
-    for at, cost in admitted(Window(limit, 60, 0.0, offset_s=offset), steps):
+    for at, cost in admitted(WindowRule(limit, 60, 0.0, offset_s=offset), steps):
         number = math.floor((at - offset) / 60)
         windows[number] = windows.get(number, 0) + cost
     assert all(total <= limit for total in windows.values())
 
 
-def make_rule(name: str) -> Rule:
+def make_rule(name: str) -> CountingRule:
     return {
-        "bucket": Bucket(60, 60, 0.0),
-        "quantised": Bucket(60, 60, 0.0, quantum_s=6),
-        "window": Window(60, 60, 0.0, offset_s=17),
-        "sliding": Sliding(60, 60, 0.0),
+        "bucket": BucketRule(60, 60, 0.0),
+        "quantised": BucketRule(60, 60, 0.0, quantum_s=6),
+        "window": WindowRule(60, 60, 0.0, offset_s=17),
+        "sliding": SlidingRule(60, 60, 0.0),
     }[name]
 
 
@@ -90,7 +90,7 @@ def test_wait_is_true_to_the_moment(name, steps, cost):
     [(3, 60, 3, 1, 20.0), (200, 86_400, 200, 1, 432.0), (40_000, 60, 34_514, 6_665, 1.7685), (6_000, 60, 6_030, 2_320, 23.5)],
 )  # fmt: skip
 def test_bucket_waits_as_captured_refusals_say(limit, period, used, requested, wait):
-    bucket = Bucket(limit, period, 0.0)
+    bucket = BucketRule(limit, period, 0.0)
     bucket.charge(0.0, used)
     assert bucket.wait(0.0, requested) == pytest.approx(wait)
     assert bucket.reset(0.0) == pytest.approx(used * period / limit)
@@ -100,11 +100,11 @@ def test_cost_above_the_limit_never_fits():
     for name in ("bucket", "quantised", "window", "sliding"):
         assert make_rule(name).wait(0.0, 61) == math.inf
         assert not make_rule(name).fits(0.0, 61)
-    assert Slots(2).wait(0.0, 3) == math.inf
+    assert SlotsRule(2).wait(0.0, 3) == math.inf
 
 
 def test_quantised_bucket_admits_a_cost_above_its_quantum_when_full():
-    bucket = Bucket(3, 60, 0.0, quantum_s=1)  # 0.05 requests
+    bucket = BucketRule(3, 60, 0.0, quantum_s=1)  # 0.05 requests
     assert bucket.fits(0.0, 1)
     bucket.charge(0.0, 1)
     assert not bucket.fits(19.9, 1)
@@ -112,21 +112,21 @@ def test_quantised_bucket_admits_a_cost_above_its_quantum_when_full():
 
 
 def test_debt_is_repaid_by_time():
-    bucket = Bucket(60, 60, 0.0)
+    bucket = BucketRule(60, 60, 0.0)
     bucket.charge(0.0, 90)
     assert bucket.remaining(0.0) == -30
     assert bucket.remaining(40.0) == pytest.approx(10)
 
 
 def test_give_back_never_exceeds_the_burst():
-    bucket = Bucket(60, 60, 0.0)
+    bucket = BucketRule(60, 60, 0.0)
     bucket.charge(0.0, 10)
     bucket.give_back(5.0, 10, 0.0)
     assert bucket.remaining(5.0) == 60
 
 
 def test_give_back_after_the_window_is_lost():
-    window = Window(60, 60, 0.0)
+    window = WindowRule(60, 60, 0.0)
     window.charge(0.0, 50)
     window.give_back(1.0, 20, 0.0)
     assert window.remaining(1.0) == 30
@@ -138,7 +138,7 @@ def test_give_back_after_the_window_is_lost():
 
 
 def test_sliding_give_back_goes_to_its_own_entry():
-    rule = Sliding(60, 60, 0.0)
+    rule = SlidingRule(60, 60, 0.0)
     rule.charge(0.0, 30)
     rule.charge(30.0, 30)
     rule.give_back(31.0, 10, 0.0)
@@ -150,7 +150,7 @@ def test_sliding_give_back_goes_to_its_own_entry():
 
 
 def test_sliding_log_stays_as_long_as_its_period():
-    rule = Sliding(1e9, 60, 0.0)
+    rule = SlidingRule(1e9, 60, 0.0)
     for step in range(20_000):
         rule.charge(step * 0.1, 1)
     assert len(rule._times) < 2_500
@@ -187,7 +187,7 @@ def test_lower_limit_spills_and_higher_limit_gives_room(name):
 
 
 def test_slots_are_freed():
-    slots = Slots(1)
+    slots = SlotsRule(1)
     slots.charge(0.0, 1)
     assert not slots.fits(0.0, 1)
     slots.give_back(1.0, 1, 0.0)

@@ -120,7 +120,7 @@ def test_arguments_beat_the_scenario():
 
 
 def name_of(dialect) -> str:
-    return type(dialect).__name__.lower()
+    return type(dialect).__name__.removeprefix("Emulated").lower()
 
 
 @pytest.mark.parametrize(

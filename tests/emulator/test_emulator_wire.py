@@ -5,15 +5,22 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.emulator.anthropic import Anthropic
-from paceline.emulator.cohere import Cohere
-from paceline.emulator.gemini import Gemini
-from paceline.emulator.openai import Azure, Groq, OpenAI, Plain, go_duration
+from paceline.emulator.anthropic import EmulatedAnthropic
+from paceline.emulator.cohere import EmulatedCohere
+from paceline.emulator.gemini import EmulatedGemini
+from paceline.emulator.openai import EmulatedAzure, EmulatedGroq, EmulatedOpenAI, EmulatedPlain, go_duration
 from paceline.emulator.settings import Settings
 from paceline.emulator.wire import Ask
 from paceline.emulator.world import Admitted, Level, Refused
 
-openai, azure, groq, anthropic, cohere, gemini = OpenAI(), Azure(), Groq(), Anthropic(), Cohere(), Gemini()
+openai, azure, groq, anthropic, cohere, gemini = (
+    EmulatedOpenAI(),
+    EmulatedAzure(),
+    EmulatedGroq(),
+    EmulatedAnthropic(),
+    EmulatedCohere(),
+    EmulatedGemini(),
+)
 PLAIN = Settings()
 RATE = Refused("rate", "gpt-5", "gpt-5", "tokens", 60.0, 40_000, 34_513.2, 6_665, 1.7685)
 
@@ -111,10 +118,10 @@ def test_silent_providers_say_nothing(dialect):
 
 @pytest.mark.parametrize("kind", ["rate", "capacity", "too_large"])
 def test_a_plain_server_names_nothing(kind):
-    answer = Plain().refusal(replace(RATE, kind=kind), Settings(headers=False), 1)
+    answer = EmulatedPlain().refusal(replace(RATE, kind=kind), Settings(headers=False), 1)
     assert (answer.status, dict(answer.headers)) == (429, {b"content-type": b"application/json"})
     assert json.loads(answer.body) == {"error": {"message": "Too many requests."}}
-    assert Plain().rate_headers([Level("requests", 60, 500, 499, 0.12)], 0.0) == []
+    assert EmulatedPlain().rate_headers([Level("requests", 60, 500, 499, 0.12)], 0.0) == []
 
 
 @pytest.mark.parametrize(

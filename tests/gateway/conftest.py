@@ -7,7 +7,7 @@ from gateway_helpers import start_gateway
 from paceline.config import Config
 from paceline.emulator import Emulator
 from paceline.gateway import dispatch
-from paceline.gateway.server import Settings
+from paceline.gateway.server import ProcessSettings
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def serve(tmp_path, monkeypatch):
         names = ("openai", "anthropic", "gemini")
         given = {"provider": "openai", "upstreams": {name: {"base_url": upstream} for name in names}, **given}
         config = Config.load(environ={}, given=given)
-        settings = Settings(
+        settings = ProcessSettings(
             config=config,
             keys=keys or tmp_path / "keys.json",
             host=host,

@@ -10,7 +10,7 @@ import uvicorn
 from paceline.gateway.handover import listen
 from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.server import server_config
-from waits import until
+from waits import join, until
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Running:
 
     def stop(self):
         self.server.should_exit = True
-        self.thread.join(60)
+        join(self.thread)
 
 
 def address(listener):
@@ -72,7 +72,7 @@ def stub(app):
         yield address(listener)
     finally:
         server.should_exit = True
-        thread.join(60)
+        join(thread)
 
 
 def chat(**fields):

@@ -4,14 +4,14 @@ import json
 
 from gateway_helpers import chat
 
-from paceline.gateway.keys import Keys
+from paceline.gateway.keys import KeyFile
 from waits import until
 
 CHAT = "/openai/v1/chat/completions"
 
 
 def test_each_request_has_a_line(serve, emulator, client, tmp_path):
-    secret = Keys(tmp_path / "keys.json").add("alice", models=("gpt-5",))
+    secret = KeyFile(tmp_path / "keys.json").add("alice", models=("gpt-5",))
     running = serve(emulator.base_url, access_log=tmp_path / "access.log")
     for key, model in ((secret, "gpt-5"), (secret, "gpt-4o"), ("pk-wrong", "gpt-5")):
         client.post(f"{running.url}{CHAT}?a=secret", json=chat(model=model), headers={"authorization": f"Bearer {key}"})

@@ -13,9 +13,9 @@ from test_gateway import CHAT, SSE, Odd
 
 from paceline.gateway import answers as module
 from paceline.gateway import app, dispatch, waiting
-from paceline.gateway.answers import ANSWER_S, Answers
-from paceline.gateway.keys import Keys
-from paceline.gateway.relay import Reply, Room
+from paceline.gateway.answers import ANSWER_S, KeptAnswers
+from paceline.gateway.keys import KeyFile
+from paceline.gateway.relay import ClientReply, NoteRoom
 from paceline.gateway.waiting import Identity
 from waits import until
 
@@ -28,8 +28,8 @@ ERROR = b'data: {"error": {"message": "overloaded", "type": "server_error"}}\n\n
 
 def seen(body, status=200, headers=()):
     """An answer that was read to its end."""
-    reply = Reply(status, list(headers), body)
-    reply.start(Room(10**9, 10**9))
+    reply = ClientReply(status, list(headers), body)
+    reply.start(NoteRoom(10**9, 10**9))
     reply.seen.extend(body)
     return reply
 
@@ -41,7 +41,7 @@ def same(number=0, key="alice", content=b"content"):
 class TestAnswers:
     @pytest.fixture
     def answers(self):
-        return Answers()
+        return KeptAnswers()
 
     def keep(self, answers, identity, body=b"{}", now_s=0.0, **given):
         answers.keep(identity, seen(body, **given), now_s, stream=True)
@@ -109,15 +109,15 @@ class TestAnswers:
         assert (b"idempotent-replayed", b"true") in reply.headers
 
     async def test_what_is_too_large_is_read_and_not_kept(self):
-        room = Room(10, 100)
-        reply = Reply(200, [], b"x" * 11)
+        room = NoteRoom(10, 100)
+        reply = ClientReply(200, [], b"x" * 11)
         reply.start(room)
         assert await reply.read() == b"x" * 11
         assert (reply.seen, room.left) == (None, 100)
 
     async def test_room_is_given_back(self):
-        room = Room(10, 100)
-        reply = Reply(200, [], b"x" * 9)
+        room = NoteRoom(10, 100)
+        reply = ClientReply(200, [], b"x" * 9)
         reply.start(room)
         await reply.read()
         reply.start(room)
@@ -137,7 +137,7 @@ class TestServed:
 
     @pytest.fixture
     def keys(self, tmp_path):
-        return Keys(tmp_path / "keys.json")
+        return KeyFile(tmp_path / "keys.json")
 
     @pytest.fixture
     def key(self, keys):

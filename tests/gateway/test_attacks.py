@@ -25,8 +25,8 @@ from gateway_helpers import chat, running_gateway
 from paceline.config import Config
 from paceline.core.results import QuotaError
 from paceline.gateway import app, incoming, server
-from paceline.gateway.keys import Keys
-from paceline.gateway.server import Settings
+from paceline.gateway.keys import KeyFile
+from paceline.gateway.server import ProcessSettings
 from paceline.shared.ledger import SharedLedger
 from waits import until
 
@@ -69,7 +69,7 @@ def attacked(servers, keys, **given):
         patch.setenv("ANTHROPIC_API_KEY", "sk-of-anthropic")
         tables = {"openai": {"base_url": servers[0].url}, "anthropic": {"base_url": servers[1].url}}
         config = Config.load(environ={}, given={"provider": "openai", "upstreams": tables, "max_attempts": 1, **given})
-        with running_gateway(Settings(config=config, keys=keys, host="127.0.0.1", stop_s=5)) as running:
+        with running_gateway(ProcessSettings(config=config, keys=keys, host="127.0.0.1", stop_s=5)) as running:
             yield running
 
 
@@ -84,7 +84,7 @@ def shared(servers, tmp_path_factory):
 def locked(servers, tmp_path_factory):
     """A gateway with a key, and the key."""
     file = tmp_path_factory.mktemp("keys") / "keys.json"
-    key = Keys(file).add("alice", may_read=True, endpoints=("/v1/files",))
+    key = KeyFile(file).add("alice", may_read=True, endpoints=("/v1/files",))
     with attacked(servers, file) as running:
         yield running, key.encode()
 
@@ -103,7 +103,7 @@ def open_gateway(shared, servers):
 
 @pytest.fixture
 def keys(tmp_path):
-    return Keys(tmp_path / "keys.json")
+    return KeyFile(tmp_path / "keys.json")
 
 
 @pytest.fixture
@@ -691,7 +691,7 @@ class TestRights:
         assert not other.raw
 
     def test_further_ones_are_named(self, upstream, own_upstream, tmp_path):
-        keys = Keys(tmp_path / "keys.json")
+        keys = KeyFile(tmp_path / "keys.json")
         headers = b"authorization: Bearer " + keys.add("ci", endpoints=("GET /v1/models", "/v1/files*")).encode()
         with attacked((upstream, own_upstream), keys.file) as running:
             for method, path, status in (
@@ -702,7 +702,7 @@ class TestRights:
                 assert answers(talk(running.url, request)) == [status], (method, path)
 
     def test_limits_and_further_endpoints_exclude_each_other(self, tmp_path):
-        keys = Keys(tmp_path / "keys.json")
+        keys = KeyFile(tmp_path / "keys.json")
         for one in ({"limits": ("10 usd/day",)}, {"models": ("gpt-5",)}):
             with pytest.raises(QuotaError, match="do not hold at unmetered endpoints"):
                 keys.add("ci", endpoints=("/v1/files",), **one)
@@ -711,12 +711,12 @@ class TestRights:
 
     def test_a_file_of_an_earlier_release_is_read(self, tmp_path):
         file = tmp_path / "keys.json"
-        keys = Keys(file)
+        keys = KeyFile(file)
         key = keys.add("old")
         content = json.loads(file.read_text())
         del content["keys"][0]["endpoints"]
         file.write_text(json.dumps(content))
-        assert not Keys(file).find(key).may_use("GET", "/v1/models")
+        assert not KeyFile(file).find(key).may_use("GET", "/v1/models")
 
 
 class TestKeysStay:
@@ -809,11 +809,11 @@ class TestKeysStay:
 
     def test_many_at_once_are_made(self, tmp_path):
         """Two commands that write the file at once do not lose a key."""
-        code = "import sys; from pathlib import Path; from paceline.gateway.keys import Keys; Keys(Path(sys.argv[1])).add(sys.argv[2])"
+        code = "import sys; from pathlib import Path; from paceline.gateway.keys import KeyFile; KeyFile(Path(sys.argv[1])).add(sys.argv[2])"
         file = tmp_path / "keys.json"
         running = [subprocess.Popen([sys.executable, "-c", code, file, f"k{i}"]) for i in range(3)]
         assert [one.wait() for one in running] == [0] * 3
-        assert len(Keys(file)) == 3
+        assert len(KeyFile(file)) == 3
 
 
 class TestSlowness:

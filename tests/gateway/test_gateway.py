@@ -4,6 +4,7 @@ import asyncio
 import errno
 import gzip
 import json
+import logging
 import signal
 import socket
 import threading
@@ -22,13 +23,13 @@ from paceline.core.results import QuotaError
 from paceline.gateway import errors, server, stamps
 from paceline.gateway.client import NoConnectionError, _Server
 from paceline.gateway.errors import on_error
-from paceline.gateway.keys import Keys
-from paceline.gateway.life import Event
-from paceline.gateway.server import Settings
+from paceline.gateway.keys import KeyFile
+from paceline.gateway.life import LifeEvent
+from paceline.gateway.server import ProcessSettings
 from paceline.gateway.siblings import Siblings
 from paceline.limiter.limiter import Limiter
 from paceline.telemetry.merged import merged
-from waits import soon, until
+from waits import join, soon, until
 
 CHAT = "/openai/v1/chat/completions"
 SSE = {"content-type": "text/event-stream"}
@@ -328,7 +329,7 @@ class TestStop:
             assert {answer.headers["retry-after"] for answer in answers} == {"1"}
             odd.go.set()
             for thread in threads:
-                thread.join(60)
+                join(thread)
             assert answers[-1].status_code == 200
             running.stop()
 
@@ -336,7 +337,7 @@ class TestStop:
         running = serve(emulator.base_url)
         assert client.get(running.url + "/healthz").json() == {"status": "ok"}
         assert client.get(running.url + "/readyz").status_code == 200
-        running.gateway.life.change(Event.ASKED)
+        running.gateway.life.change(LifeEvent.ASKED)
         assert client.get(running.url + "/healthz").status_code == 200
         assert client.get(running.url + "/readyz").status_code == 503
 
@@ -344,7 +345,7 @@ class TestStop:
 class TestKeys:
     @pytest.fixture
     def keys(self, tmp_path):
-        return Keys(tmp_path / "keys.json")
+        return KeyFile(tmp_path / "keys.json")
 
     def test_off_loopback_they_are_needed(self, serve, emulator):
         with pytest.raises(QuotaError, match=r"clients need keys, and .* has none"):
@@ -390,7 +391,7 @@ class TestKeys:
 
     def test_without_a_key_of_a_provider_the_start_says_so(self, keys, tmp_path):
         config = Config.load(environ={}, given={"provider": "openai"})
-        settings = Settings(config=config, keys=tmp_path / "keys.json", host="127.0.0.1")
+        settings = ProcessSettings(config=config, keys=tmp_path / "keys.json", host="127.0.0.1")
         assert "the clients' keys are passed on" in "\n".join(_greeting("", settings, settings.check({})))
         keys.add("alice")
         assert "every request is refused; set OPENAI_API_KEY" in "\n".join(_greeting("", settings, settings.check({})))
@@ -405,7 +406,7 @@ class TestKeys:
     )
     def test_the_start_names_the_variable_of_the_provider_s_sdk(self, provider, variable, tmp_path):
         config = Config.load(environ={}, given={"provider": provider} if provider else {})
-        settings = Settings(config=config, keys=tmp_path / "keys.json", host="127.0.0.1")
+        settings = ProcessSettings(config=config, keys=tmp_path / "keys.json", host="127.0.0.1")
         said = list(_greeting("http://gw", settings, settings.check({})))
         assert f"in place of the provider's address: {variable}" in said
 
@@ -475,7 +476,7 @@ class TestKeys:
         monkeypatch.setattr("paceline.gateway.keys.time.time", lambda: now_s[0])
         other, first = keys.add("bob"), keys.add("alice", weight=2.0, limits=("10 usd/day",))
         second = keys.rotate("alice", 3_600)
-        read = Keys(keys.file)
+        read = KeyFile(keys.file)
         assert read.find(first) is read.find(second) is not None
         assert (read.find(second).weight, read.find(second).limits, len(read)) == (2.0, ("10 usd/day",), 2)
         now_s[0] += 3_600
@@ -499,18 +500,18 @@ class TestKeys:
         self.change(keys, "--limit", "2 requests/day", "--weight", "3")
         until(lambda: ask() == 200, seconds=30)
         assert ask() == 429
-        assert Keys(keys.file).find(key).weight == 3
+        assert KeyFile(keys.file).find(key).weight == 3
 
     def test_what_is_not_named_stays(self, keys):
         key = keys.add("alice", weight=2.0, priority=1, models=("a",), limits=("1 usd/day",), may_read=True)
         self.change(keys, "--priority", "0", "--limit", "none", "--may-not-read")
-        now = Keys(keys.file).find(key)
+        now = KeyFile(keys.file).find(key)
         assert (now.weight, now.priority, now.models, now.limits, now.may_read) == (2.0, 0, ("a",), (), False)
         self.change(keys, "--model", "all", "--endpoint", "/v1/files*")
-        assert Keys(keys.file).find(key).may_use("GET", "/v1/files/x")
+        assert KeyFile(keys.file).find(key).may_use("GET", "/v1/files/x")
         assert "do not hold at unmetered endpoints" in self.change(keys, "--limit", "1 usd/day", code=2)
         assert "name at least one option" in self.change(keys, code=2)
-        assert Keys(keys.file).find(key).limits == ()
+        assert KeyFile(keys.file).find(key).limits == ()
 
     def change(self, keys, *options, code=0):
         done = CliRunner().invoke(app, ["keys", "change", "alice", *options, "--keys", str(keys.file)])
@@ -519,7 +520,7 @@ class TestKeys:
 
     def test_a_file_that_is_gone_is_logged(self, keys, caplog):
         key = keys.add("alice")
-        running = Keys(keys.file)
+        running = KeyFile(keys.file)
         keys.file.unlink()
         running.look(0.0)
         running.look(stamps.LOOK_S)
@@ -529,9 +530,18 @@ class TestKeys:
     def test_the_command_rotates(self, keys):
         keys.add("alice")
         done = CliRunner().invoke(app, ["keys", "rotate", "alice", "--keys", str(keys.file)])
-        assert Keys(keys.file).find(done.stdout.strip()).name == "alice"
+        assert KeyFile(keys.file).find(done.stdout.strip()).name == "alice"
         done = CliRunner().invoke(app, ["keys", "list", "--keys", str(keys.file)])
         assert "until 20" in done.stdout
+
+    def test_the_page_ends_with_the_gateway(self, serve, emulator, client):
+        log = logging.getLogger("paceline")
+        before = list(log.handlers)
+        running = serve(emulator.base_url)
+        assert client.get(running.url + "/history").status_code == 200
+        assert len(log.handlers) == len(before) + 1
+        running.stop()
+        assert log.handlers == before
 
     def test_models_and_the_page(self, serve, keys, emulator, client):
         key, reader = keys.add("alice", models=("gpt-5-*",)), keys.add("bob", may_read=True)

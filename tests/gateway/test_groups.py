@@ -13,7 +13,7 @@ from test_gateway import Odd
 
 from paceline.config import Config
 from paceline.core.results import QuotaError
-from paceline.gateway.keys import Keys
+from paceline.gateway.keys import KeyFile
 from paceline.gateway.upstreams import Upstreams
 
 CHAT = "/gpt/v1/chat/completions"
@@ -161,7 +161,7 @@ def test_a_stream_passes(group, regions, client):
 
 
 def test_a_client_key_may_use_the_group(group, regions, client, tmp_path):
-    worlds, keys = regions(("eu", "us")), Keys(tmp_path / "keys.json")
+    worlds, keys = regions(("eu", "us")), KeyFile(tmp_path / "keys.json")
     mine = keys.add("alice", models=["gpt/*"])
     other = keys.add("bob", models=["gpt-4*"])
     running = group({name: world.base_url for name, world in worlds.items()})

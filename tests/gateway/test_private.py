@@ -6,7 +6,7 @@ from gateway_helpers import chat
 from paceline.config import Config
 from paceline.core.results import QuotaError
 from paceline.gateway.private import KEY, NAMES, find_way, private_gateway
-from paceline.gateway.server import Settings
+from paceline.gateway.server import ProcessSettings
 from paceline.gateway.upstreams import Upstreams
 
 
@@ -170,13 +170,13 @@ def test_a_limiter_without_an_address_for_its_provider_is_no_error(tmp_path):
     environ = {"OPENAI_API_KEY": "k"}
     config = Config.load(environ={}, given={"provider": "vllm"})
     found = find_way(config, environ)
-    settings = Settings(config=config, keys=tmp_path / "keys", host="127.0.0.1", servers=found.servers)
+    settings = ProcessSettings(config=config, keys=tmp_path / "keys", host="127.0.0.1", servers=found.servers)
     assert list(settings.check(found.real)) == ["openai"]
 
 
 def test_a_program_sees_no_quotas_of_the_provider_which_it_need_not_keep(emulator, client, serve, tmp_path):
     found = way({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": f"{emulator.base_url}/v1"})
-    settings = Settings(config=Config.load(environ={}, given={}), keys=tmp_path / "private", host="127.0.0.1")
+    settings = ProcessSettings(config=Config.load(environ={}, given={}), keys=tmp_path / "private", host="127.0.0.1")
 
     def names(address, key):
         answer = client.post(f"{address}/chat/completions", json=chat(), headers={"authorization": f"Bearer {key}"})

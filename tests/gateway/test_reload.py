@@ -1,5 +1,6 @@
 """What a gateway reads again while it serves, and what a next process reads."""
 
+import json
 import logging
 import os
 import signal
@@ -10,9 +11,10 @@ from queue import SimpleQueue
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
+import gateway_helpers
 import pytest
 import trustme
-from attack_helpers import ANSWER, Process, answers, post, raw_server, talk
+from attack_helpers import ANSWER, BODY, Process, answers, connect, post, raw_server, read, talk
 from click.testing import CliRunner
 from gateway_helpers import chat, running_gateway
 
@@ -22,7 +24,7 @@ from paceline.config.servers import server
 from paceline.core.results import QuotaError
 from paceline.gateway import stamps
 from paceline.gateway.certificate import Certificate
-from paceline.gateway.server import Settings
+from paceline.gateway.server import ProcessSettings, server_config
 from paceline.gateway.settings_file import SettingsFile
 from paceline.gateway.supervisor import Supervisor
 from paceline.gateway.upstreams import Secret
@@ -138,17 +140,21 @@ def shakes_hands(url, authority):
 
 
 class TestCertificate:
-    def test_new_connections_have_the_new_one_and_old_ones_go_on(self, tmp_path, monkeypatch, caplog):
-        monkeypatch.setattr(stamps, "LOOK_S", 0.0)
-        old, new = trustme.CA(), trustme.CA()
-        written(old, tmp_path)
-        settings = Settings(
+    @pytest.fixture
+    def settings(self, tmp_path):
+        """Settings with a certificate in a file."""
+        return ProcessSettings(
             config=Config.load(environ={}),
             keys=tmp_path / "keys.json",
             host="127.0.0.1",
             certificate=tmp_path / "cert.pem",
             private_key=tmp_path / "key.pem",
         )
+
+    def test_new_connections_have_the_new_one_and_old_ones_go_on(self, tmp_path, settings, monkeypatch, caplog):
+        monkeypatch.setattr(stamps, "LOOK_S", 0.0)
+        old, new = trustme.CA(), trustme.CA()
+        written(old, tmp_path)
         with running_gateway(settings) as running, caplog.at_level(logging.WARNING):
             assert (shakes_hands(running.url, old), shakes_hands(running.url, new)) == (True, False)
             trusted = ssl.create_default_context()
@@ -165,6 +171,27 @@ class TestCertificate:
                 kept.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
                 assert kept.recv(15) == b"HTTP/1.1 200 OK"
             assert caplog.text.count("has changed, and is used for new connections") == 1
+
+    @pytest.mark.parametrize("loop", ["auto", "asyncio"])
+    def test_a_client_without_tls_is_told_so(self, tmp_path, settings, loop, monkeypatch):
+        made = server_config(settings, settings.gateway)
+        made.loop = loop
+        monkeypatch.setattr(gateway_helpers, "server_config", lambda *_: made)
+        authority = trustme.CA()
+        written(authority, tmp_path)
+        with running_gateway(settings) as running:
+            for method in (b"GET", b"POST", b"OPTIONS"):
+                got = talk(running.url, b"%s /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n" % method)
+                assert answers(got) == [400]
+                said = json.loads(got.partition(b"\r\n\r\n")[2])["error"]["message"]
+                assert said.startswith("paceline: this port speaks TLS")
+            assert talk(running.url, b"\x00none") == b""
+            with connect(running.url) as kept:
+                kept.sendall(post())
+                assert answers(read(kept, 1)) == [400]
+                kept.sendall(BODY)
+                assert read(kept, 1, quiet_s=0.1) == b"", "the request is answered once"
+            assert shakes_hands(running.url, authority)
 
     def test_what_cannot_be_used_is_refused_at_the_start(self, tmp_path):
         (tmp_path / "cert.pem").write_text("none")

@@ -1,5 +1,6 @@
 """The start and the end of a gateway: the socket that it inherits and hands on, and when it is ready."""
 
+import asyncio
 import json
 import logging
 import os
@@ -18,7 +19,8 @@ from paceline.core.quota import Quota
 from paceline.core.results import QuotaError, StoreError
 from paceline.gateway import app, handover
 from paceline.gateway.handover import BEFORE, Succession, inherit, listen, tell_ready
-from paceline.gateway.life import NEXT, Event, State, after
+from paceline.gateway.life import NEXT, Life, LifeEvent, LifeState, after
+from paceline.gateway.signals import heed, note_early
 from paceline.limiter.limiter import Limiter
 from paceline.limiter.watch import StoreWatch
 from paceline.shared.ledger import SharedLedger
@@ -31,22 +33,22 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows passes no so
 
 class TestLife:
     def test_it_never_goes_back(self):
-        order = list(State)
-        for state, event in product(State, Event):
+        order = list(LifeState)
+        for state, event in product(LifeState, LifeEvent):
             assert order.index(after(state, event)) >= order.index(state)
-        assert {after(state, Event.HURRIED) for state in State} == {State.ENDING}
+        assert {after(state, LifeEvent.HURRIED) for state in LifeState} == {LifeState.ENDING}
 
     def test_what_each_state_allows(self):
-        assert [state for state in State if state.ready] == [State.SERVING]
-        assert [state for state in State if state.closed] == [State.FINISHING, State.ENDING]
-        assert [state for state in State if not state.patient] == [State.ENDING]
-        assert all(one in State for one in NEXT.values())
+        assert [state for state in LifeState if state.ready] == [LifeState.SERVING]
+        assert [state for state in LifeState if state.closed] == [LifeState.FINISHING, LifeState.ENDING]
+        assert [state for state in LifeState if not state.patient] == [LifeState.ENDING]
+        assert all(one in LifeState for one in NEXT.values())
 
     def test_a_leaving_gateway_answers_and_ends_its_connections(self, serve, emulator, client):
         running = serve(emulator.base_url)
         first = client.post(running.url + CHAT, json=chat())
         assert "connection" not in first.headers
-        running.gateway.life.change(Event.ASKED)
+        running.gateway.life.change(LifeEvent.ASKED)
         assert client.get(running.url + "/readyz").json() == {"status": "leaving"}
         assert client.get(running.url + "/healthz").status_code == 200
         last = client.post(running.url + CHAT, json=chat())
@@ -188,15 +190,56 @@ class TestSuccession:
 
 
 @posix
-@pytest.mark.long("starts a process")
-def test_a_signal_while_it_starts_ends_it(tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text(losing("SIGTERM"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
-    one = Process(upstream="http://127.0.0.1:9", folder=tmp_path)
-    try:
-        assert one.wait() == 0
-    finally:
-        one.stop()
+class TestSignalsWhileItStarts:
+    @pytest.fixture
+    def starting(self, tmp_path, monkeypatch):
+        """A process in whose start a signal comes."""
+        running = []
+
+        def start(*signal_at, arguments=()):
+            (tmp_path / "sitecustomize.py").write_text(losing(*signal_at))
+            monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+            running.append(Process(*arguments, upstream="http://127.0.0.1:9", folder=tmp_path))
+            return running[-1]
+
+        yield start
+        for one in running:
+            one.stop()
+
+    @pytest.mark.long("starts a process")
+    def test_one_that_ends_it(self, starting):
+        assert starting("SIGTERM").wait() == 0
+
+    @pytest.mark.long("starts several processes")
+    @pytest.mark.parametrize(
+        ("name", "at", "workers"), [("SIGHUP", "click", 1), ("SIGUSR2", "uvicorn", 1), ("SIGHUP", "uvicorn", 2)]
+    )
+    def test_one_that_asks_for_the_next_process(self, starting, tmp_path, name, at, workers):
+        store = f"sqlite:{tmp_path / 'quotas.db'}"
+        one = starting(name, at, arguments=("--workers", workers, "--store", store))
+        assert one.wait(60) == 0
+        (line,) = [line for line in one.log().splitlines() if "serves in the place of this one" in line]
+        os.kill(int(line.split("process ")[1].split()[0]), signal.SIGTERM)
+
+    def test_it_is_heeded_once(self, monkeypatch):
+        handlers, calls = {}, []
+        monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+        monkeypatch.setattr(signal, "getsignal", lambda _: lambda *_: None)
+
+        async def served():
+            heed(Life(shares=False), 0.0, lambda: calls.append("next"))
+            await asyncio.sleep(0)
+
+        note_early()
+        asyncio.run(served())
+        assert calls == []
+        note_early()
+        for number in (signal.SIGHUP, signal.SIGUSR2):
+            handlers[number](number, None)
+        asyncio.run(served())
+        assert calls == ["next"]
+        asyncio.run(served())
+        assert calls == ["next"]
 
 
 class Away(MemoryStore):

@@ -12,7 +12,7 @@ from test_gateway import Odd
 
 from paceline.core.results import QuotaError, StoreError
 from paceline.gateway.errors import RequestError
-from paceline.gateway.keys import Keys
+from paceline.gateway.keys import KeyFile
 from paceline.gateway.usage import report
 from paceline.limiter import tally as module
 from paceline.limiter.limiter import Limiter
@@ -22,7 +22,7 @@ from paceline.providers.base import Usage
 from paceline.stores.tallies import OwnTallies
 from paceline.telemetry import prometheus
 from paceline.telemetry.merged import merged
-from waits import soon, until
+from waits import join, soon, until
 
 CHAT = "/openai/v1/chat/completions"
 USAGE = "/api/v1/usage"
@@ -30,7 +30,7 @@ USAGE = "/api/v1/usage"
 
 @pytest.fixture
 def keys(tmp_path):
-    return Keys(tmp_path / "keys.json")
+    return KeyFile(tmp_path / "keys.json")
 
 
 def bearer(key):
@@ -199,8 +199,7 @@ class TestTally:
         threads = [threading.Thread(target=use, daemon=True) for use in (tally.since_start, tally.flush)]
         for thread in threads:
             thread.start()
-            thread.join(60)
-            assert not thread.is_alive()
+            join(thread)
         monkeypatch.undo()
         assert tally.since_start()["a"]["input_tokens"] == 1 + 2
         tally.flush()
@@ -252,8 +251,7 @@ class TestTally:
             target=tally.count, args=("a", "openai", "gpt-5", Usage(input_tokens=10)), daemon=True
         )
         counting.start()
-        counting.join(60)
-        assert not counting.is_alive()
+        join(counting)
         found = tally.since_start()["a"]
         assert (found["requests"], found["input_tokens"]) == (2, 11)
 

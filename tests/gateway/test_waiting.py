@@ -16,7 +16,7 @@ from gateway_helpers import chat, stub
 from test_gateway import CHAT, SSE, Odd
 
 from paceline.gateway import dispatch, waiting
-from paceline.gateway.keys import Keys
+from paceline.gateway.keys import KeyFile
 from paceline.gateway.waiting import (
     COMMENT,
     FRESH_S,
@@ -24,8 +24,8 @@ from paceline.gateway.waiting import (
     PING,
     PLACE_S,
     PLACES_MAX,
-    Held,
-    Places,
+    HeldRequest,
+    KeptPlaces,
     identity,
     note_for,
     patience_s,
@@ -80,14 +80,14 @@ class TestPlaces:
 
     @pytest.fixture
     def places(self, ended):
-        return Places(ended.append)
+        return KeptPlaces(ended.append)
 
     def held(self, body=b"body", key="alice", headers=(), *, waits=True):
         identify = partial(identity, key, "POST", "/v1", "", list(headers), body)
         exchange = SimpleNamespace(waits=waits)
 
         async def make():
-            return Held(exchange, [], identify, 0.0)
+            return HeldRequest(exchange, [], identify, 0.0)
 
         return asyncio.run(make())
 
@@ -157,7 +157,7 @@ class TestServed:
 
     @pytest.fixture
     def key(self, tmp_path):
-        return Keys(tmp_path / "keys.json").add("alice")
+        return KeyFile(tmp_path / "keys.json").add("alice")
 
     @pytest.fixture
     def running(self, serve, key, ask):

@@ -14,6 +14,7 @@ import urllib3
 from aiohttp.abc import AbstractResolver
 
 import paceline
+from waits import join
 
 NARROW = ["100k requests/min", "4M tokens/min", "4 concurrency"]
 """Of requests that are not paced together, most are refused."""
@@ -90,7 +91,7 @@ def crowd(url, stray=None):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            join(thread)
     return statuses
 
 

@@ -11,6 +11,7 @@ import pytest
 import paceline
 from paceline.http import describe
 from paceline.providers import common
+from waits import join
 
 LIMITS = {
     "openai/*": ["6000 requests/min", "4M tokens/min"],
@@ -302,7 +303,7 @@ def test_an_unknown_host_is_named_once_where_threads_begin_at_once(monkeypatch):
         if len(lines) == 1:  # the other thread asks before this line is written
             other = threading.Thread(target=ask)
             other.start()
-            other.join()
+            join(other)
 
     monkeypatch.setattr(describe.log, "warning", warning)
     ask()

@@ -50,6 +50,6 @@ async def test_streams_that_have_begun_hold_nothing_back(server):
         later_ns = limiter.pacer.clock.now_ns() + 60 * 10**9
         pool.silence.check(later_ns)
         assert pool.ledger.in_flight == 2 * SILENT_MIN
-        assert not pool.silent_since_ns
+        assert not pool.silence.since_ns
         for stream in streams:
             stream.close()

@@ -13,7 +13,7 @@ import pytest
 import paceline
 from paceline.http import pace_transport
 from paceline.testing import ManualClock
-from waits import BOUND_S, soon
+from waits import BOUND_S, join, soon
 
 OPENAI_LIMITS = ["6000 requests/min", "4M tokens/min"]
 CLAUDE_LIMITS = ["6000 requests/min", "4M input_tokens/min", "800k output_tokens/min"]
@@ -242,7 +242,7 @@ def test_two_hundred_threads_and_two_loops_share_one_limiter(world, limiter):
     with ThreadPoolExecutor(200) as threads:
         list(threads.map(call, range(200)))
     for thread in loops:
-        thread.join()
+        join(thread)
     client.close()
     assert counts(limiter, "openai/gpt-5") == {"granted": 300, "settled": 300}
     assert world.tally()["refused_total"] == 0

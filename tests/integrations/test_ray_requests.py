@@ -1,5 +1,6 @@
 """What of the Ray integration needs no Ray; the rest is in tests/frameworks/ray."""
 
+import asyncio
 import json
 import sys
 import threading
@@ -12,7 +13,7 @@ from paceline.batch.requests import request_of
 from paceline.config import Config
 from paceline.core.results import PacelineError, PacelineWarning, QuotaError, StoreError
 from paceline.data import journal
-from paceline.integrations.ray import Actor, Answer, actors_for, key_of, paced_requests, read_line
+from paceline.integrations.ray import Actor, AnswerColumns, actors_for, key_of, paced_requests, read_line
 
 BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "hello"}]}
 LIMITS = {"openai/gpt-5": "500 requests/min"}
@@ -73,7 +74,7 @@ def test_a_number_is_an_id(actor):
 )
 def test_a_row_that_cannot_be_sent_is_an_answer(actor, fields, words):
     answer = actor._request(row(**fields))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, AnswerColumns)
     assert answer.error_code == "bad_line"
     assert words in answer.error_message
 
@@ -134,6 +135,23 @@ def test_wrong_arguments_are_errors_at_once(monkeypatch, given, words):
     assert "hunter2" not in str(raised.value)
 
 
+async def test_an_actor_that_is_collected_in_its_event_loop_does_not_wait_for_it(made, monkeypatch):
+    sent, actor = [], made()
+    send = asyncio.run_coroutine_threadsafe
+
+    def sends(coroutine, loop):
+        sent.append(send(coroutine, loop))
+        sent[-1].result = pytest.fail
+        return sent[-1]
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", sends)
+    actor._loop = asyncio.get_running_loop()
+    actor.__del__()
+    del sent[0].result
+    await asyncio.wrap_future(sent[0])
+    actor._loop = None
+
+
 async def answered(actor, *requests):
     try:
         return await actor._answers(requests)
@@ -148,7 +166,7 @@ async def test_an_answer_is_in_the_journal_before_it_is_passed_on(made, paceline
     [answer] = await answered(actor, request)
     assert (answer.status_code, answer.error_code) == (200, None)
     assert json.loads(answer.response)["choices"]
-    wrong = Answer(error_code="bad_line")
+    wrong = AnswerColumns(error_code="bad_line")
     again = made(base_url=world.base_url, provider="openai")
     assert await answered(again, request, wrong, request) == [answer, wrong, answer]
     assert world.tally()["admitted"] == 1

@@ -17,6 +17,7 @@ import pytest
 import paceline
 from paceline.launcher import command
 from paceline.launcher.command import SITE, summary
+from waits import BOUND_S, join
 
 CALL = """
 import os, sys, time, httpx2
@@ -339,31 +340,38 @@ def test_a_signal_while_the_command_is_started_reaches_it(monkeypatch):
 def test_a_signal_that_ends_no_wait_reaches_it(monkeypatch):
     """Its handler runs in the main thread, whose wait does not end when another thread gets the signal."""
 
+    waits = threading.Event()
+
     def signalled():
-        time.sleep(0.05)  # the main thread waits by then; if it does not yet, the test shows nothing and passes
+        waits.wait()
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
 
-    class Waited(subprocess.Popen):
+    class Waiting(threading.Thread):
+        def join(self, timeout=None):
+            waits.set()  # the other thread does not go on before this one waits: none is switched to meanwhile
+            super().join(timeout)
+
+    class Ready(subprocess.Popen):
         def __init__(self, *args, **options):
             super().__init__(*args, stdout=subprocess.PIPE, **options)
             with self.stdout as ready:
                 ready.readline()
 
-        def wait(self, timeout=None):
-            other.start()
-            return super().wait(timeout)
-
-    other = threading.Thread(target=signalled)
-    monkeypatch.setattr(command.subprocess, "Popen", Waited)
+    other = threading.Thread(target=signalled, daemon=True)
+    monkeypatch.setattr(command, "Thread", Waiting)
+    monkeypatch.setattr(command.subprocess, "Popen", Ready)
     line = (
         "import signal, sys; ours = [signal.SIGUSR1]; signal.pthread_sigmask(signal.SIG_BLOCK, ours); signal.alarm(9);"
         " print(flush=True); sys.exit(7 if signal.sigwait(ours) else 0)"
     )
-    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    before, switched_s = signal.signal(signal.SIGUSR1, lambda *_: None), sys.getswitchinterval()
+    sys.setswitchinterval(BOUND_S)
     try:
+        other.start()
         assert command._run([sys.executable, "-c", line], os.environ) == 7
-        other.join(60)
+        join(other)
     finally:
+        sys.setswitchinterval(switched_s)
         signal.signal(signal.SIGUSR1, before)
 
 

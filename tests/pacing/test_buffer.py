@@ -9,6 +9,7 @@ import pytest
 
 import paceline
 from paceline.testing import run_virtual
+from waits import join
 
 
 def items(buffer):
@@ -179,7 +180,7 @@ def test_threads_and_loops_share_it():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        join(thread)
     assert len(most) == 200
     assert max(most) <= 5
     assert items(buffer) == 0

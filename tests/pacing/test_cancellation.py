@@ -13,7 +13,7 @@ import paceline
 from paceline.core.quota import NS
 from paceline.pacing import scheduler as scheduler_module
 from paceline.testing import ManualClock, run_virtual
-from waits import until
+from waits import join, until
 
 QUOTAS = {"jobs": ["60 requests/min burst 2", "6000 tokens/min"]}  # one at once, then one a second
 
@@ -161,13 +161,9 @@ def test_a_thread_that_is_interrupted(monkeypatch, granted):
     limiter.acquire("jobs", tokens=100).wait().settle()
 
     class Interrupted(scheduler_module.ThreadOwner):
-        def __init__(self):
-            super().__init__()
-            self.event.wait = self.wait
-
         def wait(self):
             clock.advance(1 if granted else 0)
-            assert self.event.is_set() == granted
+            assert self._woken.locked() != granted
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -197,7 +193,7 @@ class TestALoopThatIsClosed:
         thread.start()
         until(lambda: thread.ident is not None and limiter.status()["pools"]["jobs"]["waiting"] == 1)
         clock.advance(1)
-        thread.join(60)
+        join(thread)
         assert granted[0].waited_s == 1
         del task
         gc.collect()
@@ -225,7 +221,7 @@ class TestALoopThatIsClosed:
         thread.start()
         until(lambda: limiter.scheduler("jobs").pool.queue.length == 1)
         clock.advance(1)
-        thread.join(60)
+        join(thread)
         assert granted[0].waited_s == 1
         assert all(not task.done() for task in tasks)
 
@@ -248,7 +244,7 @@ class TestALoopThatIsClosed:
         scheduler = limiter.scheduler("jobs")
         thread = threading.Thread(target=lambda: granted.append(limiter.acquire("jobs").wait()), daemon=True)
         thread.start()
-        thread.join(60)
+        join(thread)
         assert granted[0].waited_s == 0
         assert scheduler.pool.queue.length == 0
         assert all(not task.done() for task in tasks)
@@ -270,7 +266,7 @@ class TestALoopThatIsClosed:
         made = []
         thread = threading.Thread(target=lambda: made.append(self.thousand_ghosts(clock, limiter)))
         thread.start()
-        thread.join(60)
+        join(thread)
         return made
 
     def test_collecting_its_tasks_under_the_lock_is_no_deadlock(self, monkeypatch):
@@ -291,7 +287,7 @@ class TestALoopThatIsClosed:
         monkeypatch.setattr(pool, "binds", binds)
         thread = threading.Thread(target=limiter.status, daemon=True)
         thread.start()
-        thread.join(60)
+        join(thread)
         assert not left
         assert not thread.is_alive()
 
@@ -310,8 +306,7 @@ class TestWhoCannotWait:
         until(lambda: limiter.status()["pools"]["jobs"]["waiting"] == 3)
         big.cancel()
         for thread in threads:
-            thread.join(60)
-        assert not any(thread.is_alive() for thread in threads)
+            join(thread)
 
     def test_under_another_driver_than_asyncio(self):
         def fail(coroutine):

@@ -117,6 +117,39 @@ class TestRunVirtual:
         ]  # fmt: skip
         assert all(at == pytest.approx(seconds, abs=1e-6) for _, seconds, at in seen)
 
+    def test_a_timer_of_the_clock_may_set_one_of_the_loop(self):
+        async def main(clock):
+            loop, start_ns, seen, over = asyncio.get_running_loop(), clock.now_ns(), [], asyncio.Event()
+
+            def note(name):
+                seen.append((name, (clock.now_ns() - start_ns) // NS))
+
+            clock.call_at(start_ns + NS, lambda: note("first"))
+            clock.call_at(start_ns + 2 * NS, lambda: loop.call_later(2, note, "of the loop"))
+            clock.call_at(start_ns + 3 * NS, lambda: note("between"))
+            clock.call_at(start_ns + 5 * NS, over.set)
+            clock.call_at(start_ns + 5 * NS, lambda: note("of the same instant"))
+            await over.wait()
+            note("the task")
+            return seen
+
+        assert run_virtual(main) == [
+            ("first", 1), ("between", 3), ("of the loop", 4), ("of the same instant", 5), ("the task", 5),
+        ]  # fmt: skip
+
+    def test_timers_that_wake_nobody_for_ever_end(self, monkeypatch):
+        monkeypatch.setattr(clock_module, "CALLBACKS_MAX", 100)
+
+        async def main(clock):
+            def again():
+                clock.call_at(clock.now_ns(), again)
+
+            again()
+            await asyncio.Event().wait()
+
+        with pytest.raises(RuntimeError, match="endlessly"):
+            run_virtual(main)
+
     def test_the_clock_that_is_given_is_the_one_that_moves(self):
         clock = ManualClock(1_000)
         run_virtual(asyncio.sleep(7), clock)

@@ -13,7 +13,7 @@ from grids import some
 from paceline.config import parse_limit
 from paceline.core.quota import NS, Quota
 from paceline.core.results import QuotaError
-from paceline.emulator.rules import Bucket
+from paceline.emulator.rules import BucketRule
 from paceline.providers.registry import PROVIDERS, day_zone
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock
@@ -100,7 +100,7 @@ def test_where_days_refill_continuously_a_bucket_stands_beside_the_window(provid
 def test_such_a_provider_refuses_nothing_and_no_day_has_more(pool, tells, amount, learn):
     """Three days with constant demand, from an hour before midnight: a window alone would be refused after each restart."""
     clock = ManualClock(datetime(2027, 3, 13, 23, tzinfo=UTC).timestamp())
-    server = Bucket(amount, DAY, clock.now_ns() / NS)
+    server = BucketRule(amount, DAY, clock.now_ns() / NS)
     limiter = paceline.Limiter({pool: f"{amount} requests/day"}, learn=learn, clock=clock)
     used = Counter()
     for _ in range(3 * 24 * 20):

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from paceline.batch.chunks import Kind, Load
-from paceline.batch.journal import Journal
+from paceline.batch.chunks import BatchKind, Load
+from paceline.batch.journal import BatchJournal
 from paceline.batch.merge import merge
 from paceline.batch.results import OutputError, encode_answer
-from paceline.gateway.keys import Keys
+from paceline.gateway.keys import KeyFile
 from paceline.pacing import durable
 from paceline.pacing.durable import Appender, replacing
 from paceline.pacing.traffic import Entry, TrafficLog
@@ -187,12 +187,12 @@ def test_an_append_within_an_append_is_written(tmp_path, monkeypatch):
 def test_keys_keep_their_mode_and_a_link_to_them(tmp_path, mode):
     path, link = tmp_path / "real.json", tmp_path / "keys.json"
     link.symlink_to(path)
-    Keys(link).add("first")
+    KeyFile(link).add("first")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(mode)
-    Keys(link).add("second")
+    KeyFile(link).add("second")
     assert (link.is_symlink(), stat.S_IMODE(path.stat().st_mode)) == (True, mode)
-    assert [one.name for one in Keys(link).all()] == ["first", "second"]
+    assert [one.name for one in KeyFile(link).all()] == ["first", "second"]
     assert sorted(tmp_path.iterdir()) == [link, path]
 
 
@@ -271,7 +271,7 @@ class Windows:
 
 
 def load():
-    return Load(Kind("openai", "/v1/chat/completions", "m"), array("Q", [1]), ["a"], [b"{}"])
+    return Load(BatchKind("openai", "/v1/chat/completions", "m"), array("Q", [1]), ["a"], [b"{}"])
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ def windows(monkeypatch):
 
 
 def test_the_journal_and_the_traffic_log_have_no_carriage_returns(tmp_path, windows):
-    journal = Journal(str(tmp_path / "out"))
+    journal = BatchJournal(str(tmp_path / "out"))
     journal.open()
     journal.intend(load(), "account")
     journal.close()
@@ -295,7 +295,7 @@ def test_the_journal_and_the_traffic_log_have_no_carriage_returns(tmp_path, wind
 
 def test_a_paid_batch_stays_in_the_journal_after_a_full_disk(tmp_path, windows, monkeypatch):
     """In text mode the file was longer than the journal took it to be: the cut went into the line before."""
-    journal = Journal(str(tmp_path / "out"))
+    journal = BatchJournal(str(tmp_path / "out"))
     journal.open()
     chunk = journal.intend(load(), "account")
     journal.created(chunk, "batch_paid")
@@ -308,7 +308,7 @@ def test_a_paid_batch_stays_in_the_journal_after_a_full_disk(tmp_path, windows, 
         with pytest.raises(OutputError, match="No space left"):
             journal.intend(load(), "account")
     journal.close()
-    again = Journal(str(tmp_path / "out"))
+    again = BatchJournal(str(tmp_path / "out"))
     assert (again.unfinished, again.known) == (1, {"batch_paid"})
 
 

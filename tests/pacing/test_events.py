@@ -15,7 +15,7 @@ from paceline.pacing.clock import SystemClock
 from paceline.pacing.events import Event
 from paceline.testing import ManualClock, run_virtual
 from paceline.testing.clock import START_S
-from waits import until
+from waits import join, until
 
 QUOTAS = {"jobs": ["60 requests/min burst 2", "1000 tokens/min"], "openai/*": ["6000 requests/min", "4M tokens/min"]}
 
@@ -162,7 +162,7 @@ class TestWhereItIsTold:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(60)
+                join(thread)
         assert len(heard) == 100
         assert heard.kinds.count("acquired") == 50
 
@@ -171,7 +171,7 @@ class TestWhereItIsTold:
         limiter = limiter_with(heard)
         worker = threading.Thread(target=lambda: limiter.acquire("jobs").wait().settle())
         worker.start()
-        worker.join(60)
+        join(worker)
         assert heard.threads == [worker, worker]
 
     def test_a_listener_may_use_the_limiter_and_so_may_others_meanwhile(self):
@@ -180,7 +180,7 @@ class TestWhereItIsTold:
         def listener(event):
             other = threading.Thread(target=lambda: seen.append(limiter.status()["pools"]["jobs"]["in_flight"]))
             other.start()
-            other.join(60)  # it would wait for ever if we held the pool's lock
+            join(other)  # it would wait for ever if we held the pool's lock
             seen.append(event.kind)
 
         limiter = limiter_with(listener)
@@ -280,7 +280,7 @@ class TestAFaultyListener:
         exits.append(SystemExit())
         first.settle()
         for thread in threads:
-            thread.join(60)
+            join(thread)
         assert sorted(type(one).__name__ for one in granted) == ["Permit", "SystemExit"]
         assert scheduler.pool.ledger.in_flight == 1
 

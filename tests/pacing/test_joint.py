@@ -23,6 +23,7 @@ from paceline.core.results import (
 from paceline.pacing.joint import joint_limits
 from paceline.planner.forecast import eta
 from paceline.testing import ManualClock, run_virtual
+from waits import join
 
 OPENAI = {f"openai/{model}": "6000 requests/min" for model in "abc"}
 
@@ -455,6 +456,6 @@ def test_threads():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        join(thread)
     assert (counts, spent(limiter), pool_of(limiter)["in_flight"]) == ({"a": 10, "b": 10, "c": 10}, [30], 0)
     assert time.monotonic() - began_s >= 0.19

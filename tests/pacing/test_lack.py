@@ -75,7 +75,14 @@ def test_a_lack_of_files_counts_nothing_against_the_host(paceline_emulator, libr
     assert pool["counts"] == {"granted": 2, "settled": 1, "cancelled": 1}
 
 
-@pytest.mark.parametrize("error", [socket.gaierror(socket.EAI_NONAME, "no such host"), OSError(errno.EBUSY, "busy")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        socket.gaierror(socket.EAI_NONAME, "no such host"),
+        OSError(errno.EBUSY, "busy"),
+        OSError(errno.EINVAL, "Invalid argument"),
+    ],
+)
 def test_what_a_resolver_says_without_a_file_is_believed_when_files_are_left(error):
     with no_files():
         without = lack_of(error)

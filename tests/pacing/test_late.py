@@ -9,7 +9,7 @@ import pytest
 import paceline
 from grids import some
 from paceline.core.quota import NS
-from paceline.emulator.rules import Bucket
+from paceline.emulator.rules import BucketRule
 from paceline.testing import ManualClock
 
 LIMIT, PERIOD_S = 100, 6
@@ -20,7 +20,7 @@ class World:
 
     def __init__(self, **options):
         self.clock = ManualClock()
-        self.provider = Bucket(LIMIT, PERIOD_S, self.now_s)
+        self.provider = BucketRule(LIMIT, PERIOD_S, self.now_s)
         self.limiter = paceline.Limiter({"jobs": f"{LIMIT} requests/{PERIOD_S}s"}, clock=self.clock, **options)
         self.sent = self.refused = 0
 

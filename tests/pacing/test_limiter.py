@@ -13,7 +13,7 @@ from paceline.core.quota import NS
 from paceline.core.results import AcquireTimeoutError, NeverFitsError, PoolStoppedError, QueueFullError, QuotaError
 from paceline.pacing.permit import Later, Permit
 from paceline.testing import ManualClock, run_virtual
-from waits import until
+from waits import join, until
 
 JOBS = {"jobs": "60 requests/min burst 2"}  # with the headroom of 1 s: one at once, then one a second
 
@@ -68,7 +68,7 @@ class TestAcquire:
         clock.advance(0.999)
         assert status(limiter)["waiting"] == 1
         clock.advance(0.001)
-        thread.join(60)
+        join(thread)
         assert granted == [1.0]
 
     def test_the_costs_of_all_units(self):

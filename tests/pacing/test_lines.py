@@ -14,7 +14,7 @@ import pytest
 import paceline
 from paceline.core.quota import NS
 from paceline.core.results import NO_ANSWER
-from paceline.emulator.rules import Bucket
+from paceline.emulator.rules import BucketRule
 from paceline.pacing import lines
 from paceline.testing import ManualClock, run_virtual
 from waits import until
@@ -139,7 +139,7 @@ class TestWaits:
         """The first lines are written before a rate is known, the last one after refusals of all but one a second."""
         records, limiter = logged(logging.INFO), limiter_of(learn=True)
         began_s = limiter.pacer.clock.now_ns() / NS
-        provider = Bucket(60, 60, began_s)
+        provider = BucketRule(60, 60, began_s)
         provider.charge(began_s, 50)
 
         async def one():

@@ -16,7 +16,7 @@ import paceline
 from paceline import Limiter, PacelineWarning, QuotaError
 from paceline.pacing.clock import SYSTEM_CLOCK, SystemClock
 from paceline.testing import ManualClock, run_virtual
-from waits import until
+from waits import join, until
 
 
 def limiter_of(*quotas, **options):
@@ -64,7 +64,7 @@ def test_closed_in_another_thread_than_it_was_entered_in():
     acquisition = limiter.acquire("jobs")
     thread = threading.Thread(target=acquisition.__enter__)
     thread.start()
-    thread.join()
+    join(thread)
     acquisition.__exit__(None, None, None)
     assert limiter.status()["pools"]["jobs"]["in_flight"] == 0
 
@@ -175,7 +175,7 @@ def test_what_a_finalizer_gives_back_late_in_the_section_lets_the_next_one_go():
     scheduler.pool.pump = pump_and_collect
     held.pop().settle()
     for thread in threads:
-        thread.join(60)
+        join(thread)
     assert len(gone) == 2
 
 
@@ -203,8 +203,7 @@ def test_the_timer_thread_holds_nothing_that_a_finalizer_may_want():
     worker.start()
     inside.wait(60)
     clock.call_at(clock.now_ns() + 3_600 * 10**9, time.time)
-    worker.join(60)
-    assert not worker.is_alive()
+    join(worker)
     assert limiter.status()["pools"]["jobs"]["counts"] == {"granted": 2, "settled": 1}
 
 
@@ -220,8 +219,7 @@ def test_a_finalizer_may_set_a_timer_within_another_one():
     clock._number = collecting
     setting = threading.Thread(target=clock.call_at, args=(20, list), daemon=True)
     setting.start()
-    setting.join(60)
-    assert not setting.is_alive()
+    join(setting)
     assert clock.next_ns == 20
 
 
@@ -240,7 +238,7 @@ def test_timers_that_are_not_needed_any_more_do_not_pile_up():
         SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.now_ns() + (3_600 + i) * 10**9, time.time).cancel()
     until(SYSTEM_CLOCK._new.empty)
     assert len(SYSTEM_CLOCK._heap) < before + 250
-    held.join()
+    join(held)
 
 
 @pytest.mark.parametrize(

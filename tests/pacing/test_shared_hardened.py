@@ -15,7 +15,7 @@ from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.stores.base import StoreError
 from shared_pools import shared_pool
-from waits import BOUND_S, until
+from waits import join, until
 
 GONE = StoreError("obedient:store: gone")
 
@@ -45,7 +45,7 @@ def waiting_for(world, work, seconds=1.0):
     until(lambda: said or world.limiters[0].status()["pools"]["jobs"]["waiting"], "a waiter")
     if not said:
         world.move(seconds)
-    thread.join(BOUND_S)
+    join(thread)
     return said[0]
 
 

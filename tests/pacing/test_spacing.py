@@ -13,8 +13,9 @@ import pytest
 import paceline
 from grids import WORLD
 from paceline.core.quota import NS
-from paceline.emulator.rules import Bucket
+from paceline.emulator.rules import BucketRule
 from paceline.testing import run_virtual
+from waits import join
 
 STEP_S = 0.05
 OPENAI = {f"openai/{model}": "6000 requests/min" for model in "abc"}
@@ -135,7 +136,7 @@ def test_quotas_hold_at_the_provider_while_many_wait_for_their_start(rates):
     async def main(clock):
         limits = {f"openai/{model}": f"{rate} requests/min" for model, rate in zip("abc", rates, strict=True)}
         starts = Starts(clock, limits, learn=False)
-        servers = {name: Bucket(rate, 60.0, starts.start_ns / NS) for name, rate in zip(limits, rates, strict=True)}
+        servers = {name: BucketRule(rate, 60.0, starts.start_ns / NS) for name, rate in zip(limits, rates, strict=True)}
         refused = Counter()
 
         async def call(name):
@@ -168,7 +169,7 @@ def test_in_threads():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     assert len(at_ns) == 30
     assert min(b - a for a, b in pairwise(sorted(at_ns))) >= 0.002 * NS
 

@@ -23,6 +23,7 @@ from starlette.routing import Mount
 import paceline
 from paceline.cli.app import app as cli
 from paceline.testing import ManualClock
+from waits import join
 
 QUOTAS = {"jobs": "60 requests/min burst 2", "openai/gpt-5": ["500 requests/min", "400k tokens/min"]}
 
@@ -138,7 +139,7 @@ def served(app):
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join()
+        join(thread)
 
 
 @contextmanager
@@ -160,7 +161,7 @@ def saying(*pieces, then=None):
         yield f"127.0.0.1:{listener.getsockname()[1]}"
         if then is not None:
             then.set()
-        thread.join()
+        join(thread)
 
 
 def paceline_status(*words, env=None):

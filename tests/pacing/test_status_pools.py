@@ -11,7 +11,7 @@ import pytest
 
 import paceline
 from paceline.testing import ManualClock, run_virtual
-from waits import until
+from waits import join, until
 
 
 def limiter_of(*quotas, clock=None, **options):
@@ -235,7 +235,7 @@ class TestQueue:
         until(lambda: pool_of(limiter)["waiting"])
         assert [row["name"] for row in pool_of(limiter)["queue"]] == ["thread"]
         limiter.pacer.clock.advance(1)
-        thread.join(60)
+        join(thread)
 
 
 class TestPoolsThatNobodyHasUsed:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import paceline
-from waits import until
+from waits import join, until
 
 LOOPS, TASKS, THREADS, EACH = 3, 30, 4, 4
 RATE, BURST = 500, 50
@@ -42,7 +42,7 @@ def test_loops_and_threads_share_one_promise():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        join(thread)
     assert errors == []
     assert not any(thread.is_alive() for thread in threads)
     total = LOOPS * TASKS * EACH + THREADS * (TASKS // 3) * EACH
@@ -77,5 +77,5 @@ def test_a_grant_in_one_world_wakes_a_waiter_in_another():
         until(lambda number=number: limiter.status()["pools"]["jobs"]["waiting"] > number)
     held.settle()
     for thread in threads:
-        thread.join(60)
+        join(thread)
     assert order == list(range(6))

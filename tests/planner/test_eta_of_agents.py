@@ -6,7 +6,7 @@ from paceline import Limiter, QuotaError, eta
 from paceline.planner import forecast as forecasts
 from paceline.planner.forecast import Conversations
 from paceline.planner.plan import plan
-from paceline.planner.workload import Phase, Workload
+from paceline.planner.workload import Workload, WorkPhase
 
 POOL = "anthropic/m"
 LIMITS = {POOL: "1000 requests/min, 450k input_tokens/min, 90k output_tokens/min"}
@@ -18,7 +18,9 @@ def forecast(talk, **options):
 
 
 def test_it_agrees_with_the_plan():
-    phase = Phase(name="agents", models=POOL, calls=6, input_tokens=20_000, output_tokens=100, grows=500, think_s=2.0)
+    phase = WorkPhase(
+        name="agents", models=POOL, calls=6, input_tokens=20_000, output_tokens=100, grows=500, think_s=2.0
+    )
     work = Workload(phases=[phase], items=30, provider={"latency_s": 4.0})
     made = plan(work.work(), {"quotas": LIMITS})
     assert forecast(TALK).total_s == pytest.approx(made.seconds, rel=0.12)

@@ -16,6 +16,7 @@ from paceline.config import Config
 from paceline.core.results import QuotaError
 from paceline.planner.replay import work_of
 from paceline.testing import Emulator
+from waits import join
 
 PROMPT = [{"role": "user", "content": "the secret of the prompt"}]
 
@@ -115,7 +116,7 @@ class TestHeld:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join()
+                join(thread)
             assert emulator.tally()["refused"] == {}
         found = lines(log)
         assert [line["status"] for line in found] == [200] * 4

@@ -11,6 +11,7 @@ import requests
 
 import paceline
 from paceline import Reading
+from paceline.providers.quota_headers import readings_in
 
 OPENAI = {
     "x-ratelimit-limit-requests": "500", "x-ratelimit-remaining-requests": "499", "x-ratelimit-reset-requests": "120ms",
@@ -172,3 +173,18 @@ def test_anthropic_s_tokens_repeat_another_limit(family):
     headers = ANTHROPIC | {f"anthropic-ratelimit-{family}-limit": "30000"}
     units = [reading.unit for reading in paceline.limits_in(headers, now_s=NOW_S).readings]
     assert units == ["requests", family.replace("-", "_")]
+
+
+@pytest.mark.parametrize(
+    ("date", "until_s"),
+    [
+        ({}, -3.0),
+        ({"date": "Wed, 21 Oct 2026 07:28:03 GMT"}, -3.0),
+        ({"date": "Wed, 21 Oct 2026 07:28:30 GMT"}, None),  # another clock, or a date of before
+    ],
+)
+@pytest.mark.parametrize("reset", ["1792567680", "1792567680000", "2026-10-21T07:28:00Z"])
+def test_an_instant_counts_from_now_though_it_has_passed(date, until_s, reset):
+    headers = {"x-ratelimit-limit": "9", "x-ratelimit-remaining": "5", "x-ratelimit-reset": reset, **date}
+    [reading] = readings_in(headers, 1_792_567_683.0)
+    assert (reading.reset_s, reading.until_s) == (0.0, until_s)

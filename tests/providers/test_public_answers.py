@@ -75,3 +75,22 @@ ECHOES = [
 def test_what_an_error_quotes_stops_no_pool(status, error):
     body = json.dumps({"error": error}).encode()
     assert provider_named("a-proxy").refusal(status, {}, body) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind"),
+    [
+        (503, {"message": "Rate limit of requests per minute exceeded", "type": "server_error"}, "rate"),
+        (503, {"message": "Slow down", "code": "slow_down"}, "growth"),
+        (503, {"message": "Service Unavailable"}, "capacity"),
+        (503, {"message": "Too many requests: the server is overloaded"}, "capacity"),
+        (500, {"message": "Too many requests, please slow down", "type": "server_error"}, "rate"),
+        (500, {"message": "Internal error: too many requests"}, None),
+        (500, {"message": "Overloaded"}, None),
+    ],
+)
+def test_words_say_what_kind_of_refusal_a_status_of_500_or_503_is(status, error, kind):
+    judged = judge(
+        provider_named("a-proxy"), Call("a-proxy", "chat", "m", 1), status, {}, json.dumps({"error": error}).encode()
+    )
+    assert (judged.refusal and judged.refusal.kind.value) == kind

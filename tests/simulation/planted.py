@@ -15,7 +15,7 @@ from paceline.http import exchange
 from paceline.pacing.retry import GiveUp, RetryPolicy
 from paceline.pacing.section import Section
 from paceline.planner import store
-from paceline.shared.exchange import Exchange
+from paceline.shared.exchange import StoreExchange
 from paceline.shared.ledger import SharedLedger
 
 
@@ -76,13 +76,13 @@ def client_clock_in_the_store() -> Iterator[None]:
 @contextmanager
 def share_of_the_last_exchange() -> Iterator[None]:
     """A process that loses the store takes the whole of what the last reply showed, and not its share of it."""
-    original = Exchange.receive
+    original = StoreExchange.receive
 
     def receive(self, now_ns, reply):
         reply.share = 1.0 if reply.peers < 3 else 1.5 / reply.peers
         return original(self, now_ns, reply)
 
-    with patch.object(Exchange, "receive", receive):
+    with patch.object(StoreExchange, "receive", receive):
         yield
 
 

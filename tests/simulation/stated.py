@@ -41,7 +41,8 @@ class Server(httpx2.AsyncBaseTransport):
         offset_s: How long after the start of the work a window restarts.
         latency_s: The bounds of the time to an answer.
         skew_s: How far its clock is ahead.
-        dated: Whether an answer has a ``date``.
+        dated: Whether an answer has a ``date``, the second in which it is sent.
+        late: Whether its headers are as of the end of an answer, and not of its beginning.
         family: The end of the names of its headers.
         others: What others use of each period, at its start.
         change: From when on it counts by another rule, and by which.
@@ -55,6 +56,7 @@ class Server(httpx2.AsyncBaseTransport):
     period_s: float = 60.0
     skew_s: float = 0.0
     dated: bool = False
+    late: bool = False
     family: str = "-requests"
     others: int = 0
     seed: int = 1
@@ -95,8 +97,6 @@ class Server(httpx2.AsyncBaseTransport):
         now_s = self.now_s
         used, reset_s = self.count(now_s)
         headers = {}
-        if self.dated:
-            headers["date"] = formatdate(int(START_S + now_s + self.skew_s), usegmt=True)
         if admitted := used + 1 <= self.limit:
             self.admitted_s.append(now_s)
             used, reset_s = self.count(now_s)
@@ -104,6 +104,10 @@ class Server(httpx2.AsyncBaseTransport):
             self.refused_s.append(now_s)
             if self.retry_after:
                 headers["retry-after"] = str(int(reset_s) + 1)
+        await asyncio.sleep(self.dice.uniform(*self.latency_s) if admitted else 0.01)
+        if self.late:
+            now_s = self.now_s
+            used, reset_s = self.count(now_s)
         at_s = START_S + now_s + reset_s + self.skew_s
         stated = {
             "epoch": str(int(at_s)), "iso": datetime.fromtimestamp(int(at_s), UTC).isoformat().replace("+00:00", "Z"),
@@ -112,7 +116,8 @@ class Server(httpx2.AsyncBaseTransport):
         headers[f"x-ratelimit-limit{self.family}"] = str(self.limit)
         headers[f"x-ratelimit-remaining{self.family}"] = str(max(int(self.limit - used), 0))
         headers[f"x-ratelimit-reset{self.family}"] = stated
-        await asyncio.sleep(self.dice.uniform(*self.latency_s) if admitted else 0.01)
+        if self.dated:
+            headers["date"] = formatdate(int(START_S + self.now_s + self.skew_s), usegmt=True)
         if admitted:
             return httpx2.Response(200, headers=headers, json=ANSWER)
         return httpx2.Response(

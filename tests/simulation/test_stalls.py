@@ -30,7 +30,7 @@ def test_after_a_stall_of_the_network_few_are_refused(rate, rule, latency_s, hel
     late = [at_s for at_s in report.refused if at_s > 30]
     assert report.lost == 0
     assert len(late) <= most, late
-    assert not report.pool.silent_since_ns
+    assert not report.pool.silence.since_ns
 
 
 @WORLD

@@ -37,6 +37,27 @@ def test_a_first_window_that_ends_soon_is_used_whole(first, form):
     assert outcome.share >= 0.94
 
 
+@pytest.mark.parametrize(
+    ("window", "form", "dated"),
+    sampled([(5.0, 17), (10.0, 33), (15.0, 50), (20.0, 67)], ["epoch", "iso", "seconds"], [False, True], quick=[1, 2]),
+)
+def test_short_windows_before_answers_that_take_as_long(window, form, dated):
+    server = Server(
+        period_s=window[0],
+        limit=window[1],
+        offset_s=5.0,
+        latency_s=(5.0, 12.0),
+        form=form,
+        dated=dated,
+        retry_after=False,
+    )
+    outcome = run(server, None)
+    assert outcome.answered == 600
+    least, most = (0.68, 9) if window[0] == 5 else (0.84, 4) if form == "seconds" else (0.9, 3)
+    assert outcome.refused <= most
+    assert outcome.share >= least
+
+
 @WORLD
 @pytest.mark.parametrize(
     ("server", "least"),
@@ -67,6 +88,24 @@ def test_resets_that_move_are_no_restarts(rule, form):
     # The first reset of a trailing period is the same in all answers, like the reset of a counter that restarts.
     assert outcome.refused <= (13 if rule == "oldest" else 2)
     assert outcome.took_s <= 400
+
+
+def test_a_trailing_period_is_known_though_answers_overtake_each_other():
+    server = Server(rule="newest", period_s=10.0, limit=33, offset_s=5.0, latency_s=(1.0, 4.0), late=True)
+    outcome = run(server, None)
+    assert outcome.answered == 600
+    assert outcome.refused <= 1
+    assert outcome.took_s <= 600  # as a quota of a minute 910
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "late"), [((0.2, 2.0), False), ((5.0, 12.0), False), pytest.param((5.0, 12.0), True, marks=WORLD)]
+)
+def test_a_bucket_whose_answers_take_long_stays_a_bucket(latency_s, late):
+    outcome = run(Server(rule="bucket", limit=200, latency_s=latency_s, late=late), None)
+    assert outcome.answered == 600
+    assert outcome.refused <= 6
+    assert outcome.took_s <= 145  # 400 are refilled in 120 s
 
 
 @WORLD

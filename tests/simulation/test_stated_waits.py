@@ -5,7 +5,7 @@ import re
 import pytest
 from tests.simulation.fleet import Fleet
 
-from paceline.emulator.wire import Answer
+from paceline.emulator.wire import HttpAnswer
 from paceline.emulator.world import World
 from paceline.planner import wire
 
@@ -26,9 +26,9 @@ def run(monkeypatch, told, true, jobs, seed, header_s, text_s=None):
             stated = (
                 (b"retry-after", b"%d" % wait_s) if wait_s >= 60 else (b"retry-after-ms", b"%d" % (1_000 * wait_s + 1))
             )
-            return Answer(status, [*other, stated], body)
+            return HttpAnswer(status, [*other, stated], body)
 
-        monkeypatch.setattr(wire, "Answer", answer)
+        monkeypatch.setattr(wire, "HttpAnswer", answer)
         return refuse_as_written(self, outcome, refused, levels)
 
     refuse_as_written = wire.SimulatedHttp._refuse

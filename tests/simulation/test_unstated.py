@@ -6,6 +6,7 @@ from tests.simulation.unstated import (
     CHOSEN,
     SHEDDING,
     World,
+    becoming,
     drawn,
     geometric,
     holding,
@@ -31,6 +32,9 @@ FURTHER = [
         settings=holding(2, 10),
     ),
     World("5 in flight, told a rate", "told", "5 concurrency", 200, 40, 1.0, "6000 requests/min"),
+    World(
+        "5, then 40 in flight", "slots", "5 concurrency", 800, settings={"changes": becoming((60, "40 concurrency"))}
+    ),
     World(
         "40k tokens/min, told 4M", "told", "6000 requests/min,40k tokens/min", 300, latency_s=1.0, words=(20, 200),
         told="6000 requests/min,4M tokens/min", settings={"dialect": "openai", "body_numbers": False},
@@ -69,6 +73,7 @@ BOUNDS = {
     "60/min, burst 10, told 100 times, states the wait": (130, 1.1),
     "2/s, burst 10, a table states tokens": (15, 1.15),
     "5 in flight, told a rate": (60, 1.3),
+    "5, then 40 in flight": (30, 1.45),
     "40k tokens/min, told 4M": (40, 1.6),
     "1 in flight": (20, 1.2),
     "5 in flight": (20, 1.1),

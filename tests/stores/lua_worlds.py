@@ -13,7 +13,7 @@ from paceline.core.changes import Change
 from paceline.core.meters import LOW_POINTS_MAX, window_starts
 from paceline.core.quota import MONTH, MONTH_S, NS, Quota, Rule
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Charged, Left, Message, Refused, Reply, Settled
+from paceline.shared.messages import Charged, Left, Message, Refused, Settled, StoreReply
 from paceline.shared.peers import FRONT
 from paceline.stores.redis_wire import decode, encode, quota_set, script
 
@@ -38,7 +38,9 @@ class LuaLedger:
         make = self._lua.execute(b"return function(...) " + source + b" end")
         self._run, self.flush, self.subscribe = make(script().encode())
 
-    def __call__(self, now_us: int, message: Message, present: bool = False, subscribed: Iterable[str] = ()) -> Reply:
+    def __call__(
+        self, now_us: int, message: Message, present: bool = False, subscribed: Iterable[str] = ()
+    ) -> StoreReply:
         name, lines = quota_set(message.quotas)
         texts = encode(message, present=present), name, lines, str(now_us)
         self.subscribe(" ".join(subscribed).encode())
@@ -150,7 +152,7 @@ class World:
         self._count("ended", ended)
         return ended
 
-    def _take(self, process: Process, message: Message, marks: tuple[list[Any], list[Any]], reply: Reply) -> None:
+    def _take(self, process: Process, message: Message, marks: tuple[list[Any], list[Any]], reply: StoreReply) -> None:
         for n, (ours, theirs) in enumerate(zip(*marks, strict=True)):
             grant = Grant(message.quotas, message.wants[n], (ours, theirs), reply.probe and n == 0, self.now_us)
             process.grants.append(grant)

@@ -29,6 +29,8 @@ import trustme
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from waits import join
+
 HOST = "127.0.0.1"
 READY_BOUND_S = 30.0  # servers take 0.05 s, clusters and promotions 3 s: only a broken machine gets here
 POLL_S = 0.01
@@ -90,7 +92,7 @@ class TlsFront(socketserver.ThreadingTCPServer):
     def close(self) -> None:
         """Close the port and wait for all threads; the server behind it must have ended."""
         self.shutdown()
-        self._thread.join()
+        join(self._thread)
         self.server_close()
 
 

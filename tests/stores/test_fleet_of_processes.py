@@ -11,6 +11,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from waits import join
+
 PER_S, BURST = 20.0, 60.0
 PROCESSES, LATE, ENDED = 50, 10, 12
 LATE_S, ENDED_S, END_S = 10.0, 20.0, 50.0
@@ -60,7 +62,7 @@ def server():
         thread.start()
         yield server
         server.shutdown()
-        thread.join()
+        join(thread)
 
 
 @pytest.mark.soak

@@ -10,7 +10,7 @@ from lupa.lua51 import LuaRuntime
 
 from paceline.core.measured import InFlightMeter, RateMeter
 from paceline.core.meters import window_starts
-from paceline.core.pause import NEXT, Phase
+from paceline.core.pause import NEXT, PausePhase
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Settled
@@ -58,7 +58,8 @@ def test_script_and_pause_have_the_same_table():
     found = re.search(r"local NEXT = (\{.*?\n\})", script(), re.DOTALL)
     table = {phase: dict(then) for phase, then in LuaRuntime().eval(found[1]).items()}
     assert table == {
-        phase.value: {event.value: then.value for (at, event), then in NEXT.items() if at is phase} for phase in Phase
+        phase.value: {event.value: then.value for (at, event), then in NEXT.items() if at is phase}
+        for phase in PausePhase
     }
 
 

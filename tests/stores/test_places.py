@@ -11,7 +11,7 @@ from paceline.core.results import QuotaError, StoreError
 from paceline.data import places
 from paceline.data.places import Claim, open_place
 from paceline.stores.entries import EntryFile
-from waits import until
+from waits import join, until
 
 ANSWERS = {f"id {n}/0a": bytes([n]) * 1_000 for n in range(60)}
 
@@ -35,7 +35,7 @@ def used(place, name, url):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     first.write("id 0/0a", ANSWERS["id 0/0a"])  # again
     assert found(second, [*ANSWERS, "another"]) == ANSWERS
     assert found(place(f"{name}-2", url), ANSWERS) == {}

@@ -17,6 +17,7 @@ from paceline.core.quota import parse_quotas
 from paceline.shared.messages import Charged, Message
 from paceline.stores.base import StoreError
 from paceline.stores.redis import LATE_S, RedisStore
+from waits import join
 
 QUOTAS = parse_quotas("3600 tokens/hour, 1000 requests/day window utc, 4 concurrency")
 MARGIN_S = 20.0  # of a busy machine; the clients of the tests would wait 60 s
@@ -186,7 +187,7 @@ def test_many_threads_may_use_one_store(store):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     assert charged(store.exchange("pool", message(1, "last", amount=0.0)))[0] == 200
 
 
@@ -411,7 +412,7 @@ def test_what_is_no_redis():
         thread.start()
         said = [failure(f"{scheme}://127.0.0.1:{server.server_port}")[0] for scheme in ("redis", "redis+cluster")]
         server.shutdown()
-        thread.join()
+        join(thread)
     assert all("this server is not a Redis: check the port" in text for text in said), said
 
 

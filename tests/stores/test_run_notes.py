@@ -18,9 +18,9 @@ import paceline
 from paceline.batch import job, notes
 from paceline.batch.job import Job
 from paceline.batch.notes import Reporter, RunNote, read_runs, run_id
-from paceline.batch.progress import ProgressLine, View
+from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import WHOLE, Shard
-from paceline.batch.summary import Tally
+from paceline.batch.summary import RunTally
 from paceline.cli import standing
 from paceline.cli.app import app
 from paceline.config import Config
@@ -64,7 +64,7 @@ def write_input(path, count):
     return path
 
 
-class Said(View):
+class Said(ProgressView):
     """Keeps the lines that stay."""
 
     def __init__(self):
@@ -78,7 +78,7 @@ def send(source, store, emulator, shard="1/1", view=None, output=None, **environ
     given = {"base_url": emulator.base_url, "limits": {"*": parse_quotas(FAST)}, "store": store}
     config = Config.load(environ={}, given=given)
     environ = {"OPENAI_API_KEY": KEY, **environ}
-    return Job(str(source), output, config, shard=Shard.parse(shard), environ=environ).run(view or View())
+    return Job(str(source), output, config, shard=Shard.parse(shard), environ=environ).run(view or ProgressView())
 
 
 def use(store):
@@ -356,9 +356,9 @@ class TestALostPlace:
         assert place.closed.wait(60)
 
     def test_a_broken_block_is_a_failed_run(self, source, tmp_path):
-        place, tally = SQLiteNotes(tmp_path / "quotas.db"), Tally(10)
+        place, tally = SQLiteNotes(tmp_path / "quotas.db"), RunTally(10)
         with source.open("rb") as file:
-            reporter = Reporter(place, file, "in.jsonl", WHOLE, tally, ProgressLine(None, tally, 1), View())
+            reporter = Reporter(place, file, "in.jsonl", WHOLE, tally, ProgressLine(None, tally, 1), ProgressView())
             with pytest.raises(RuntimeError), reporter:
                 raise RuntimeError
         assert read_runs(place)[0][0]["states"]["failed"] == 1

@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from paceline.shared.messages import Message
 from paceline.stores import StoreError, open_store
 from paceline.stores.sqlite import APPLICATION_ID, FORMAT, SQLiteStore
 from paceline.testing import ManualClock
+from waits import BOUND_S, join
 
 NOBODY = 65_534
 
@@ -144,8 +146,10 @@ class TestLocked:
     def test_by_another_thread(self, opened):
         store = opened(timeout_s=0.1)
         take(store)
-        with store._lock:
+        with ThreadPoolExecutor(1) as other:
+            other.submit(store._lock.acquire).result(BOUND_S)
             fails(store, "locked")
+            other.submit(store._lock.release).result(BOUND_S)
         take(store, number=2)
 
     def test_for_less_it_only_takes_longer(self, opened, path):
@@ -156,7 +160,7 @@ class TestLocked:
         timer = threading.Timer(0.05, other.execute, ["ROLLBACK"])
         timer.start()
         take(store, number=2)
-        timer.join()
+        join(timer)
         other.close()
 
 

@@ -18,10 +18,11 @@ import pytest
 
 from paceline.core.quota import NS, Quota
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Message, Reply
+from paceline.shared.messages import Message, StoreReply
 from paceline.stores import Prefixed, StoreError, open_store, sqlite
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock
+from waits import join
 
 DAILY = Quota("requests", 100_000, 86_400.0)
 
@@ -58,7 +59,7 @@ def test_a_ping_needs_the_right_to_write_and_leaves_nothing(opened, path):
     store.ping()
 
 
-def take(store: SQLiteStore, pool: str = "pool", who: str = "a", number: int = 1) -> Reply:
+def take(store: SQLiteStore, pool: str = "pool", who: str = "a", number: int = 1) -> StoreReply:
     """One request: granted."""
     reply = store.exchange(pool, Message(who, number, (DAILY,), [0], headroom_s=0.0, wants=[[1.0]]))
     assert len(reply.grants) == 1
@@ -195,13 +196,13 @@ class TestBooks:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            join(thread)
         assert charged(store) == 200
 
 
 FORKS = """
 import os, sys, threading
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from test_sqlite_store import SQLiteStore, charged, take
 
 def child(path, store, name):
@@ -262,7 +263,7 @@ store.close()
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 @pytest.mark.parametrize("script", [OUTLIVES_ITS_PARENTS_STORE, IN_THE_MIDDLE_OF_AN_EXCHANGE])
 def test_a_forked_child_opens_its_own(path, script):
-    code = FORKS.format(tests=str(Path(__file__).parent)) + script
+    code = FORKS.format(tests=[str(folder) for folder in Path(__file__).parents[:2]]) + script
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, str(path)],
         capture_output=True,

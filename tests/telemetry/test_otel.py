@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import paceline
 from paceline.config import Config
-from paceline.gateway.server import Settings
+from paceline.gateway.server import ProcessSettings
 from paceline.telemetry import otel
 from paceline.testing import run_virtual
 
@@ -145,7 +145,7 @@ def test_the_gateway_observes_the_limiter_that_serves(monkeypatch, tmp_path):
     watched = []
     monkeypatch.setattr(otel, "watch", watched.append)
     config = Config.load(environ={}, given={"provider": "openai"})
-    settings = Settings(config=config, keys=tmp_path / "keys.json", host="127.0.0.1", otel=True)
+    settings = ProcessSettings(config=config, keys=tmp_path / "keys.json", host="127.0.0.1", otel=True)
     settings.check()  # makes a limiter, too
     gateway = settings.gateway(environ={})
     assert watched == [gateway.limiter]

@@ -6,6 +6,7 @@ import json
 import logging
 import time
 import weakref
+from io import StringIO
 from types import SimpleNamespace
 
 import httpx2
@@ -211,6 +212,19 @@ class TestHistory:
         assert [(event["level"], event["text"][:9], len(event["text"])) for event in events] == [
             ("warning", "a warning", 500)
         ]
+
+    def test_what_is_logged_is_printed_as_without_a_page(self, limiter, monkeypatch, capsys):
+        log = logging.getLogger("paceline")
+        monkeypatch.setattr(log, "propagate", False)  # the test runner has handlers
+        for _ in range(2):
+            ask(paceline.status_app(limiter), "/history")
+        logging.getLogger("paceline.http").warning("a warning")
+        assert capsys.readouterr().err == "a warning\n"
+        own = logging.StreamHandler(io := StringIO())
+        log.addHandler(own)
+        logging.getLogger("paceline.http").warning("another one")
+        log.removeHandler(own)
+        assert (capsys.readouterr().err, io.getvalue()) == ("", "another one\n")
 
 
 class TestMetrics:

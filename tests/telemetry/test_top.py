@@ -17,6 +17,7 @@ from paceline.cli.app import app
 from paceline.cli.top import make_app
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.http import unpaced
+from waits import join
 
 ODD = "odd [/red]\x1b[31m"
 
@@ -40,7 +41,7 @@ def stub(app):
     thread.start()
     yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     server.should_exit = True
-    thread.join(60)
+    join(thread)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ ROOTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ProviderAddress:
     """Where a provider's requests go, and with which headers and key."""
 
     root: str
@@ -98,7 +98,7 @@ def provider_at(limits: Limits, provider: Provider, root: str, model: str) -> Pr
     return under_name(provider, host)
 
 
-def address_of(provider: Provider, base_url: str | None, environ: Mapping[str, str]) -> Address:
+def address_of(provider: Provider, base_url: str | None, environ: Mapping[str, str]) -> ProviderAddress:
     """Where the requests of ``provider`` go, with its usual headers.
 
     Raises:
@@ -107,12 +107,12 @@ def address_of(provider: Provider, base_url: str | None, environ: Mapping[str, s
     return address_at(provider, *root_and_key(provider, base_url, environ))
 
 
-def address_at(provider: Provider, root: str, key: str) -> Address:
+def address_at(provider: Provider, root: str, key: str) -> ProviderAddress:
     """Where the requests of ``provider`` go, with its usual headers."""
     headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "paceline"}
     if base_of(provider.name) == "anthropic":
         headers |= {"anthropic-version": "2023-06-01"}
-    return Address(root, headers, key, provider)
+    return ProviderAddress(root, headers, key, provider)
 
 
 _VERSION: Final = re.compile(r"/v\d+[a-z]*(?=/|$)")
@@ -149,7 +149,7 @@ def account_of(pool: str, base_url: str | None, environ: Mapping[str, str]) -> s
     return account(*root_and_key(provider_named(pool.partition("/")[0]), base_url, environ))
 
 
-def proxy_for(addresses: Mapping[str, Address]) -> str | None:
+def proxy_for(addresses: Mapping[str, ProviderAddress]) -> str | None:
     """The proxy that the environment names for ``addresses``; none for this machine's.
 
     Raises:

@@ -18,13 +18,13 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from paceline.batch.address import Address, joined
+from paceline.batch.address import ProviderAddress, joined
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import TRUST, error_of, one_line
 from paceline.batch.index import Index
 from paceline.batch.reach import Reach, origin, reason
 from paceline.batch.redact import Secrets
-from paceline.batch.requests import Request
+from paceline.batch.requests import RunRequest
 from paceline.batch.results import UNREAD, read_json
 from paceline.batch.transport import NO_CONNECTION
 from paceline.pacing.lack import lack_of
@@ -124,7 +124,7 @@ class Problem(NamedTuple):
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenBatch:
     """A batch as the provider shows it.
 
     Attributes:
@@ -211,7 +211,12 @@ class Web:
     """
 
     def __init__(
-        self, client: aiohttp.ClientSession, address: Address, secrets: Secrets, timeout_s: float, proxy: str | None
+        self,
+        client: aiohttp.ClientSession,
+        address: ProviderAddress,
+        secrets: Secrets,
+        timeout_s: float,
+        proxy: str | None,
     ) -> None:
         self._client, self._address, self._secrets, self._timeout_s, self._proxy = (
             client, address, secrets, timeout_s, proxy,
@@ -363,7 +368,7 @@ class Endpoints(ABC):
         self._known: dict[str, str] = {}  # the input's id for each id in the batches of another process
 
     @abstractmethod
-    def encode(self, request: Request) -> bytes:
+    def encode(self, request: RunRequest) -> bytes:
         """A request as the batch has it, without the end of the line.
 
         Raises:
@@ -418,7 +423,7 @@ class Endpoints(ABC):
         """
 
     @abstractmethod
-    async def look(self, chunk: Chunk) -> Seen:
+    async def look(self, chunk: Chunk) -> SeenBatch:
         """A batch as it is now."""
 
     @abstractmethod
@@ -430,7 +435,7 @@ class Endpoints(ABC):
         """
 
     async def results(self, place: str, file: IO[bytes], own_ids: Mapping[str, str]) -> Iterator[Result]:
-        """The results at one of the places of :attr:`Seen.files`, by way of a temporary ``file``.
+        """The results at one of the places of :attr:`SeenBatch.files`, by way of a temporary ``file``.
 
         Args:
             place: The place.

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from paceline.batch.chunks import Chunk, Kind, ProviderQueue
+from paceline.batch.chunks import BatchKind, Chunk, ProviderQueue
 from paceline.batch.index import Index
-from paceline.batch.journal import LOST, Journal
+from paceline.batch.journal import LOST, BatchJournal
 
 TRIES_MAX: Final = 3
 """How often a request is part of a batch that ends without having worked on it, before it counts as failed."""
@@ -32,12 +32,12 @@ class Batches:
         unable_s: Since when no batch could be created; ``None`` after a creation.
     """
 
-    def __init__(self, journal: Journal, index: Index, queue: float | None) -> None:
+    def __init__(self, journal: BatchJournal, index: Index, queue: float | None) -> None:
         self.journal, self.index = journal, index
         self.lost: list[Chunk] = []
         self.created, self._started_s = 0, time.time()
         self.unable_s: float | None = None
-        self._queues = defaultdict[Kind, ProviderQueue](lambda: ProviderQueue(queue))  # by provider and model
+        self._queues = defaultdict[BatchKind, ProviderQueue](lambda: ProviderQueue(queue))  # by provider and model
         self._lines = array("H")
 
     @property
@@ -55,7 +55,7 @@ class Batches:
         """Whether a line is part of a batch that has not ended."""
         return line < len(self._lines) and self._lines[line] >= _HOLD
 
-    def queue(self, kind: Kind) -> ProviderQueue:
+    def queue(self, kind: BatchKind) -> ProviderQueue:
         """The provider's queue for the batches of a kind."""
         return self._queues[kind._replace(path="")]
 

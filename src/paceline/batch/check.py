@@ -11,8 +11,9 @@ from itertools import islice
 from typing import BinaryIO, Final, NamedTuple
 
 from paceline.batch.index import Index
-from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, keyless, read_lines, read_request
+from paceline.batch.requests import WHOLE, BadLineError, RunRequest, Shard, keyless, read_lines, read_request
 from paceline.config.servers import Server
+from paceline.core.quota import Rule
 from paceline.core.results import GIVEN, NeverFits, PacelineError, PacelineWarning, QuotaError
 from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
@@ -50,7 +51,7 @@ class PoolWork:
 
 
 @dataclass(slots=True)
-class Plan:
+class InputPlan:
     """The content of the input, as far as it has been read.
 
     Attributes:
@@ -76,7 +77,7 @@ def check(
     most: int | None = None,
     shard: Shard = WHOLE,
     tick: Callable[[int], None] = lambda _: None,
-) -> Plan:
+) -> InputPlan:
     """Read ``file`` and add its lines to the plan of ``checker``.
 
     Args:
@@ -113,7 +114,7 @@ def check(
     return plan
 
 
-class Part(NamedTuple):
+class PoolPart(NamedTuple):
     """A pool that takes requests of one model, and what the plan charges to it; ``speed``: in requests per second."""
 
     scheduler: Scheduler
@@ -142,12 +143,12 @@ class Checker:
         group: Sequence[Server] = (),
         place: Callable[[Provider, str], Provider] = lambda provider, _: provider,
     ) -> None:
-        self.plan = Plan()
+        self.plan = InputPlan()
         self._limiter, self._index, self._group, self._place = limiter, index, group, place
         self._placed: dict[tuple[str, str], Provider] = {}
-        self._pools: dict[tuple[str, str], list[Part]] = {}
+        self._pools: dict[tuple[str, str], list[PoolPart]] = {}
 
-    def add(self, request: Request) -> Metered:
+    def add(self, request: RunRequest) -> Metered:
         """Add ``request`` to the plan; return what it costs.
 
         Raises:
@@ -163,7 +164,7 @@ class Checker:
                 break
         if never is not None:
             raise BadLineError(_too_large(request, never))
-        share = parts[0].share if len(parts) == 1 else min(parts, key=Part.load).share
+        share = parts[0].share if len(parts) == 1 else min(parts, key=PoolPart.load).share
         if (first := self._index.add(request.custom_id, request.line, number=request.number)) is not None:
             raise BadLineError(f"custom_id is already in line {first}: it must be unique")
         self.plan.requests += 1
@@ -172,7 +173,7 @@ class Checker:
             share.cost[unit] += amount
         return metered
 
-    def describe(self, request: Request) -> Metered:
+    def describe(self, request: RunRequest) -> Metered:
         """What a ``request`` of the plan costs, by what the answers have shown so far.
 
         Raises:
@@ -180,7 +181,7 @@ class Checker:
         """
         return self._described(request)[0]
 
-    def _described(self, request: Request) -> tuple[Metered, list[Part]]:
+    def _described(self, request: RunRequest) -> tuple[Metered, list[PoolPart]]:
         kind = request.provider.name, request.model
         provider = self._placed.get(kind) or self._place(request.provider, request.model)
         if len(self._placed) < MODELS_MAX:
@@ -199,7 +200,7 @@ class Checker:
         calibration = self._limiter.pacer.calibrations.of(call.provider, call.model, call.endpoint)
         return Metered(provider, call, parts[0].scheduler, calibration), parts
 
-    def _first_of(self, request: Request, provider: Provider, model: str) -> list[Part]:
+    def _first_of(self, request: RunRequest, provider: Provider, model: str) -> list[PoolPart]:
         """The pools of a model that has not occurred before: one, or one for each member of a group."""
         places = [(provider, model)]
         if self._group:
@@ -212,23 +213,23 @@ class Checker:
         self.plan.providers[request.provider.name] = request.provider
         return parts
 
-    def _part(self, provider: Provider, model: str) -> Part:
+    def _part(self, provider: Provider, model: str) -> PoolPart:
         scheduler = self._limiter.pacer.pools.of_model(provider.name, model)
         limits = self._limiter.limits
         resolved = limits.model(provider.name, model)
         tier = limits.settings.tier if base_of(provider.name) == limits.provider else None
         if GIVEN not in resolved.sources and lookup(provider.name, model, tier).matched == DEFAULT:
-            stated = [one.name for one in scheduler.pool.ledger.accounts if not one.meter.measured]
+            stated = [one.name for one in scheduler.pool.ledger.accounts if one.meter.quota.rule is not Rule.MEASURED]
             used = f"{', '.join(stated)} are used" if stated else "the rate is measured"
             self.plan.warnings.append(
                 f"no published limits for {provider.name}'s model {model!r}: {used} until answers state"
                 f" others; set the real limits with --limit '{model}=500 requests/min,400k tokens/min', in Python with limits="
             )
         share = self.plan.shares.setdefault(scheduler.pool.name, PoolWork(model=f"{provider.name}/{model}"))
-        return Part(scheduler, share, min((quota.rate for quota in resolved.quotas if quota.period_s), default=1.0))
+        return PoolPart(scheduler, share, min((quota.rate for quota in resolved.quotas if quota.period_s), default=1.0))
 
 
-def _too_large(request: Request, never: NeverFits) -> str:
+def _too_large(request: RunRequest, never: NeverFits) -> str:
     return (
         f"its estimated cost is {never.cost:,.0f} {never.unit}, and the limit of {request.model[:100]} is"
         f" {never.most:,.0f} at once: it can never be sent; make it smaller (max_tokens counts, too), or set the real"

@@ -26,7 +26,7 @@ OPEN_BYTES: Final = 128 * 2**20
 _LIMIT: Final = re.compile(r"Limit: ([\d,]{1,20}) enqueued tokens")
 
 
-class Kind(NamedTuple):
+class BatchKind(NamedTuple):
     """What the requests of one batch have in common: a provider's name, a path and a model."""
 
     provider: str
@@ -50,7 +50,7 @@ class Chunk:
     """
 
     name: str
-    kind: Kind
+    kind: BatchKind
     account: str
     lines: array[int]
     tokens: float
@@ -72,7 +72,7 @@ class Load:
         tokens: The estimate of their input.
     """
 
-    kind: Kind
+    kind: BatchKind
     lines: array[int] = field(default_factory=lambda: array("Q"))
     ids: list[str] = field(default_factory=list)
     content: list[bytes] = field(default_factory=list)
@@ -80,10 +80,10 @@ class Load:
     tokens: float = 0.0
 
 
-class Item(NamedTuple):
+class ChunkItem(NamedTuple):
     """One request for :func:`cut`."""
 
-    kind: Kind
+    kind: BatchKind
     line: int
     custom_id: str
     content: bytes
@@ -91,7 +91,7 @@ class Item(NamedTuple):
 
 
 def cut(
-    items: Iterator[Item], *, most_lines: int, most_bytes: int, most_tokens: Callable[[Kind], float]
+    items: Iterator[ChunkItem], *, most_lines: int, most_bytes: int, most_tokens: Callable[[BatchKind], float]
 ) -> Iterator[Load]:
     """Cut requests into batches. A request that is too large for any batch is one of its own.
 
@@ -101,7 +101,7 @@ def cut(
         most_bytes: The most bytes of a batch.
         most_tokens: The most input tokens of a batch, asked anew for each request.
     """
-    loads: dict[Kind, Load] = {}
+    loads: dict[BatchKind, Load] = {}
     for item in items:
         load = loads.get(item.kind)
         if load is not None and (

@@ -15,22 +15,22 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from paceline.batch.address import Address, proxy_for
+from paceline.batch.address import ProviderAddress, proxy_for
 from paceline.batch.files import GoneError
 from paceline.batch.leads import Leads
 from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import PART_MIN, Secrets
-from paceline.batch.requests import BadLineError, Request, keyless
+from paceline.batch.requests import BadLineError, RunRequest, keyless
 from paceline.batch.room import Room
 from paceline.batch.transport import (
     NO_CONNECTION,
-    Answer,
     AnswerTooLargeError,
     DistrustedError,
     NotDecodedError,
     PausedError,
+    RunTarget,
     Sender,
-    Target,
+    WholeAnswer,
     session,
 )
 from paceline.config.servers import ServerGroup
@@ -76,7 +76,7 @@ _IN_HEADER = re.compile(r"[!-~]{1,200}")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """What became of a request.
 
     Attributes:
@@ -88,11 +88,11 @@ class Outcome:
 
     response: dict[str, Any] | None
     error: dict[str, str] | None
-    answer: Answer | None = None
+    answer: WholeAnswer | None = None
     ends: str = ""
 
 
-class Route:
+class RunRoute:
     """The requests of one path and model at an address, or at the addresses of a group, until its answers show that it is wrong.
 
     Before one of them shows that the address serves them, at most ``HANDFUL`` are sent within ``HOLD_S``: the answers of a
@@ -112,7 +112,7 @@ class Route:
     """
 
     def __init__(self, root: str, path: str, origins: Iterable[str] = ()) -> None:
-        self.target = Target.of(root, path)
+        self.target = RunTarget.of(root, path)
         self.open = asyncio.Event()
         self.served = False
         self.wrong = dict.fromkeys(origins or [self.target.origin], 0)
@@ -192,7 +192,7 @@ class EndedError(Exception):
     """A request was not sent, because others like it have shown that it cannot be answered."""
 
 
-class Client:
+class RunClient:
     """Sends requests, each when the limiter allows it.
 
     Args:
@@ -212,7 +212,7 @@ class Client:
     def __init__(
         self,
         limiter: Limiter,
-        addresses: Mapping[str, Address],
+        addresses: Mapping[str, ProviderAddress],
         timeout_s: float,
         say: Callable[[str], None],
         paused: Callable[[], bool] = lambda: False,
@@ -228,8 +228,8 @@ class Client:
         self.room = Room(say)
         self._leads = Leads(limiter.pacer.clock)
         self._limiter, self._addresses, self._timeout_s, self._say = limiter, addresses, timeout_s, say
-        self._routes: dict[tuple[str, str, str], Route] = {}
-        self._targets: dict[tuple[str, str], Target] = {}  # of a group, by member and path
+        self._routes: dict[tuple[str, str, str], RunRoute] = {}
+        self._targets: dict[tuple[str, str], RunTarget] = {}  # of a group, by member and path
         self._origins = [] if group is None else [origin(one.root) for one in group.members.values()]
         self._distrusted: dict[str, str] = {}  # why nothing is sent to the address of a provider
         self._session: aiohttp.ClientSession | None = None
@@ -250,12 +250,12 @@ class Client:
         """Why requests of some path and model are not sent any more, each once."""
         return list(dict.fromkeys(route.why for route in self._routes.values() if route.why))
 
-    def why_not(self, request: Request) -> str:
+    def why_not(self, request: RunRequest) -> str:
         """Why requests like ``request`` are not sent any more; empty while they are."""
         route = self._routes.get(_kind(request))
         return route.why if route is not None else ""
 
-    async def ask(self, request: Request, metered: Metered) -> Outcome | None:
+    async def ask(self, request: RunRequest, metered: Metered) -> RunOutcome | None:
         """Send one request; ``None`` if it was not sent, because others like it show that the address or the model is wrong.
 
         Raises:
@@ -265,7 +265,7 @@ class Client:
         kind = _kind(request)
         route = self._routes.get(kind)
         if route is None:
-            route = self._routes[kind] = Route(address.root, request.path, self._origins)
+            route = self._routes[kind] = RunRoute(address.root, request.path, self._origins)
             route.why = self._distrusted.get(request.provider.name, "")
         if route.why or not (route.served or await route.enter()):
             return None
@@ -291,7 +291,7 @@ class Client:
                 words = self.reach.lose(exchange.http.address, error)
             else:
                 words = one_line(self._secrets.text(f"{type(error).__name__}: {error}".rstrip(": ")))
-            return Outcome(None, {"code": code, "message": words[:MESSAGE_MAX]})
+            return RunOutcome(None, {"code": code, "message": words[:MESSAGE_MAX]})
         judged = exchange.judged
         if judged is not None and judged.verdict is Verdict.UNREADABLE:
             served, goes_on = route.served, await route.again()
@@ -308,12 +308,12 @@ class Client:
             outcome = replace(outcome, error={"code": "key_refused", **(outcome.error or {}), "message": message})
         return outcome
 
-    async def _answer(self, exchange: Exchange) -> Answer:
+    async def _answer(self, exchange: Exchange) -> WholeAnswer:
         """Run an exchange, again each time when this machine lacks something for it."""
         while True:
             entry = await self.room.enter()
             try:
-                answer: Answer = await exchange.run()
+                answer: WholeAnswer = await exchange.run()
             except Exception as error:
                 if (lack := lack_of(error)) is None:
                     raise
@@ -328,7 +328,7 @@ class Client:
                 self.room.leave()
             await self.room.pause()
 
-    def _exchange(self, request: Request, metered: Metered, address: Address, route: Route) -> Exchange:
+    def _exchange(self, request: RunRequest, metered: Metered, address: ProviderAddress, route: RunRoute) -> Exchange:
         """The exchange of a request: with its server, or with any of the group.
 
         Raises:
@@ -362,20 +362,20 @@ class Client:
                 raise BadLineError(f"url is {keyless(request.path)!r}, which is not paced for {one.provider.name}")
             place = self._targets.get((name, request.path))
             if place is None:
-                place = self._targets[name, request.path] = Target.of(one.base_url, request.path, self._origins)
+                place = self._targets[name, request.path] = RunTarget.of(one.base_url, request.path, self._origins)
             http = self._bind(request, self._addresses[one.provider.name], place, content)
             ways[name] = Way(http, own, place.key)
         sticky = request.body.get("prompt_cache_key")
         sticky = None if sticky is None else str(sticky)
         return RoutedExchange(self._limiter.pacer, ways, self._choice, sticky=sticky, seen=seen)
 
-    def _bind(self, request: Request, address: Address, target: Target, content: bytes) -> Binding:
+    def _bind(self, request: RunRequest, address: ProviderAddress, target: RunTarget, content: bytes) -> Binding:
         headers = address.headers_for(request.path)
         if _IN_HEADER.fullmatch(request.custom_id):
             headers["x-custom-id"] = request.custom_id  # for the log of a gateway on the way
         return self.sender.request(target, headers, content)
 
-    def _judge(self, route: Route, request: Request, answer: Answer, judged: Judged, origin: str) -> None:
+    def _judge(self, route: RunRoute, request: RunRequest, answer: WholeAnswer, judged: Judged, origin: str) -> None:
         """Count an error that is no refusal; stop sending the requests of ``route`` if it shows that it is wrong."""
         status = judged.status
         if status >= 500:
@@ -387,7 +387,7 @@ class Client:
             code, words = error_of(answer.payload)
             self._end(route, request, status, f"{code}: {words}" if code else words)
 
-    def _end(self, route: Route, request: Request, status: int, words: str) -> None:
+    def _end(self, route: RunRoute, request: RunRequest, status: int, words: str) -> None:
         """Stop sending the requests of ``route``, whose answers are wrong, the last one with ``status`` and ``words``."""
         what, who = request.model[:100], _shown(route.target.url)
         if self._group is not None:
@@ -411,31 +411,31 @@ class Client:
                 route.end(why, self.sender.in_flight)
 
 
-def _kind(request: Request) -> tuple[str, str, str]:
+def _kind(request: RunRequest) -> tuple[str, str, str]:
     """What the requests of a route have in common."""
     return request.provider.name, request.path, request.model
 
 
-def _outcome(request: Request, answer: Answer) -> Outcome:
+def _outcome(request: RunRequest, answer: WholeAnswer) -> RunOutcome:
     """The record of an answer."""
     status, payload = answer.status, answer.payload
     code, words = error_of(payload) if status != 200 else ("", "")
     own = answer.headers.get(_OWN_ANSWER) if status in {429, 502, 503} else None
     if own is not None:
         error = {"code": code or f"paceline_{own}", "message": words}
-        return Outcome(None, error, answer, "money" if own == "stopped" else "")
+        return RunOutcome(None, error, answer, "money" if own == "stopped" else "")
     if refuses_key(status, {"code": code, "message": words}):
         detail = words if status == 403 else code  # the message of the others may hold a part of the key
         words = (
             f"{request.provider.name} refused the key with a {status}"
             f"{f' ({detail})' if detail else ''}; set {request.provider.key_env} to a key that may use {request.model[:100]}"
         )
-        return Outcome(None, {"code": "key_refused", "message": words[:MESSAGE_MAX]}, answer, "key")
+        return RunOutcome(None, {"code": "key_refused", "message": words[:MESSAGE_MAX]}, answer, "key")
     request_id = answer.headers.get("x-request-id") or answer.headers.get("request-id")
     response: dict[str, Any] = {"status_code": status, "request_id": request_id, "body": payload}
     if status != 200:
-        return Outcome(response, {"code": code or f"http_{status}", "message": words}, answer)
-    return Outcome(response, None, answer)
+        return RunOutcome(response, {"code": code or f"http_{status}", "message": words}, answer)
+    return RunOutcome(response, None, answer)
 
 
 def _is_page(start: bytes) -> bool:

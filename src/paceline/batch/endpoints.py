@@ -26,7 +26,7 @@ from paceline.batch.api import (
     Problem,
     RefusedError,
     Result,
-    Seen,
+    SeenBatch,
     Web,
     id_in,
     known_form,
@@ -36,7 +36,7 @@ from paceline.batch.api import (
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import error_of, one_line
 from paceline.batch.index import Index
-from paceline.batch.requests import BadLineError, Request, keyless
+from paceline.batch.requests import BadLineError, RunRequest, keyless
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ def _listed(found: Any, run: str, read: Callable[[dict[str, Any]], T]) -> list[T
     return batches
 
 
-def _last_of(page: dict[str, Any], batches: list[Seen], before: str) -> str:
+def _last_of(page: dict[str, Any], batches: list[SeenBatch], before: str) -> str:
     """The id after which a list goes on, from a page that was asked for with the id ``before``; empty at the list's end.
 
     Raises:
@@ -103,7 +103,7 @@ class OpenAIEndpoints(Endpoints):
     WHOLE = "completed"
     UPLOADS = "files"
 
-    def encode(self, request: Request) -> bytes:
+    def encode(self, request: RunRequest) -> bytes:
         _require_v1(request)
         path = request.path.removeprefix("/openai")
         value = {"custom_id": request.custom_id, "method": "POST", "url": path, "body": request.body}
@@ -155,11 +155,11 @@ class OpenAIEndpoints(Endpoints):
                 return None
         raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
 
-    async def look(self, chunk: Chunk) -> Seen:
+    async def look(self, chunk: Chunk) -> SeenBatch:
         seen = _seen_of_openai(await self.web.call("GET", f"{self._at(chunk, 'batches')}/{quote(chunk.batch)}"))
         return self._with_results(chunk, seen)
 
-    def _with_results(self, chunk: Chunk, seen: Seen) -> Seen:
+    def _with_results(self, chunk: Chunk, seen: SeenBatch) -> SeenBatch:
         """Add where the results are, and how many."""
         if self.has_ended(seen.state):
             seen.stated = len(chunk.lines) if seen.state == self.WHOLE else seen.done
@@ -192,7 +192,7 @@ def _file_of(content: list[bytes]) -> bytes:
     return b"\n".join(content) + b"\n"
 
 
-def _require_v1(request: Request) -> None:
+def _require_v1(request: RunRequest) -> None:
     if "/v1/" not in request.path:
         text = "a batch needs a path like '/v1/chat/completions', with model or deployment in the body"
         raise BadLineError(f"line {request.line}: url is {keyless(request.path)[:100]!r}: {text}")
@@ -222,7 +222,7 @@ class AzureEndpoints(OpenAIEndpoints):
                     raise
 
 
-def _seen_of_openai(value: dict[str, Any]) -> Seen:
+def _seen_of_openai(value: dict[str, Any]) -> SeenBatch:
     state = str(value.get("status"))
     counts, mark = value.get("request_counts") or {}, value.get("metadata") or {}
     listed = errors.get("data") if isinstance(errors := value.get("errors"), dict) else errors
@@ -233,7 +233,7 @@ def _seen_of_openai(value: dict[str, Any]) -> Seen:
         for e in _objects(listed)
     ]
     done = (counts.get("completed") or 0) + (counts.get("failed") or 0)
-    return Seen(
+    return SeenBatch(
         id_in(value), state, state in OpenAIEndpoints.ENDED, counts.get("total") or 0, done,
         created_s=float(value.get("created_at") or "inf"), problems=problems,
         files=[str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))],
@@ -252,7 +252,7 @@ class MistralEndpoints(OpenAIEndpoints):
     ENDED = ("success", "failed", "timeout_exceeded", "cancelled")
     WHOLE = "success"
 
-    def encode(self, request: Request) -> bytes:
+    def encode(self, request: RunRequest) -> bytes:
         _require_v1(request)
         body = {name: value for name, value in request.body.items() if name != "model"}
         return json.dumps({"custom_id": request.custom_id, "body": body}).encode("ascii")
@@ -278,7 +278,7 @@ class MistralEndpoints(OpenAIEndpoints):
                 return None
         raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
 
-    async def look(self, chunk: Chunk) -> Seen:
+    async def look(self, chunk: Chunk) -> SeenBatch:
         value = await self.web.call("GET", f"{self._at(chunk, 'batch/jobs')}/{quote(chunk.batch)}")
         return self._with_results(chunk, _seen_of_mistral(value))
 
@@ -286,10 +286,10 @@ class MistralEndpoints(OpenAIEndpoints):
         await _cancel(self.web, f"{self._at(chunk, 'batch/jobs')}/{quote(chunk.batch)}/cancel")
 
 
-def _seen_of_mistral(value: dict[str, Any]) -> Seen:
+def _seen_of_mistral(value: dict[str, Any]) -> SeenBatch:
     state, mark = str(value.get("status")).lower(), value.get("metadata") or {}
     problems = [Problem("batch_error", one_line(str(e.get("message"))), None) for e in _objects(value.get("errors"))]
-    return Seen(
+    return SeenBatch(
         id_in(value), state, state in MistralEndpoints.ENDED, value.get("total_requests") or 0,
         value.get("completed_requests") or 0, created_s=float(value.get("created_at") or 0),
         files=[str(f) for name in ("output_file", "error_file") if (f := value.get(name))], problems=problems,
@@ -314,7 +314,7 @@ class TogetherEndpoints(OpenAIEndpoints):
     def id_for(self, custom_id: str) -> str:
         return plain_id(custom_id)
 
-    def encode(self, request: Request) -> bytes:
+    def encode(self, request: RunRequest) -> bytes:
         _require_v1(request)
         return json.dumps({"custom_id": self.id_for(request.custom_id), "body": request.body}).encode("ascii")
 
@@ -348,12 +348,12 @@ class TogetherEndpoints(OpenAIEndpoints):
                 self._names[file] = ""
         return self._names[file]
 
-    async def look(self, chunk: Chunk) -> Seen:
+    async def look(self, chunk: Chunk) -> SeenBatch:
         value = await self.web.call("GET", f"{self._at(chunk, 'batches')}/{quote(chunk.batch)}")
         state, why = str(value.get("status")).lower(), value.get("error")
         done = round(len(chunk.lines) * float(value.get("progress") or 0) / 100)
         files = [str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))]
-        return Seen(
+        return SeenBatch(
             id_in(value), state, self.has_ended(state), len(chunk.lines), min(done, len(chunk.lines)),
             stated=len(chunk.lines) if state == self.WHOLE else 0,
             files=[f"{self._at(chunk, 'files')}/{quote(one)}/content" for one in files],
@@ -393,7 +393,7 @@ class AnthropicEndpoints(Endpoints):
         super().know(ids)
         self._known.update((plain_id(one), one) for one in ids)  # batches of an earlier version
 
-    def encode(self, request: Request) -> bytes:
+    def encode(self, request: RunRequest) -> bytes:
         return json.dumps({"custom_id": self.id_for(request.custom_id), "params": request.body}).encode("ascii")
 
     async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:  # noqa: ARG002
@@ -402,7 +402,7 @@ class AnthropicEndpoints(Endpoints):
         return id_in(await self.web.call("POST", self.PATH, data=body, headers=headers))
 
     async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:
-        last, candidates = "", list[Seen]()
+        last, candidates = "", list[SeenBatch]()
         for _ in range(PAGES_MAX):
             after = f"&after_id={quote(last)}" if last else ""
             page = await self.web.call("GET", f"{self.PATH}?limit=100{after}")
@@ -427,7 +427,7 @@ class AnthropicEndpoints(Endpoints):
             raise unknown
         return None
 
-    async def _first_id(self, seen: Seen) -> str:
+    async def _first_id(self, seen: SeenBatch) -> str:
         """The id in the first line of a batch's results.
 
         Raises:
@@ -446,7 +446,7 @@ class AnthropicEndpoints(Endpoints):
                     raise
                 raise BrokenError(f"the results of batch {seen.id} cannot be read") from None
 
-    async def look(self, chunk: Chunk) -> Seen:
+    async def look(self, chunk: Chunk) -> SeenBatch:
         seen = _seen_of_anthropic(await self.web.call("GET", f"{self.PATH}/{quote(chunk.batch)}"))
         seen.stated = len(chunk.lines) if self.has_ended(seen.state) else 0
         return seen
@@ -466,14 +466,14 @@ class AnthropicEndpoints(Endpoints):
         return Result(custom_id, None, {"code": code or "errored", "message": words})
 
 
-def _seen_of_anthropic(value: dict[str, Any]) -> Seen:
+def _seen_of_anthropic(value: dict[str, Any]) -> SeenBatch:
     state, counts = str(value.get("processing_status")), value.get("request_counts") or {}
     total = sum(count for count in counts.values() if isinstance(count, int))
     ended = state == "ended"
     batch = id_in(value)
     files = [f"{AnthropicEndpoints.PATH}/{quote(batch)}/results"] if ended else []
     done = total - (counts.get("processing") or 0)
-    return Seen(batch, state, ended, total, done, created_s=_time_of(value.get("created_at")), files=files)
+    return SeenBatch(batch, state, ended, total, done, created_s=_time_of(value.get("created_at")), files=files)
 
 
 def _time_of(text: Any) -> float:
@@ -498,7 +498,7 @@ class GeminiEndpoints(Endpoints):
     ENDED = ("succeeded", "failed", "cancelled", "expired")
     WHOLE = "succeeded"
 
-    def encode(self, request: Request) -> bytes:
+    def encode(self, request: RunRequest) -> bytes:
         if not request.path.endswith(self.ONE) or "/models/" not in request.path:
             text = "a batch needs a path like '/v1beta/models/gemini-2.5-flash:generateContent'"
             raise BadLineError(f"line {request.line}: url is {keyless(request.path)[:100]!r}: {text}")
@@ -548,7 +548,7 @@ class GeminiEndpoints(Endpoints):
             token = f"&pageToken={quote(str(page['nextPageToken']), safe='')}"
         raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
 
-    async def look(self, chunk: Chunk) -> Seen:
+    async def look(self, chunk: Chunk) -> SeenBatch:
         value = await self.web.call("GET", self._at(chunk, quote(chunk.batch)))
         about = value.get("metadata") or {}
         state, counts = self._state(value), about.get("batchStats") or {}
@@ -558,7 +558,7 @@ class GeminiEndpoints(Endpoints):
         file = (about.get("output") or value.get("response") or {}).get("responsesFile")
         why, ended = value.get("error"), self.has_ended(state)
         stated = len(chunk.lines) if state == self.WHOLE else succeeded + failed if ended and file else 0
-        return Seen(
+        return SeenBatch(
             id_in(value, "name"), state, ended, total, succeeded + failed, stated,
             files=[f"{self._at(chunk, quote(str(file)))}:download?alt=media"] if file else [],
             problems=[Problem(*_error_of(why), None)] if why and state == "failed" else [],

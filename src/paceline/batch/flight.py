@@ -10,16 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from paceline.batch.api import BrokenError, Endpoints, NotYetError, RefusedError, Result, Seen, known_form, spool
+from paceline.batch.api import BrokenError, Endpoints, NotYetError, RefusedError, Result, SeenBatch, known_form, spool
 from paceline.batch.batches import Batches
-from paceline.batch.chunks import Chunk, Kind, Load
+from paceline.batch.chunks import BatchKind, Chunk, Load
 from paceline.batch.endpoints import FULL
 from paceline.batch.index import Index
 from paceline.batch.journal import LOST
-from paceline.batch.progress import View
-from paceline.batch.results import UNREAD, Results, encode_answer
+from paceline.batch.progress import ProgressView
+from paceline.batch.results import UNREAD, ResultsFile, encode_answer
 from paceline.batch.runner import FAILED, USAGE, WRITE_AGAIN_S
-from paceline.batch.summary import Tally
+from paceline.batch.summary import RunTally
 from paceline.batch.timing import Outage, StopError, Timing, jittered, stopping
 from paceline.providers.registry import provider_named
 
@@ -42,13 +42,13 @@ class ResultsRead:
     tokens: int = 0
 
 
-class Answers:
+class AnswerWriter:
     """Writes the answers of batches, and counts them."""
 
-    def __init__(self, results: Results, index: Index, tally: Tally, view: View, timing: Timing) -> None:
+    def __init__(self, results: ResultsFile, index: Index, tally: RunTally, view: ProgressView, timing: Timing) -> None:
         self._results, self._index, self._tally, self._view, self._time = results, index, tally, view, timing
 
-    def take(self, kind: Kind, result: Result, reading: ResultsRead) -> None:
+    def take(self, kind: BatchKind, result: Result, reading: ResultsRead) -> None:
         """Write one result of a request of the batch, unless it is there already or the request can be sent again."""
         line = self._index.line_of(result.custom_id)
         key = line or result.custom_id
@@ -130,16 +130,16 @@ class Flight:
         self,
         ends: Mapping[str, Endpoints],
         batches: Batches,
-        answers: Answers,
-        view: View,
+        answers: AnswerWriter,
+        view: ProgressView,
         timing: Timing,
     ) -> None:
         self.tasks: list[asyncio.Task[None]] = []
-        self.seen: dict[str, Seen] = {}
+        self.seen: dict[str, SeenBatch] = {}
         self.leaving = asyncio.Event()
         self.returned = False
         self._ends, self._batches, self._answers, self._view, self._time = ends, batches, answers, view, timing
-        self._worked: set[Kind] = set()  # a batch of these was not failed by the provider's validation
+        self._worked: set[BatchKind] = set()  # a batch of these was not failed by the provider's validation
         # One search at a time: a batch may fit two chunks, and the first to find it takes it.
         self._finding = asyncio.Lock()
 
@@ -191,7 +191,7 @@ class Flight:
             raise StopError(FAILED, f"no batch can be created: {error}")
         await asyncio.sleep(jittered(self._time.retry_s))
 
-    def _full(self, kind: Kind, text: str) -> None:
+    def _full(self, kind: BatchKind, text: str) -> None:
         queue, before = self._batches.queue(kind), self._batches.queue(kind).limit
         queue.refused(text, time.monotonic(), self._time.full_first_s, self._time.full_most_s)
         if queue.limit != before:
@@ -280,7 +280,7 @@ class Flight:
         elif full is None and not found and chunk.kind not in self._worked:
             raise StopError(USAGE, f"the first batch of {chunk.kind.model[:100]} has failed{why}")
 
-    def _fail_lines(self, chunk: Chunk, seen: Seen) -> bool:
+    def _fail_lines(self, chunk: Chunk, seen: SeenBatch) -> bool:
         """Record the requests that have made a batch fail; whether there are any."""
         found = False
         for problem in seen.problems:
@@ -289,7 +289,7 @@ class Flight:
                 found = True
         return found
 
-    def _return(self, chunk: Chunk, seen: Seen, *, tried: bool) -> None:
+    def _return(self, chunk: Chunk, seen: SeenBatch, *, tried: bool) -> None:
         """Give back the requests without a result, or record that they have failed, after several tries."""
         why = seen.problems[0] if seen.problems else None
         code, words = (
@@ -329,7 +329,7 @@ class Flight:
                 return False
             await asyncio.sleep(max(0.0, min(self._time.retry_s, chunk.at_s + self._time.settle_s - time.time())))
 
-    async def _poll(self, chunk: Chunk) -> Seen:
+    async def _poll(self, chunk: Chunk) -> SeenBatch:
         """Look at a batch until it has ended."""
         ends, outage, cancelled = self._ends[chunk.kind.provider], Outage(self._view, self._time), False
         wait_s = first_s = self._time.poll_most_s if ends.SELDOM else self._time.poll_first_s
@@ -342,7 +342,7 @@ class Flight:
                     seen = await ends.look(chunk)
             except (BrokenError, RefusedError) as error:
                 if outage.too_long and isinstance(error, RefusedError) and error.status == 404:
-                    return Seen(chunk.batch, GONE, ended=True, stated=len(chunk.lines))
+                    return SeenBatch(chunk.batch, GONE, ended=True, stated=len(chunk.lines))
                 name = f"batch {chunk.batch}"
                 outage.note(
                     error, chunk.kind, f"{name}: no usable answer", f"{name}: the provider gives no usable answer"
@@ -364,7 +364,7 @@ class Flight:
                         await self.leaving.wait()
             wait_s = min(self._time.poll_most_s, wait_s * 1.5)
 
-    async def _results_of(self, chunk: Chunk, reading: ResultsRead) -> Seen:
+    async def _results_of(self, chunk: Chunk, reading: ResultsRead) -> SeenBatch:
         """Poll a batch to its end, and write its results: all that the provider counts, or as many as can be read."""
         seen, since_s, wait_s = await self._poll(chunk), math.inf, self._time.retry_s
         while True:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from paceline.batch import cost
 from paceline.batch.address import (
     ROOTS,
-    Address,
+    ProviderAddress,
     account_of,
     address_at,
     address_of,
@@ -31,20 +31,20 @@ from paceline.batch.address import (
     root_of,
 )
 from paceline.batch.batches import Batches
-from paceline.batch.check import SHOWN, Checker, Plan, check
+from paceline.batch.check import SHOWN, Checker, InputPlan, check
 from paceline.batch.cost import Bill
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import has_batches, is_apart
 from paceline.batch.forms import Form, as_lines, identified
 from paceline.batch.index import Index, explained
-from paceline.batch.journal import Journal
+from paceline.batch.journal import BatchJournal
 from paceline.batch.notes import Reporter
 from paceline.batch.offline import Offline, deadline_in
-from paceline.batch.progress import ProgressLine, View, eta_s, forecast_s
-from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, read_lines, read_request
-from paceline.batch.results import STDOUT, OutputError, Recovered, Results, read_answer
+from paceline.batch.progress import ProgressLine, ProgressView, eta_s, forecast_s
+from paceline.batch.requests import WHOLE, BadLineError, RunRequest, Shard, read_lines, read_request
+from paceline.batch.results import STDOUT, OutputError, Recovered, ResultsFile, read_answer
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
-from paceline.batch.summary import Tally, in_time, in_words
+from paceline.batch.summary import RunTally, in_time, in_words
 from paceline.batch.tables import Rows, Table, checked
 from paceline.batch.transport import require_certificates
 from paceline.config import Config
@@ -62,7 +62,7 @@ from paceline.stores.sqlite import SQLiteStore
 
 STDIN: Final = "-"
 
-_End = Callable[[Limiter, Tally, View, Results], tuple[int, dict[str, Any]]]
+_End = Callable[[Limiter, RunTally, ProgressView, ResultsFile], tuple[int, dict[str, Any]]]
 """The last step of a run: prints the summary; returns the exit code and the summary."""
 
 CHECKED_FIRST_MAX: Final = 16 * 2**20
@@ -113,7 +113,7 @@ class Job:
     into: str = "answer"
     keeps: bool = True
 
-    def run(self, view: View) -> tuple[int, dict[str, Any]]:
+    def run(self, view: ProgressView) -> tuple[int, dict[str, Any]]:
         """Run the job.
 
         Returns:
@@ -138,14 +138,14 @@ class Job:
                 rows = partial(identified, file, self.source, form, self.shard)
                 if table is not None:
                     table.require_column(rows)
-                with Results(output) as results, explained():
+                with ResultsFile(output) as results, explained():
                     lines.seek(0)
                     code, report = self._run(lines, results, view)
                     if table is not None and code != INTERRUPTED:
                         code = self._write(table, rows, view) or code
                     return code, report
 
-    def _write(self, table: Table, rows: Rows, view: View) -> int:
+    def _write(self, table: Table, rows: Rows, view: ProgressView) -> int:
         """Write the table of answers; return the exit code if that has failed."""
         try:
             count = table.write(rows, partial(checked, self.form.schema))
@@ -155,7 +155,7 @@ class Job:
             return FAILED
         return DONE
 
-    def _run(self, file: BinaryIO, results: Results, view: View) -> tuple[int, dict[str, Any]]:
+    def _run(self, file: BinaryIO, results: ResultsFile, view: ProgressView) -> tuple[int, dict[str, Any]]:
         members = group.servers if (group := self._group()) is not None else ()
         provider = members[0].provider.name if members else provider_of(self.config)
         arguments = self.config.arguments(base_of(provider) if provider else _provider_of_first(file))
@@ -172,7 +172,7 @@ class Job:
                 shard=self.shard,
                 tick=lambda n: view.say(f"checked {n:,} requests"),
             )
-            for line in (*self._elsewhere(plan, members), *(f"warning: {one}" for one in plan.warnings[:SHOWN])):
+            for line in self._foretold(plan, members):
                 view.say(line)
             addresses = self._addresses(plan, provider, members, whole=whole)
             store = self._store(plan, addresses, view) if self.mode != "batch" else None
@@ -182,7 +182,7 @@ class Job:
             journal = self._leave(results, journal, view)
             recovered = results.recover(index, repair=self.repair) if whole else Recovered()
             start, checker = limiter.status()["pools"], self._checker(limiter, index, members)
-            tally = Tally(
+            tally = RunTally(
                 plan.requests,
                 recovered.answered,
                 start=start,
@@ -231,7 +231,7 @@ class Job:
             index.close()
             limiter.close()
 
-    def _one_by_one(self, runner: Runner, file: BinaryIO, limiter: Limiter, tally: Tally) -> _End:
+    def _one_by_one(self, runner: Runner, file: BinaryIO, limiter: Limiter, tally: RunTally) -> _End:
         """Send everything one by one; return the last step."""
         file.seek(0)
         if tally.left:
@@ -239,7 +239,7 @@ class Job:
             _run(runner)
         return partial(_end, runner)
 
-    def _end_s(self, journal: Journal) -> tuple[float, float] | None:
+    def _end_s(self, journal: BatchJournal) -> tuple[float, float] | None:
         """The seconds of the deadline and its time: the time of an unfinished run with the same deadline, or one from now."""
         if self.mode != "auto" or self.deadline_s is None:
             return None
@@ -248,7 +248,7 @@ class Job:
         return self.deadline_s, time.time() + self.deadline_s
 
     def _deadline(
-        self, given: tuple[float, float] | None, plan: Plan, limiter: Limiter, tally: Tally, view: View
+        self, given: tuple[float, float] | None, plan: InputPlan, limiter: Limiter, tally: RunTally, view: ProgressView
     ) -> Deadline | None:
         """The deadline of a run that changes from batches to requests one by one."""
         if given is None or not tally.left:
@@ -276,7 +276,7 @@ class Job:
             )
         return deadline
 
-    def _journal(self, results: Results) -> Journal | None:
+    def _journal(self, results: ResultsFile) -> BatchJournal | None:
         """The journal of batches of a run that sends in batches.
 
         Raises:
@@ -284,7 +284,7 @@ class Job:
         """
         if self.mode != "sync" and not results.resumable:
             raise OutputError(f"{results.path}: a run in batches needs a file for its output: name one with -o")
-        journal = Journal(results.path) if results.resumable else None
+        journal = BatchJournal(results.path) if results.resumable else None
         if journal is not None and journal.unfinished and not self.restart and self.mode == "sync":
             raise OutputError(
                 f"{journal.path}: {journal.unfinished:,} batches of an earlier run have results that are not in the output:"
@@ -312,7 +312,7 @@ class Job:
             raise QuotaError(f"no key for {keyless[0].name}: set the environment variable {keyless[0].key_env}")
         return found
 
-    def _store(self, plan: Plan, addresses: Mapping[str, Address], view: View) -> Store | None:
+    def _store(self, plan: InputPlan, addresses: Mapping[str, ProviderAddress], view: ProgressView) -> Store | None:
         """The store for the quotas of ``plan``; see :meth:`_open_store`."""
         store, problem = self._open_store(plan.shares, addresses)
         if problem:
@@ -323,7 +323,7 @@ class Job:
         """Where this run reports its progress: beside its store, if that is in a place of its own."""
         return notes_beside(choose_store(self.config, self.environ)) if store is not None else None
 
-    def _leave(self, results: Results, journal: Journal | None, view: View) -> Journal | None:
+    def _leave(self, results: ResultsFile, journal: BatchJournal | None, view: ProgressView) -> BatchJournal | None:
         """On a restart, rename the output and the journal of an earlier run; return the journal to write, if any.
 
         An output that has been removed is a restart, too, for the answers that its run has saved elsewhere.
@@ -332,11 +332,11 @@ class Job:
             view.say(f"the old answers are in {aside}")
         if not (self.restart and results.resumable):
             return journal
-        before = Journal(results.path)
+        before = BatchJournal(results.path)
         if (aside := before.set_aside()) and before.unfinished:
             text = f"{before.unfinished:,} batches of the earlier run go on at the provider, and are paid; they are in {aside}"
             print(f"paceline run: {text}", file=sys.stderr)  # noqa: T201
-        return None if journal is None else Journal(results.path)
+        return None if journal is None else BatchJournal(results.path)
 
     def _serve_page(self, limiter: Limiter) -> None:
         """Serve the status page until the process ends.
@@ -366,7 +366,7 @@ class Job:
         if output != STDOUT and os.path.exists(output) and os.path.samestat(os.fstat(file.fileno()), os.stat(output)):  # noqa: PTH110, PTH116
             raise OutputError(f"{output}: this is the input; choose another output with -o")
 
-    def _address(self, provider: Provider) -> Address:
+    def _address(self, provider: Provider) -> ProviderAddress:
         return address_of(provider, self.config.base_url, self.environ)
 
     def _checker(self, limiter: Limiter, index: Index, members: Sequence[Server]) -> Checker:
@@ -380,21 +380,23 @@ class Job:
 
         return Checker(limiter, index, members, place)
 
-    def _elsewhere(self, plan: Plan, members: Sequence[Server]) -> Iterator[str]:
-        """Where requests go that do not go to their provider; without the path, which may hold a key."""
+    def _foretold(self, plan: InputPlan, members: Sequence[Server]) -> Iterator[str]:
+        """Where requests go that do not go to their provider, without the path, which may hold a key; and warnings."""
         for provider in () if members else plan.providers.values():
             root, variable = root_of(provider, self.config.base_url, self.environ)
             if root and root != ROOTS.get(provider.name):
                 host = "{0.scheme}://{0.netloc}".format(urlsplit(root))
                 yield f"requests of {provider.name} go to {host}{variable and f' ({variable})'}"
+        if self.mode != "batch":  # batches have other limits
+            yield from (f"warning: {one}" for one in plan.warnings[:SHOWN])
 
-    def _checks_first(self, file: BinaryIO, results: Results) -> bool:
+    def _checks_first(self, file: BinaryIO, results: ResultsFile) -> bool:
         """Whether the whole input is checked before the first request: on demand, if it is small, or to resume a run."""
         return self.check_first or _size(file) <= CHECKED_FIRST_MAX or (not self.restart and results.has_lines())
 
     def _addresses(
-        self, plan: Plan, provider: str | None, members: Sequence[Server], *, whole: bool
-    ) -> dict[str, Address]:
+        self, plan: InputPlan, provider: str | None, members: Sequence[Server], *, whole: bool
+    ) -> dict[str, ProviderAddress]:
         """The addresses of the providers in ``plan``; where that is not the whole input, of all that have a key.
 
         Raises:
@@ -421,10 +423,10 @@ class Job:
         file: BinaryIO,
         provider: str | None,
         checker: Checker,
-        addresses: Mapping[str, Address],
-        tally: Tally,
-        view: View,
-    ) -> Iterator[tuple[Request, Metered]]:
+        addresses: Mapping[str, ProviderAddress],
+        tally: RunTally,
+        view: ProgressView,
+    ) -> Iterator[tuple[RunRequest, Metered]]:
         """The requests, each checked when it is read. A line that cannot be sent is reported, and counts as failed."""
         size, plan, bad, warned = _size(file), checker.plan, 0, len(checker.plan.warnings)
         for line, raw in read_lines(file, self.shard):
@@ -446,7 +448,9 @@ class Job:
             yield found
         tally.requests, tally.about = plan.requests, ""
 
-    def _open_store(self, pools: Iterable[str], addresses: Mapping[str, Address]) -> tuple[Store | None, str | None]:
+    def _open_store(
+        self, pools: Iterable[str], addresses: Mapping[str, ProviderAddress]
+    ) -> tuple[Store | None, str | None]:
         """The store for the quotas of ``pools``, after one exchange with it for each.
 
         Returns:
@@ -512,7 +516,7 @@ def _join(limiter: Limiter, models: Iterable[str]) -> None:
             limiter.pacer.pools.of_model(provider, name).refresh()
 
 
-def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | None) -> Iterator[str]:
+def _opening(plan: InputPlan, recovered: Recovered, tally: RunTally, limiter: Limiter | None) -> Iterator[str]:
     """The lines before the first request: what is left to do, under which limits, and about how long it takes."""
     if recovered.torn:
         yield "the last line of the output was incomplete, and has been cut"
@@ -532,6 +536,8 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | 
     again = f", {recovered.failed:,} failed before and are sent again" if recovered.failed else ""
     later = ", each checked when it is sent" if tally.about else ""
     yield f"{tally.about}{tally.requests:,} requests{before}{again}{later}"
+    if 0 < answered == tally.requests and not tally.about:
+        yield "nothing is left to send: requests are known by their ids alone, and --restart sends them again"
     if limiter is None:  # batches have other limits
         return
     yield f"state: {tally.store or 'in this process only'}"
@@ -554,7 +560,7 @@ def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(parts)
 
 
-def _save(results: Results, tally: Tally) -> Iterator[str]:
+def _save(results: ResultsFile, tally: RunTally) -> Iterator[str]:
     """Write the kept answers to the output, if it can take them now; returns lines that say where they are otherwise."""
     if results.write_kept():
         return
@@ -570,7 +576,13 @@ def _save(results: Results, tally: Tally) -> Iterator[str]:
 
 
 def _end(
-    runner: Runner, limiter: Limiter, tally: Tally, view: View, results: Results, *, batches: int | None = None
+    runner: Runner,
+    limiter: Limiter,
+    tally: RunTally,
+    view: ProgressView,
+    results: ResultsFile,
+    *,
+    batches: int | None = None,
 ) -> tuple[int, dict[str, Any]]:
     """Print the summary; return the exit code and the summary."""
     attempts, stop = runner.sender, runner.stop
@@ -589,7 +601,7 @@ def _end(
     return _told(lines, stop, again, tally, view), report
 
 
-def _told(lines: Iterable[str], stop: tuple[int, str] | None, again: str, tally: Tally, view: View) -> int:
+def _told(lines: Iterable[str], stop: tuple[int, str] | None, again: str, tally: RunTally, view: ProgressView) -> int:
     """Print the lines of a summary, and ``again`` after a stop; return the exit code."""
     view.close()
     for line in lines:
@@ -611,13 +623,13 @@ def _run(runner: Runner) -> None:
 
 def _in_batches(
     offline: Callable[..., Offline],
-    journal: Journal,
+    journal: BatchJournal,
     deadline: tuple[float, float] | None,
-    again: Callable[[], Iterator[tuple[Request, Metered]]],
+    again: Callable[[], Iterator[tuple[RunRequest, Metered]]],
     index: Index,
-    runner: Callable[[Iterator[tuple[Request, Metered]]], Runner],
-    tally: Tally,
-    results: Results,
+    runner: Callable[[Iterator[tuple[RunRequest, Metered]]], Runner],
+    tally: RunTally,
+    results: ResultsFile,
 ) -> _End:
     """Send in batches; where these are left for a deadline, send the rest one by one. Return the last step.
 
@@ -643,13 +655,13 @@ def _in_batches(
             following.sender.attempts, following.sender.refused = sender.sender.attempts, sender.sender.refused
         sender = following
         _run(sender)
-        journal = Journal(results.path)
+        journal = BatchJournal(results.path)
         if sender.stop is not None or not journal.unfinished:
             _forget_deadline(journal, ended=sender.stop is None)
             return partial(_end, sender, batches=created)
 
 
-def _forget_deadline(journal: Journal, *, ended: bool) -> None:
+def _forget_deadline(journal: BatchJournal, *, ended: bool) -> None:
     """Begin anew with the next command, if this run has ended."""
     if ended and journal.deadline is not None:
         with suppress(OutputError):  # nothing is lost without it
@@ -659,8 +671,8 @@ def _forget_deadline(journal: Journal, *, ended: bool) -> None:
 
 
 def _free(
-    found: Iterator[tuple[Request, Metered]], batches: Batches, index: Index
-) -> Iterator[tuple[Request, Metered]]:
+    found: Iterator[tuple[RunRequest, Metered]], batches: Batches, index: Index
+) -> Iterator[tuple[RunRequest, Metered]]:
     """The requests that are in no batch, each once."""
     for request, metered in found:
         if not batches.holds(request.line) and index.mark(request.line):
@@ -668,7 +680,7 @@ def _free(
 
 
 def _end_offline(
-    offline: Offline, limiter: Limiter, tally: Tally, view: View, results: Results, *, created: int
+    offline: Offline, limiter: Limiter, tally: RunTally, view: ProgressView, results: ResultsFile, *, created: int
 ) -> tuple[int, dict[str, Any]]:
     """Print the summary of a run in batches; return the exit code and the summary."""
     stop, in_progress = offline.stop, offline.batches.journal.unfinished
@@ -689,7 +701,7 @@ def _end_offline(
 
 def _from_start(
     file: BinaryIO, index: Index, provider: str | None, last_line: int, checker: Checker, shard: Shard
-) -> Iterator[tuple[Request, Metered]]:
+) -> Iterator[tuple[RunRequest, Metered]]:
     """The requests of a checked input that are still to be sent, from the first line on."""
     file.seek(0)
     return _checked(file, index, provider, last_line, checker, shard)
@@ -697,7 +709,7 @@ def _from_start(
 
 def _checked(
     file: BinaryIO, index: Index, provider: str | None, last_line: int, checker: Checker, shard: Shard
-) -> Iterator[tuple[Request, Metered]]:
+) -> Iterator[tuple[RunRequest, Metered]]:
     """The requests of a checked input that are still to be sent, read one at a time."""
     line, changed = 0, "the input has changed since it was checked"
     for line, raw in read_lines(file, shard):
@@ -717,7 +729,7 @@ def _checked(
         raise BadLineError(f"{changed}: it had a line {last_line}")
 
 
-def _tell_added(file: BinaryIO, plan: Plan, shard: Shard, view: View) -> None:
+def _tell_added(file: BinaryIO, plan: InputPlan, shard: Shard, view: ProgressView) -> None:
     """Say how many lines a checked input has got meanwhile."""
     if _size(file) > plan.end:
         file.seek(0)

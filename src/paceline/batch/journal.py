@@ -27,7 +27,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from paceline.batch.chunks import Chunk, Kind, Load
+from paceline.batch.chunks import BatchKind, Chunk, Load
 from paceline.batch.index import Index
 from paceline.batch.results import OutputError, require_one_name
 from paceline.pacing.durable import Appender, replace
@@ -41,7 +41,7 @@ LOST: Final = "never created"
 """The state of a batch that was not found after its creation had no answer."""
 
 
-class Journal:
+class BatchJournal:
     """The batches of one output.
 
     Args:
@@ -124,7 +124,7 @@ class Journal:
     def chunks(self, index: Index) -> Iterator[tuple[Chunk, list[str]]]:
         """The batches of an earlier process that may exist, and the ids of their requests; the :attr:`lost` ones last."""
         for name, event in [*self._open.items(), *self._lost.items()]:
-            kind = Kind(event["provider"], event["path"], event["model"])
+            kind = BatchKind(event["provider"], event["path"], event["model"])
             lines = array("Q", (index.line_of(one) or 0 for one in event["ids"]))
             others = frozenset(one for one, line in zip(event["ids"], lines, strict=True) if not line)
             ids, event["ids"] = event["ids"], ()  # they are many

@@ -17,9 +17,9 @@ from hashlib import sha256
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
-from paceline.batch.progress import ProgressLine, View
+from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import Shard
-from paceline.batch.summary import Tally
+from paceline.batch.summary import RunTally
 from paceline.core.results import StoreError
 from paceline.stores import notes
 
@@ -136,9 +136,9 @@ class Reporter:
         file: BinaryIO,
         source: str,
         shard: Shard,
-        tally: Tally,
+        tally: RunTally,
         meter: ProgressLine,
-        view: View,
+        view: ProgressView,
     ) -> None:
         self.state, self.refused = FAILED, 0
         self._place, self._source, self._shard = place, source, shard

@@ -11,22 +11,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from paceline.batch.address import Address, proxy_for
+from paceline.batch.address import ProviderAddress, proxy_for
 from paceline.batch.api import Endpoints, Web
 from paceline.batch.batches import Batches
-from paceline.batch.chunks import Item, Kind, Load, cut
+from paceline.batch.chunks import BatchKind, ChunkItem, Load, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import endpoints
 from paceline.batch.files import GoneError, filled
-from paceline.batch.flight import Answers, Flight
+from paceline.batch.flight import AnswerWriter, Flight
 from paceline.batch.index import Index
-from paceline.batch.journal import Journal
-from paceline.batch.progress import View
+from paceline.batch.journal import BatchJournal
+from paceline.batch.progress import ProgressView
 from paceline.batch.redact import Secrets
-from paceline.batch.requests import BadLineError, Request
-from paceline.batch.results import OutputError, Results
+from paceline.batch.requests import BadLineError, RunRequest
+from paceline.batch.results import OutputError, ResultsFile
 from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed
-from paceline.batch.summary import Tally
+from paceline.batch.summary import RunTally
 from paceline.batch.timing import StopError, Timing
 from paceline.batch.transport import session
 from paceline.http.describe import Metered
@@ -69,14 +69,14 @@ class Offline:
 
     def __init__(
         self,
-        scan: Callable[[], Iterator[tuple[Request, Metered]]],
+        scan: Callable[[], Iterator[tuple[RunRequest, Metered]]],
         index: Index,
-        addresses: Mapping[str, Address],
-        results: Results,
-        tally: Tally,
-        view: View,
+        addresses: Mapping[str, ProviderAddress],
+        results: ResultsFile,
+        tally: RunTally,
+        view: ProgressView,
         *,
-        journal: Journal,
+        journal: BatchJournal,
         most_lines: int | None,
         queue: float | None,
         deadline: Deadline | None,
@@ -86,7 +86,7 @@ class Offline:
         self._most_lines, self._deadline, self._time = most_lines, deadline, TIMING
         self._ends: dict[str, Endpoints] = {}
         self.batches = Batches(journal, index, queue)
-        answers = Answers(results, index, tally, view, self._time)
+        answers = AnswerWriter(results, index, tally, view, self._time)
         self._flight = Flight(self._ends, self.batches, answers, view, self._time)
 
     @property
@@ -216,16 +216,16 @@ class Offline:
             return min(most, self._most_lines)
         return min(most, max(LINES_MIN, -(-self._tally.left // PARTS)))
 
-    def _items(self) -> Iterator[Item]:
+    def _items(self) -> Iterator[ChunkItem]:
         for request, metered in self._scan():
             if self.batches.holds(request.line):
                 continue
-            kind = Kind(request.provider.name, request.path, request.model)
+            kind = BatchKind(request.provider.name, request.path, request.model)
             try:
                 content = filled(self._ends[kind.provider].encode(request))
             except GoneError as error:
                 raise BadLineError(f"line {request.line}: {error}") from None
-            yield Item(kind, request.line, request.custom_id, content, metered.tokens()[0])
+            yield ChunkItem(kind, request.line, request.custom_id, content, metered.tokens()[0])
 
     async def _room(self, load: Load) -> bool:
         """Wait until a batch can be created; ``False`` if it has become too large meanwhile and must be cut again."""

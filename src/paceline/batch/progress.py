@@ -19,8 +19,8 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from paceline.batch.check import Plan, PoolWork
-from paceline.batch.summary import Tally, in_time, since
+from paceline.batch.check import InputPlan, PoolWork
+from paceline.batch.summary import RunTally, in_time, since
 from paceline.core.quota import REQUESTS
 from paceline.core.results import PacelineError
 from paceline.data.progress import logged as lines_logged
@@ -35,7 +35,7 @@ FORECAST = 5_000
 _KNOWN_AFTER = 50  # answers after which their true cost is a better estimate of the rest than the input
 
 
-class View:
+class ProgressView:
     """Shows the progress of a run. This one shows nothing."""
 
     every_s = 10.0
@@ -50,7 +50,7 @@ class View:
         """End the display."""
 
 
-class Plain(View):
+class LineView(ProgressView):
     """Writes lines to standard error."""
 
     def say(self, text: str) -> None:
@@ -63,7 +63,7 @@ class Plain(View):
         self.say(f"{share:6.1%}  {text}")
 
 
-class Live(View):
+class Live(ProgressView):
     """A bar on the terminal with a line below it; lines that stay scroll above it."""
 
     every_s = 0.5
@@ -93,7 +93,7 @@ class Live(View):
             self._display.stop()
 
 
-class InNotebook(View):
+class InNotebook(ProgressView):
     """A bar with a line below it in the output of a notebook's cell; lines that stay are standard output: notebooks show errors in red.
 
     Args:
@@ -127,17 +127,17 @@ class InNotebook(View):
             self._shown.update(shown, raw=True)
 
 
-def view(*, quiet: bool) -> View:
+def view(*, quiet: bool) -> ProgressView:
     """The view for standard error, or for the cell of a notebook."""
     if quiet:
-        return View()
+        return ProgressView()
     ipython = sys.modules.get("IPython")
     if hasattr(ipython and ipython.get_ipython(), "kernel"):
         return InNotebook(import_module("IPython.display").display)
-    return Live() if sys.stderr.isatty() else Plain()
+    return Live() if sys.stderr.isatty() else LineView()
 
 
-def logged(view: View) -> AbstractContextManager[None]:
+def logged(view: ProgressView) -> AbstractContextManager[None]:
     """Let ``view`` say what paceline logs."""
     return lines_logged(view.say)
 
@@ -151,7 +151,7 @@ class ProgressLine:
         refused: The refusals until then.
     """
 
-    def __init__(self, plan: Plan, tally: Tally, workers: int) -> None:
+    def __init__(self, plan: InputPlan, tally: RunTally, workers: int) -> None:
         self.per_min, self.left_s, self.refused = 0.0, cast("float | None", None), 0
         self._plan, self._tally, self._workers = plan, tally, workers
         self._started_s = time.monotonic()
@@ -215,7 +215,7 @@ def until_restart(pools: dict[str, Any]) -> bool:
     )
 
 
-def eta_s(plan: Plan, pools: dict[str, Any], left: int, shared: Collection[str] = ()) -> float:
+def eta_s(plan: InputPlan, pools: dict[str, Any], left: int, shared: Collection[str] = ()) -> float:
     """The seconds in which the limits admit the requests that are left, after a cool-down if there is one.
 
     Pools are used side by side. For ``shared`` pools the estimated cost is used: their ``spent`` includes what other
@@ -240,7 +240,7 @@ def eta_s(plan: Plan, pools: dict[str, Any], left: int, shared: Collection[str] 
     return longest
 
 
-def forecast_s(limiter: Limiter, plan: Plan, left: int) -> float:
+def forecast_s(limiter: Limiter, plan: InputPlan, left: int) -> float:
     """The same before the start, by a forecast of the first ``FORECAST`` requests of each pool.
 
     It knows what a closed formula does not: buckets that open slowly, slots that pools share, pauses, all at once. Of units that

@@ -33,7 +33,7 @@ class BadLineError(PacelineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RunRequest:
     """One request.
 
     Attributes:
@@ -134,7 +134,7 @@ _NAMES_MODEL: Final = re.compile(r"/(?:models|deployments)/[^/:]")
 """A path of Gemini, or an older one of Azure; its model holds, and not the model of the body."""
 
 
-def read_request(line: int, raw: bytes | None, provider: str | None = None) -> Request:
+def read_request(line: int, raw: bytes | None, provider: str | None = None) -> RunRequest:
     """Read one line.
 
     Args:
@@ -150,7 +150,7 @@ def read_request(line: int, raw: bytes | None, provider: str | None = None) -> R
     return request_of(line, decode(raw), provider)
 
 
-def request_of(line: int, value: Mapping[str, Any], provider: str | None = None) -> Request:
+def request_of(line: int, value: Mapping[str, Any], provider: str | None = None) -> RunRequest:
     """The request in the fields of a line; see :func:`read_request`."""
     path: Any
     if "params" in value and "body" not in value:
@@ -194,7 +194,7 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None)
     for field in next((fields for end, fields in REQUIRED.items() if path.rstrip("/").endswith(end)), ()):
         if not body.get(field):
             raise BadLineError(f"{name}.{field} is {_quote(body.get(field))}: it is required for {keyless(path)}")
-    return Request(line, custom_id, dialect, path, body, model, number)
+    return RunRequest(line, custom_id, dialect, path, body, model, number)
 
 
 _SECRET: Final = re.compile(r"([?&#][^=&#\s]*=|//)(?:(?<=//)[^/@\s]*(?=@)|(?<!//)[^&#\s]+)")

@@ -135,7 +135,7 @@ def _check_depth(value: Any) -> None:
     raise RecursionError
 
 
-class Results:
+class ResultsFile:
     """The file of answers, as a context manager that holds its lock.
 
     Args:

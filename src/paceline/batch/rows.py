@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 from paceline.batch.forms import Form, lines_of, read_rows
-from paceline.batch.tables import Answers, Table, checked
+from paceline.batch.tables import RecordedAnswers, Table, checked
 from paceline.core.results import QuotaError
 from paceline.data.frames import Made, dicts, rows_of
 from paceline.pacing.owners import LOOK_S, in_a_loop, in_a_thread
@@ -117,7 +117,7 @@ def run(
             code, _ = in_a_thread(job, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else job()
         if code == INTERRUPTED:
             raise KeyboardInterrupt
-        with Answers(path) as answers:
+        with RecordedAnswers(path) as answers:
             columns = [checked(schema, *answers.of(line["custom_id"])) for line in lines]
     if written is not None:
         bare = [{name: value for name, value in row.items() if name not in (into, "error")} for row in found]

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from paceline.batch.address import Address
-from paceline.batch.client import Client
-from paceline.batch.progress import ProgressLine, View
-from paceline.batch.requests import BadLineError, Request
-from paceline.batch.results import Results, encode_answer
-from paceline.batch.summary import Tally
+from paceline.batch.address import ProviderAddress
+from paceline.batch.client import RunClient
+from paceline.batch.progress import ProgressLine, ProgressView
+from paceline.batch.requests import BadLineError, RunRequest
+from paceline.batch.results import ResultsFile, encode_answer
+from paceline.batch.summary import RunTally
 from paceline.batch.transport import PausedError
 from paceline.config import Config
 from paceline.config.servers import ServerGroup
@@ -58,7 +58,7 @@ class Runner:
     Args:
         source: The requests to send, with what they cost; one is read when a worker is free.
         addresses: Where requests go, by the provider's name.
-        group: As for :class:`~paceline.batch.client.Client`.
+        group: As for :class:`~paceline.batch.client.RunClient`.
 
     Attributes:
         stop: The exit code and the reason of a run that ended early.
@@ -66,22 +66,22 @@ class Runner:
 
     def __init__(
         self,
-        source: Iterator[tuple[Request, Metered]],
+        source: Iterator[tuple[RunRequest, Metered]],
         limiter: Limiter,
         config: Config,
-        addresses: Mapping[str, Address],
-        results: Results,
-        tally: Tally,
-        view: View,
+        addresses: Mapping[str, ProviderAddress],
+        results: ResultsFile,
+        tally: RunTally,
+        view: ProgressView,
         meter: ProgressLine,
         group: ServerGroup | None = None,
     ) -> None:
         self.stop: tuple[int, str] | None = None
-        self._client = Client(limiter, addresses, config.timeout_s, view.say, lambda: bool(results.kept), group)
+        self._client = RunClient(limiter, addresses, config.timeout_s, view.say, lambda: bool(results.kept), group)
         self.reach, self.sender = self._client.reach, self._client.sender
         self._source, self._limiter, self._config = source, limiter, config
         self._results, self._tally, self._view, self._meter = results, tally, view, meter
-        self._again: list[tuple[Request, Metered]] = []  # not sent, because answers could not be written
+        self._again: list[tuple[RunRequest, Metered]] = []  # not sent, because answers could not be written
         self._writing: asyncio.Task[None] | None = None  # while there are answers that could not be written
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -155,7 +155,7 @@ class Runner:
                 self.sender.in_flight.discard(task)
             await asyncio.sleep(0)  # the client notices here that the server has closed the connection after its answer
 
-    async def _next(self) -> tuple[Request, Metered] | None:
+    async def _next(self) -> tuple[RunRequest, Metered] | None:
         """The next request; while answers cannot be written, there is none."""
         while self._writing is not None:
             await asyncio.shield(self._writing)
@@ -183,7 +183,7 @@ class Runner:
             self._view.say(f"{path} can be written again; it has the {most:,} answers that were kept")
             self._writing = None
 
-    async def _serve(self, request: Request, metered: Metered) -> None:
+    async def _serve(self, request: RunRequest, metered: Metered) -> None:
         """Send one request and record its answer, or halt because of it."""
         outcome = await self._client.ask(request, metered)
         if outcome is None:
@@ -201,7 +201,7 @@ class Runner:
         else:
             self._record(request, outcome.response, outcome.error)
 
-    def _record(self, request: Request, response: dict[str, Any] | None, error: dict[str, str] | None) -> None:
+    def _record(self, request: RunRequest, response: dict[str, Any] | None, error: dict[str, str] | None) -> None:
         try:
             self._results.append(encode_answer(request.shown_id, response, error))
         except OSError as failure:

@@ -47,7 +47,7 @@ class Quantiles:
 
 
 @dataclass(slots=True)
-class Tally:
+class RunTally:
     """The counts of a run.
 
     Attributes:

@@ -111,7 +111,7 @@ class Table:
 
         try:
             like = self.journal if os.path.exists(self.journal) else ""
-            with Answers(self.journal) as answers, replacing(self.path, like=like) as file:
+            with RecordedAnswers(self.journal) as answers, replacing(self.path, like=like) as file:
                 if self.path.lower().endswith(".parquet"):
                     with rows() as given:
                         return _parquet(file, whole(given))
@@ -186,7 +186,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-class Answers:
+class RecordedAnswers:
     """The answers in the output of a run, by the id of the request; the last record of an id holds. A context manager."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

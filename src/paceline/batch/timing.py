@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 
 from paceline.batch.api import UNTRUSTED, BrokenError, NotYetError, RefusedError
-from paceline.batch.chunks import Kind
-from paceline.batch.progress import View
+from paceline.batch.chunks import BatchKind
+from paceline.batch.progress import ProgressView
 from paceline.batch.runner import FAILED, USAGE
 from paceline.core.results import PacelineError
 from paceline.providers.meanings import refuses_key
@@ -68,7 +68,7 @@ class StopError(PacelineError):
 class Outage:
     """The time without a usable answer: the run says so once, and stops after long."""
 
-    def __init__(self, view: View, timing: Timing) -> None:
+    def __init__(self, view: ProgressView, timing: Timing) -> None:
         self._view, self._timing = view, timing
         self.end()
 
@@ -86,7 +86,7 @@ class Outage:
         """Whether the run stops for it."""
         return self.seconds > self._timing.lost_s
 
-    def note(self, error: BrokenError | RefusedError, kind: Kind, words: str, last_words: str = "") -> None:
+    def note(self, error: BrokenError | RefusedError, kind: BatchKind, words: str, last_words: str = "") -> None:
         """Take the error of a call for a batch of ``kind``, and say once what does not work.
 
         Raises:
@@ -101,7 +101,7 @@ class Outage:
             self._said = True
 
 
-def stopping(error: RefusedError, kind: Kind) -> StopError:
+def stopping(error: RefusedError, kind: BatchKind) -> StopError:
     """Why a run cannot go on after a refusal."""
     if error.code == UNTRUSTED:
         return StopError(USAGE, str(error))

@@ -75,7 +75,7 @@ class PausedError(UnsentError):
 
 
 @dataclass
-class Answer:
+class WholeAnswer:
     """A whole answer, without keys.
 
     Attributes:
@@ -97,7 +97,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RunTarget:
     """Where requests of one kind go.
 
     Attributes:
@@ -153,11 +153,11 @@ class Sender:
         self._reading = 0  # bytes of the answers that are being read
         self._alone = asyncio.Lock()  # held by the one answer that goes beyond ANSWERS_MAX
 
-    def request(self, target: Target, headers: Mapping[str, str], content: bytes) -> Binding:
-        """A request to ``target``, for an exchange, whose response is an :class:`Answer`."""
+    def request(self, target: RunTarget, headers: Mapping[str, str], content: bytes) -> Binding:
+        """A request to ``target``, for an exchange, whose response is a :class:`WholeAnswer`."""
         return _Request(self, target, headers, content)
 
-    async def send(self, target: Target, headers: Mapping[str, str], content: bytes) -> Answer:
+    async def send(self, target: RunTarget, headers: Mapping[str, str], content: bytes) -> WholeAnswer:
         """Send a request, and read the answer to its end.
 
         Raises:
@@ -208,7 +208,7 @@ class Sender:
                 self.in_flight.discard(task)
                 if self.stopping:
                     task.cancel()
-        return Answer(status, self._head(response.headers), self._secrets(body))
+        return WholeAnswer(status, self._head(response.headers), self._secrets(body))
 
     def free(self) -> None:
         """The answer that the present task has received is no result: another attempt may follow."""
@@ -277,7 +277,7 @@ class _Request:
     __slots__ = ("_content", "_headers", "_sender", "_target", "attempt")
     is_async, in_memory, method = True, True, "POST"
 
-    def __init__(self, sender: Sender, target: Target, headers: Mapping[str, str], content: bytes) -> None:
+    def __init__(self, sender: Sender, target: RunTarget, headers: Mapping[str, str], content: bytes) -> None:
         self._sender, self._target, self._headers, self._content = sender, target, headers, content
         self.attempt = 0  # the number of the last attempt
 
@@ -294,29 +294,29 @@ class _Request:
     async def content(self) -> bytes:
         return self._content
 
-    async def send(self, permit: Permit | None = None) -> Answer:  # noqa: ARG002
+    async def send(self, permit: Permit | None = None) -> WholeAnswer:  # noqa: ARG002
         self.attempt = self._sender.last + 1
         return await self._sender.send(self._target, self._headers, self._content)
 
-    def head(self, response: Answer) -> tuple[int, Mapping[str, str]]:
+    def head(self, response: WholeAnswer) -> tuple[int, Mapping[str, str]]:
         return response.status, response.headers
 
-    async def peek(self, response: Answer, headers: Mapping[str, str], beginning: Beginning) -> None:  # noqa: ARG002
+    async def peek(self, response: WholeAnswer, headers: Mapping[str, str], beginning: Beginning) -> None:  # noqa: ARG002
         payload = response.payload
         beginning.take(response.body, payload if isinstance(payload, dict | list) else None)
 
-    def tap(self, response: Answer, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002
+    def tap(self, response: WholeAnswer, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002
         tap.feed(response.body)
         tap.finish()
 
-    def note(self, response: Answer, record: Exchanged) -> None:
+    def note(self, response: WholeAnswer, record: Exchanged) -> None:
         response.record = record
 
-    async def close(self, response: Answer) -> None:
+    async def close(self, response: WholeAnswer) -> None:
         pass
 
-    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Answer:
-        return Answer(status, headers, body)
+    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> WholeAnswer:
+        return WholeAnswer(status, headers, body)
 
 
 def require_certificates() -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from paceline.check.verdict import Finding, compare, stated_by
+from paceline.check.verdict import QuotaFinding, compare, stated_by
 from paceline.config import Config
 from paceline.config.schema import without_version
 from paceline.config.servers import root_named
@@ -52,7 +52,7 @@ _BASES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProbeTarget:
     """The request for one model.
 
     Attributes:
@@ -93,7 +93,7 @@ class Checked:
     status: int
     stated: bool
     problem: str
-    findings: Sequence[Finding]
+    findings: Sequence[QuotaFinding]
 
     def record(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -101,7 +101,7 @@ class Checked:
         return values | {"problem": self.problem or None, "quotas": [finding.record() for finding in self.findings]}
 
 
-def target(name: str, config: Config, environ: Mapping[str, str]) -> Target:
+def target(name: str, config: Config, environ: Mapping[str, str]) -> ProbeTarget:
     """The request for the model called ``name``, e.g. ``gpt-5`` or ``groq/llama-3.1-8b-instant``.
 
     Raises:
@@ -116,7 +116,7 @@ def target(name: str, config: Config, environ: Mapping[str, str]) -> Target:
     path, headers, body = _request(provider.name, model, key)
     if path.startswith("/openai/"):
         root = root.removesuffix("/openai")
-    return Target(provider, model, root + path, headers | {"user-agent": "paceline"}, body, key)
+    return ProbeTarget(provider, model, root + path, headers | {"user-agent": "paceline"}, body, key)
 
 
 def _provider_of(name: str, config: Config) -> tuple[Provider, str]:
@@ -172,7 +172,7 @@ class _Recorder(httpx2.BaseTransport):
         self.inner.close()
 
 
-def probe(target: Target, config: Config) -> Checked:
+def probe(target: ProbeTarget, config: Config) -> Checked:
     """Send the request once, as any paced request is sent.
 
     Raises:
@@ -213,7 +213,7 @@ def probe(target: Target, config: Config) -> Checked:
     )
 
 
-def _problem(status: int, refusal: Refusal | None, response: httpx2.Response, target: Target) -> str:
+def _problem(status: int, refusal: Refusal | None, response: httpx2.Response, target: ProbeTarget) -> str:
     """Why the request was not answered with success, in a sentence."""
     name = target.provider.name
     message = _short(refusal.message, target) if refusal else _message(response, target)
@@ -234,7 +234,7 @@ def _problem(status: int, refusal: Refusal | None, response: httpx2.Response, ta
     return f"{name} refused the request: its limit{what} is used up ({status}){wait}"
 
 
-def _message(response: httpx2.Response, target: Target) -> str:
+def _message(response: httpx2.Response, target: ProbeTarget) -> str:
     """The provider's error message, shortened, without the key."""
     try:
         error = response.json()["error"]
@@ -244,6 +244,6 @@ def _message(response: httpx2.Response, target: Target) -> str:
     return _short(words, target)
 
 
-def _short(words: str, target: Target) -> str:
+def _short(words: str, target: ProbeTarget) -> str:
     words = " ".join(words.replace(target.key, "***").split())
     return words if len(words) <= MESSAGE_MAX else words[:MESSAGE_MAX] + "..."

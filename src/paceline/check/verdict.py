@@ -14,7 +14,7 @@ from paceline.core.results import Reading, Refusal
 MINUTE_S = 60.0
 
 
-class Verdict(StrEnum):
+class QuotaVerdict(StrEnum):
     """How a quota's configured amount compares with the stated one."""
 
     SAME = "as configured"
@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class QuotaFinding:
     """One quota.
 
     Attributes:
@@ -37,7 +37,7 @@ class Finding:
 
     configured: Quota | None
     reading: Reading | None
-    verdict: Verdict
+    verdict: QuotaVerdict
     use: Quota
 
     def record(self) -> dict[str, Any]:
@@ -55,14 +55,14 @@ class Finding:
         }
 
 
-def compare(configured: Sequence[Quota], stated: Iterable[Reading]) -> list[Finding]:
+def compare(configured: Sequence[Quota], stated: Iterable[Reading]) -> list[QuotaFinding]:
     """Compare every configured quota with the reading for it.
 
     A reading without a period belongs to the quota of its unit with the shortest one. Any other stated limit is new,
     and is taken for a minute's where no period is stated.
     """
     found: dict[int, Reading] = {}
-    new: list[Finding] = []
+    new: list[QuotaFinding] = []
     for reading in stated:
         fits = [
             (quota.period_s, index)
@@ -73,17 +73,17 @@ def compare(configured: Sequence[Quota], stated: Iterable[Reading]) -> list[Find
             found.setdefault(min(fits)[1], reading)
         elif reading.limit:
             quota = Quota(reading.unit, reading.limit, reading.period_s or MINUTE_S)
-            new.append(Finding(None, reading, Verdict.NEW, quota))
+            new.append(QuotaFinding(None, reading, QuotaVerdict.NEW, quota))
     return [*(_finding(quota, found.get(index)) for index, quota in enumerate(configured)), *new]
 
 
-def _finding(quota: Quota, reading: Reading | None) -> Finding:
+def _finding(quota: Quota, reading: Reading | None) -> QuotaFinding:
     if reading is None or not reading.limit:
-        return Finding(quota, reading, Verdict.UNSTATED, quota)
+        return QuotaFinding(quota, reading, QuotaVerdict.UNSTATED, quota)
     if reading.limit == quota.amount:
-        return Finding(quota, reading, Verdict.SAME, quota)
-    verdict = Verdict.HIGHER if reading.limit > quota.amount else Verdict.LOWER
-    return Finding(quota, reading, verdict, quota.with_amount(reading.limit))
+        return QuotaFinding(quota, reading, QuotaVerdict.SAME, quota)
+    verdict = QuotaVerdict.HIGHER if reading.limit > quota.amount else QuotaVerdict.LOWER
+    return QuotaFinding(quota, reading, verdict, quota.with_amount(reading.limit))
 
 
 def stated_by(refusal: Refusal) -> list[Reading]:
@@ -94,7 +94,7 @@ def stated_by(refusal: Refusal) -> list[Reading]:
     return [Reading(refusal.unit, refusal.limit, remaining, None, refusal.period_s)]
 
 
-def to_toml(provider: str | None, base_url: str | None, limits: Iterable[tuple[str, Sequence[Finding]]]) -> str:
+def to_toml(provider: str | None, base_url: str | None, limits: Iterable[tuple[str, Sequence[QuotaFinding]]]) -> str:
     """The configuration to use, as ``--config`` reads it.
 
     Args:

@@ -10,7 +10,11 @@ from paceline.core.hints import why_missing
 
 
 def main() -> None:
-    """Run the command line. SIGTERM and SIGHUP end it as Ctrl-C does."""
+    """Run the command line. SIGTERM and SIGHUP end it as Ctrl-C does, but SIGHUP not ``paceline serve``."""
+    if sys.argv[1:2] == ["serve"]:
+        from paceline.gateway.signals import note_early
+
+        note_early()
     for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):  # the last one is of Windows
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:

@@ -15,7 +15,7 @@ from paceline.cli import options
 from paceline.core.results import PacelineError
 
 if TYPE_CHECKING:
-    from paceline.check.probe import Checked, Target
+    from paceline.check.probe import Checked, ProbeTarget
     from paceline.config import Config
 
 REFUSED, USAGE = 1, 2
@@ -62,7 +62,7 @@ def command(
     sys.exit(REFUSED if any(one.problem for one in checked) else 0)
 
 
-def agreed(targets: Sequence[Target]) -> bool:
+def agreed(targets: Sequence[ProbeTarget]) -> bool:
     """Show what will be sent, and ask."""
     from paceline.check.probe import MAX_OUTPUT_TOKENS, TEXT
 

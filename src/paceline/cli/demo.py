@@ -31,7 +31,7 @@ def command(out: Path, **given: Any) -> None:
     itself, then at the pace of a limiter. It takes about 75 s and ends with a table and a picture.
     """  # noqa: D205  (click prints this as it stands)
     try:
-        from paceline.demo.batch import Batch
+        from paceline.demo.batch import DemoBatch
         from paceline.demo.show import show
         from paceline.emulator.server import Emulator as _Emulator  # noqa: F401
         from paceline.pacing.lack import raise_files
@@ -41,5 +41,5 @@ def command(out: Path, **given: Any) -> None:
         ) from None
     raise_files()  # 500 workers
     out.mkdir(parents=True, exist_ok=True)
-    batch = Batch(**{name: value for name, value in given.items() if value is not None})
+    batch = DemoBatch(**{name: value for name, value in given.items() if value is not None})
     raise SystemExit(show(batch, out / "paceline-demo"))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.options import aligned
+from paceline.cli.options import aligned, cannot_listen
 from paceline.core.hints import why_missing
 
 if TYPE_CHECKING:
@@ -81,10 +80,9 @@ def command(
     Nothing leaves this machine, and any API key is accepted. GET /emulator/tally shows what arrived; Ctrl-C stops it.
     """
     try:
-        from uvicorn.server import HANDLED_SIGNALS
-
         from paceline.emulator.app import App
         from paceline.emulator.server import listen, make_server
+        from paceline.gateway.signals import end_by_signals
         from paceline.pacing.lack import raise_files
     except ImportError as error:
         raise click.ClickException(
@@ -94,11 +92,10 @@ def command(
     try:
         listener = listen(host, port)
     except OSError as error:
-        raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        raise click.ClickException(cannot_listen(host, port, error)) from None
     address = f"http://{host}:{listener.getsockname()[1]}"
     server = make_server(app)
-    for number in HANDLED_SIGNALS:  # an exception is lost where it is raised in a callback, as imports have them
-        signal.signal(number, server.handle_exit)
+    end_by_signals(server)
     for line in _greeting(address, scenario):
         click.echo(line)
     raise_files()

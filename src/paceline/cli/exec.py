@@ -112,7 +112,7 @@ def _gateway(config: Config, program: str) -> Gateway:
     """
     try:
         from paceline.gateway.private import HOST, NAMES, find_way, private_gateway
-        from paceline.gateway.server import Settings
+        from paceline.gateway.server import ProcessSettings
     except ImportError as error:
         raise PacelineError(why_missing(error, f"{error.name} is missing: pip install 'paceline[gateway]'")) from None
     from paceline.providers.registry import PROVIDERS
@@ -124,7 +124,7 @@ def _gateway(config: Config, program: str) -> Gateway:
 
     @contextmanager
     def start(home: Path, store: str, events: Callable[[Event], None]) -> Iterator[Mapping[str, str]]:
-        settings = Settings(config=config, keys=home / "keys", host=HOST, store=store)
+        settings = ProcessSettings(config=config, keys=home / "keys", host=HOST, store=store)
         with _log_at_the_end(), private_gateway(settings, way, events) as environ:
             yield environ
 

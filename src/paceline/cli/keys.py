@@ -14,7 +14,7 @@ from paceline.core.hints import why_missing
 from paceline.core.results import PacelineError
 
 if TYPE_CHECKING:
-    from paceline.gateway.keys import Keys
+    from paceline.gateway.keys import KeyFile
 
 FILE = click.option(
     "--keys", "file", type=click.Path(path_type=Path), help="The file; in this user's folder by default."
@@ -150,14 +150,14 @@ def revoke(*, name: str, file: Path | None) -> None:
         _fail(error)
 
 
-def _keys(file: Path | None) -> Keys:
+def _keys(file: Path | None) -> KeyFile:
     try:
-        from paceline.gateway.keys import Keys, keys_file
+        from paceline.gateway.keys import KeyFile, keys_file
     except ImportError as error:
         raise click.ClickException(
             why_missing(error, f"{error.name} is missing: pip install 'paceline[gateway]'")
         ) from None
-    return Keys(file or keys_file(os.environ))
+    return KeyFile(file or keys_file(os.environ))
 
 
 def _fail(error: PacelineError) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -105,6 +106,14 @@ def tokens(_: click.Context, __: click.Parameter, text: str | None) -> int | Non
     if text is not None and match is None:
         raise click.BadParameter(f"{text!r}: write it like '500', '20k' or '1.5M'")
     return None if match is None else round(float(match[1]) * {"": 1, "k": 1_000, "M": 1_000_000}[match[2]])
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> str:
+    """Why a server cannot listen, and what to do where that is known."""
+    why = (error.strerror or str(error)).partition(" (while ")[0]  # it would name the address again
+    taken = error.errno == errno.EADDRINUSE
+    remedy = ": end the program that listens there, or give another --port" if taken else ""
+    return f"cannot listen on {host}:{port}: {why}{remedy}"
 
 
 def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import math
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 LATE, USAGE = 1, 2
 SPEED: Final = {"latency_s": 1.0, "latency_per_token_s": 0.02, "jitter": 0.3}
 """The speed of the simulated provider when nothing states it."""
+
+GC_THRESHOLD: Final = 50_000, 20, 100
+"""As of :mod:`paceline.cli.run`."""
 
 EPILOG = """SOURCE is a workload file (TOML or YAML, see docs/plan.md), or an input of paceline run with its options; with --agents it is a model:
 each agent holds a conversation, whose prompts the provider caches. Nothing is sent. Exit
@@ -207,6 +211,8 @@ def plans(
     from dataclasses import replace
 
     from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
 
     from paceline.planner.plan import plan
 
@@ -234,21 +240,25 @@ def plans(
             named += f"tier {tier}" if tier and tier[0].isdigit() else (tier or "")
             words = [named if tier else "", of]
             title = ", ".join(filter(None, words)) or "plan"
-            with _silence(), Console(stderr=True).status(f"{title}: simulating", spinner="line"):
+            terminal = Console(stderr=True)
+            shown = Text(f"{title}: simulating")
+            with _undisturbed(), Live(shown, console=terminal, auto_refresh=False, transient=True):
                 made = plan(work, own, start_s=time.time() if start_s is None else start_s, **options)
             yield title, made
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
-    """Log nothing: what happens in a simulation is in its result."""
+def _undisturbed() -> Iterator[None]:
+    """Log nothing, because what happens in a simulation is in its result; and collect garbage rarely: little of it has cycles."""
     log = logging.getLogger("paceline")
-    level = log.level
+    level, threshold = log.level, gc.get_threshold()
     log.setLevel(logging.CRITICAL)
+    gc.set_threshold(*GC_THRESHOLD)
     try:
         yield
     finally:
         log.setLevel(level)
+        gc.set_threshold(*threshold)
 
 
 def _makers(work: Work) -> set[str]:
@@ -302,12 +312,12 @@ def _agents(model: str, count: int, talk: Mapping[str, Any], speed: Mapping[str,
     Raises:
         PacelineError: The sizes make no sense.
     """
-    from paceline.planner.workload import Phase, Workload
+    from paceline.planner.workload import Workload, WorkPhase
 
     fields: dict[str, Any] = {**TALK, **talk}
     fields["think_s"] = [0.5 * fields["think_s"], 1.5 * fields["think_s"]]
     try:
-        phase = Phase(name="agents", models=model, **fields)
+        phase = WorkPhase(name="agents", models=model, **fields)
     except ValueError as error:
         raise PacelineError(f"--agents: {error}") from None
     return Workload(phases=[phase], items=count, provider={**SPEED, **speed}).work()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from paceline.config import Config
-    from paceline.gateway.server import Settings
+    from paceline.gateway.server import ProcessSettings
     from paceline.gateway.settings_file import SettingsFile
 
 EPILOG = """Point a client at the gateway in place of its provider: OPENAI_BASE_URL=http://127.0.0.1:8080/openai/v1,
@@ -98,8 +98,7 @@ def command(
     """Serve the APIs of all providers at one address, with every request in its queue until the limits allow it."""
     try:
         from paceline.gateway.handover import inherit, listen, tell_ready
-        from paceline.gateway.server import Settings, serve
-        from paceline.gateway.signals import SUCCEED
+        from paceline.gateway.server import ProcessSettings, serve
     except ImportError as error:
         raise click.ClickException(
             why_missing(error, f"{error.name} is missing: pip install 'paceline[gateway]'")
@@ -124,7 +123,7 @@ def command(
             watched = _watched(found, load, demo=demo) if watch and not supervised else None
             config = load()
             keys = keys or keys_file(os.environ)
-            settings = Settings(
+            settings = ProcessSettings(
                 config=config,
                 store=_store(config, keys, workers),
                 keys=keys,
@@ -146,12 +145,10 @@ def command(
             click.echo(f"paceline serve: {error}", err=True)
             sys.exit(2)
         except OSError as error:
-            click.echo(f"paceline serve: cannot listen on {host}:{port}: {error.strerror or error}", err=True)
+            click.echo(f"paceline serve: {options.cannot_listen(host, port, error)}", err=True)
             sys.exit(2)
         if watched is not None:
             _supervise(listener, watched)
-        for name in set(SUCCEED) & set(dir(signal)):  # they would end a process that does not serve yet
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
         shown = f"[{host}]" if ":" in host else host
         address = f"{'https' if certificate else 'http'}://{shown}:{listener.getsockname()[1]}"
 
@@ -199,10 +196,10 @@ def _store(config: Config, keys: Path, workers: int) -> str | None:
 def _has_budget(config: Config, keys: Path) -> bool:
     """Whether money is limited: what is spent must not be forgotten when the process ends."""
     from paceline.core.quota import USD
-    from paceline.gateway.keys import Keys
+    from paceline.gateway.keys import KeyFile
     from paceline.pacing.settings import parsed
 
-    given = [*(lane.limits for lane in config.lanes.values()), *(list(key.limits) for key in Keys(keys).all())]
+    given = [*(lane.limits for lane in config.lanes.values()), *(list(key.limits) for key in KeyFile(keys).all())]
     return bool(config.budget) or any(quota.unit == USD for limits in given if limits for quota in parsed(limits))
 
 
@@ -223,9 +220,9 @@ def _log(*, as_json: bool, level: str) -> None:
     logging.basicConfig(handlers=[handler], level=level.upper())
 
 
-def _greeting(address: str, settings: Settings, upstreams: Any) -> Iterator[str]:
+def _greeting(address: str, settings: ProcessSettings, upstreams: Any) -> Iterator[str]:
     """The address, the servers, and the names of those that have a key."""
-    from paceline.gateway.keys import Keys
+    from paceline.gateway.keys import KeyFile
     from paceline.providers.registry import base_of
     from paceline.stores import NO_STORE
 
@@ -237,7 +234,7 @@ def _greeting(address: str, settings: Settings, upstreams: Any) -> Iterator[str]
         base = "/v1" if native is not None else "/openai/v1"
         yield f"in place of the provider's address: OPENAI_BASE_URL={address}{base}"
     none = "none, so that the clients' keys are passed on"
-    if Keys(settings.keys):
+    if KeyFile(settings.keys):
         first = next(one for _, one in upstreams.items())
         none = f"none, and the keys of clients are not theirs: every request is refused; set {first.provider.key_env}"
     yield f"keys of providers: {', '.join(own) or none}"

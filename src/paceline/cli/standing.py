@@ -19,7 +19,7 @@ from paceline.batch.job import state_file
 from paceline.batch.notes import read_runs
 from paceline.core.quota import NS, Rule
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Message, Reply
+from paceline.shared.messages import Message, StoreReply
 from paceline.shared.peers import Seen
 from paceline.stores import NO_STORE, StoreError, open_store
 from paceline.stores.notes import Notes, notes_beside
@@ -216,7 +216,7 @@ def _read(file: Path, timeout_s: float) -> dict[str, Any]:
         raise ReadError(f"{name}: the quotas in it cannot be read: was it written by paceline?") from None
 
 
-def _standing(reply: Reply, seen: Iterable[Seen]) -> dict[str, Any]:
+def _standing(reply: StoreReply, seen: Iterable[Seen]) -> dict[str, Any]:
     """A pool in its store, in the shape of :meth:`Limiter.status`; the store does not know the waiting requests."""
     quotas = []
     for standing in reply.standings:

@@ -29,11 +29,20 @@ from paceline.config.schema import (
     TABLES,
     Key,
     Said,
-    Settings,
+    SettingsTable,
     parse_base_url,
     read,
 )
-from paceline.config.sources import ENV_PREFIX, FILES, Problems, Source, environment, find_file, models_of, read_file
+from paceline.config.sources import (
+    ENV_PREFIX,
+    FILES,
+    Problems,
+    SettingsSource,
+    environment,
+    find_file,
+    models_of,
+    read_file,
+)
 from paceline.core.capacity import Learns
 from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
@@ -149,7 +158,7 @@ class Config:
             config = config.updated(read(read_file(file, problems), problems))
         names = [*models_of(config.provider or ""), *config.limits, *config.lanes]
         chosen = {name: value for name, value in (given or {}).items() if value not in (None, {}, ())}
-        for source in [*environment(environ, Settings.__annotations__, names), Source(chosen, where)]:
+        for source in [*environment(environ, SettingsTable.__annotations__, names), SettingsSource(chosen, where)]:
             config = config.updated(read(source, problems, overrides=True))
         try:
             if config.tier is not None and config.home in known_providers():
@@ -196,7 +205,7 @@ class Config:
             QuotaError: A value is invalid.
         """
         problems = Problems()
-        config = self.updated(read(Source(values, where), problems))
+        config = self.updated(read(SettingsSource(values, where), problems))
         problems.check()
         return config
 

@@ -12,7 +12,7 @@ from reprlib import Repr
 from typing import Annotated, Any, Final, Literal, cast, get_args
 from urllib.parse import urlsplit
 
-from paceline.config.sources import Place, Problems, Source, nested, warn
+from paceline.config.sources import Place, Problems, SettingsSource, nested, warn
 from paceline.core.hints import why_missing
 from paceline.core.quota import CONCURRENCY as IN_FLIGHT
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
@@ -182,7 +182,7 @@ def _joint(value: Any) -> tuple[Quota, ...]:
 
 def _limit(value: Any) -> Any:
     """One model's limits, or a table of models; a table of amounts has the name of one, or nothing but numbers."""
-    if not isinstance(value, Mapping) or any(name in Amounts.__annotations__ for name in value):
+    if not isinstance(value, Mapping) or any(name in AmountsTable.__annotations__ for name in value):
         return _quotas(value)
     numbers = all(isinstance(part, int | float) for part in value.values())
     return _quotas(value) if numbers else _MODELS.validate_python(value)
@@ -240,7 +240,7 @@ closed = with_config(ConfigDict(extra="forbid"))
 
 
 @closed
-class Amounts(TypedDict, total=False):
+class AmountsTable(TypedDict, total=False):
     """Limits of a model as numbers; each becomes a quota."""
 
     rps: Annotated[Rate, _quota(REQUESTS, 1.0)]
@@ -254,7 +254,7 @@ class Amounts(TypedDict, total=False):
     day_zone: Annotated[Text, AfterValidator(_zone)]
 
 
-Written = str | list[str] | Amounts
+Written = str | list[str] | AmountsTable
 """How quotas are written in a file."""
 
 Limits = Annotated[
@@ -263,7 +263,7 @@ Limits = Annotated[
 ]
 
 
-class Retry(TypedDict, total=False):
+class RetryTable(TypedDict, total=False):
     """Fields of :class:`~paceline.RetryPolicy`."""
 
     max_attempts: Attempts
@@ -277,7 +277,7 @@ class Retry(TypedDict, total=False):
 
 
 @closed
-class Breaker(TypedDict, total=False):
+class BreakerTable(TypedDict, total=False):
     """Fields of :class:`~paceline.BreakerPolicy`."""
 
     failures: Annotated[int, within(1, 1_000_000)]
@@ -285,7 +285,7 @@ class Breaker(TypedDict, total=False):
     first_pause_s: Day
 
 
-class Lane(TypedDict, total=False):
+class LaneTable(TypedDict, total=False):
     """Fields of :class:`~paceline.LaneSpec`."""
 
     limits: Annotated[Any, PlainValidator(_quotas, json_schema_input_type=Written)]
@@ -293,7 +293,7 @@ class Lane(TypedDict, total=False):
     priority: Annotated[int, within(-1_000_000, 1_000_000)]
 
 
-class Price(TypedDict, total=False):
+class PriceTable(TypedDict, total=False):
     """Prices of a model in US dollars for a million tokens."""
 
     input: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
@@ -304,7 +304,7 @@ class Price(TypedDict, total=False):
     request: Annotated[float, within(0, 999_999, "a fee in USD for a request")]
 
 
-class Upstream(TypedDict, total=False):
+class UpstreamTable(TypedDict, total=False):
     """A server of the gateway or of a group."""
 
     base_url: Annotated[Text, AfterValidator(parse_base_url)]
@@ -314,7 +314,7 @@ class Upstream(TypedDict, total=False):
     models: Annotated[dict[Name, Text], table('"gpt-5" = "my-deployment"')]
 
 
-class Group(TypedDict, total=False):
+class GroupTable(TypedDict, total=False):
     """Several servers for the same requests; see :class:`paceline.Group`."""
 
     members: Annotated[list[Text], expected('a list of names in [upstreams], e.g. ["eu", "us"]', bool)]
@@ -324,7 +324,7 @@ class Group(TypedDict, total=False):
 
 
 @closed
-class Starts(TypedDict, total=False):
+class StartsTable(TypedDict, total=False):
     """A limit on the starts of the agents of a backend."""
 
     max_starts: Annotated[float, within(1, 1_000_000, "a number")]
@@ -333,7 +333,7 @@ class Starts(TypedDict, total=False):
     burst: Annotated[float, within(1, 1_000_000, "a number")]
 
 
-class Synonyms(TypedDict, total=False):
+class SynonymsTable(TypedDict, total=False):
     """Names for settings in the files of another program; see :data:`SYNONYMS`."""
 
     acquire_timeout: Timeout
@@ -343,7 +343,7 @@ class Synonyms(TypedDict, total=False):
 
 
 @closed
-class Settings(TypedDict, total=False):
+class SettingsTable(TypedDict, total=False):
     """All settings."""
 
     limits: Limits
@@ -379,30 +379,30 @@ class Settings(TypedDict, total=False):
         table('"openai/*" = "2500 requests/min"'),
     ]
     concurrency: Annotated[dict[Name, Slots], table("openai = 10")]
-    lanes: Annotated[dict[Name, Annotated[Lane, table("weight = 4")]], table("wrap = { weight = 4 }")]
+    lanes: Annotated[dict[Name, Annotated[LaneTable, table("weight = 4")]], table("wrap = { weight = 4 }")]
     starts: Annotated[
-        dict[Name, Annotated[Any, PlainValidator(_starts, json_schema_input_type=Starts | Literal[False])]],
+        dict[Name, Annotated[Any, PlainValidator(_starts, json_schema_input_type=StartsTable | Literal[False])]],
         table("gemini = { max_starts = 7, time_window = 60 }"),
     ]
     priorities: Annotated[dict[Name, Annotated[int, within(-1_000_000, 1_000_000)]], table('"coordinator*" = 10')]
-    retry: Annotated[Retry, table("max_attempts = 3")]
-    breaker: Annotated[Any, PlainValidator(_breaker, json_schema_input_type=bool | Breaker)]
+    retry: Annotated[RetryTable, table("max_attempts = 3")]
+    breaker: Annotated[Any, PlainValidator(_breaker, json_schema_input_type=bool | BreakerTable)]
     budget: Annotated[Any, PlainValidator(_budget, json_schema_input_type=str | list[str])]
     prices: Annotated[
-        dict[Name, Annotated[Price, table("input = 1.25, output = 10.0")]],
+        dict[Name, Annotated[PriceTable, table("input = 1.25, output = 10.0")]],
         table('"openai/my-model" = { input = 1.25, output = 10.0 }'),
     ]
     unpriced: Annotated[Unpriced, expected("'count' or 'refuse'", words=get_args(Unpriced))]
     upstreams: Annotated[
-        dict[Name, Annotated[Upstream, table('base_url = "http://127.0.0.1:8000"')]],
+        dict[Name, Annotated[UpstreamTable, table('base_url = "http://127.0.0.1:8000"')]],
         table('local = { provider = "vllm", base_url = "http://127.0.0.1:8000" }'),
     ]
     groups: Annotated[
-        dict[Name, Annotated[Group, table('members = ["eu", "us"]')]], table('gpt = { members = ["eu", "us"] }')
+        dict[Name, Annotated[GroupTable, table('members = ["eu", "us"]')]], table('gpt = { members = ["eu", "us"] }')
     ]
     group: Text
     defaults: Limits
-    settings: Annotated[Synonyms, table("acquire_timeout = 300")]
+    settings: Annotated[SynonymsTable, table("acquire_timeout = 300")]
     rpm_override: Rate
     tpm_override: Rate
 
@@ -417,16 +417,16 @@ SYNONYMS: Final = {
     "update_from_headers": "learn",
 }
 KEYS: Final[dict[str, Any]] = {
-    "retry": Retry, BREAKER: Breaker, LANES: Lane, "settings": Synonyms, LIMITS: Amounts, JOINT: Amounts, "defaults": Amounts,
-    "starts": Starts, UPSTREAMS: Upstream, GROUPS: Group, PRICES: Price,
+    "retry": RetryTable, BREAKER: BreakerTable, LANES: LaneTable, "settings": SynonymsTable, LIMITS: AmountsTable, JOINT: AmountsTable, "defaults": AmountsTable,
+    "starts": StartsTable, UPSTREAMS: UpstreamTable, GROUPS: GroupTable, PRICES: PriceTable,
 }  # fmt: skip
 """The tables with keys of their own."""
 
-_SETTINGS: Final = TypeAdapter[Any](Settings)
-_STARTS: Final = TypeAdapter[Any](Starts)
-_AMOUNTS: Final = TypeAdapter[Any](Amounts)
+_SETTINGS: Final = TypeAdapter[Any](SettingsTable)
+_STARTS: Final = TypeAdapter[Any](StartsTable)
+_AMOUNTS: Final = TypeAdapter[Any](AmountsTable)
 _MODELS: Final = TypeAdapter[Any](dict[Name, Annotated[Any, PlainValidator(_quotas)]])
-_BREAKER: Final = TypeAdapter[Any](Truth), TypeAdapter[Any](Breaker)
+_BREAKER: Final = TypeAdapter[Any](Truth), TypeAdapter[Any](BreakerTable)
 
 
 def json_schema() -> dict[str, Any]:
@@ -454,7 +454,7 @@ def _untitled(value: Any) -> Any:
     return plain
 
 
-def read(source: Source, problems: Problems, *, overrides: bool = False) -> Said:
+def read(source: SettingsSource, problems: Problems, *, overrides: bool = False) -> Said:
     """Validate each entry of ``source`` by itself: a wrong one hides no other.
 
     Args:
@@ -467,7 +467,7 @@ def read(source: Source, problems: Problems, *, overrides: bool = False) -> Said
     """
     said: Said = {}
     paths: dict[Key, Place] = {}
-    names = [name for name in Settings.__annotations__ if overrides or name not in OVERRIDES]
+    names = [name for name in SettingsTable.__annotations__ if overrides or name not in OVERRIDES]
     for name, value in source.values.items():
         if name not in names:
             problems.add(source.place((name,)), _unknown(name, names))
@@ -538,7 +538,7 @@ def _provider(name: str) -> str:
     return ANY if clean == "default" else ALIASES.get(clean, clean)
 
 
-def _check_provider(source: Source, path: Place) -> None:
+def _check_provider(source: SettingsSource, path: Place) -> None:
     """Warn if ``path`` has a provider that is unknown but has nearly the name of a known one."""
     if path[0] in (CONCURRENCY, JOINT) or (path[0] in (LIMITS, "defaults") and len(path) == 3):
         provider = path[1].partition("/")[0].strip().lower()

@@ -24,7 +24,7 @@ BY_DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SettingRow:
     """One setting.
 
     Attributes:
@@ -39,12 +39,12 @@ class Row:
     source: str
 
 
-def rows(config: Config) -> list[Row]:
+def rows(config: Config) -> list[SettingRow]:
     """Every setting, without passwords; published limits last."""
     return [*_settings(config), *_limits(config)]
 
 
-def _settings(config: Config) -> Iterator[Row]:
+def _settings(config: Config) -> Iterator[SettingRow]:
     values = asdict(replace(config, limits={}, origins={}))
     store = as_store(config.store) if config.store else None
     values["store"] = config.store if store is None else store.url  # without a password
@@ -58,10 +58,10 @@ def _settings(config: Config) -> Iterator[Row]:
     left_out |= {(name,) for name in OVERRIDES if values[name] is None}
     for path, value in leaves(values):
         if path not in left_out and value != {}:
-            yield Row(dotted(path), value, config.origins.get(path, BY_DEFAULT))
+            yield SettingRow(dotted(path), value, config.origins.get(path, BY_DEFAULT))
 
 
-def _limits(config: Config) -> Iterator[Row]:
+def _limits(config: Config) -> Iterator[SettingRow]:
     home = config.home
     for name, quotas in config.limits.items():
         origin = config.origins.get((LIMITS, name), BY_DEFAULT)
@@ -72,7 +72,7 @@ def _limits(config: Config) -> Iterator[Row]:
         elif "/" in name or config.provider is not None or not rates(config) or maker(name):
             yield _limit(config, name, quotas, origin)
         else:  # acquired by hand, it is a pool of the program's own, to which no override applies
-            yield Row(dotted((LIMITS, name)), [str(quota) for quota in in_days(quotas)], origin)
+            yield SettingRow(dotted((LIMITS, name)), [str(quota) for quota in in_days(quotas)], origin)
             yield _limit(config, f"{ANY}/{name}", quotas, origin)
     if ANY in config.limits:  # the published tables have no effect
         return
@@ -105,7 +105,7 @@ def _others(config: Config, provider: str, default: Published, tier: str | None)
 
 def _limit(
     config: Config, name: str, quotas: tuple[Quota, ...], source: str, except_for: str = "", *, given: bool = True
-) -> Row:
+) -> SettingRow:
     """A model's quotas, with the overrides that replace some of them."""
     provider, slash, _ = name.partition("/")
     effective = overridden(quotas, rates(config))
@@ -116,7 +116,7 @@ def _limit(
         kept = [source] if set(effective) & set(quotas) else []
         source = ", ".join(dict.fromkeys([*kept, *overrides]))
     source = f"{source}; {except_for}" if except_for else source
-    return Row(dotted((LIMITS, name)), [str(quota) for quota in effective], source)
+    return SettingRow(dotted((LIMITS, name)), [str(quota) for quota in effective], source)
 
 
 def rates(config: Config) -> dict[str, float]:

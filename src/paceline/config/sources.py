@@ -61,7 +61,7 @@ class Problems:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SettingsSource:
     """Nested settings from one place.
 
     Attributes:
@@ -124,7 +124,7 @@ def find_file(
     return here[0] if here else None
 
 
-def read_file(file: Path, problems: Problems) -> Source:
+def read_file(file: Path, problems: Problems) -> SettingsSource:
     """Read TOML (``[tool.paceline]`` of a ``pyproject.toml``) or YAML.
 
     Raises:
@@ -152,7 +152,7 @@ def read_file(file: Path, problems: Problems) -> Source:
             raise QuotaError(f"{file}: it has no [tool.paceline]")
     if not isinstance(values, dict):
         raise QuotaError(f"{where}: it must hold settings by name, e.g. 'workers'")
-    return Source({str(name): value for name, value in values.items()}, where, lines)
+    return SettingsSource({str(name): value for name, value in values.items()}, where, lines)
 
 
 def _yaml(file: Path, text: str, lines: dict[Place, int], problems: Problems) -> Any:
@@ -190,7 +190,7 @@ def _keys(node: Any, above: Place = ()) -> Iterator[tuple[Place, int]]:
             seen.add(key.value)
 
 
-def environment(environ: Mapping[str, str], known: Iterable[str], names: Iterable[str]) -> Iterator[Source]:
+def environment(environ: Mapping[str, str], known: Iterable[str], names: Iterable[str]) -> Iterator[SettingsSource]:
     """One source for each variable ``PACELINE_...`` that is not empty; ``__`` goes one level down.
 
     Args:
@@ -213,7 +213,7 @@ def environment(environ: Mapping[str, str], known: Iterable[str], names: Iterabl
             rest = [(published | written).get(_plain(name), name.replace("_", "-"))]
         elif first == "lanes" and rest:
             rest[0] = written.get(_plain(rest[0]), rest[0])
-        yield Source(nested((first, *rest), value.strip()), variable, single=True)
+        yield SettingsSource(nested((first, *rest), value.strip()), variable, single=True)
 
 
 def models_of(provider: str) -> list[str]:

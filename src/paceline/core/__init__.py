@@ -2,13 +2,14 @@
 
 The order in which to read the modules:
 
-- values: quota, results (hints suggests names for errors);
+- values: quota, results (hints has parts of error messages);
 - the quotas of a pool: meters, account, pause, ledger;
-- the pool: queue, capacity, silence, stop, progress, pool, whose docstring has the order of calls;
+- the pool: queue, capacity, silence, stop, progress, waits, pool, whose docstring has the order of calls;
 - what answers teach: learning for the ideas; then changes, refill, restarts, ceiling, tracker, guesses, corrections,
   readings, refusals;
-- the unstated limits: rate, in_flight, measured, unstated.
+- the unstated limits: rate, in_flight, measured, unstated, shedding.
 
-``..._ns`` is an instant or a duration; where the name does not show which, the docstring says so. ``..._unit_ns`` is the
-refill time of one unit. Amounts have no suffix. Inside of a bucket, lacks and refunds are nanoseconds of refill.
+``now_ns`` is the present, which never goes back from one call of a pool to the next. ``..._ns`` is an instant or a duration;
+where the name does not show which, the docstring says so. ``..._unit_ns`` is the refill time of one unit. Amounts have no
+suffix. Inside of a bucket, lacks and refunds are nanoseconds of refill; its methods ``lack`` and ``level`` return amounts.
 """

@@ -26,7 +26,8 @@ class Account:
             unused, reserves what the quota holds, and the rest becomes debt when it is settled.
         stated: The limit that answers have stated above the given one; ``None`` for none.
         spent: The sum of all true costs so far: charges with their refunds and debts.
-        tracker: What answers have shown about it; ``None`` where nothing is learned.
+        tracker: What answers have shown about it. Buckets and spread quotas have one, where answers change the quotas;
+            else it is ``None``.
         read_ns: When the headers of an answer last stated it; ``None``: never.
         unit: Its unit.
     """
@@ -53,5 +54,5 @@ class Account:
             self.tracker.meter = meter
 
     def with_meter(self, meter: Meter) -> Account:
-        """The same limit with another meter, from which nothing has been spent and learned."""
+        """The same limit with another meter: nothing is spent or learned yet."""
         return Account(meter, self.name, self.source, self.given, self.refused_above)

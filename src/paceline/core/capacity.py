@@ -56,9 +56,7 @@ class Capacity(Protocol):
 
     behind: str
     exchange_due: bool
-
-    @property
-    def ledger(self) -> Ledger: ...
+    ledger: Ledger
 
     @property
     def learning(self) -> Learning | None: ...
@@ -77,6 +75,9 @@ class Capacity(Protocol):
 
         See :meth:`Ledger.earliest <paceline.core.ledger.Ledger.earliest>`.
         """
+
+    def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:
+        """Until when a pause or a quota of requests holds ``waiter`` back, however many tokens it takes; ``None``: neither does."""
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the ledger is recent enough to refuse a request because of it."""
@@ -161,14 +162,19 @@ class LocalCapacity:
             self.learning.granted(now_ns, decision)
         return decision
 
-    def no_refill_for_unsent(self, now_ns: int, unsent: Iterable[Reservation]) -> None:
+    def no_refill_for_unsent(self, now_ns: int, unsent: Sequence[Reservation]) -> None:
         """Let no bucket refill beyond the charges of ``unsent``, attempts that were granted and are sent from now on.
 
         The provider has not charged them: its bucket stays full meanwhile.
         """
-        amounts = [0.0] * len(self.ledger.accounts)
         for reservation in unsent:
             self.sent(now_ns, reservation)
+        self._lower_to(now_ns, unsent)
+
+    def _lower_to(self, now_ns: int, arriving: Iterable[Reservation]) -> None:
+        """Lower the levels to what the provider has left when it charges ``arriving`` now, and has refilled all before."""
+        amounts = [0.0] * len(self.ledger.accounts)
+        for reservation in arriving:
             for index, amount in enumerate(reservation.amounts):
                 amounts[index] += amount
         for account, amount in zip(self.ledger.accounts, amounts, strict=True):
@@ -185,17 +191,16 @@ class LocalCapacity:
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         return self.ledger.earliest(now_ns, amounts, ahead)
 
+    def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:
+        return self.ledger.closed(now_ns, waiter.amounts)
+
     def is_current(self, now_ns: int) -> bool:  # noqa: ARG002
         return True
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
-        oversized = reservation in self.ledger.oversized
         true = self.ledger.settle(now_ns, reservation, actual)
-        if actual and self.learning is not None and reservation.notes:
-            if self.learning.guesses.tested:
-                self.learning.served(now_ns, reservation, true)
-            if oversized:
-                self.learning.outgrown(now_ns, true)
+        if actual and self.learning is not None and self.learning.guesses.tested and reservation.notes:
+            self.learning.served(now_ns, reservation, true)
         return true
 
     def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
@@ -232,8 +237,7 @@ class LocalCapacity:
         self.ledger.pause.lift(now_ns, until_ns)
 
     def arrive(self, now_ns: int) -> None:
-        for i, account in enumerate(self.ledger.accounts):
-            account.meter.arrive(now_ns, self.ledger.in_use(i))
+        self._lower_to(now_ns, self.ledger.open_reservations)
 
     def cool_down_ns(self, now_ns: int) -> int:
         return self.ledger.pause.until_ns - now_ns

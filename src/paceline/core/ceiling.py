@@ -1,4 +1,4 @@
-"""What refusals show of the rate of one quota: the share of the published rate that the provider admits, its ceiling.
+"""What refusals show of the rate of one quota: the share of it that the provider admits, its ceiling.
 
 What was admitted between two refusals of a quota in demand is its refill. Without a refusal the ceiling climbs. The meter has the
 ceiling, and its tracker changes it: the methods return what it is to be.
@@ -16,7 +16,7 @@ CEILING_PART = 0.97
 """A ceiling is set to this part of that rate. With the whole of it, refusals were twice as frequent, for 0.3 % of speed."""
 
 CLIMB = 0.02
-"""By how much a learned ceiling climbs within the time between the two refusals: after a longer one it climbs more slowly. It
+"""By how much a learned ceiling climbs within the time between the two refusals, so that it climbs more slowly after a longer time. It
 climbs faster the longer there is no refusal."""
 
 CLIMB_NS = NS // 2
@@ -55,7 +55,7 @@ class CeilingTracker:
         self._first = None
 
     @property
-    def is_measured(self) -> bool:
+    def is_measuring(self) -> bool:
         """Whether a measurement goes on, since a refusal."""
         return self._first is not None
 
@@ -66,7 +66,7 @@ class CeilingTracker:
             sent_ns: When the refused attempt was sent.
             admitted: What was admitted before it, as charged.
             true: The true costs, as a part of the charges.
-            rate: The published rate, per second.
+            rate: The rate of the quota, per second.
         """
         if self._first is None or sent_ns - self._first[0] < APART_S * NS:
             return None
@@ -74,7 +74,7 @@ class CeilingTracker:
         return (admitted - self._first[1]) * true / (sent_ns - self._first[0]) * NS / rate
 
     def count(self, sent_ns: int, admitted: float) -> None:
-        """Measure from this refusal on, unless a measurement goes on."""
+        """Begin a measurement at this refusal, unless the present one is shorter than ``APART_S``."""
         if self._first is None or sent_ns - self._first[0] >= APART_S * NS:
             self._first = (sent_ns, admitted)
         self._busy_s = 0.0

@@ -9,8 +9,8 @@ These corrections are no changes, because no other process makes them:
   A store finds a quota by its unit and period. For the same reason only they count a quota as one that restarts at stated instants.
 - ``Refusals`` spreads a window that restarts at another time. Where there is a store, it keeps the windows.
 - ``QuotaTracker`` adapts the headroom (``Bucket.keep_unused``). Each process measures its own.
-- ``LocalCapacity.no_refill_for_unsent`` lowers the levels by the refill that the provider's full bucket does not get while granted attempts
-  are unsent. It does so only where this process keeps its quotas alone.
+- ``LocalCapacity`` lowers the levels by the refill that the provider's full bucket does not get while granted attempts are on their way:
+  ``no_refill_for_unsent``, ``arrive``. It does so only where this process keeps its quotas alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class What(StrEnum):
 
     SHIFT = "shift"  # the level, by so many nanoseconds of refill
     CAP_BURST = "cap_burst"  # what a bucket holds at once
-    SET_CEILING = "set_ceiling"  # the share of the published rate
+    SET_CEILING = "set_ceiling"  # the share of the rate of the quota
     ADOPT = "adopt"  # the amount of the quota
     SEEN = "seen"  # what the provider has left of a window
     SPREAD = "spread"  # the rule: the quota is not a bucket

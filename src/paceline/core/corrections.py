@@ -17,7 +17,7 @@ from paceline.core.results import LEARNED, Reading, Refusal, Source, SourceKind
 from paceline.core.tracker import QuotaTracker
 from paceline.core.unstated import Unstated
 
-UNITS_MAX = 16
+QUOTAS_MAX = 16
 """How many quotas a pool has at most, with those that answers add."""
 
 
@@ -28,19 +28,12 @@ class Corrections:
     name and the given limit of the account with it. :meth:`set_limit` also changes the source, begins an epoch, and informs the
     other processes. A quota is spread by ``Spread`` (a meter), ``Ledger.spread`` and :meth:`spread` in the same way.
 
-    Args:
-        ledger: The ledger.
-        report: Called with every change, and with every quota that is added, so that other processes can make it, too.
-        raises: Whether an answer may raise a limit that the user has given.
-        adapts: Whether the headroom of buckets adapts.
+    :class:`~paceline.core.learning.Learning` has the arguments, and the attributes ``guesses``, ``unstated`` and ``notices``.
 
     Attributes:
         ledger: The ledger.
         accounts: Its quotas.
         shared: Whether other processes make the same changes.
-        guesses: The limits that may be too low, and are tested upward.
-        unstated: The limits that neither the user nor an answer states.
-        notices: What the user should know, for the log; the reader empties it.
     """
 
     def __init__(
@@ -94,7 +87,7 @@ class Corrections:
         units = {quota.unit for quota in quotas if period_s in (None, quota.period_s)}
         split = unit == TOKENS and INPUT_TOKENS in units  # the quotas count input and output separately
         named = re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", unit) is not None
-        return named and unit not in units and not split and len(self.accounts) < UNITS_MAX
+        return named and unit not in units and not split and len(self.accounts) < QUOTAS_MAX
 
     def counts(self, unit: str) -> bool:
         """Whether a quota on ``unit`` that a provider counts is known."""
@@ -128,8 +121,8 @@ class Corrections:
     def take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> bool:
         """Take the limit of the answer to an attempt that was sent at ``sent_ns``; whether a quota is new or has changed.
 
-        With an ``index`` it is the limit of that quota, unless a later attempt has met another one. Without, the quota
-        is added, if it is new. Nothing is taken from an answer without a limit.
+        With an ``index`` it is the limit of that quota, unless a later attempt has met another one. Without, a new quota is
+        added: slots, or a bucket, which readings may show to be none. Nothing is taken from an answer without a limit.
         """
         limit = answer.limit
         if limit is None:

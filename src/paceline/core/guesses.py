@@ -3,21 +3,20 @@
 An unconfirmed limit is a published or an assumed one: neither the user nor an answer has stated it. It must neither turn a
 request away nor stall a run, so one that binds is raised with the attempts that were served. A published one is
 raised only where its period is long (20 requests a day), by 1, 2, 4, … of the last cost, or where a larger request was
-served; the rate of an assumed one also doubles, again and again. A stated limit ends that, and so does a refusal. An unconfirmed number
-of slots is raised while the answers do not become slower; a refusal lowers it, and then it is raised by one at a time.
+served; the rate of an assumed one also doubles, again and again. A stated limit ends that, and so does a refusal.
 
 A limit that a refusal has lowered may rise again, and where no headers say so, only a test shows it: after a time it is
-raised step by step to what it was before. A refusal that states it again lets the next test wait longer. Where others hold
-slots, a refusal lowers a known number of them, too.
+raised step by step to what it was before. A refusal that states it again lets the next test wait longer.
+
+Slots are raised by one at a time. A refusal lowers them, also a known number of them: others may hold some.
 """
 
 from __future__ import annotations
 
-from enum import Enum
 from math import inf
 
 from paceline.core.ledger import Ledger
-from paceline.core.meters import FAR_NS, Slots
+from paceline.core.meters import Slots
 from paceline.core.quota import NS, Rule
 from paceline.core.results import LEARNED, Reservation, Source, SourceKind
 
@@ -28,15 +27,11 @@ SHARE = 1 / 8
 """An assumed rate doubles when this share of its amount has been served since the last time, and it still binds."""
 
 SLOTS_MAX = 512
-"""The most slots that a guess is raised to."""
+"""The most slots that a number which a refusal has named is raised to."""
 
-ROUNDS, ROUNDS_MAX = 10, 160
-"""After a refusal, slots are raised by one each time that (factor) x (number of slots) attempts were served. The factor is
-``ROUNDS`` for an unconfirmed number of slots, and 1 for a known one. Each further refusal doubles it, up to ``ROUNDS_MAX``."""
-
-SLOWER = 2.0
-"""Slots are not raised while answers take this many times as long as the fastest one."""
-
+ROUNDS_MAX = 160
+"""Slots are raised by one each time that (factor) x (number of slots) attempts were served. The factor is 1, and each refusal after the first
+one doubles it, up to this number."""
 
 RETEST_NS, RETEST_TIMES = 300 * NS, 12
 """When a lowered limit is tested: after this time, or its period if that is longer. Each further refusal doubles the time, up to
@@ -46,47 +41,40 @@ RETEST_STEP, RETEST_EACH_NS = 1.25, 60 * NS
 """By how much a test raises a limit, and how long one step lasts, unless the period is longer."""
 
 
-class Kind(Enum):
-    """Why a limit is tested upward."""
-
-    UNCONFIRMED = "unconfirmed"  # neither the user nor an answer has stated it: the test has no end
-    LOWERED = "lowered"  # a refusal has lowered it: it is tested up to what it was before
-    FOUND = "found"  # slots that a refusal has named: they are tested up to ``SLOTS_MAX``
-
-
 class Guess:
     """How a limit is tested upward.
 
     Attributes:
-        kind: Why.
-        most: The amount at which the test ends; infinite for an unconfirmed limit.
+        most: The amount at which the test ends; infinite for an unconfirmed limit. For one that a refusal has lowered it is
+            what it was before, and for slots that a refusal has named ``SLOTS_MAX``.
         source: The source of that amount.
         wait_ns: Of a lowered limit, the time from a refusal to the test.
         test_ns: Of a lowered limit, when it is raised next.
         amount: The amount that it was raised to; 0 before.
         step: By how much it was raised last, where the quota would stall; 0 before.
-        rounds: Of slots, the factor of :data:`ROUNDS`; 0 for unconfirmed ones before their first refusal.
+        rounds: Of slots, the factor of :data:`ROUNDS_MAX`.
         refused_ns: Of slots, when the last refusal came that counted.
         served: What has been served since it was raised last.
         since_ns: When the first served attempt was sent; 0 before.
         warned: Whether the user has been told.
-        fastest_ns: The shortest time from a grant to its settlement.
-        mean_ns: A moving mean of these times.
     """
 
     __slots__ = (
-        "amount", "fastest_ns", "kind", "mean_ns", "most", "refused_ns", "rounds", "served", "since_ns", "source", "step", "test_ns", "wait_ns", "warned",
+        "amount", "most", "refused_ns", "rounds", "served", "since_ns", "source", "step", "test_ns", "wait_ns", "warned",
     )  # fmt: skip
 
-    def __init__(self, kind: Kind, most: float = inf, source: Source = LEARNED) -> None:
-        assert (most == inf) == (kind is Kind.UNCONFIRMED)
-        self.kind, self.most, self.source = kind, most, source
+    def __init__(self, most: float = inf, source: Source = LEARNED) -> None:
+        self.most, self.source = most, source
         self.wait_ns = self.test_ns = 0
         self.step = self.served = self.amount = 0.0
         self.since_ns = self.refused_ns = 0
-        self.rounds = 0 if kind is Kind.UNCONFIRMED else 1
-        self.warned = kind is not Kind.UNCONFIRMED
-        self.fastest_ns, self.mean_ns = FAR_NS, 0.0
+        self.rounds = 1
+        self.warned = self.is_bounded
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the test ends at a known amount, because a refusal has lowered or named the limit."""
+        return self.most < inf
 
 
 class Guesses:
@@ -103,7 +91,7 @@ class Guesses:
     def __init__(self, ledger: Ledger, notices: list[str]) -> None:
         self._ledger, self._notices = ledger, notices
         kinds = (SourceKind.ASSUMED, SourceKind.PUBLISHED)
-        self.tested = {i: Guess(Kind.UNCONFIRMED) for i, one in enumerate(ledger.accounts) if one.source.kind in kinds}
+        self.tested = {i: Guess() for i, one in enumerate(ledger.accounts) if one.source.kind in kinds}
 
     def end(self, index: int) -> None:
         """Raise the limit at ``index`` no more: an answer has stated it, a refusal has disproved it, or its test has ended."""
@@ -111,7 +99,7 @@ class Guesses:
 
     def is_bounded(self, index: int) -> bool:
         """Whether the limit at ``index`` is tested up to a known amount, because a refusal has lowered or named it."""
-        return index in self.tested and self.tested[index].kind is not Kind.UNCONFIRMED
+        return index in self.tested and self.tested[index].is_bounded
 
     def is_stepped(self, index: int) -> bool:
         """Whether the limit at ``index`` is a guess with a long period that is raised a few attempts at a time."""
@@ -120,7 +108,7 @@ class Guesses:
     def lowered(self, now_ns: int, index: int, before: float) -> None:
         """Test the limit at ``index`` after a time: a refusal has lowered it from ``before``."""
         if not self.is_bounded(index):
-            self.tested[index] = Guess(Kind.LOWERED, before, self._ledger.accounts[index].source)
+            self.tested[index] = Guess(before, self._ledger.accounts[index].source)
         guess = self.tested[index]
         guess.amount = 0.0
         self._later(now_ns, index, guess)
@@ -167,22 +155,21 @@ class Guesses:
             sent_ns: When it was sent. Attempts that were in flight at a refusal count once with it.
             index: The quota.
             used: How many others were in use.
-            before: The number before the refusal, which may state another one; it is tested up to this one.
+            before: The number before the refusal, which may state another one. The slots are tested up to it.
             source: The source of that number.
         """
         m = self._ledger.accounts[index].meter
-        guess = self.tested.setdefault(index, Guess(Kind.LOWERED, before, source))
+        guess = self.tested.setdefault(index, Guess(before, source))
         if sent_ns < guess.refused_ns:  # it says nothing new, and its stated number is no more than it was
             return min(before, m.quota.amount)
-        unconfirmed = guess.kind is Kind.UNCONFIRMED
-        first = ROUNDS if unconfirmed else 1
-        guess.rounds = min(2 * guess.rounds, ROUNDS_MAX) if guess.refused_ns else first
+        if guess.refused_ns:
+            guess.rounds = min(2 * guess.rounds, ROUNDS_MAX)
         guess.refused_ns, guess.served = now_ns, 0.0
-        return max(used * 3 // 4 if unconfirmed else min(used, m.quota.amount), 1.0)
+        return max(min(used, m.quota.amount) if guess.is_bounded else used * 3 // 4, 1.0)
 
     def found_slots(self, index: int) -> None:
         """Raise the slots at ``index`` by one at a time: a refusal has named their number, which a bad minute may have lowered."""
-        self.tested[index] = Guess(Kind.FOUND, SLOTS_MAX)
+        self.tested[index] = Guess(SLOTS_MAX)
 
     def stalled(self, now_ns: int, amounts: list[float]) -> None:
         """Add a notice, once for each guess, if a guess makes a request with ``amounts`` wait longer than a minute."""
@@ -223,7 +210,7 @@ class Guesses:
             account = self._ledger.accounts[index]
             m, source = account.meter, account.source
             if isinstance(m, Slots):
-                amount_now, gain = self._slots(m, guess, now_ns - reservation.granted_ns), 0.0
+                amount_now, gain = self._slots(m, guess), 0.0
             else:
                 amount_now, gain = self._raised(now_ns, index, guess, amount, binds=index in binding)
             amount_now = min(amount_now, guess.most)
@@ -267,7 +254,7 @@ class Guesses:
             return limit * amount * self._ledger.share_of(m.quota) / m.most, 0.0
         if not binds or now_ns < guess.test_ns or m.earliest(now_ns, amount) <= now_ns:
             return limit, 0.0
-        if guess.kind is not Kind.UNCONFIRMED:
+        if guess.is_bounded:
             guess.test_ns = now_ns + self._step_ns(index)
             return limit * RETEST_STEP, 0.0
         if m.quota.is_long:
@@ -276,14 +263,9 @@ class Guesses:
         assumed = self._ledger.accounts[index].source.kind is SourceKind.ASSUMED
         return (2 * limit if assumed and guess.served >= SHARE * limit else limit), 0.0
 
-    def _slots(self, m: Slots, guess: Guess, took_ns: int) -> float:
-        """The number of slots from now on, after an attempt that took ``took_ns``."""
-        guess.fastest_ns = min(guess.fastest_ns, took_ns)
-        guess.mean_ns += (took_ns - guess.mean_ns) / 8 if guess.mean_ns else took_ns
+    @staticmethod
+    def _slots(m: Slots, guess: Guess) -> float:
+        """The number of slots from now on."""
         limit = m.quota.amount
         binds = m.used + 1 >= limit  # the served one is not counted any more
-        if not binds or guess.mean_ns > SLOWER * guess.fastest_ns:
-            return limit
-        if guess.rounds:  # after a refusal
-            return limit + 1 if guess.served >= guess.rounds * limit else limit
-        return min(max(limit * 1.5 // 1, limit + 1), SLOTS_MAX) if guess.served >= limit else limit
+        return limit + 1 if binds and guess.served >= guess.rounds * limit else limit

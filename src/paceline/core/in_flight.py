@@ -34,10 +34,6 @@ first number, up to the second one. A test costs one refusal, so that in the lon
 ROW_MAX = 4
 """The bound explains so many refusals in a row, and no more. It falls with each of them, so another reason is likelier then."""
 
-FALLS_MAX = 3
-"""A bound is given up at the next refusal after so many that have lowered it without a test, if between them attempts that filled it were
-admitted. What a bound admits it does not refuse: they have come by chance."""
-
 NO_EVIDENCE = frozenset({Finding.OLD, Finding.LATE, Finding.CHANCE})
 """These findings are no evidence for a bound: the attempt was sent before the last change, or was a test of the rate."""
 
@@ -79,13 +75,12 @@ class InFlightBound:
         step: By how much it grows next.
         cut_count: How many attempts had been sent when a refusal last changed it.
         row: How many refusals in a row have lowered it: no attempt that filled it was admitted between them.
-        falls: How many such rows there were since it last grew.
         refusal_delay: After which time an attempt is admitted.
         pending: The attempts since the oldest one that is neither refused nor admitted: of 2 s at most.
     """
 
     __slots__ = (
-        "admitted_count", "between", "border", "cut_count", "falls", "full_count", "full_needed", "highest", "highest_before",
+        "admitted_count", "between", "border", "cut_count", "full_count", "full_needed", "highest", "highest_before",
         "in_flight", "pending", "refusal_delay", "row", "sent_count", "size", "step", "witnesses",
     )  # fmt: skip
 
@@ -94,7 +89,7 @@ class InFlightBound:
         self.in_flight = self.sent_count = self.admitted_count = self.cut_count = 0
         self.highest = self.highest_before = 0
         self.witnesses, self.between = 0, True
-        self.full_count, self.full_needed, self.step, self.row, self.falls = 0, FULL_N, 1, 0, 0
+        self.full_count, self.full_needed, self.step, self.row = 0, FULL_N, 1, 0
         self.refusal_delay = RefusalDelay()
         self.pending: deque[InFlightNote] = deque()
 
@@ -131,10 +126,6 @@ class InFlightBound:
             return True  # it was in flight when the bound was lowered
         if note.most <= self._highest:
             return False
-        self.falls += not self.row
-        if self.falls > FALLS_MAX:
-            self.forget()
-            return False
         self.row += 1
         self.full_needed = min(2 * self.full_needed, FULL_MAX_N)
         self._set(min(note.most, self.size), note.most)
@@ -158,14 +149,14 @@ class InFlightBound:
         self.border = min(self.border, note.most)
         if self.witnesses < WITNESSES:
             return False
-        self.full_needed, self.row, self.falls = FULL_N, 0, 0
+        self.full_needed, self.row = FULL_N, 0
         self._set(self.border, self.border)
         return True
 
     def named(self, now_ns: int, note: InFlightNote) -> None:
         """Count a refusal that names the number in flight as its reason: it sets the bound at once."""
         if not self.explains(now_ns, note) and note.most and note.number > self.cut_count:
-            self.full_needed, self.row, self.falls = FULL_N, 0, 0
+            self.full_needed, self.row = FULL_N, 0
             self._set(note.most, note.most)
 
     def forget(self) -> None:
@@ -219,7 +210,6 @@ class InFlightBound:
         is_below = self.size < self.border
         if self.full_count >= (self.size if is_below else max(self.size, self.full_needed)):
             self.size = min(self.size + self.step, self.border) if is_below else self.size + self.step
-            self.falls = 0
             self.step = 1 if self.size == self.border else 2 * self.step
             self.full_count = 0
 

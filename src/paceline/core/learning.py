@@ -1,7 +1,7 @@
 """Learning: readings (the headers of answers) and refusals correct the meters of a pool.
 
 A reading is a noisy sample. The server takes it when it admits the attempt, it may or may not count the attempts
-that were sent at about the same time, and it arrives when the answer ends. So each attempt carries a note of the level
+that were sent at about the same time, and it arrives with the answer, which can take long. So each attempt carries a note of the level
 of each meter when it was sent, and its reading is compared with that note. If all attempts of about the same time are
 counted, the server should have one level left, and if none of them is, another. Between the two the meter is taken
 to be right. A reading beyond them means that others use the key, too, or that the charges are too high.
@@ -10,7 +10,7 @@ A provider's ``reset`` is the time until its bucket is full, so ``remaining + re
 It is less than the limit when the limit is divided into shorter periods. It is more when the reset follows a clock,
 and the quota is not a bucket.
 
-A refusal teaches in this order: the level; the burst, when the meter had much left; the rule, when the provider asks
+A refusal for rate or growth teaches the level; the burst, when the meter had much left; the rule, when the provider asks
 to wait longer than a bucket would; the rate, when refusals repeat.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 
 from paceline.core.changes import Change
 from paceline.core.corrections import Corrections
-from paceline.core.ledger import DEBT_MAX, Ledger
+from paceline.core.ledger import Ledger
 from paceline.core.quota import Quota
 from paceline.core.readings import Readings
 from paceline.core.refusals import Refusals
@@ -56,6 +56,7 @@ class Learning:
         self._corrections = Corrections(ledger, report, raises=raises, adapts=adapts)
         self._readings = Readings(self._corrections)
         self._refusals = Refusals(self._corrections, self._readings)
+        self._shedding = self._refusals.shedding
         self.guesses, self.notices = self._corrections.guesses, self._corrections.notices
         self.unstated = self._corrections.unstated
 
@@ -68,12 +69,12 @@ class Learning:
         return self._readings.observe(now_ns, readings, reservation)
 
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
-        """Learn from a refusal for rate or growth; see :meth:`Refusals.refused`."""
+        """Learn from a refusal; see :meth:`Refusals.refused`."""
         return self._refusals.refused(now_ns, reservation, refusal, pause_ns)
 
     def is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """Whether a refusal is about an unstated limit; see :meth:`Refusals.is_unstated`."""
-        return refusal.kind.about_rate and self._refusals.is_unstated(now_ns, reservation, refusal)
+        return self._refusals.is_unstated(now_ns, reservation, refusal)
 
     def sent_late(self, late_s: float) -> None:
         """Raise adaptive headrooms: an attempt was sent ``late_s`` after its grant.
@@ -86,14 +87,18 @@ class Learning:
 
     def granted(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt that is sent now."""
+        self._shedding.sent += 1
+        reservation.number = self._shedding.sent
         notes: list[Note | None] = []
-        for account, amount in zip(self._accounts, reservation.amounts, strict=True):
+        for account, amount in zip(self._accounts, reservation.amounts):  # noqa: B905  (a strict one takes twice as long)
             tracker = account.tracker
             notes.append(tracker.granted(now_ns, amount, account.spent) if tracker is not None and amount else None)
         reservation.notes = notes
 
     def granted_by_store(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt whose charge the shared ledger has counted."""
+        self._shedding.sent += 1
+        reservation.number = self._shedding.sent
         notes: list[Note | None] = []
         for account, amount in zip(self._accounts, reservation.amounts, strict=False):
             tracker = account.tracker
@@ -120,17 +125,6 @@ class Learning:
             tracker = self._accounts[index].tracker
             if gain and tracker is not None and tracker.meter.bursts:
                 tracker.gain(now_ns, gain)
-
-    def outgrown(self, now_ns: int, true: list[float]) -> None:
-        """Raise limits, up to the given ones, that a served attempt has exceeded by far.
-
-        The debt of the attempt would stop the pool for many periods.
-        """
-        for index, amount in enumerate(true):
-            account = self._accounts[index]
-            limit = min(amount * self._corrections.usable_share(index, None), account.given)
-            if limit > DEBT_MAX * account.meter.most:
-                self._corrections.set_limit(now_ns, index, limit, account.source)
 
     def learned_elsewhere(self, now_ns: int, index: int, before: float) -> None:
         """Note what another process has learned; see :meth:`Guesses.learned_elsewhere`."""

@@ -3,7 +3,7 @@
 Reservations and settlements are made here. ``Learning`` corrects the quotas: by a :class:`~paceline.core.changes.Change` where
 other processes make the same correction, and else by a method of the ledger.
 
-An attempt *reserves* the cost that the provider holds at admission: if the cost fits every quota, every quota is
+An attempt *reserves* the cost that the provider counts at admission: if the cost fits every quota, every quota is
 charged, and otherwise none. After the answer the reservation is *settled* with the true cost: a lower one gives
 an exact refund, a higher one becomes debt. What the beginning of an answer shows is *adjusted* before. An attempt that was never sent is *cancelled*. A *refused* attempt
 is closed and keeps its charge: the provider had less left than the ledger, and a refund would lead to the next refusal.
@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Sequence
 from paceline.core.account import Account
 from paceline.core.changes import Change, What, apply
 from paceline.core.meters import FAR_NS, Bucket, Meter, Restarting, Spread, new_meter
-from paceline.core.pause import Pause, Phase
+from paceline.core.pause import CLOSED, Pause
 from paceline.core.quota import (
     CONCURRENCY,
     INPUT_TOKENS,
@@ -43,8 +43,7 @@ from paceline.core.results import (
 )
 
 DEBT_MAX = 4.0
-"""A request larger than a quota is charged this multiple of the quota at most, unless its true cost is known. One that was
-served at a higher cost shows that a limit is wrong, unless the user has given it."""
+"""A request larger than a quota is charged this multiple of the quota at most, unless its true cost is known."""
 
 
 class Ledger:
@@ -88,8 +87,9 @@ class Ledger:
         self.accounts: list[Account] = []
         self.units: list[str] = []
         self.slot_indexes: list[int] = []  # of the accounts with the rule ``slots``
+        self._of_requests: list[int] = []  # of those that count requests
         self._holding: list[int] = []  # of those that count attempts in flight: slots, held amounts
-        self._counts_tokens = False
+        self._counts_tokens = False  # whether an account counts all tokens
         self._open: dict[Reservation, None] = {}  # the oldest first
         for i, quota in enumerate(quotas):
             self.add_quota(now_ns, quota.part(usable), sources[i] if sources else GIVEN)
@@ -115,10 +115,12 @@ class Ledger:
         It takes at most half of a quota, and with the input no more than a quota of all tokens holds.
         """
         for account in self.accounts:
-            m = account.meter
-            if account.unit in (OUTPUT_TOKENS, TOKENS):
-                rest = m.most - input_tokens if account.unit == TOKENS else m.most
-                output_tokens = min(output_tokens, m.most / 2, max(rest, 0.0))
+            unit = account.unit
+            if unit in (TOKENS, OUTPUT_TOKENS):
+                most = account.meter.most
+                bound = min(most / 2, max(most - input_tokens, 0.0)) if unit == TOKENS else most / 2
+                if bound < output_tokens:
+                    output_tokens = bound
         return output_tokens
 
     @property
@@ -139,9 +141,9 @@ class Ledger:
 
     def never(self, amounts: list[float]) -> NeverFits | None:
         """The first amount that is above its ``refused_above``; ``None`` for none."""
-        for account, amount in zip(self.accounts, amounts, strict=True):
-            if amount > account.refused_above:
-                return NeverFits(account.unit, amount, account.refused_above)
+        for i, account in enumerate(self.accounts):
+            if amounts[i] > account.refused_above:
+                return NeverFits(account.unit, amounts[i], account.refused_above)
         return None
 
     def fitting(self, amounts: list[float]) -> list[float]:
@@ -168,6 +170,19 @@ class Ledger:
                     latest, binding = at_ns, i
         return latest, binding
 
+    def closed(self, now_ns: int, amounts: list[float]) -> WaitUntil | None:
+        """Until when the pause, or a quota of requests, holds back ``amounts``, for any amounts of the other units; ``None``: not at all."""
+        latest, binding = self.pause.until_ns, -1
+        for i in self._of_requests:
+            amount, m = amounts[i], self.accounts[i].meter
+            if amount:
+                at_ns = m.earliest(now_ns, min(amount, m.most))
+                if at_ns > latest:
+                    latest, binding = at_ns, i
+        if latest <= now_ns or self._is_rounding(now_ns, latest, binding):
+            return None
+        return WaitUntil(latest, self.name(binding))
+
     def reserve(self, now_ns: int, cost: Cost, amounts: list[float] | None = None) -> Decision:
         """Charge every quota, or none.
 
@@ -179,7 +194,8 @@ class Ledger:
         if amounts is None:
             amounts = self.amounts(cost)
         latest, binding = self.pause.until_ns, -1
-        alone = False  # the loop is never(), fitting() and earliest() in one pass: this is the path of every request
+        is_oversized = False
+        # The loop is never(), fitting() and earliest() in one pass: this is the path of every request.
         for i, account in enumerate(self.accounts):
             amount = amounts[i]
             if amount:
@@ -187,25 +203,26 @@ class Ledger:
                 if amount > m.most:
                     if amount > account.refused_above:
                         return NeverFits(account.unit, amount, account.refused_above)
-                    amount, alone = m.most, True
+                    amount, is_oversized = m.most, True
                 at_ns = m.earliest(now_ns, amount)
                 if at_ns > latest:
                     latest, binding = at_ns, i
         if latest > now_ns and not self._is_rounding(now_ns, latest, binding):
             return WaitUntil(latest, self.name(binding))
-        if alone:
+        if is_oversized:
             amounts = self.fitting(amounts)  # the rest is charged when the provider has served it
         marks = []
-        for account, amount in zip(self.accounts, amounts, strict=True):
+        for i, account in enumerate(self.accounts):  # faster than a strict zip
+            amount = amounts[i]
             marks.append(account.meter.charge(now_ns, amount) if amount else 0)
             account.spent += amount
         self._at_once = self._at_once + 1 if self._last_ns == now_ns else 1
         self._last_ns = now_ns
         reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self.ttl_ns)
         self._open[reservation] = None
-        if alone:
+        if is_oversized:
             self.oversized.add(reservation)
-        if self.pause.phase is Phase.CLOSED:
+        if self.pause.phase is CLOSED:
             self.pause.granted(now_ns, reservation)
         return reservation
 
@@ -219,9 +236,9 @@ class Ledger:
 
     def seconds_of(self, amounts: list[float]) -> float:
         """``amounts`` as one number: how many seconds of the scarcest quota they take."""
-        longest = -1.0
-        for account, amount in zip(self.accounts, amounts, strict=False):
-            rate = account.meter.quota.rate
+        longest, accounts = -1.0, self.accounts
+        for i, amount in enumerate(amounts):
+            rate = accounts[i].meter.quota.rate
             if rate and amount > longest * rate:
                 longest = amount / rate
         return longest if longest >= 0 else 1.0  # there are slots only
@@ -259,10 +276,9 @@ class Ledger:
                     account.meter.correct(now_ns, marks[i], reserved[i], amount)
                     account.spent += amount - reserved[i]
         if self.gentle:
-            for account, mark, amount, cost in zip(
-                self.accounts, reservation.marks, reserved, true, strict=False
-            ):  # quotas may have been added since
-                account.meter.answered(now_ns, mark, max(amount, cost))
+            accounts = self.accounts
+            for i, mark in enumerate(reservation.marks):  # quotas may have been added since
+                accounts[i].meter.answered(now_ns, mark, max(reserved[i], true[i]))
         return true
 
     def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
@@ -343,7 +359,9 @@ class Ledger:
     @property
     def next_loss_ns(self) -> int:
         """When the oldest open reservation is lost."""
-        return next((r.lost_at_ns for r in self._open), FAR_NS)
+        for oldest in self._open:  # faster than next() of a generator
+            return oldest.lost_at_ns
+        return FAR_NS
 
     def apply(self, now_ns: int, change: Change) -> None:
         """Make a change that follows from an answer. Two kinds change more than the state of a meter."""
@@ -355,7 +373,7 @@ class Ledger:
             apply(now_ns, self.accounts[change.index].meter, change)
 
     def adopt(self, now_ns: int, index: int, amount: float, period_s: float | None = None) -> None:
-        """Change the amount, and the period (``None``: as it is), of the quota at ``index``."""
+        """Change the amount, and the period (``None``: as it is), of the quota at ``index``; a lower given limit rises with it."""
         account = self.accounts[index]
         account.meter.adopt(now_ns, amount, period_s)
         account.name = str(account.meter.quota)
@@ -401,6 +419,8 @@ class Ledger:
         """Charge a further account from now on, at its present level."""
         if account.meter.quota.rule is Rule.SLOTS:
             self.slot_indexes.append(len(self.accounts))
+        if account.unit == REQUESTS:
+            self._of_requests.append(len(self.accounts))
         if account.meter.holds:
             self._holding.append(len(self.accounts))
         self.accounts.append(account)
@@ -411,8 +431,8 @@ class Ledger:
     def spread(self, now_ns: int, index: int, wait_s: float | None = None) -> Spread:
         """Spread the quota at ``index`` evenly: the provider does not count it as a bucket.
 
-        What it lacks from full stays, of a window its use. If the provider asks to wait for ``wait_s``, it was used a period before the
-        end of that wait: one unit goes then, and the others evenly. Its low points, its learned ceiling and held amounts do not stay.
+        What it lacks from full stays, of a window its use. If the provider asks to wait for ``wait_s``, that was used one period before
+        the end of the wait: one unit goes at the end, and the others evenly. Low points, a learned ceiling and held amounts do not stay.
         """
         account, wait_ns = self.accounts[index], round((wait_s or 0.0) * NS)
         used_ns = now_ns if wait_s is None else now_ns + min(wait_ns - round(account.meter.quota.period_s * NS), 0)
@@ -433,6 +453,7 @@ class Ledger:
         opened = math.inf if whole else account.meter.opened + used
         restarting = Restarting(account.meter.quota, now_ns, self.headroom_s, stop_ns, opened)
         self._replace(now_ns, account, restarting, used)
+        restarting.roll(now_ns)
         restarting.counted = used  # the log that it may have taken does not say what belongs to the present window
 
     def _replace(self, now_ns: int, account: Account, spread: Spread, used: float) -> None:

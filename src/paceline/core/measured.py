@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from paceline.core.in_flight import InFlightBound, InFlightNote
 from paceline.core.meters import FAR_NS, Meter
 from paceline.core.quota import CONCURRENCY, NS, Quota, Rule
-from paceline.core.rate import MeasuredRate, Phase, RateNote
+from paceline.core.rate import MeasuredRate, RateNote, RatePhase
 from paceline.core.results import Reservation
 
 T = TypeVar("T", RateNote, InFlightNote)
@@ -27,8 +27,6 @@ class FoundMeter(Meter, Generic[T]):
     """
 
     __slots__ = ("index", "notes")
-
-    measured = True
 
     def __init__(self, index: int, unit: str, period_s: float) -> None:
         self.index = index
@@ -55,6 +53,10 @@ class FoundMeter(Meter, Generic[T]):
         """Limit nothing from now on, and forget what was found: a limit is stated. Refusals in spite of it are evidence."""
 
     @abstractmethod
+    def reopen(self, now_ns: int) -> None:
+        """Go on as if nothing was found: another reason explains the refusals."""
+
+    @abstractmethod
     def explained(self, now_ns: int, reservation: Reservation) -> None:
         """The attempt was refused for another reason than this limit."""
 
@@ -67,7 +69,7 @@ class FoundMeter(Meter, Generic[T]):
         """Note the sum of what so many processes have told, this one among them."""
 
     def take(self, reservation: Reservation) -> T | None:
-        """The note of an attempt, which has no note from now on; ``None`` for one that has none."""
+        """Remove and return the note of an attempt; ``None``: it has none."""
         return self.notes.pop(reservation.marks[self.index], None) if self.index < len(reservation.marks) else None
 
     def describe(self, found: float) -> None:
@@ -101,9 +103,9 @@ class RateMeter(FoundMeter[RateNote]):
 
     __slots__ = ("rate",)
 
-    def __init__(self, index: int, unit: str, now_ns: int, told: float = 0.0) -> None:
+    def __init__(self, index: int, unit: str, now_ns: int, stated_rate: float = 0.0) -> None:
         super().__init__(index, unit, 60.0)
-        self.rate = MeasuredRate(now_ns, told=told)
+        self.rate = MeasuredRate(now_ns, stated_rate=stated_rate)
 
     @property
     def found(self) -> float | None:
@@ -111,10 +113,14 @@ class RateMeter(FoundMeter[RateNote]):
 
     @property
     def is_limiting(self) -> bool:
-        return self.rate.phase is not Phase.OFF
+        return self.rate.phase is not RatePhase.OFF
 
     def off(self, now_ns: int) -> None:
         self.rate, self.notes = MeasuredRate(now_ns, stated=True), {}
+
+    def reopen(self, now_ns: int) -> None:
+        if self.rate.phase not in (RatePhase.OFF, RatePhase.OPENING):
+            self.rate.reopen(now_ns)
 
     @property
     def told(self) -> float:
@@ -130,9 +136,17 @@ class RateMeter(FoundMeter[RateNote]):
     def _takes_ns(self, amount: float) -> int:
         """How long ``amount`` takes at least. An opening rate doubles each second."""
         rate = self.rate
-        if rate.phase is Phase.OPENING:
+        if rate.phase is RatePhase.OPENING:
             return ceil(log2(1 + amount * log(2) / rate.rate) * NS)
         return ceil(amount / rate.cycle.top * NS) if rate.cycle.top else 0
+
+    def refutes(self, now_ns: int, amount: float, period_s: float) -> bool:
+        """Whether more was admitted than ``amount`` per period allows, of any rule: a counter may restart in between."""
+        rate, at_ns = self.rate, self.rate.empty.at_ns
+        pending = sum(note.amount for note in self.notes.values())
+        admitted = rate.admitted_total - rate.empty.admitted - pending
+        most = amount * (2 + max(now_ns - at_ns, 0) / NS / period_s)
+        return max(admitted - most, rate.cycle.top * period_s - 2 * amount) > 0
 
     def charge(self, now_ns: int, cost: float) -> int:
         note = self.rate.sent(now_ns, cost)
@@ -175,6 +189,9 @@ class InFlightMeter(FoundMeter[InFlightNote]):
 
     def off(self, now_ns: int) -> None:  # noqa: ARG002
         self.bound, self.notes = InFlightBound(), {}
+
+    def reopen(self, now_ns: int) -> None:  # noqa: ARG002
+        self.bound.forget()
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
         return now_ns if self.bound.in_flight + ahead < self.bound.size else FAR_NS

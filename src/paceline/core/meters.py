@@ -1,10 +1,8 @@
 """The arithmetic of one quota under each rule.
 
 Every meter computes when a cost fits and what is left; it charges a cost, and corrects a charge when the true
-cost is known. :func:`new_meter` chooses the class: ``Bucket``, or ``Held`` where output is charged at its end; ``Window`` for a
-window that restarts at known instants; ``Spread`` for one that does not say when, and for ``sliding``; ``Exact`` for a quota
-that no provider counts, and a ``Bucket`` without headroom for one that is ``even``; ``Slots``. ``Held`` and ``Spread`` are buckets with a further rule.
-Answers that state when a quota restarts make it ``Restarting``. The meters of unstated limits are in ``measured``.
+cost is known. :func:`new_meter` chooses the class. ``Held`` and ``Spread`` are buckets with a further rule. Answers that state
+when a quota restarts make it ``Restarting``. The meters of unstated limits are in ``measured``.
 
 Headroom, not a safety factor
     Two grants a second apart can reach the server closer together. A bucket therefore keeps an amount unused
@@ -54,7 +52,7 @@ SPREAD_BURST = 1 / 31
 """The burst of a spread quota, as a part of its amount."""
 
 CEILING_MIN = 0.01
-"""The least learned ceiling, as a share of the published rate: below it, too few answers come to correct it."""
+"""The least learned ceiling, as a share of the rate of the quota: below it, too few answers come to correct it."""
 
 FULL_WAIT_NS = NS // 20
 """A cost that needs a full bucket goes so much later than the bucket is full, at most."""
@@ -69,10 +67,8 @@ class Meter(ABC):
 
     Attributes:
         refills: Whether it refills continuously: a bucket, or a spread quota.
-        bursts: Whether it grants much at once, beyond its rate.
-        is_spread: Whether it is granted evenly over its period.
+        bursts: Whether it is counted as a bucket: it is neither spread nor a counter, which may grant much at once, too.
         holds: Whether it counts what is in flight: :meth:`release` changes it.
-        measured: Whether no limit is stated, and this process finds it out.
         restarts_by_answers: Whether it restarts at instants that answers state.
         quota: The quota.
         headroom_s: The part that stays unused, in seconds of refill.
@@ -83,9 +79,7 @@ class Meter(ABC):
 
     refills: ClassVar[bool] = False
     bursts: ClassVar[bool] = False
-    is_spread: ClassVar[bool] = False
     holds: ClassVar[bool] = False
-    measured: ClassVar[bool] = False
     restarts_by_answers: ClassVar[bool] = False
 
     quota: Quota
@@ -178,19 +172,13 @@ class Meter(ABC):
         """Learn that it holds only ``amount`` at once; its charges, and the wait of a cost above that, stay."""
 
     def set_ceiling(self, now_ns: int, ceiling: float) -> None:
-        """Run at the share ``ceiling`` of the published rate; the level stays."""
+        """Run at the share ``ceiling`` of the rate of the quota; the level stays."""
 
     def open_less(self) -> None:
         """Halve the first burst of an opening bucket."""
 
     def seen(self, now_ns: int, remaining: float) -> None:
         """Take the smaller ``remaining`` of the provider: others use the key, too."""
-
-    def arrive(self, now_ns: int, amount: float) -> None:
-        """Count all that is in flight, charges of ``amount``, as made now: the network has held it.
-
-        What was refilled since the charges were made is not granted again.
-        """
 
     def move(self, now_ns: int, mark: int, amount: float) -> int:  # noqa: ARG002
         """Count one charge of ``amount`` as made now, because its attempt goes now; return its mark.
@@ -200,7 +188,7 @@ class Meter(ABC):
         return mark
 
     def surplus_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
-        """By how much the level is too high, because charges of ``amount`` are not sent yet: the provider's bucket stays full."""
+        """By how much the level is too high, because charges of ``amount`` come to the provider now: its bucket stayed full."""
         return 0
 
 
@@ -219,7 +207,7 @@ class Bucket(Meter):
         open_reach_ns: The same without a learned ``burst_cap`` and after opening.
         ns_per_unit: Nanoseconds of refill per unit, at the learned rate.
         burst_cap: The amount it holds at once: infinite (the burst), or less, learned from answers.
-        ceiling: The learned share of the published rate, at most 1.
+        ceiling: The learned share of the rate of the quota, at most 1.
         opened: How much may be granted at once so far, while it opens gently; then infinite.
         low_marks: When the lack from full was at a low point, ascending.
         low_lacks: What it lacked from full then, in nanoseconds of refill, ascending.
@@ -300,14 +288,6 @@ class Bucket(Meter):
         self.full_at_ns += by_ns
         self.not_granted(by_ns / self.ns_per_unit)
 
-    def arrive(self, now_ns: int, amount: float) -> None:
-        """See :meth:`Meter.arrive`. Without these charges the bucket is full at ``full_at_ns`` less their refill, or now."""
-        by_ns = now_ns + ceil(amount * self.ns_per_unit) - max(self.full_at_ns, now_ns)
-        if by_ns > 0:
-            before_ns = max(self.full_at_ns, now_ns)
-            self.charge(now_ns, 0.0)
-            self.full_at_ns = before_ns + by_ns
-
     def not_granted(self, amount: float) -> None:
         """Move the opening burst with a level that was moved by ``amount``: this pool has granted nothing for it.
 
@@ -367,6 +347,9 @@ class Bucket(Meter):
         mark = now_ns if now_ns > self.sequence else self.sequence + 1  # the instant, made unique
         self.sequence = mark
         marks, lacks = self.low_marks, self.low_lacks  # remember the present lack as a low point
+        if not lack and len(lacks) == 1:  # of a full bucket, as mostly: the same in one step
+            marks[0], lacks[0] = mark, lack
+            return mark
         while lacks and lacks[-1] >= lack:
             del marks[-1], lacks[-1]
         marks.append(mark)
@@ -493,11 +476,8 @@ class Held(Bucket):
     def level(self, now_ns: int) -> float:
         return super().level(now_ns) - self.held_amount
 
-    def arrive(self, now_ns: int, amount: float) -> None:
-        """What is in flight is held, and not refilled."""
-
     def surplus_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
-        return 0
+        return 0  # what is in flight is held, and not refilled
 
     @property
     def _period_ns(self) -> int:
@@ -519,7 +499,8 @@ class Spread(Bucket):
     """A sliding window, or a window with an unknown start: spread evenly, and never above the amount in any period.
 
     A bucket of burst b and rate r admits at most ``b + r x period`` in any period, so ``r = (amount - b) / period``
-    is safe under every rule. A cost above b goes when the bucket is full. A log of the charges of the last period,
+    is safe under every rule. What it lacks is what this bucket lacks; its level is what the last period leaves of the amount.
+    A cost above b goes when the bucket is full. A log of the charges of the last period,
     in slices, keeps the sum of large costs within the amount. The period is lengthened by a quarter of the
     headroom: requests from the two ends of a period can arrive closer together by as much.
 
@@ -533,7 +514,6 @@ class Spread(Bucket):
     __slots__ = ("_burst", "amounts", "ends", "period_ns", "used")
 
     bursts = False
-    is_spread = True
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float) -> None:
         self.ends: list[int] = []
@@ -585,9 +565,6 @@ class Spread(Bucket):
             change = max(actual - charged, -self.amounts[i])
             self.amounts[i] += change
             self.used += change
-
-    def surplus_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
-        return 0
 
     def forget(self, now_ns: int) -> None:
         """Drop the slices before the last period."""
@@ -670,11 +647,16 @@ class Restarting(Spread):
             return
         self._enter(self.stop_ns)
         self.named, self.opened = False, small_burst_s(self.quota) * self.quota.rate
-        self.stop_ns += ((now_ns - self.stop_ns) // self._window_ns + 1) * self._window_ns
+        self.stop_ns = _after(now_ns, self.stop_ns, self._window_ns)
 
     @property
     def _window_ns(self) -> int:
         return ceil(self.quota.period_s * NS)
+
+    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
+        super().adopt(now_ns, amount, period_s)
+        if period_s is not None and not self.named:
+            self.stop_ns = _after(now_ns, self.since_ns, self._window_ns)
 
     def _enter(self, since_ns: int) -> None:
         self.since_ns = since_ns
@@ -701,6 +683,12 @@ class Restarting(Spread):
             self.named, self.opened = True, math.inf
         self.stop_ns = stop_ns
         self.counted = min(max(self.counted, least), most)
+
+    def passed(self, now_ns: int, stop_ns: int, most_s: float) -> None:
+        """Take a restart that an answer has named, at an instant before now: the next one follows after ``most_s`` at most."""
+        self.roll(now_ns)
+        if not self.named:
+            self.stop_ns = _after(now_ns, stop_ns, ceil(min(most_s, self.quota.period_s) * NS))
 
     def lacks_more(self, now_ns: int, lack: float) -> bool:
         """Whether the quota lacks far more than was charged since it should have restarted: nothing has restarted."""
@@ -753,6 +741,11 @@ class Restarting(Spread):
     def restart_ns(self, now_ns: int) -> int | None:
         self.roll(now_ns)
         return self.stop_ns
+
+
+def _after(now_ns: int, restart_ns: int, period_ns: int) -> int:
+    """The first restart after now of those that are whole periods from ``restart_ns``."""
+    return restart_ns + ((now_ns - restart_ns) // period_ns + 1) * period_ns
 
 
 EXACT_LOG_MAX = 65_536

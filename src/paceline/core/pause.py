@@ -1,8 +1,9 @@
 """A pause: nothing goes before an instant, then one attempt, the probe, and the others after its answer.
 
-The pause of a pool belongs to its ledger (``Ledger.pause``). A refusal begins it, a silence, or the breaker of a host. Where processes
-share the quotas, there are two, and both hold: a refusal pauses all processes, in the ledger of the store, and a silence or the breaker
-pauses one, in its ``SharedCapacity``. A stop keeps a pause of its own, in which requests are refused. The Redis script has the same table.
+A refusal, a silence or the breaker of a host begins a pause. It is in the ledger of the pool, which reports grants, answers to the probe
+(``settle``) and unsent probes; ``LocalCapacity.refuse`` reports a refused one. Where processes share the quotas, there are two, and both
+hold: a refusal pauses all processes, in the ledger of the store, and a silence or the breaker one, in its ``SharedCapacity``. A stop has a
+pause of its own, in which requests are refused. The Redis script has the same table.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PROBE_NS: Final = 2 * NS
 T = TypeVar("T")
 
 
-class Phase(Enum):
+class PausePhase(Enum):
     """What may go."""
 
     OPEN = "open"  # everything
@@ -28,7 +29,11 @@ class Phase(Enum):
     PROBING = "probing"  # the probe is in flight: nothing before its answer, or before its time is over
 
 
-class Event(Enum):
+CLOSED = PausePhase.CLOSED
+"""For the path of every request: the look-up of a member of an enum takes as long as a call."""
+
+
+class PauseEvent(Enum):
     """What changes the phase."""
 
     BEGIN = "begin"  # a pause begins, or becomes longer
@@ -40,16 +45,16 @@ class Event(Enum):
 
 NEXT: Final = MappingProxyType(
     {
-        (Phase.OPEN, Event.BEGIN): Phase.CLOSED,
-        (Phase.OPEN, Event.LIFT): Phase.OPEN,
-        (Phase.CLOSED, Event.BEGIN): Phase.CLOSED,
-        (Phase.CLOSED, Event.GRANT): Phase.PROBING,
-        (Phase.CLOSED, Event.LIFT): Phase.OPEN,
-        (Phase.PROBING, Event.BEGIN): Phase.CLOSED,  # the present probe tells nothing of the new pause
-        (Phase.PROBING, Event.GRANT): Phase.PROBING,
-        (Phase.PROBING, Event.ANSWER): Phase.OPEN,
-        (Phase.PROBING, Event.UNSENT): Phase.CLOSED,
-        (Phase.PROBING, Event.LIFT): Phase.OPEN,
+        (PausePhase.OPEN, PauseEvent.BEGIN): PausePhase.CLOSED,
+        (PausePhase.OPEN, PauseEvent.LIFT): PausePhase.OPEN,
+        (PausePhase.CLOSED, PauseEvent.BEGIN): PausePhase.CLOSED,
+        (PausePhase.CLOSED, PauseEvent.GRANT): PausePhase.PROBING,
+        (PausePhase.CLOSED, PauseEvent.LIFT): PausePhase.OPEN,
+        (PausePhase.PROBING, PauseEvent.BEGIN): PausePhase.CLOSED,  # the present probe tells nothing of the new pause
+        (PausePhase.PROBING, PauseEvent.GRANT): PausePhase.PROBING,
+        (PausePhase.PROBING, PauseEvent.ANSWER): PausePhase.OPEN,
+        (PausePhase.PROBING, PauseEvent.UNSENT): PausePhase.CLOSED,
+        (PausePhase.PROBING, PauseEvent.LIFT): PausePhase.OPEN,
     }
 )
 """The phase that follows; the other pairs do not occur."""
@@ -60,8 +65,8 @@ class Pause(Generic[T]):
 
     Attributes:
         phase: What may go.
-        until_ns: No grant before this instant. ``shared`` also sets it without an event: in the copies that a process has
-            of the store's pause, whose phase the store alone knows, and in all instants when the store's clock was set.
+        until_ns: No grant before this instant. ``shared`` sets it without an event in two cases: in a process's copy of the
+            store's pause, whose phase the store alone knows, and with all other instants when the store's clock was set.
         probe: The probe in flight; ``None`` in the other phases.
         reason: Why nothing goes: what users read of the pause that ends last, or that was the last one.
     """
@@ -70,13 +75,13 @@ class Pause(Generic[T]):
 
     def __init__(self, until_ns: int = 0, *, closed: bool = False, probe: T | None = None) -> None:
         self.until_ns, self.probe, self.reason = until_ns, probe, COOL_DOWN
-        self.phase = Phase.CLOSED if closed else Phase.OPEN if probe is None else Phase.PROBING
+        self.phase = PausePhase.CLOSED if closed else PausePhase.OPEN if probe is None else PausePhase.PROBING
 
     def begin(self, until_ns: int, reason: str = COOL_DOWN) -> None:
-        """Grant nothing before ``until_ns``, for ``reason``. A pause that ends before the one in force changes neither."""
+        """Grant nothing before ``until_ns``, for ``reason``; both stay where the pause in force ends later."""
         if until_ns >= self.until_ns:
             self.reason = reason
-        self._step(Event.BEGIN, None, max(self.until_ns, until_ns))
+        self._step(PauseEvent.BEGIN, None, max(self.until_ns, until_ns))
 
     def granted(self, now_ns: int, attempt: T, within_ns: int = PROBE_NS) -> None:
         """Take an attempt that goes after the pause for its probe. The others wait ``within_ns`` for its answer.
@@ -84,27 +89,27 @@ class Pause(Generic[T]):
         When that time is over, a ledger lets the others go, and the answer still counts. A stop takes the next attempt for
         the probe.
         """
-        self._step(Event.GRANT, attempt, now_ns + within_ns)
+        self._step(PauseEvent.GRANT, attempt, now_ns + within_ns)
 
     def answered(self, now_ns: int, attempt: T) -> None:
         """Let the others go, if ``attempt`` is the probe."""
         if self.probe is not None and attempt == self.probe:
-            self._step(Event.ANSWER, None, min(self.until_ns, now_ns))
+            self._step(PauseEvent.ANSWER, None, min(self.until_ns, now_ns))
 
     def unsent(self, now_ns: int, attempt: T) -> None:
         """Let another attempt become the probe, if ``attempt`` is."""
         if self.probe is not None and attempt == self.probe:
-            self._step(Event.UNSENT, None, min(self.until_ns, now_ns))
+            self._step(PauseEvent.UNSENT, None, min(self.until_ns, now_ns))
 
     def lift(self, now_ns: int, until_ns: int) -> None:
         """End the pause until ``until_ns``, if it is the one in force; no probe is needed."""
         if self.until_ns == until_ns > now_ns:
-            self._step(Event.LIFT, None, now_ns)
+            self._step(PauseEvent.LIFT, None, now_ns)
 
     def end(self) -> None:
         """End the pause; no probe is needed."""
-        self._step(Event.LIFT, None, 0)
+        self._step(PauseEvent.LIFT, None, 0)
 
-    def _step(self, event: Event, probe: T | None, until_ns: int) -> None:
+    def _step(self, event: PauseEvent, probe: T | None, until_ns: int) -> None:
         self.phase, self.probe, self.until_ns = NEXT[self.phase, event], probe, until_ns
-        assert (self.probe is not None) == (self.phase is Phase.PROBING)
+        assert (self.probe is not None) == (self.phase is PausePhase.PROBING)

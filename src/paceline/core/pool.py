@@ -6,14 +6,13 @@ method returns, and sets one timer for :attr:`Pool.wake_ns`.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 
 from paceline.core.capacity import PENDING, Capacity, Resolution
 from paceline.core.guesses import STALL_NS
 from paceline.core.ledger import Ledger, merged, total_tokens
 from paceline.core.meters import FAR_NS
-from paceline.core.pause import Phase
 from paceline.core.progress import Progress, Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, REQUESTS, TOKENS, Cost
@@ -34,7 +33,7 @@ from paceline.core.results import (
     WaitUntil,
 )
 from paceline.core.silence import Silence
-from paceline.core.stop import Stop
+from paceline.core.stop import STOP_MAX_NS, Stop
 from paceline.core.waits import Waits
 
 WAITING_MAX = 1_000_000
@@ -64,6 +63,8 @@ class Pool:
         estimates: Per unit the sums of the reserved and of the true amounts, over all attempts with a known true cost.
         silence: Whether its attempts get answers.
         progress: Whether its attempts are admitted.
+        notices: What is to be logged about silences. ``Learning.notices`` has what the user should know of the limits.
+        undecided: The waiters of :meth:`try_grant` that are in the queue until the store decides.
     """
 
     def __init__(
@@ -78,11 +79,12 @@ class Pool:
         self.waits = Waits()
         self.saved_tokens = 0
         self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        self._stop = Stop()
+        self._stop: Stop | None = None
         self.progress = Progress()
         self.silence = Silence(capacity)
+        self.notices = self.silence.notices
         self._waiting_max = waiting_max
-        self._undecided: list[Waiter] = []  # in the queue until the store decides
+        self.undecided: tuple[Waiter, ...] = ()
 
     @property
     def ledger(self) -> Ledger:
@@ -92,17 +94,7 @@ class Pool:
     @property
     def stopped(self) -> Stopped | None:
         """The outcome of requests while the pool sends nothing but one every 10 to 60 minutes; ``None`` at other times."""
-        return self._stop.outcome
-
-    @property
-    def silent_since_ns(self) -> int:
-        """Since when the pool sends only probes, because its attempts get no answer; 0 while they do."""
-        return self.silence.since_ns
-
-    @property
-    def notices(self) -> deque[str]:
-        """What is to be logged about silences. ``Learning.notices`` has what the user should know of the limits."""
-        return self.silence.notices
+        return None if self._stop is None else self._stop.outcome
 
     def submit(self, now_ns: int, waiter: Waiter) -> Outcome:
         """Grant ``waiter`` at once, add it to the queue (``WaitUntil``), or refuse it.
@@ -115,7 +107,7 @@ class Pool:
         waiter.arrived_ns = now_ns
         if not waiter.returned:
             waiter.number = self.queue.next_number()
-        if (stopped := self._stop.for_newcomer(now_ns)) is not None:
+        if self._stop is not None and (stopped := self._stop.for_newcomer(now_ns)) is not None:
             return stopped
         if not self.queue.length:
             decision = self._reserve(now_ns, waiter)
@@ -134,9 +126,12 @@ class Pool:
         if at_ns > now_ns + STALL_NS and self.capacity.learning is not None:
             self.capacity.learning.guesses.stalled(now_ns, waiter.amounts)
         waiter.queued = True
-        self._weigh(waiter)
+        if waiter.lost_ns:
+            self._weigh(waiter)
         self.queue.push(waiter)
-        self._set_wake(now_ns)
+        head = self.queue.head()
+        if head is waiter or waiter.deadline_ns is not None or waiter.returned or waiter.lost_ns:
+            self._wake_for(now_ns, head)  # else it is planned for the head already
         return WaitUntil(at_ns, quota)
 
     def try_grant(self, now_ns: int, waiter: Waiter) -> Outcome:
@@ -149,23 +144,23 @@ class Pool:
         waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
         if not waiter.returned:
             waiter.number = self.queue.next_number()  # its place, should a further attempt follow a refusal
-        if (stopped := self._stop.for_newcomer(now_ns)) is not None:
+        if self._stop is not None and (stopped := self._stop.for_newcomer(now_ns)) is not None:
             return stopped
-        if self.queue.length > len(self._undecided):
+        if self.queue.length > len(self.undecided):
             never = self.ledger.never(waiter.amounts)
             return self._unsent(now_ns, WaitUntil(*self.soonest(now_ns, waiter)) if never is None else never)
         decision = PENDING if self.queue.length else self._reserve(now_ns, waiter)
         if decision is PENDING:
             waiter.queued = True
             self.queue.push(waiter)
-            self._undecided.append(waiter)
+            self.undecided += (waiter,)
             self._set_wake(now_ns)
             return decision
         return decision if isinstance(decision, Reservation) else self._unsent(now_ns, decision)
 
     def _unsent(self, now_ns: int, outcome: Outcome) -> Outcome:
         """``outcome``, of a request that is not sent: during a stop, it was not the probe."""
-        if self._stop.pause.phase is Phase.PROBING:
+        if self._stop is not None:
             self._stop.unsent(now_ns)
         return outcome
 
@@ -178,14 +173,16 @@ class Pool:
             self.recount()
         again = []
         if until is None:
-            again, self._undecided = [waiter for waiter in self._undecided if self.queue.withdraw(waiter)], []
+            again, self.undecided = [waiter for waiter in self.undecided if self.queue.withdraw(waiter)], ()
             self.counts["store_lost"] += newly_lost
         done = self.pump(now_ns)
-        self._undecided = [waiter for waiter in self._undecided if waiter not in asked]
+        if asked:
+            self.undecided = tuple([waiter for waiter in self.undecided if waiter not in asked])
         for waiter in asked:
             if waiter.outcome is None and self.queue.withdraw(waiter):
                 waiter.outcome = until
-                self._stop.unsent(now_ns)
+                if self._stop is not None:
+                    self._stop.unsent(now_ns)
                 done.append(waiter)
         for waiter in again:
             waiter.outcome = self.try_grant(now_ns, waiter)
@@ -197,7 +194,7 @@ class Pool:
     def _hopeless(self, now_ns: int) -> list[Waiter]:
         """Refuse the first waiters whose deadlines cannot be met by what the store has told: not all was known when they came."""
         found: list[Waiter] = []
-        while (head := self.queue.head()) is not None and head.deadline_ns is not None and head not in self._undecided:
+        while (head := self.queue.head()) is not None and head.deadline_ns is not None and head not in self.undecided:
             at_ns, binding = self.capacity.earliest(now_ns, head.amounts)
             if not head.deadline_ns < at_ns != FAR_NS:
                 break
@@ -207,39 +204,46 @@ class Pool:
             found.append(head)
         return found
 
-    @property
-    def undecided(self) -> Sequence[Waiter]:
-        """The waiters of :meth:`try_grant` that the store has not decided yet."""
-        return tuple(self._undecided)
-
     def pump(self, now_ns: int) -> list[Waiter]:
         """Grant the waiters that may go now; return those whose ``outcome`` is set now."""
         queue, ledger = self.queue, self.capacity.ledger
         if ledger.loss_check_ns <= now_ns:
             self.counts["lost"] += ledger.lose_old(now_ns)
-        if (stopped := self._stop.for_waiters()) is not None:
+        if self._stop is not None and (stopped := self._stop.for_waiters()) is not None:
             return self._turn_away(stopped)
         if not queue.length:
             self.wake_ns = None
             return []
-        done = self._overdue(now_ns, now_ns - 1)  # a deadline of this instant can still be met
+        done = (
+            self._overdue(now_ns, now_ns - 1) if queue.deadlines else []
+        )  # a deadline of this instant can still be met
         until: WaitUntil | None = None
         while (head := queue.head()) is not None:
-            if head.estimate is not None and self._has_moved(now_ns, head):
-                continue
+            if head.estimate is not None:
+                if now_ns >= self.silence.check_ns:
+                    self.silence.check(now_ns)  # may begin a pause
+                until = None if head.lost_ns else self.capacity.closed(now_ns, head)
+                if until is not None:
+                    break
+                if self._has_moved(now_ns, head):
+                    continue
             decision = self._reserve(now_ns, head)
             if isinstance(decision, WaitUntil):
                 until = decision
                 break
-            overtaken = queue.pop(head, ledger.seconds_of(head.amounts))
+            # After the last one the queue forgets its lanes, and so this cost.
+            overtaken = queue.pop(head, ledger.seconds_of(head.amounts) if queue.length > 1 else 0.0)
             if overtaken:
                 self.counts["overtook"] += 1
                 if overtaken * NS > head.lost_ns - now_ns:
                     self.saved_tokens += head.cached_tokens
             head.outcome = decision
             done.append(head)
-        late = self._overdue(now_ns, now_ns)
-        self._set_wake(now_ns, None if late else until)
+        late = self._overdue(now_ns, now_ns) if queue.deadlines else []
+        if late:
+            self._set_wake(now_ns)
+        else:
+            self._wake_for(now_ns, head, until)
         return done + late
 
     def _seconds_of(self, amounts: list[float]) -> float:
@@ -255,27 +259,27 @@ class Pool:
         if not head.lost_ns or (lost_ns and now_ns < head.lost_ns):
             return False
         head.cached_tokens, head.lost_ns = cached_tokens, lost_ns
-        self._weigh(head)
+        if lost_ns:
+            self._weigh(head)
         self.queue.renew(head)
         return True
 
     def _weigh(self, waiter: Waiter) -> None:
         """Compute what the cached tokens of ``waiter`` save."""
-        if waiter.lost_ns:
-            cached: Cost = {REQUESTS: 0.0, CONCURRENCY: 0.0, INPUT_TOKENS: float(waiter.cached_tokens)}
-            waiter.saves = self.queue.seconds_of(self.ledger.amounts(cached))
+        cached: Cost = {REQUESTS: 0.0, CONCURRENCY: 0.0, INPUT_TOKENS: float(waiter.cached_tokens)}
+        waiter.saves = self.queue.seconds_of(self.ledger.amounts(cached))
 
     def drain(self) -> None:
         """Drop all waiters: in a forked child they belong to the parent."""
         self.queue.drain()
-        self._undecided.clear()
+        self.undecided = ()
 
     def withdraw(self, now_ns: int, waiter: Waiter) -> None:
         """Remove ``waiter``, because its caller waits no longer; cancel its grant, if it has one."""
         if isinstance(waiter.outcome, Reservation):
             self.cancel(now_ns, waiter.outcome)
         else:
-            if self.queue.withdraw(waiter):
+            if self.queue.withdraw(waiter) and self._stop is not None:
                 self._stop.unsent(now_ns)
             if not self.queue.length:
                 self.wake_ns = None  # otherwise the timer for the waiter would be set again and again
@@ -283,7 +287,8 @@ class Pool:
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """Close ``reservation`` with its true cost; ``None``: see :meth:`Capacity.settle`.
 
-        ``None`` is no sign of an answer: it ends neither a silence nor a stop.
+        ``None`` is no sign of an answer: it ends neither a silence nor a stop. It ends a row of refusals, and the pause whose
+        probe it was: the attempt was not refused.
         """
         if not reservation.open:
             return
@@ -292,9 +297,10 @@ class Pool:
         amounts = self.capacity.settle(now_ns, reservation, actual)
         if actual:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
-            self._stop.served(reservation.granted_ns)
+            if self._stop is not None and self._stop.ends_with(reservation.granted_ns):
+                self._stop = None
             self._compare(reservation.cost, actual)
-            if waiter is not None and waiter.queued:
+            if waiter is not None and waiter.queued and self.queue.length and amounts != reservation.amounts:
                 seconds_of = self.ledger.seconds_of
                 self.queue.correct(waiter, seconds_of(amounts) - seconds_of(reservation.amounts))
 
@@ -326,7 +332,7 @@ class Pool:
         if reservation.open:
             self.counts["cancelled"] += 1
             self.capacity.cancel(now_ns, reservation)
-            if self._stop.pause.phase is Phase.PROBING:
+            if self._stop is not None:
                 self._stop.cancelled(now_ns, reservation.granted_ns)
 
     def refuse(
@@ -359,8 +365,9 @@ class Pool:
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
         code = f" ({refusal.code})" if refusal.code else ""
         if refusal.kind is RefusalKind.MONEY:
-            self._stop.begin(now_ns, reservation.granted_ns, f"no money left{code}")
-        elif stop_s:
+            stop_s, why = STOP_MAX_NS / NS, "no money left"
+        if stop_s:
+            self._stop = self._stop or Stop()
             self._stop.begin(now_ns, reservation.granted_ns, f"{why}{code}", stop_s)
 
     def row(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> Row | None:
@@ -386,7 +393,7 @@ class Pool:
 
     def resume(self) -> None:
         """End a stop."""
-        self._stop.end()
+        self._stop = None
 
     def soonest(self, now_ns: int, waiter: Waiter) -> tuple[int, str]:
         """A lower bound on when ``waiter``, not yet in the queue, can go, and what binds.
@@ -394,7 +401,8 @@ class Pool:
         Of the waiters ahead only the requests are counted: their tokens may be refunded.
         """
         at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts)
-        ahead = self.queue.ahead_of_newcomer(waiter.lane, waiter.lost_ns) if not waiter.returned else 0
+        alone = waiter.returned or not self.queue.length
+        ahead = 0 if alone else self.queue.ahead_of_newcomer(waiter.lane, waiter.lost_ns)
         if ahead:
             for i, account in enumerate(self.ledger.accounts):
                 if account.unit == REQUESTS and waiter.amounts[i]:
@@ -416,17 +424,25 @@ class Pool:
     def expected(self, now_ns: int, waiter: Waiter) -> int | None:
         """When ``waiter`` goes if it joins the queue now and those ahead cost as much; ``None``: it never fits here."""
         ledger, amounts = self.ledger, self.ledger.amounts(waiter.cost)
-        if now_ns < self._stop.pause.until_ns or ledger.never(amounts) is not None:
+        if ledger.never(amounts) is not None or (self._stop is not None and now_ns < self._stop.pause.until_ns):
             return None
         ahead = self.queue.ahead_of_newcomer(waiter.lane, waiter.lost_ns)
         return self.capacity.earliest(now_ns, amounts, [ahead * amount for amount in amounts])[0]
 
     def place(self, now_ns: int, waiter: Waiter) -> tuple[int, int, str]:
-        """How many waiters go before ``waiter``, when it goes if all estimates are exact, and what binds then."""
+        """How many waiters go before ``waiter``, when it goes if all estimates are exact, and what binds then.
+
+        Where slots bind then, the instant is not known, and what the first waiter waits for is named.
+        """
         before = self.queue.before(waiter)
         ahead = [sum(column) for column in zip(*(w.amounts for w in before), strict=True)]
         at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts, ahead)
-        return len(before), at_ns, self._named(now_ns, at_ns, binding)
+        named_ns = at_ns
+        if before and at_ns >= FAR_NS:
+            first_ns, first = self.capacity.earliest(now_ns, before[0].amounts)
+            if first_ns > now_ns:
+                named_ns, binding = first_ns, first
+        return len(before), at_ns, self._named(now_ns, named_ns, binding)
 
     def binds(self, now_ns: int) -> str | None:
         """What the first waiter waits for, or has waited for if it may go now; ``None`` for an empty queue."""
@@ -471,15 +487,19 @@ class Pool:
         waiters = self.queue.drain()
         for waiter in waiters:
             waiter.outcome = why
-        self._undecided.clear()
+        self.undecided = ()
         self.wake_ns = None
         return waiters
 
-    def _set_wake(self, now_ns: int, until: WaitUntil | None = None) -> None:
-        """Plan the next :meth:`pump`; ``until``: the present decision about the head, if it is known."""
-        head = self.queue.head()
+    def _set_wake(self, now_ns: int) -> None:
+        """Plan the next :meth:`pump`."""
+        self._wake_for(now_ns, self.queue.head())
+
+    def _wake_for(self, now_ns: int, head: Waiter | None, until: WaitUntil | None = None) -> None:
+        """Plan the next :meth:`pump` for this ``head``; ``until``: the present decision about it, if it is known."""
         if head is None:
             self.wake_ns = None
             return
-        at_ns, deadline_ns = self.capacity.wake_ns(now_ns, head, until), self.queue.next_deadline_ns
+        at_ns = self.capacity.wake_ns(now_ns, head, until)
+        deadline_ns = self.queue.next_deadline_ns if self.queue.deadlines else None
         self.wake_ns = at_ns if deadline_ns is None or (at_ns is not None and at_ns < deadline_ns) else deadline_ns

@@ -83,7 +83,7 @@ class Alone:
         self._blamed = 0  # how many were taken for refusals of the pool
 
     def judged(self, refusal: Refusal, row: Row) -> Refusal:
-        """A refusal, the last one of ``row``, with what it is about as those before show."""
+        """``refusal``, the last one of ``row``, with the scope and the chance that the earlier ones of the request show."""
         if self._known is not None:
             refused, admitted = max(row.refused - self._known[0], 1.0), max(row.admitted - self._known[1], 0)
             self.chance *= refused / (refused + admitted)

@@ -6,10 +6,10 @@ An eighth of the rate of the lane goes in the order of arrival all the same. Bet
 always goes first. Among the lanes of one priority the order is start-time fair queueing:
 the next request of a lane starts where the last one finished in virtual time, finish = start + cost / weight, and
 the lane with the earliest start goes first. A lane that was idle starts at the present virtual time, so idleness
-earns nothing. The finish is computed from the estimated cost, and corrected when the true cost is known. The start of a
-lane is earlier by the cached tokens of its head, and the virtual time advances by that start. It is earlier, too, by what
-the last prompt that was not cached has cost, less what those after it have: a lane that comes after all lanes which have
-sent nothing yet, because its output costs something, would lose its prompt meanwhile.
+earns nothing. The finish is computed from the estimated cost, and corrected when the true cost is known.
+If the head of a lane is cached, the start is earlier, and the virtual time advances by that start. It is earlier by the cached
+tokens of the head, and by what the lane is *ahead*: the cost of its last request that was not cached, less the costs since. Without
+the second part, the lane would come after all lanes that have sent nothing yet, and would lose its prompt meanwhile.
 A cost is one number here: how many seconds of the scarcest quota it takes.
 
 The lanes are kept in two sorted lists: the busy ones, in which requests wait, and the idle ones, which are empty and
@@ -250,6 +250,7 @@ class Queue:
 
     Attributes:
         length: The number of waiters.
+        deadlines: A heap of the deadlines of waiters, also of former ones.
         next_number: Returns the next place in the order of arrival.
         seconds_of: See :meth:`Ledger.seconds_of <paceline.core.ledger.Ledger.seconds_of>`; the sum in a queue without a pool.
     """
@@ -262,7 +263,7 @@ class Queue:
         # estimated; it is corrected when it comes first.
         self._busy: list[_Key] = []
         self._idle: list[_Key] = []
-        self._deadlines: list[tuple[int, int, int, Waiter]] = []  # a heap; also of former waiters
+        self.deadlines: list[tuple[int, int, int, Waiter]] = []
         self.next_number: Callable[[], int] = count(1).__next__
         self.seconds_of: Callable[[list[float]], float] = sum
         self.length = 0
@@ -303,10 +304,10 @@ class Queue:
                 self._waiting[before] -= others
                 self._forget_idle(before)
         if waiter.deadline_ns is not None:
-            if len(self._deadlines) > 2 * self.length + GONE_MAX:
-                self._deadlines = [entry for entry in self._deadlines if self.waits(entry[3])]
-                heapq.heapify(self._deadlines)
-            heapq.heappush(self._deadlines, (waiter.deadline_ns, waiter.number, id(waiter), waiter))
+            if len(self.deadlines) > 2 * self.length + GONE_MAX:
+                self.deadlines = [entry for entry in self.deadlines if self.waits(entry[3])]
+                heapq.heapify(self.deadlines)
+            heapq.heappush(self.deadlines, (waiter.deadline_ns, waiter.number, id(waiter), waiter))
 
     def head(self) -> Waiter | None:
         """The waiter that goes next."""
@@ -315,7 +316,7 @@ class Queue:
             return None
         while (lane := self._lanes[busy[0][5]]) and len(busy) > 1 and self._key(lane) != busy[0]:
             self._place(lane)
-        return self._next(lane) if lane.cached else lane.first
+        return self._next(lane) if lane.cached else next(iter(lane.waiters.values()))  # lane.first, without a call
 
     def peek(self, most: int) -> list[Waiter]:
         """The first ``most`` waiters, in the order in which they will go."""
@@ -404,8 +405,8 @@ class Queue:
     def overdue(self, now_ns: int) -> list[Waiter]:
         """Remove and return every waiter with a deadline of ``now_ns`` or earlier."""
         late = []
-        while self._deadlines and self._deadlines[0][0] <= now_ns:
-            waiter = heapq.heappop(self._deadlines)[3]
+        while self.deadlines and self.deadlines[0][0] <= now_ns:
+            waiter = heapq.heappop(self.deadlines)[3]
             if self.withdraw(waiter):
                 late.append(waiter)
         return late
@@ -413,11 +414,11 @@ class Queue:
     @property
     def next_deadline_ns(self) -> int | None:
         """The earliest deadline of a waiter; ``None`` for none."""
-        while self._deadlines:
-            deadline_ns, _, _, waiter = self._deadlines[0]
+        while self.deadlines:
+            deadline_ns, _, _, waiter = self.deadlines[0]
             if self.waits(waiter):
                 return deadline_ns
-            heapq.heappop(self._deadlines)
+            heapq.heappop(self.deadlines)
         return None
 
     def before(self, waiter: Waiter) -> list[Waiter]:
@@ -445,7 +446,7 @@ class Queue:
         """Remove and return every waiter."""
         waiters = list(self)
         self._forget_all()
-        self._deadlines.clear()
+        self.deadlines.clear()
         self.length = 0
         return waiters
 
@@ -529,7 +530,7 @@ class Queue:
             self._place(lane)  # the next head may have more to lose, or has arrived before one that had come back
 
     def _forget_idle(self, priority: int) -> None:
-        """Drop the empty lanes of ``priority`` that are not ahead of its virtual time; all of them, if no waiter has it."""
+        """Drop the empty lanes of ``priority`` that are not ahead of its virtual time; all of them, if no waiter has this priority."""
         paid = self._virtual.get(priority, 0.0)
         if not self._waiting[priority]:
             paid = inf

@@ -130,7 +130,7 @@ class Quota:
 
     @property
     def is_long(self) -> bool:
-        """Whether its period is longer than 10 minutes: an hour, a day or a month."""
+        """Whether its period is longer than 10 minutes, as an hour's or a day's."""
         return self.period_s > LONG_S
 
     @property
@@ -158,9 +158,9 @@ class Quota:
         return replace(self, amount=rounded(self.amount * share), burst=rounded(self.burst * share))
 
     def restarting(self, zone: str) -> Self:
-        """The quota, if it is one of a day without a rule or zone of its own, as a window that restarts at midnight in ``zone``.
+        """A quota of a day as a window that restarts at midnight in ``zone``; any other quota as it is.
 
-        A burst that is not the amount is a rule of its own. An empty ``zone`` changes nothing.
+        So is one with a rule or zone of its own, and every one for an empty ``zone``. A burst that is not the amount is a rule of its own.
         """
         open_rule = self.burst == self.amount if self.rule is Rule.BUCKET else self.rule is Rule.WINDOW
         if not zone or self.period_s != DAY_S or self.anchor is not None or not open_rule:

@@ -31,7 +31,7 @@ Stated waits
 from __future__ import annotations
 
 from enum import Enum
-from math import ceil, inf, log
+from math import inf, log
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -75,23 +75,23 @@ WAIT_MIN_S = 0.05
 """The shortest wait while nothing is admitted: refusals need longer to come back."""
 
 PROOF_N = 6
-"""So many attempts that were admitted after a refusal prove the rate of all but one of them, for any burst. Fewer of them find
-chance sooner, and then a trailing minute looks like it, too."""
+"""So many attempts that were admitted after a refusal prove the rate of all but one of them, for any burst. Fewer of them would
+find chance sooner, and take a trailing minute for it, too."""
 
 CHECK_SHARE = 0.8
-"""A check goes at this share of a proven rate. A capacity that falls step by step has lost less during the check."""
+"""A check goes at this share of a proven rate. A limit that falls step by step has lost less during the check."""
 
 CHECK_N, CHECK_MAX_N, CHECK_S = 8, 64, 15.0
 """The first check takes so many attempts, and each one without a refusal doubles the next one, up to the second number. One that would take
 more than so many seconds stays at the first number. Of 30 % the first check misses 6 %, and of 5 % four together miss 0.2 %."""
 
 CONFIRM_N, GAP_N, GAP = 3, 8, 4.0
-"""So many refusals in one check confirm chance. Each of them comes after at most so many attempts more than so many times the mean
-number. A burst of refusals in which other clients share a quota is over sooner."""
+"""So many refusals in one check confirm chance. The check ends if none comes for ``GAP_N`` attempts and ``GAP`` times the mean number
+between two: where other clients share a quota, refusals come in a burst that is over sooner."""
 
 SMALL_SHARE, BARRED_NS = 0.2, 30 * NS
-"""A smaller share is not held above a limit: other clients of the same quota cause such a share, too. Where a limit is found above it,
-nothing is taken for chance for so long."""
+"""A smaller share is forgotten when a limit is measured above it: other clients of the same quota cause such a share, too. Then nothing is
+taken for chance for so long."""
 
 COUNTED_N = 128
 """A share is counted over the last attempts, so many to twice as many."""
@@ -100,17 +100,13 @@ SHARE_MAX = 0.75
 """No larger share is taken for chance. It would be an outage."""
 
 MORE, ALARM = 0.25, 8.0
-"""A larger share is refused than by chance, if a quarter of the other attempts is refused, too, and is so ``e ** ALARM`` times as likely."""
-
-MUCH_LESS = 0.75
-"""Above a share that is refused by chance, a measured rate is doubted if the next one is less than this share of it. The share varies."""
+"""Refusals are more than chance if they are ``e ** ALARM`` times as likely where a quarter of the other attempts is refused, too."""
 
 ENDED = 10.0
 """Chance has ended, if it would have refused so many attempts while none was refused: it would do so in one of 20,000 such times."""
 
-ROW_MAX, ROW_CHANCE = 5, 1e-3
-"""Nothing is admitted, if so many attempts in a row are refused while a rate is doubted, or as many as chance refuses in a row with
-this probability."""
+ROW_MAX = 5
+"""Nothing is admitted, if so many attempts in a row are refused while a rate is doubted."""
 
 WAIT_S, WAIT_N = 15.0, 3
 """The longest wait while nothing is admitted, in seconds or in attempts at the known rate, whichever is longer. The end of
@@ -121,7 +117,7 @@ LONG_BLOCKS, LONG_N, FIRST_N = 2, 5, 2
 a counter is likely: the next refusal after a full measurement begins a blocked time at once, whose first wait is as long as so many attempts."""
 
 UNKNOWN_WAIT_S = 60.0
-"""The longest one while no rate is known: a provider that admits nothing for ten minutes is given up soon after that."""
+"""The longest wait while no rate is known: a provider that admits nothing for ten minutes is given up soon after that."""
 
 STATED_MAX_S = 60.0
 """In a longer stated wait a probe goes after 15 s, and then each after twice the time. A day that is true costs 14 refusals, and a
@@ -142,7 +138,7 @@ VERDICT_NS, VERDICT_MIN_NS, VERDICT_MAX_NS = NS, NS // 20, 2 * NS
 its bounds: the network delays an attempt, too, and an overloaded provider must not stop the measurement."""
 
 
-class Phase(Enum):
+class RatePhase(Enum):
     """How the rate changes with time."""
 
     OFF = "off"  # not at all, and it limits nothing: a limit is stated elsewhere
@@ -155,7 +151,7 @@ class Phase(Enum):
     COUNTING = "counting"  # not at all: an attempt was refused in a check, and the share of such attempts is counted
 
 
-class Event(Enum):
+class RateEvent(Enum):
     """What changes the phase."""
 
     DENIED = "denied"  # a refusal in spite of a stated limit
@@ -172,39 +168,30 @@ class Event(Enum):
 
 NEXT: Final = MappingProxyType(
     {
-        (Phase.OFF, Event.DENIED): Phase.OPENING,
-        (Phase.OPENING, Event.MEASURED): Phase.HOLDING,
-        (Phase.HOLDING, Event.MEASURED): Phase.HOLDING,
-        (Phase.TESTING, Event.MEASURED): Phase.HOLDING,
-        (Phase.HOLDING, Event.REACHED): Phase.TESTING,
-        (Phase.TESTING, Event.REACHED): Phase.TESTING,  # twice the measured rate is the measured one now
-        (Phase.OPENING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.HOLDING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.TESTING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.BLOCKED, Event.BLOCK): Phase.BLOCKED,  # the probe was refused: the next one goes later
-        (Phase.BLOCKED, Event.ADMITTED): Phase.HOLDING,
-        (Phase.OPENING, Event.EXPLAINED): Phase.OPENING,
-        (Phase.HOLDING, Event.EXPLAINED): Phase.OPENING,
-        (Phase.TESTING, Event.EXPLAINED): Phase.OPENING,
-        (Phase.BLOCKED, Event.EXPLAINED): Phase.OPENING,
-        (Phase.HOLDING, Event.DOUBTED): Phase.DOUBTING,
-        (Phase.HOLDING, Event.PROVEN): Phase.CHECKING,
-        (Phase.DOUBTING, Event.PROVEN): Phase.CHECKING,
-        (Phase.CHECKING, Event.UPHELD): Phase.HOLDING,
-        (Phase.CHECKING, Event.REFUTED): Phase.COUNTING,
-        (Phase.COUNTING, Event.UPHELD): Phase.HOLDING,
-        (Phase.COUNTING, Event.REACHED): Phase.TESTING,  # it is chance, and the measured rate may be far too low
-        (Phase.DOUBTING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.CHECKING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.COUNTING, Event.BLOCK): Phase.BLOCKED,
-        (Phase.DOUBTING, Event.EXPLAINED): Phase.OPENING,
-        (Phase.CHECKING, Event.EXPLAINED): Phase.OPENING,
-        (Phase.COUNTING, Event.EXPLAINED): Phase.OPENING,
+        (RatePhase.OFF, RateEvent.DENIED): RatePhase.OPENING,
+        (RatePhase.OPENING, RateEvent.MEASURED): RatePhase.HOLDING,
+        (RatePhase.HOLDING, RateEvent.MEASURED): RatePhase.HOLDING,
+        (RatePhase.TESTING, RateEvent.MEASURED): RatePhase.HOLDING,
+        (RatePhase.HOLDING, RateEvent.REACHED): RatePhase.TESTING,
+        (RatePhase.TESTING, RateEvent.REACHED): RatePhase.TESTING,  # twice the measured rate is the measured one now
+        (RatePhase.BLOCKED, RateEvent.ADMITTED): RatePhase.HOLDING,
+        (RatePhase.HOLDING, RateEvent.DOUBTED): RatePhase.DOUBTING,
+        (RatePhase.HOLDING, RateEvent.PROVEN): RatePhase.CHECKING,
+        (RatePhase.DOUBTING, RateEvent.PROVEN): RatePhase.CHECKING,
+        (RatePhase.CHECKING, RateEvent.UPHELD): RatePhase.HOLDING,
+        (RatePhase.CHECKING, RateEvent.REFUTED): RatePhase.COUNTING,
+        (RatePhase.COUNTING, RateEvent.UPHELD): RatePhase.HOLDING,
+        (
+            RatePhase.COUNTING,
+            RateEvent.REACHED,
+        ): RatePhase.TESTING,  # it is chance, and the measured rate may be far too low
+        **{(phase, RateEvent.BLOCK): RatePhase.BLOCKED for phase in RatePhase if phase is not RatePhase.OFF},
+        **{(phase, RateEvent.EXPLAINED): RatePhase.OPENING for phase in RatePhase if phase is not RatePhase.OFF},
     }
 )
 """The phase that follows; the other pairs do not occur."""
 
-DOUBTS: Final = frozenset({Phase.DOUBTING, Phase.CHECKING, Phase.COUNTING})
+DOUBTS: Final = frozenset({RatePhase.DOUBTING, RatePhase.CHECKING, RatePhase.COUNTING})
 """The phases in which it is not known whether chance refuses attempts."""
 
 
@@ -336,7 +323,7 @@ class Cycle:
         Args:
             top: The rate.
             lengthen: Whether the cycle is longer than the last one, if that has found the same rate. It is not, if the rate is
-                found without a test: such rates become lower step by step while the capacity of a provider falls.
+                found without a test: such rates become lower step by step while the limit falls.
         """
         if abs(top - self.top) >= SAME * self.top:
             self.steady = 1.0
@@ -370,7 +357,7 @@ class Chance:
     Attributes:
         share: The share; 0 for none.
         mark: A refusal: the quota of the provider was empty then, if it has one. What was admitted since proves a rate.
-        sure: The rate that the provider had at least, as was proven at ``mark``; 0 for none.
+        sure: The least rate of the provider, as proven at ``mark``; 0 for none.
         length: How many attempts the next check takes.
         seen: Over how many attempts refusals were counted, lately.
         lost: How many of them were refused.
@@ -378,7 +365,7 @@ class Chance:
         row: How many attempts in a row were refused.
         over: The evidence for a larger share: the logarithm of its likelihood ratio.
         barred_ns: Until then nothing is taken for chance.
-        told: The rate that is stated; 0 for none. It counts as proven until a check has upheld a lower one.
+        stated_rate: The rate of a stated limit, per second; 0 for none. It counts as proven until a check has upheld a lower one.
     """
 
     __slots__ = (
@@ -391,12 +378,12 @@ class Chance:
         "row",
         "seen",
         "share",
+        "stated_rate",
         "sure",
-        "told",
     )
 
-    def __init__(self, told: float = 0.0) -> None:
-        self.told = told
+    def __init__(self, stated_rate: float = 0.0) -> None:
+        self.stated_rate = stated_rate
         self.share = self.sure = self.seen = self.lost = self.over = 0.0
         self.mark: Mark | None = None
         self.length, self.last, self.row, self.barred_ns = CHECK_N, 0, 0, 0
@@ -416,7 +403,7 @@ class Chance:
         since = refusal.admitted - self.mark.admitted
         if since >= PROOF_N * mean:
             if self.length == CHECK_N:
-                sure = max(sure, self.told)
+                sure = max(sure, self.stated_rate)
             self.sure, self.mark = (since - mean) / span_s, refusal
         return since >= mean and (since + amount) / span_s < sure
 
@@ -461,11 +448,6 @@ class Chance:
         self.over = 0.0
         return True
 
-    @property
-    def strikes(self) -> int:
-        """So many attempts that were all refused show that nothing is admitted."""
-        return max(STRIKES, ceil(log(ROW_CHANCE) / log(self.share))) if self.share else STRIKES
-
 
 class MeasuredRate:
     """What a provider admits of one unit per second, found from outcomes.
@@ -494,6 +476,7 @@ class MeasuredRate:
         probe: The attempt that goes alone while nothing is admitted, until its outcome is known.
         refusal_delay: After which time an attempt is admitted.
         stated_waits: Which share of stated waits is kept.
+        chance: The share of the attempts that is refused by chance.
     """
 
     __slots__ = (
@@ -520,15 +503,15 @@ class MeasuredRate:
         "until_ns",
     )  # fmt: skip
 
-    def __init__(self, now_ns: int, *, stated: bool = False, told: float = 0.0) -> None:
+    def __init__(self, now_ns: int, *, stated: bool = False, stated_rate: float = 0.0) -> None:
         """Begin at ``now_ns``.
 
         Args:
             now_ns: The present.
             stated: Whether another limit holds, and this one is off until :meth:`refused` is called.
-            told: The rate of a stated limit that refusals contradict, per second; 0 for none.
+            stated_rate: The rate of a stated limit that refusals contradict, per second; 0 for none.
         """
-        self.phase = Phase.OFF if stated else Phase.OPENING
+        self.phase = RatePhase.OFF if stated else RatePhase.OPENING
         self.rate = inf if stated else START
         self.cycle = Cycle()
         self.next_at_ns = self.last_ns = self.until_ns = now_ns
@@ -538,7 +521,7 @@ class MeasuredRate:
         self.common = Common(now_ns, 0.0)
         self.probe: RateNote | None = None
         self.refusal_delay, self.stated_waits = RefusalDelay(), StatedWaits()
-        self.chance = Chance(told)
+        self.chance = Chance(stated_rate)
 
     @property
     def admitted_total(self) -> float:
@@ -558,14 +541,14 @@ class MeasuredRate:
     def sent(self, now_ns: int, amount: float) -> RateNote:
         """Count an attempt that is sent now, of an ``amount`` above 0; return its note."""
         self._pass(now_ns)
-        if not self.sent_count and self.phase is Phase.OPENING:
+        if not self.sent_count and self.phase is RatePhase.OPENING:
             self.rate = START * amount
         self._grow(now_ns, amount)
         self.sent_total += amount
         self.sent_count += 1
         self.next_at_ns = max(self.next_at_ns, now_ns) + round(amount / self.rate * NS)
         note = RateNote(now_ns, amount, self.sent_total, self.sent_count, self.rate)
-        if self.phase is Phase.BLOCKED:
+        if self.phase is RatePhase.BLOCKED:
             self.probe = note
         elif self.phase in DOUBTS:
             self._ask(now_ns)
@@ -589,14 +572,14 @@ class MeasuredRate:
 
     def reopen(self, now_ns: int) -> None:
         """Open again, at the present rate or the measured one: another reason than the rate explains the last refusals."""
-        self.phase = NEXT[self.phase, Event.EXPLAINED]
+        self.phase = NEXT[self.phase, RateEvent.EXPLAINED]
         self._cut(now_ns, max(self.rate, self.cycle.top))
         self.cycle, self.next_at_ns, self.blamed, self.long_blocks, self.chance = Cycle(), now_ns, 0, 0, Chance()
 
     def retract(self, now_ns: int, number: int) -> None:
         """Take back so many refusals: they were about their request. Without any other one the rate opens again."""
         self.blamed = max(self.blamed - number, 0)
-        if number and not self.blamed and self.phase not in (Phase.OFF, Phase.OPENING):
+        if number and not self.blamed and self.phase not in (RatePhase.OFF, RatePhase.OPENING):
             self.reopen(now_ns)
 
     def count_before(self, since_ns: int, admitted: float) -> None:
@@ -611,25 +594,26 @@ class MeasuredRate:
     @property
     def told(self) -> float:
         """What other processes are told of this rate: if it is not known, their own mean, which changes nothing."""
-        if self.phase is Phase.BLOCKED:
+        if self.phase is RatePhase.BLOCKED:
             return self.rate
         return self.cycle.top or self.common.rate
 
     def lean(self, now_ns: int, mean: float) -> None:
         """Go towards the ``mean`` of all processes that measure this rate. A process that has sent nothing begins with it."""
         passed_ns, self.common = now_ns - self.common.at_ns, Common(now_ns, mean)
-        if mean and not self.sent_count and self.phase is Phase.OPENING:
+        if mean and not self.sent_count and self.phase is RatePhase.OPENING:
             self.expect(now_ns, mean)
         elif mean and self.cycle.top:
             self.cycle.top += (mean - self.cycle.top) * min(passed_ns / LEAN_NS, 1.0)
-            if self.phase in (Phase.HOLDING, Phase.TESTING):
+            if self.phase in (RatePhase.HOLDING, RatePhase.TESTING):
                 self.rate = self.cycle.rate
                 self.next_at_ns = min(self.next_at_ns, self.last_ns + round(self.mean / self.rate * NS))
 
     def expect(self, now_ns: int, rate: float) -> None:
-        """Begin with ``rate`` as the measured one, before the first attempt."""
-        self.phase = NEXT[self.phase, Event.MEASURED]
-        self._hold(now_ns, rate, lengthen=False)
+        """Go on with ``rate`` as the measured one, unless nothing is admitted now, or the rate is doubted."""
+        if (self.phase, RateEvent.MEASURED) in NEXT:
+            self.phase = NEXT[self.phase, RateEvent.MEASURED]
+            self._hold(now_ns, rate, lengthen=False)
 
     def hold(self) -> None:
         """Stay at the measured rate: in a forecast there is no refusal, which would end a test."""
@@ -644,7 +628,7 @@ class MeasuredRate:
             asked_ns: The wait that the refusal states.
             only: Whether the rate and chance are the only reasons that are left.
         """
-        again = self.phase is Phase.BLOCKED
+        again = self.phase is RatePhase.BLOCKED
         self.explained(now_ns, note)
         self.blamed += 1
         if note.number <= self.cut_count:
@@ -669,25 +653,25 @@ class MeasuredRate:
 
     def _is_chance(self, note: RateNote) -> bool:
         """Whether a refusal is one of the share that is refused by chance."""
-        if not self.chance.share or self.phase in (Phase.BLOCKED, Phase.CHECKING):
+        if not self.chance.share or self.phase in (RatePhase.BLOCKED, RatePhase.CHECKING):
             return False
         return not self.chance.is_exceeded(note.number)
 
     def _doubt(self, note: RateNote, admitted: float) -> None:
         """Doubt the measured rate: a refusal contradicts it."""
         self.chance.doubt(Mark(note.sent_ns, admitted), self.sent_count)
-        self.phase = NEXT[self.phase, Event.DOUBTED]
+        self.phase = NEXT[self.phase, RateEvent.DOUBTED]
 
     def _ask(self, now_ns: int) -> None:
-        """Go on, after an attempt, with what shows whether chance refuses attempts."""
+        """Go on to the next phase, after an attempt in one of :data:`DOUBTS`, if enough outcomes are known."""
         chance, sent = self.chance, self.sent_count - self.cut_count
         pending = 1 + int(self.rate / self.mean * self.refusal_delay.verdict_ns / NS)  # their outcome is not known
-        if self.phase is Phase.DOUBTING and chance.mark is not None:
+        if self.phase is RatePhase.DOUBTING and chance.mark is not None:
             since = self.admitted_total - chance.mark.admitted - pending * self.mean
             if since >= PROOF_N * self.mean:
                 sure = (since - self.mean) / _seconds(chance.mark.at_ns, now_ns)
-                self._step(Event.PROVEN, min(self.rate, CHECK_SHARE * sure))
-        elif self.phase is Phase.CHECKING:
+                self._step(RateEvent.PROVEN, min(self.rate, CHECK_SHARE * sure))
+        elif self.phase is RatePhase.CHECKING:
             if sent >= self._check_length:
                 chance.share, chance.length = 0.0, min(2 * chance.length, CHECK_MAX_N)
                 self._uphold(now_ns)
@@ -710,15 +694,15 @@ class MeasuredRate:
         self.chance.count(note.number)
         if self.chance.row >= ROW_MAX:
             return self._find_none(now_ns, note)
-        if self.phase is Phase.CHECKING and only:
+        if self.phase is RatePhase.CHECKING and only:
             if self.chance.share:
                 self.chance.learn()
                 self._uphold(now_ns)
             else:
-                self.phase = NEXT[self.phase, Event.REFUTED]
+                self.phase = NEXT[self.phase, RateEvent.REFUTED]
         return Finding.DOUBTED
 
-    def _step(self, event: Event, rate: float) -> None:
+    def _step(self, event: RateEvent, rate: float) -> None:
         """Go on at ``rate``, from the last attempt on. The outcomes of the attempts before say nothing about it."""
         self.phase = NEXT[self.phase, event]
         self.next_at_ns += round(self.mean / rate * NS) - round(self.mean / self.rate * NS)
@@ -728,12 +712,12 @@ class MeasuredRate:
         """Check whether the share is still refused, at a rate that a limit admits."""
         self.chance.mark = Mark(now_ns, self.admitted_total)
         self.chance.last, self.chance.row = self.sent_count, 0
-        self._step(Event.PROVEN, self.cycle.top * (1 - self.chance.share) * CHECK_SHARE)
+        self._step(RateEvent.PROVEN, self.cycle.top * (1 - self.chance.share) * CHECK_SHARE)
 
     def _uphold(self, now_ns: int) -> None:
         """End a check: go on at the measured rate."""
         self._make_up(now_ns)
-        self.phase = NEXT[self.phase, Event.UPHELD]
+        self.phase = NEXT[self.phase, RateEvent.UPHELD]
         self._hold(now_ns, self.cycle.top, lengthen=False)
 
     def _make_up(self, now_ns: int) -> None:
@@ -747,7 +731,7 @@ class MeasuredRate:
         chance = self.chance
         checked = (self.cut_lost + 1) / (self.sent_count - self.cut_count + 2)
         chance.length, chance.share = CHECK_N, min(checked, chance.usual, SHARE_MAX)
-        self.phase = NEXT[self.phase, Event.REACHED]
+        self.phase = NEXT[self.phase, RateEvent.REACHED]
         self.cycle.steady, self.cycle.progress, self.cycle.span_s = 1.0, 1.0, 0.0
         self._cut(now_ns, self.cycle.top)
         self.empty = self.test = Mark(now_ns, self.admitted_total)
@@ -755,26 +739,24 @@ class MeasuredRate:
     def _find(self, now_ns: int, note: RateNote, *, only: bool) -> Finding:
         """What a refusal shows. It sets the rate from now on."""
         admitted = note.total - self.lost_total  # before this attempt
-        if self.phase is Phase.OFF:
-            self.phase = NEXT[self.phase, Event.DENIED]
+        if self.phase is RatePhase.OFF:
+            self.phase = NEXT[self.phase, RateEvent.DENIED]
             self.empty = Mark(note.sent_ns, admitted)
             self._cut(now_ns, START * self.mean)
             return Finding.DENIED
         if note.number - self.cut_count > self.cut_lost:
             return self._weigh(now_ns, note, admitted, only=only)
-        if self.cut_lost < self.chance.strikes and self.phase is not Phase.BLOCKED:
+        if self.cut_lost < STRIKES and self.phase is not RatePhase.BLOCKED:
             return Finding.UNDECIDED
         return self._find_none(now_ns, note)
 
     def _weigh(self, now_ns: int, note: RateNote, admitted: float, *, only: bool) -> Finding:
         """Measure the rate, and doubt it where that contradicts an earlier measurement."""
-        chance, top = self.chance, self.cycle.top
+        chance = self.chance
         if 0 < chance.share < SMALL_SHARE:
             chance.bar(now_ns)
         contradicted = not chance.share and chance.contradicts(Mark(note.sent_ns, admitted), note.amount, self.mean)
         finding = self._measure(now_ns, note, admitted)
-        if chance.share:
-            contradicted = self.cycle.top < MUCH_LESS * top
         if contradicted and only and finding is Finding.EARLY and now_ns >= chance.barred_ns:
             self._doubt(note, admitted)
         elif chance.share:
@@ -796,7 +778,7 @@ class MeasuredRate:
         span_s, since = _seconds(self.empty.at_ns, note.sent_ns), max(admitted - self.empty.admitted, 0.0)
         # nothing or more was left at the first instant, and less than one cost at the second
         found = (since + self.mean) / span_s / (1 - self.chance.share)
-        opening, late = self.phase is Phase.OPENING, self.phase is Phase.TESTING
+        opening, late = self.phase is RatePhase.OPENING, self.phase is RatePhase.TESTING
         if opening:
             found = min(found, note.rate / 2)
         elif late:
@@ -806,7 +788,7 @@ class MeasuredRate:
                 found = max(found, self.cycle.top)
         if opening or since >= EVIDENCE_N * self.mean:
             self.empty = Mark(note.sent_ns, admitted)
-        self.phase = NEXT[self.phase, Event.MEASURED]
+        self.phase = NEXT[self.phase, RateEvent.MEASURED]
         self.cycle.span_s = span_s
         self._hold(now_ns, min(found, note.rate), lengthen=late)
         return Finding.LATE if late else Finding.EARLY
@@ -827,7 +809,7 @@ class MeasuredRate:
         """Send the probe after ``wait_s``, and nothing before."""
         if self.phase in DOUBTS:
             self._make_up(now_ns)
-        self.phase = NEXT[self.phase, Event.BLOCK]
+        self.phase = NEXT[self.phase, RateEvent.BLOCK]
         self._cut(now_ns, self.mean / wait_s)
         self.until_ns = (now_ns + self.next_at_ns) // 2
 
@@ -844,7 +826,7 @@ class MeasuredRate:
         is_long = 2 * (probe.sent_ns - self.until_ns) / NS * found > LONG_N * self.mean
         self.long_blocks = min(self.long_blocks + 1, LONG_BLOCKS) if is_long else 0
         self.block_end, self.empty = Mark(self.until_ns, admitted), Mark(probe.sent_ns, admitted)
-        self.phase = NEXT[self.phase, Event.ADMITTED]
+        self.phase = NEXT[self.phase, RateEvent.ADMITTED]
         self.stated_waits.admitted()
         self._hold(probe.sent_ns, found, lengthen=True)
         self.next_at_ns = max(self.next_at_ns, now_ns)
@@ -871,11 +853,11 @@ class MeasuredRate:
 
     def _rise(self, now_ns: int, waited_s: float) -> None:
         """Raise the rate for ``waited_s``, as the phase has it."""
-        if self.phase is Phase.OPENING:
+        if self.phase is RatePhase.OPENING:
             self.rate *= 2 ** min(waited_s, 1.0)
-        elif self.phase in (Phase.HOLDING, Phase.TESTING):
+        elif self.phase in (RatePhase.HOLDING, RatePhase.TESTING):
             if self.cycle.advance(waited_s, self.mean):
-                self.phase = NEXT[self.phase, Event.REACHED]
+                self.phase = NEXT[self.phase, RateEvent.REACHED]
                 self.test = Mark(now_ns, self.admitted_total)
             self.rate = self.cycle.rate
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 
 from paceline.core.changes import What
 from paceline.core.corrections import Corrections
@@ -25,6 +26,9 @@ OPENING_TIMES, OPENING_PART = 20, 0.25
 over, as each answer shows: the first one is one of the fastest. What is not used of the window is lost. One that has more time opens
 gently."""
 
+PASSED_S = 3.0
+"""An instant that has passed by more when its answer comes was written before it: when the attempt was admitted. By less, clocks differ."""
+
 
 class Readings:
     """Learns from readings, which headers have.
@@ -37,6 +41,7 @@ class Readings:
         self._corrections = corrections
         self._ledger, self._accounts = corrections.ledger, corrections.accounts
         self._inferred: dict[str, Refill] = {}  # by unit, about quotas of a period that none of the known ones has
+        self._written_first: set[str] = set()  # the units whose instants are written when an attempt is admitted
         self._shown: dict[int, float] = {}  # what was left of each quota, by the last headers
         self._shown_for: Reservation | None = None
 
@@ -45,10 +50,18 @@ class Readings:
         return self._shown if reservation is self._shown_for else {}
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
-        """Learn from the headers of the answer to ``reservation``; whether it has added a quota, or stated another limit."""
+        """Learn from the headers of the answer to ``reservation``; whether it has added a quota, or stated another limit.
+
+        ``whole`` is all that a reading says, and ``reading`` what it says about the part that is used. In this order:
+
+        1. The next restart of a quota that restarts, the refill, and the limit, with which a new quota is added.
+        2. What a window has left.
+        3. By the tracker, the level, the burst, and whether the quota is a bucket. One that is none restarts, or is spread.
+        4. The level without a comparison, where the limit or the refill has changed.
+        """
         changed = False
         self._shown, self._shown_for = {}, reservation
-        for whole in map(_sane_reading, readings):
+        for whole in map(self._as_sent, map(_sane_reading, readings), repeat((now_ns - reservation.granted_ns) / NS)):
             sent_ns, index = reservation.granted_ns, self._corrections.index_of(whole.unit, whole.period_s)
             if index is None and not self._may_add(whole):
                 continue
@@ -91,6 +104,16 @@ class Readings:
                 tracker.take_level(now_ns, sent_ns, note, reading)
             tracker.look_at_kept(now_ns, account.spent, partial(self._ledger.open_before, index))
         return changed
+
+    def _as_sent(self, reading: Reading, took_s: float) -> Reading:
+        """``reading`` with the reset when its attempt was sent, ``took_s`` before, if the server writes instants at admission."""
+        if reading.until_s is None or reading.reset_s is None:
+            return reading
+        if reading.until_s < -PASSED_S:
+            self._written_first.add(reading.unit)
+        if reading.unit not in self._written_first:
+            return reading
+        return replace(reading, reset_s=max(reading.until_s + took_s, 0.0))
 
     def _may_add(self, reading: Reading) -> bool:
         """Whether a quota may be added for a reading that is about no listed one, by the basis of its period.
@@ -178,9 +201,10 @@ class Readings:
             return False
         if limit is None or remaining is None or reset_s is None or m.quota.rule is Rule.SLIDING:
             return False
-        restarts, sent_ns = tracker.restarts, reservation.granted_ns
+        restarts, sent_ns, instant = tracker.restarts, reservation.granted_ns, whole.until_s is not None
+        reset_s = reset_s if whole.until_s is None else whole.until_s
         lack, own = limit - remaining, reservation.amounts[index] if index < len(reservation.amounts) else 0.0
-        named = restarts.read(sent_ns, now_ns, reset_s, lack)
+        named = restarts.read(sent_ns, now_ns, reset_s, lack, instant=instant)
         least, most = tracker.used_by(sent_ns, own, lack)
         if named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack):
             named = Named.NONE
@@ -198,10 +222,15 @@ class Readings:
                 if named is Named.NEXT and most < math.inf:
                     # It may have restarted before anything of about the same time was sent.
                     least = max(least, most - lack + own)
-                m.stated(sent_ns, named, restarts.high_ns, least, most, whole=is_soon)
+                if restarts.high_ns > now_ns:
+                    m.stated(sent_ns, named, restarts.high_ns, least, most, whole=is_soon)
+                else:
+                    m.passed(now_ns, restarts.high_ns, restarts.most_s)
             else:
-                started_ns = restarts.low_ns - round(m.quota.period_s * NS)
-                used = min(max(least, tracker.admitted_since(started_ns, account.spent)), most)
+                passed = restarts.high_ns <= now_ns
+                started_ns = restarts.low_ns - (0 if passed else round(m.quota.period_s * NS))
+                used = tracker.admitted_since(started_ns, account.spent)
+                used = used if passed else min(max(least, used), most)
                 self._ledger.count_restarts(now_ns, index, restarts.high_ns, used, whole=is_soon)
                 tracker.begin_epoch(now_ns)
         return account.meter.restarts_by_answers
@@ -260,5 +289,7 @@ def _sane_reading(reading: Reading) -> Reading:
     )
     number = within(reading.reset_number, 0.0, WAIT_MAX_S)
     given = (reading.limit, reading.remaining, reading.reset_s, reading.period_s)
-    same = (*sane, number) == (*given, reading.resolution, reading.reset_resolution_s, reading.reset_number)
-    return reading if same else Reading(reading.unit, *sane, reading.basis, number)
+    until_s = within(reading.until_s, -WAIT_MAX_S, WAIT_MAX_S)
+    rest = (reading.resolution, reading.reset_resolution_s, reading.reset_number, reading.until_s)
+    same = (*sane, number, until_s) == (*given, *rest)
+    return reading if same else Reading(reading.unit, *sane, reading.basis, number, until_s)

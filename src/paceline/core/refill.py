@@ -24,7 +24,7 @@ PERIOD_MARGIN = 0.1
 PERIODS_S = (60.0, 1.0, 10.0, 30.0, 3_600.0, 86_400.0, 5.0, 15.0, 20.0, 300.0, 600.0, 900.0, 1_800.0, 21_600.0)
 """The usual periods, the most usual ones first."""
 
-RENEWAL_GAP, RENEWAL_TIMES = 0.25, 1.2
+RENEWAL_GAP, RENEWAL_TIMES = 0.5, 1.2
 """The longest reset of a counter is its period if the readings came for so many times its length (``RENEWAL_TIMES``), and no two of
 them were further apart than this share of it (``RENEWAL_GAP``). Then the counter has restarted in the meantime."""
 

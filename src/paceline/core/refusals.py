@@ -11,6 +11,7 @@ from paceline.core.meters import Restarting, Slots, Spread, Window
 from paceline.core.quota import CONCURRENCY, LONG_S, OWN_RULES, REQUESTS, Rule
 from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
 from paceline.core.results import LEARNED, Refusal, RefusalKind, Reservation
+from paceline.core.shedding import Shedding
 from paceline.core.tracker import QuotaTracker
 
 PLENTY = 0.5
@@ -18,7 +19,7 @@ PLENTY = 0.5
 
 
 LOWERED = 2
-"""The rate of a stated limit is measured after so many refusals that have lowered it."""
+"""The rate of a stated limit is measured after so many large falls of its ceiling: ``QuotaTracker.lowered``."""
 
 FULL = 0.9
 """A refusal that states no number and no wait refutes a limit if more than this share of it was left."""
@@ -27,23 +28,29 @@ FULL = 0.9
 class Refusals:
     """Learns from refusals for rate and growth.
 
-    A refusal that names no quota is taken for one about the tightest quota. One about a quota that is not listed adds it, if
-    it states the limit. Else that limit is measured, if no quota has its unit and period. A refusal that is about none teaches
-    nothing, and the pool only pauses.
+    A refusal that names no quota is taken for one about the tightest quota. One that names a quota which is not listed adds
+    it, if it states the limit; else that limit is measured.
 
     Args:
         corrections: Corrects the quotas.
         readings: What the headers of the same answer have shown.
+
+    Attributes:
+        shedding: What the refusals for want of capacity have shown.
     """
 
     def __init__(self, corrections: Corrections, readings: Readings) -> None:
         self._corrections, self._readings = corrections, readings
         self._ledger, self._accounts, self._guesses = corrections.ledger, corrections.accounts, corrections.guesses
         self._unstated = corrections.unstated
+        self.shedding = Shedding()
         self._doubted: dict[int, set[int]] = {}  # of windows, the starts of those with refusals
 
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
-        """Learn from a refusal for rate or growth; whether it has added a quota, or stated another limit.
+        """Learn from a refusal; whether it has added a quota, or stated another limit.
+
+        One for want of capacity may come from a rate, where no limit is stated. Any other one that is not for rate or growth shows only
+        that no unstated limit was the reason. Else:
 
         1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.Unstated` alone. If that finds that refusals come by
            chance, what they have taught about the stated limit is forgotten.
@@ -53,9 +60,6 @@ class Refusals:
         5. The tracker learns the level, the burst and the rate; it may show that the quota is no bucket. Where it would lower the rate
            again and again, the rate is measured from then on.
         """
-        if not refusal.kind.about_rate:
-            self._unstated.explained(now_ns, reservation)
-            return False
         named = refusal.unit is not None  # numbers without a unit may be about a quota that is not listed
         refusal = replace(
             refusal,
@@ -64,6 +68,14 @@ class Refusals:
             limit=within(refusal.limit, LIMIT_MIN, LIMIT_MAX) if named else None,
             used=within(refusal.used, 0.0, LIMIT_MAX) if named else None,
         )
+        if refusal.kind is RefusalKind.CAPACITY:
+            self._refused_by_full(now_ns, reservation, refusal)
+            return False
+        if not refusal.kind.about_rate:
+            self._unstated.explained(now_ns, reservation)
+            return False
+        if refusal.limit is not None and self._is_refuted(now_ns, refusal):
+            refusal = replace(refusal, limit=None, used=None)
         if self.is_unstated(now_ns, reservation, refusal):
             return self._refused_unstated(now_ns, reservation, refusal)
         self._unstated.explained(now_ns, reservation)
@@ -100,6 +112,22 @@ class Refusals:
                 changed = self._measure_instead(now_ns, index, tracker, reservation, refusal) or changed
         return changed
 
+    def _refused_by_full(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
+        """Learn from a refusal for want of capacity: it may come from a rate that is not stated."""
+        shedding, unstated = self.shedding, self._unstated
+        if unstated.limits(REQUESTS):
+            was_rate = shedding.is_rate
+            if rate := shedding.refused(now_ns, reservation.number):
+                unstated.expect(now_ns, rate)
+            elif shedding.is_rate:
+                unstated.refused(now_ns, reservation, refusal)
+                unstated.test_soon(REQUESTS)
+                if unstated.finds_chance(REQUESTS):
+                    shedding.end(now_ns)
+            if was_rate and not shedding.is_rate:
+                unstated.reopen(now_ns)
+        unstated.explained(now_ns, reservation)
+
     def _refused_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """Learn from a refusal about an unstated limit; whether there are more accounts."""
         changed = self._unstated.refused(now_ns, reservation, refusal)
@@ -119,9 +147,9 @@ class Refusals:
     def _measure_instead(
         self, now_ns: int, index: int, tracker: QuotaTracker, reservation: Reservation, refusal: Refusal
     ) -> bool:
-        """Measure the rate of a quota in place of its ceiling, if refusals have lowered that more than once; whether it begins now.
+        """Measure the rate of a quota in place of its ceiling, which has fallen by much more than once; whether it begins now.
 
-        The first lower ceiling should have been the provider's. Either its rate falls, or it refuses by chance.
+        The first fall should have come near the rate of the provider. Either that falls, or it refuses by chance.
         """
         unit = self._accounts[index].unit
         if tracker.lowered < LOWERED or refusal.kind is not RefusalKind.RATE or refusal.limit is not None:
@@ -129,13 +157,15 @@ class Refusals:
         if tracker.meter.quota.is_long or self._readings.shown(reservation):
             return False
         tracker.forget_ceiling(now_ns)
-        self._unstated.begin(now_ns, unit, as_told=True)
+        self._unstated.begin(now_ns, unit, as_stated=True)
         if refusal.unit is None:
             self._unstated.begin(now_ns, CONCURRENCY)
         return True
 
     def is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
-        """Whether a refusal for rate or growth is about a limit that neither the user nor an answer states."""
+        """Whether a refusal is about a limit that neither the user nor an answer states."""
+        if not refusal.kind.about_rate:
+            return refusal.kind is RefusalKind.CAPACITY and self.shedding.is_rate and self._unstated.limits(REQUESTS)
         unit = refusal.unit
         if refusal.limit is not None:
             return False
@@ -145,6 +175,16 @@ class Refusals:
         if unit is None or unit == CONCURRENCY:
             return self._unstated.measures(unit)
         return self._corrections.is_new(unit, refusal.period_s)
+
+    def _is_refuted(self, now_ns: int, refusal: Refusal) -> bool:
+        """Whether more was admitted than the limit allows that a refusal states: it may be about another model.
+
+        A limit that is stated already may have been lowered.
+        """
+        unit, amount, period_s = refusal.unit, refusal.limit, refusal.period_s
+        if not (unit and amount and period_s and self._corrections.is_new(unit, period_s)):
+            return False
+        return self._unstated.refutes(now_ns, unit, amount, period_s)
 
     def _index(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> int | None:
         """The index of the stated quota that a refusal is about, or else may be about; ``None`` for none."""

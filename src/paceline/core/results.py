@@ -1,6 +1,6 @@
 """Values without behaviour: costs, the origin of a limit, how a request can end, and what an answer says of limits.
 
-A request ends with a decision, a value that travels inside paceline, or with an exception, which callers see.
+Inside of paceline a request ends with an outcome, which is a value. Its caller sees a permit or an exception.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Cost = dict[str, float]
 """Amount per unit of one request, e.g. ``{"requests": 1, "tokens": 1_500}``."""
@@ -193,9 +193,10 @@ class Reservation:
         lost_at_ns: When it is closed as lost, if it is still open.
         open: Whether it is neither settled, cancelled, refused nor lost.
         begun: Whether its answer has begun, as the caller has noted; a stream can go on for minutes.
+        number: How many attempts were granted until then, with this one; 0 where nothing is learned.
     """
 
-    __slots__ = ("amounts", "begun", "cost", "granted_ns", "lost_at_ns", "marks", "notes", "open")
+    __slots__ = ("amounts", "begun", "cost", "granted_ns", "lost_at_ns", "marks", "notes", "number", "open")
 
     def __init__(self, cost: Cost, amounts: list[float], marks: list[int], granted_ns: int, lost_at_ns: int) -> None:
         self.cost = cost
@@ -206,10 +207,10 @@ class Reservation:
         self.notes: Sequence[Any] = ()
         self.open = True
         self.begun = False
+        self.number = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WaitUntil:
+class WaitUntil(NamedTuple):
     """Not before ``at_ns``.
 
     Attributes:
@@ -267,7 +268,10 @@ class StoreLost:
 
 
 Decision = Reservation | WaitUntil | NeverFits
+"""What a capacity says of a request."""
+
 Outcome = Decision | Expired | QueueFull | Stopped | StoreLost
+"""What a pool says of it."""
 
 
 class RefusalKind(StrEnum):
@@ -304,7 +308,7 @@ class Refusal:
         code: The provider's error code.
         retry_after_s: The wait that the provider asks for, in seconds: the longest one, if it states several.
         sooner_s: The shortest of several.
-        chance: The probability that it is about its scope, and not about the request alone, as earlier ones of the request show.
+        chance: The probability that it is about its scope, and not about the request alone, by the request's earlier refusals.
         retracts: How many earlier refusals of the request were taken for refusals of the pool, and were about the request.
         unit: The unit whose quota was exceeded.
         period_s: The period of that quota, in seconds.
@@ -355,6 +359,8 @@ class Reading:
         reset_resolution_s: ``reset_s`` is rounded to a multiple of this.
         basis: How ``period_s`` is known.
         reset_number: A reset whose subject or unit is unknown; ``reset_s`` is missing then.
+        until_s: Seconds until the instant that the header states, by the clock of this machine; negative when it has passed. It is
+            true whenever the answer was written.
     """
 
     unit: str
@@ -366,3 +372,4 @@ class Reading:
     reset_resolution_s: float = 0.0
     basis: Basis = field(default=Basis.STATED, compare=False)
     reset_number: float | None = field(default=None, compare=False)
+    until_s: float | None = field(default=None, compare=False)

@@ -1,7 +1,7 @@
 """The silence of a pool: its attempts get no answer, so that it sends one probe after another until an answer comes.
 
-:class:`Silence` decides when a pool is silent. The pause of the capacity (:mod:`paceline.core.pause`) decides what goes
-meanwhile: the silence begins a pause for each probe, and lifts its own pause when an answer comes.
+:class:`Silence` decides when a pool is silent. It begins a pause of the capacity (:mod:`paceline.core.pause`) for each probe,
+and lifts its own pause when an answer comes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from paceline.core.results import NO_ANSWER
 
 SILENCE_NS, SILENT_MIN, USUAL_TIMES = NS, 5, 2
 """A pool is silent when no answer has come for so long, and so many attempts have taken longer than that and than so many
-times the usual time to an answer. While it is silent, one attempt goes every ``PROBE_NS``, until an answer comes."""
+times the usual time to an answer. Then one attempt goes every ``PROBE_NS``."""
 
 SILENT_MAX_NS = 30 * NS
 """A silent pool sends at full speed again after this time: its answers take longer than before."""
@@ -26,7 +26,7 @@ NOTICES_MAX = 8
 
 
 class Silence:
-    """Whether the attempts of a pool get answers. While they get none, the pool sends only probes.
+    """Whether the attempts of a pool get answers.
 
     Attributes:
         since_ns: Since when the pool sends only probes; 0 while answers come.
@@ -92,7 +92,7 @@ class Silence:
         return sent_ns[SILENT_MIN - 1] + max(SILENCE_NS, USUAL_TIMES * self.usual_ns)
 
     def _probe(self, now_ns: int) -> None:
-        """Grant one attempt now, and look again when it should have been answered."""
+        """Begin a pause that ends now, so that one attempt goes as its probe; look again when it should have been answered."""
         self._capacity.pause(now_ns, NO_ANSWER)
         self.check_ns = now_ns + PROBE_NS
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.core.pause import Pause, Phase
+from paceline.core.pause import Pause, PausePhase
 from paceline.core.quota import NS
 from paceline.core.results import Stopped
 
@@ -11,7 +11,7 @@ STOP_NS, STOP_MAX_NS = 600 * NS, 3_600 * NS
 
 
 class Stop:
-    """A pause that is too long for requests to wait for its end.
+    """A pause that is too long for requests to wait for its end. A pool has one from :meth:`begin` to its end.
 
     Attributes:
         pause: What may go. The probe has no reservation when it is let through, so the instant stands for it.
@@ -21,14 +21,14 @@ class Stop:
 
     def __init__(self) -> None:
         self.pause: Pause[int] = Pause()
-        self._began_ns = self._longest_ns = 0
+        self._began_ns = self._longest_ns = 0  # when the present stop began, and how long it lasts at most
 
     @property
-    def outcome(self) -> Stopped | None:
-        """What a request gets that is refused; ``None`` while the pool is not stopped."""
-        return None if self.pause.phase is Phase.OPEN else Stopped(self.pause.reason, self.pause.until_ns)
+    def outcome(self) -> Stopped:
+        """What a request gets that is refused."""
+        return Stopped(self.pause.reason, self.pause.until_ns)
 
-    def begin(self, now_ns: int, sent_ns: int, reason: str, stop_s: float = STOP_MAX_NS / NS) -> None:
+    def begin(self, now_ns: int, sent_ns: int, reason: str, stop_s: float) -> None:
         """Refuse requests for ``stop_s``, and then send one, the probe.
 
         The first stop lasts 10 minutes at most. As long as no attempt is served, the next ones last 20, 40 and then 60
@@ -42,20 +42,18 @@ class Stop:
         self._began_ns = now_ns
 
     def for_newcomer(self, now_ns: int) -> Stopped | None:
-        """The outcome of a request that comes during the stop; ``None`` for the probe, and while there is no stop.
+        """The outcome of a request that comes during the stop; ``None`` for the probe.
 
         A request that comes after the end of the pause becomes the probe by this call.
         """
-        if self.pause.phase is Phase.OPEN:
-            return None
         if now_ns < self.pause.until_ns:
             return self.outcome
         self.pause.granted(now_ns, now_ns, self._longest_ns)
         return None
 
     def for_waiters(self) -> Stopped | None:
-        """The outcome of all waiters, which came before the stop; ``None`` when only a probe waits, or there is no stop."""
-        return self.outcome if self.pause.phase is Phase.CLOSED else None
+        """The outcome of all waiters, which came before the stop; ``None`` when only a probe waits."""
+        return self.outcome if self.pause.phase is PausePhase.CLOSED else None
 
     def unsent(self, now_ns: int) -> None:
         """Let the next request be the probe: the present one was not sent."""
@@ -67,12 +65,6 @@ class Stop:
         if sent_ns > self._began_ns:
             self.unsent(now_ns)
 
-    def served(self, sent_ns: int) -> None:
-        """End the stop, if an attempt was served that was sent after its beginning."""
-        if self.pause.phase is not Phase.OPEN and sent_ns > self._began_ns:
-            self.end()
-
-    def end(self) -> None:
-        """End the stop."""
-        self.pause.end()
-        self._began_ns = self._longest_ns = 0
+    def ends_with(self, sent_ns: int) -> bool:
+        """Whether it ends with the answer to an attempt that was served: it was sent, at ``sent_ns``, after the beginning."""
+        return sent_ns > self._began_ns

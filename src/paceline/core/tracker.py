@@ -49,8 +49,8 @@ EPOCHS_MAX = 1_000_000
 equal the epoch of an older note. A shared ledger has fewer changes of rate and rule in its life."""
 
 LARGE_CUT = 0.6
-"""A ceiling that falls below this part of itself, at once or step by step, was not the provider's. The next one nearly is, where a limit
-is the reason."""
+"""A ceiling that falls below this part of itself, at once or step by step, was far from the rate of the provider. The next one is
+near it, if a limit is the reason: then there is no second such fall."""
 
 
 class Note(NamedTuple):
@@ -76,7 +76,7 @@ class KeptReading(NamedTuple):
         lack_ns: What the server's bucket lacked from full.
         note: The note of its attempt.
         earlier_ns: The charges shortly before the attempt, which the server may have counted after it.
-        about_ns: By how much the reading may be wrong.
+        wrong_ns: By how much the reading may be wrong.
     """
 
     sent_ns: int
@@ -84,7 +84,7 @@ class KeptReading(NamedTuple):
     lack_ns: int
     note: Note
     earlier_ns: int
-    about_ns: int
+    wrong_ns: int
 
 
 class QuotaTracker:
@@ -103,7 +103,7 @@ class QuotaTracker:
         about_ns: Attempts that were sent within this time of each other may reach the server in the other order.
         refused_amount: The sum of the charges of refused attempts.
         refused_ns: When the last refusal came.
-        lowered: How many times refusals have lowered the ceiling by much, since it was 1.
+        lowered: How many times the ceiling has fallen below :data:`LARGE_CUT` of itself, since it was 1.
         limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
         refill: What readings have shown about the refill.
@@ -140,7 +140,7 @@ class QuotaTracker:
         self._lives = 0  # EPOCHS_MAX times the number of new starts of the shared ledger
 
     def raise_headroom(self, headroom_s: float) -> None:
-        """Raise an adaptive headroom to ``headroom_s``, within its bounds."""
+        """Raise an adaptive headroom to ``headroom_s``, within its bounds; its test begins again, also if it is as high."""
         if self._adapts and self.meter.bursts:
             self._tested_ns = 0
             if headroom_s > self.meter.headroom_s:
@@ -165,7 +165,7 @@ class QuotaTracker:
                 self._tested_ns = 0
 
     def granted(self, now_ns: int, amount: float, spent: float) -> Note:
-        """Count an attempt that is sent now, charged ``amount``; return its note. ``spent``: as in the account."""
+        """Count an attempt that is sent now, charged ``amount``, for the log and the ceiling; return its note. ``spent``: as in the account."""
         if self.meter.ceiling < 1:
             self.climb(now_ns, amount)
         charged = self.charged + amount  # as log_charges() does, mostly without a call
@@ -212,7 +212,7 @@ class QuotaTracker:
         return min(full_ns, now_ns + math.ceil(quota.burst * quota.ns_per_unit))
 
     def begin_epoch(self, now_ns: int) -> None:
-        """Begin another epoch: the rate or the rule has changed, and with it what two refusals would measure."""
+        """Begin another epoch: the rate or the rule has changed. What was measured of them is forgotten, a low headroom, too."""
         self.epoch += 1
         self._rate.forget()
         self.raise_headroom(HEADROOM_S)
@@ -272,45 +272,45 @@ class QuotaTracker:
         bucket = self.meter
         if reading.remaining is None or not bucket.bursts:
             return False
-        published_unit_ns = bucket.quota.ns_per_unit
+        unit_ns = bucket.quota.ns_per_unit  # without the ceiling
         if limit_is_higher:
-            lack_ns = math.ceil(max(bucket.quota.burst - reading.remaining, 0.0) * published_unit_ns)
+            lack_ns = math.ceil(max(bucket.quota.burst - reading.remaining, 0.0) * unit_ns)
             if lack_ns and note.epoch == self.epoch:
                 self._compare(now_ns, sent_ns, note, lack_ns, self.about_ns, lower_only=True)
             return False
-        rough_ns = round(reading.resolution * published_unit_ns) if reading.resolution > 1 else 0
+        rough_ns = round(reading.resolution * unit_ns) if reading.resolution > 1 else 0
         lack_ns = _lack_ns(bucket.quota, reading)
         if self._adapts and bucket.headroom_s > HEADROOM_MIN_S:
-            self._test_headroom(now_ns, sent_ns, round(reading.remaining * published_unit_ns))
+            self._test_headroom(now_ns, sent_ns, round(reading.remaining * unit_ns))
         if reading.reset_s is not None:
             if self.refill.is_counter:
                 return True
             rough_ns += round(reading.reset_resolution_s * NS)
-            size_ns, burst_ns = reading.remaining * published_unit_ns + lack_ns, bucket.quota.burst * published_unit_ns
+            size_ns, burst_ns = reading.remaining * unit_ns + lack_ns, bucket.quota.burst * unit_ns
             if size_ns > CLOCK_MARGIN * burst_ns + rough_ns:
                 return not self.refill.sure
             if size_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
-                self._cap_burst(now_ns, (size_ns - rough_ns) / published_unit_ns)
+                self._cap_burst(now_ns, (size_ns - rough_ns) / unit_ns)
             elif bucket.burst_cap < math.inf:
                 self._cap_burst(now_ns, math.inf)
         if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
-            lack_ns, about_ns = round(lack_ns / bucket.ceiling), self.about_ns + rough_ns
-            self._compare(now_ns, sent_ns, note, lack_ns, about_ns, lower_only=lower_only)
+            lack_ns, wrong_ns = round(lack_ns / bucket.ceiling), self.about_ns + rough_ns
+            self._compare(now_ns, sent_ns, note, lack_ns, wrong_ns, lower_only=lower_only)
         return False
 
     def _compare(
-        self, now_ns: int, sent_ns: int, note: Note, lack_ns: int, about_ns: int, *, lower_only: bool = False
+        self, now_ns: int, sent_ns: int, note: Note, lack_ns: int, wrong_ns: int, *, lower_only: bool = False
     ) -> None:
-        """Correct the level if the server's bucket lacks more or less than the noted one can, by ``about_ns`` or more."""
+        """Correct the level if the server's bucket lacks more or less than the noted one can, by more than ``wrong_ns``."""
         noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
-        if sent_ns + lack_ns <= noted_ns + about_ns and now_ns + lack_ns >= noted_ns - about_ns:
+        if sent_ns + lack_ns <= noted_ns + wrong_ns and now_ns + lack_ns >= noted_ns - wrong_ns:
             return  # nearly always: neither holds, with any charges in between
         later, earlier = self._charged_about(sent_ns, note)
         later += note.held_ns  # some of it may have been charged
-        if sent_ns + lack_ns > noted_ns + later + about_ns:  # others use the key, too
+        if sent_ns + lack_ns > noted_ns + later + wrong_ns:  # others use the key, too
             self._shift(now_ns, sent_ns, sent_ns + lack_ns - noted_ns - later)
-        elif not lower_only and self._kept is None and now_ns + lack_ns < noted_ns - earlier - about_ns:
-            self._kept = KeptReading(sent_ns, now_ns, lack_ns, note, earlier, about_ns)  # even if it was taken just now
+        elif not lower_only and self._kept is None and now_ns + lack_ns < noted_ns - earlier - wrong_ns:
+            self._kept = KeptReading(sent_ns, now_ns, lack_ns, note, earlier, wrong_ns)  # even if it was taken just now
 
     def look_at_kept(self, now_ns: int, spent: float, open_before: Callable[[int], float]) -> None:
         """Raise the level if the charges were too high at the reading that is kept for it.
@@ -332,9 +332,9 @@ class QuotaTracker:
             refunds = max(self.charged - spent - note.refunded, 0.0) + open_charges
             noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns - math.ceil(refunds * self.meter.ns_per_unit)
             by_ns = kept.now_ns + kept.lack_ns - noted_ns + kept.earlier_ns
-        if by_ns < -kept.about_ns:
+        if by_ns < -kept.wrong_ns:
             self._shift(now_ns, kept.sent_ns, by_ns)
-        if by_ns < -kept.about_ns or not open_charges:
+        if by_ns < -kept.wrong_ns or not open_charges:
             self._kept = None
 
     def _charged_about(self, sent_ns: int, note: Note) -> tuple[int, int]:
@@ -423,7 +423,7 @@ class QuotaTracker:
                 self._change(now_ns, What.SET_CEILING, self._rate.slow_down(now_ns, self.meter.ceiling))
                 self.begin_epoch(now_ns)
             return False
-        if self._rate.is_measured and sent_ns <= self.refused_ns:
+        if self._rate.is_measuring and sent_ns <= self.refused_ns:
             return False  # it was sent before the last refusal came, and adds nothing
         self.refused_ns = now_ns
         asked_s = refusal.retry_after_s
@@ -519,7 +519,7 @@ class QuotaTracker:
 
 
 def _lack_ns(quota: Quota, reading: Reading) -> int:
-    """What the server's bucket lacks from full, in nanoseconds at the published rate: its reset, else from ``remaining``."""
+    """What the server's bucket lacks from full, in nanoseconds at the rate of the quota: its reset, else from ``remaining``."""
     if reading.reset_s is not None:
         return round(reading.reset_s * NS)
     return round(max(quota.amount - (reading.remaining or 0.0), 0.0) * quota.ns_per_unit)

@@ -7,7 +7,7 @@ from paceline.core.in_flight import blame
 from paceline.core.ledger import Ledger
 from paceline.core.measured import InFlightMeter, RateMeter
 from paceline.core.quota import CONCURRENCY, NS, OWN_RULES, REQUESTS
-from paceline.core.rate import Phase
+from paceline.core.rate import RatePhase
 from paceline.core.results import Refusal, Reservation, Source, SourceKind
 
 MEASURED = Source(SourceKind.LEARNED, "measured")
@@ -39,6 +39,14 @@ class Unstated:
         """Whether the limit of ``unit`` is measured; ``None``: whether any limit is."""
         return bool(self.meters) if unit is None else any(meter.quota.unit == unit for meter in self.meters)
 
+    def limits(self, unit: str) -> bool:
+        """Whether the rate of ``unit`` is measured, and limits."""
+        return unit in self._rates and self._rates[unit].is_limiting
+
+    def refutes(self, now_ns: int, unit: str, amount: float, period_s: float) -> bool:
+        """Whether more of ``unit`` was admitted than ``amount`` per period allows."""
+        return unit in self._rates and self._rates[unit].refutes(now_ns, amount, period_s)
+
     def finds_chance(self, unit: str) -> bool:
         """Whether the measured rate of ``unit`` has found that attempts are refused by chance."""
         return unit in self._rates and self._rates[unit].rate.chance.share > 0
@@ -49,7 +57,7 @@ class Unstated:
         unit: str | None = None,
         before: tuple[int, float] | None = None,
         *,
-        as_told: bool = False,
+        as_stated: bool = False,
     ) -> None:
         """Measure the rate of ``unit``, or the number in flight, from now on; ``None``: the rate of requests and the number in flight.
 
@@ -57,7 +65,7 @@ class Unstated:
             now_ns: The present.
             unit: The unit.
             before: What was admitted of the unit until now, and since when.
-            as_told: Whether the measurement begins with the stated rate.
+            as_stated: Whether the measurement begins with the rate of the stated limit.
         """
         for each in (REQUESTS, CONCURRENCY) if unit is None else (unit,):
             if each == CONCURRENCY:
@@ -65,13 +73,28 @@ class Unstated:
                     self._in_flight = InFlightMeter(len(self._ledger.accounts))
                     self._add(self._in_flight)
             elif each not in self._rates:
-                told = self._told(each)
-                meter = self._rates[each] = RateMeter(len(self._ledger.accounts), each, now_ns, told)
+                stated_rate = self._told(each)
+                meter = self._rates[each] = RateMeter(len(self._ledger.accounts), each, now_ns, stated_rate)
                 self._add(meter)
-                if as_told and told:
-                    meter.rate.expect(now_ns, told)
+                if as_stated and stated_rate:
+                    meter.rate.expect(now_ns, stated_rate)
                 if before is not None:
                     meter.rate.count_before(*before)
+
+    def expect(self, now_ns: int, rate: float) -> None:
+        """Go on with ``rate`` as the measured one of requests, per second."""
+        meter = self._rates[REQUESTS]
+        meter.rate.expect(now_ns, rate)
+        self._describe(meter)
+
+    def test_soon(self, unit: str) -> None:
+        """Let the next test of the rate of ``unit`` come as soon as if no test had found the same rate."""
+        self._rates[unit].rate.cycle.steady = 1.0
+
+    def reopen(self, now_ns: int) -> None:
+        """Let what was found limit nothing: the refusals have come by chance."""
+        for meter in self.meters:
+            meter.reopen(now_ns)
 
     def _told(self, unit: str) -> float:
         """The rate of the stated limits of ``unit``, per second; 0 for none, or a day's."""
@@ -171,7 +194,7 @@ class Unstated:
         if rate_note is None:  # it was sent before the measurement began
             return
         asked_s = refusal.retry_after_s
-        if refusal.sooner_s and rate.rate.phase is not Phase.BLOCKED:  # until a probe after it is refused
+        if refusal.sooner_s and rate.rate.phase is not RatePhase.BLOCKED:  # until a probe after it is refused
             asked_s = refusal.sooner_s
         asked_ns = round(asked_s * NS) if asked_s else None
         note = None if in_flight is None or refusal.unit is not None else in_flight.take(reservation)
@@ -182,7 +205,7 @@ class Unstated:
 
     @property
     def _guilty(self) -> str:
-        """The unit whose rate a refusal is about that names none: the first one that has a measured rate, or else any."""
+        """The unit whose rate is blamed for a refusal that names none: the first one with a measured rate, or else the first."""
         return next((unit for unit, meter in self._rates.items() if meter.found), next(iter(self._rates)))
 
     def _describe(self, meter: RateMeter | InFlightMeter) -> None:

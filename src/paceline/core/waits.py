@@ -24,7 +24,7 @@ class Waits:
     Attributes:
         total_ns: Their sum.
         longest_ns: The longest of them.
-        lanes: Of each lane the number of waits up to each of :data:`BOUNDS_S`, not added up, and above them; and their sum in nanoseconds.
+        lanes: Of each lane how many waits ended in each of the ranges that :data:`BOUNDS_S` divide; then their sum in nanoseconds.
     """
 
     __slots__ = ("lanes", "longest_ns", "total_ns")

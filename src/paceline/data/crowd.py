@@ -16,7 +16,7 @@ AHEAD = 64
 pools, so that no permit waits for a call; and a function that asks for no permits has no more calls at a time."""
 
 
-class Place:
+class CrowdPlace:
     """One call in a crowd.
 
     Attributes:
@@ -33,7 +33,7 @@ class Place:
         self.waits, self.has_permit, self.has_ended = 1, False, False
 
 
-_places: ContextVar[tuple[Place, ...]] = ContextVar("paceline_places", default=())
+_places: ContextVar[tuple[CrowdPlace, ...]] = ContextVar("paceline_places", default=())
 """The calls around the present code: the function of one crowd may make calls in another one."""
 
 
@@ -57,7 +57,7 @@ class Crowd:
         self.most = most
         self.running = self.ahead = self.called = self.asking = 0
         self.is_paced = self.has_ended = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may end a wait while this thread counts another one
         self._waiting: dict[Acquisition, None] = {}  # in the order of their waits
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
@@ -68,14 +68,14 @@ class Crowd:
             self._changed.clear()
             await self._changed.wait()
 
-    def join(self) -> Place:
+    def join(self) -> CrowdPlace:
         """Count one more call."""
         with self._lock:
             self.running += 1
             self.ahead += 1
-        return Place(self)
+        return CrowdPlace(self)
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: CrowdPlace) -> None:
         """Count a call that has ended."""
         with self._lock:
             self.ahead -= place.waits > 0
@@ -89,7 +89,7 @@ class Crowd:
         self._changed.set()
 
     @contextmanager
-    def inside(self, place: Place) -> Iterator[None]:
+    def inside(self, place: CrowdPlace) -> Iterator[None]:
         """A call: what the block calls belongs to ``place``."""
         token = _places.set((*_places.get(), place))
         try:
@@ -129,7 +129,7 @@ class Crowd:
                 return f"{len(waiting):,} calls wait for {what} of {one.pool}{after}"
         return f"{self.asking:,} items wait for another process that works at them" if self.asking else None
 
-    def _wait(self, place: Place, change: int) -> None:
+    def _wait(self, place: CrowdPlace, change: int) -> None:
         """Count a request of the call that begins (1) or ends (-1) to wait."""
         with self._lock:
             self.is_paced = True

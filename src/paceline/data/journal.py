@@ -8,16 +8,19 @@ import json
 import logging
 import os
 import threading
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import count
 from math import inf
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from paceline.core.results import QuotaError, StoreError
-from paceline.data.places import CLAIM_S, Claim, Place
+from paceline.data.places import CLAIM_S, Claim, JournalPlace
 from paceline.pacing.durable import lock, open_binary
 from paceline.stores.entries import EntryFile
 
@@ -64,7 +67,7 @@ class Journal(Protocol):
         """The end of an item that was begun; if nothing was kept for it, another process may begin it."""
 
 
-class Keys:
+class ItemKeys:
     """The key of each item: its own, or the hash of its content.
 
     Args:
@@ -171,24 +174,27 @@ class SharedJournal:
         name: Its name, for errors.
     """
 
-    def __init__(self, place: Place, name: str) -> None:
+    def __init__(self, place: JournalPlace, name: str) -> None:
         self._place, self._name, self.has_kept = place, name, False
-        self._who, self._claims = os.urandom(8).hex(), dict[str, str]()  # by key the token of a claim
-        self._lock, self._begun, self._wait_s = threading.Lock(), 0, START_S
+        self._who, self._number, self._wait_s = os.urandom(8).hex(), count(1).__next__, START_S
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="paceline-journal")
-        self._closed, self._renewing = threading.Event(), False
+        # No locks: a finalizer can end an item anywhere, also while its thread begins another one.
+        self._claims: dict[str, str] = {}  # by key the token
+        self._given_up: SimpleQueue[tuple[str, str] | None] = SimpleQueue()
+        self._closed = False
+        # A thread: a function that keeps the event loop busy loses no claim.
+        self._keeper = threading.Thread(target=self._look_after_claims, name="paceline-claims", daemon=True)
+        self._keeper.start()
 
     async def begin(self, key: str) -> tuple[Any] | None:
         """See :meth:`Journal.begin`. It waits while another process, or another map of this one, pays for the value."""
-        with self._lock:
-            self._begun += 1
-            token = f"{self._who}-{self._begun}"
+        token = f"{self._who}-{self._number()}"
         while True:
             found = await self._claimed(key, token)
             if found.entry is not None:
                 return (self._decoded(key, found.entry),)
             if found.ours:
-                self._hold(key, token)
+                self._claims[key] = token
                 return None
             await asyncio.sleep(AGAIN_S)
 
@@ -197,22 +203,22 @@ class SharedJournal:
         entry = zlib.compress(_encoded(value, index), 1)
         await asyncio.wrap_future(self._threads.submit(self._place.write, key, entry))
         self.has_kept = True
-        self._let_go(key)
+        self._claims.pop(key, None)
 
     def give_up(self, key: str) -> None:
         """See :meth:`Journal.give_up`. It waits for nothing: if it fails, the claim runs out by itself."""
-        token = self._let_go(key)
+        token = self._claims.pop(key, None)
         if token is not None:
-            self._release(key, token)
-
-    def _release(self, key: str, token: str) -> None:
-        with suppress(RuntimeError):  # the journal is closed
-            self._threads.submit(self._place.release, key, token)
+            self._given_up.put((key, token))
 
     def close(self) -> None:
         """Close the place; claims that are left run out."""
-        self._closed.set()
-        self._threads.shutdown(cancel_futures=True)
+        self._closed = True
+        self._given_up.put(None)
+        with suppress(RuntimeError):  # a finalizer in one of these threads, which does not wait for itself
+            self._threads.shutdown(cancel_futures=True)
+        with suppress(RuntimeError):
+            self._keeper.join()
         self._place.close()
 
     async def _claimed(self, key: str, token: str) -> Claim:
@@ -224,7 +230,7 @@ class SharedJournal:
             try:
                 found = await asyncio.wrap_future(asked)
             except asyncio.CancelledError:  # a thread may have begun
-                asked.add_done_callback(lambda _: self._release(key, token))
+                asked.add_done_callback(lambda _: self._given_up.put((key, token)))
                 raise
             except StoreError as error:
                 if loop.time() - begun_s >= self._wait_s:
@@ -235,28 +241,26 @@ class SharedJournal:
                 self._wait_s = WAIT_S
                 return found
 
-    def _hold(self, key: str, token: str) -> None:
-        with self._lock:
-            self._claims[key] = token
-            if self._renewing:
-                return
-            self._renewing = True
-        # A thread: a function that keeps the event loop busy loses no claim.
-        threading.Thread(target=self._renew, name="paceline-claims", daemon=True).start()
+    def _look_after_claims(self) -> None:
+        """Renew the claims that are held, and release those that are given up."""
+        due_s = time.monotonic() + CLAIM_S / 3
+        while not self._closed:
+            now_s = time.monotonic()
+            if now_s >= due_s:
+                due_s = now_s + CLAIM_S / 3
+                self._renew(list(self._claims.copy().items()))
+                continue
+            with suppress(Empty, StoreError):
+                given_up = self._given_up.get(timeout=due_s - now_s)
+                if given_up is not None:
+                    self._place.release(*given_up)
 
-    def _let_go(self, key: str) -> str | None:
-        with self._lock:
-            return self._claims.pop(key, None)
-
-    def _renew(self) -> None:
-        while not self._closed.wait(CLAIM_S / 3):
-            with self._lock:
-                claims = list(self._claims.items())
-            try:
-                if claims:
-                    self._place.renew(claims)
-            except StoreError as error:
-                log.warning("the claims in the journal %s are not renewed: %s", self._name, error)
+    def _renew(self, claims: list[tuple[str, str]]) -> None:
+        try:
+            if claims:
+                self._place.renew(claims)
+        except StoreError as error:
+            log.warning("the claims in the journal %s are not renewed: %s", self._name, error)
 
     def _decoded(self, key: str, entry: bytes) -> Any:
         try:

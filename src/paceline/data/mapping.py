@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast, overload
 
 from paceline.core.results import PacelineWarning, QuotaError, StoreError
-from paceline.data.crowd import AHEAD, CallEndedError, Crowd, Place
-from paceline.data.journal import Journal, Keys, OwnJournal
+from paceline.data.crowd import AHEAD, CallEndedError, Crowd, CrowdPlace
+from paceline.data.journal import ItemKeys, Journal, OwnJournal
 from paceline.data.progress import EVERY_S, SAID_S, Bar, bar
 from paceline.pacing.owners import in_a_loop, in_a_thread, is_async
 from paceline.pacing.permit import Acquisition, around_waits
@@ -105,7 +105,7 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
         if key is not None and journal is None:
             raise QuotaError("key names the items in a journal: give journal='FILE.db', too, or leave key out")
         self._function, self._items = function, items
-        self._journal, self._keys = journal, Keys(key)
+        self._journal, self._keys = journal, ItemKeys(key)
         self._in_threads = not is_async(function)
         self._most = concurrency or (MOST_THREADS if self._in_threads else MOST)
         self._progress = progress
@@ -182,7 +182,7 @@ class _Calls(Generic[T, R]):
     """The calls of one map."""
 
     def __init__(
-        self, crowd: Crowd, function: Callable[[T], Any], journal: Journal | None, keys: Keys, *, in_threads: bool
+        self, crowd: Crowd, function: Callable[[T], Any], journal: Journal | None, keys: ItemKeys, *, in_threads: bool
     ) -> None:
         self._crowd, self._function, self._in_threads = crowd, function, in_threads
         self._journal, self._keys = journal, keys
@@ -214,7 +214,7 @@ class _Calls(Generic[T, R]):
                 place = self._crowd.join()
                 calls.create_task(self._result(index, item, key, place))
 
-    async def _result(self, index: int, item: T, key: str, place: Place) -> None:
+    async def _result(self, index: int, item: T, key: str, place: CrowdPlace) -> None:
         """The value of one item, from the journal or from the function."""
         if self._journal is None:
             self._end(place, await self._call(index, item, place))
@@ -240,7 +240,7 @@ class _Calls(Generic[T, R]):
         finally:
             self._journal.give_up(key)
 
-    async def _call(self, index: int, item: T, place: Place) -> Done[T, R]:
+    async def _call(self, index: int, item: T, place: CrowdPlace) -> Done[T, R]:
         """What comes of a call of the function."""
         try:
             with self._crowd.inside(place):
@@ -255,7 +255,7 @@ class _Calls(Generic[T, R]):
             return Done(index, item, None, error)
         return Done(index, item, value, None)
 
-    def _end(self, place: Place, done: Done[T, R]) -> None:
+    def _end(self, place: CrowdPlace, done: Done[T, R]) -> None:
         """Hand a result to the one who iterates."""
         self._crowd.leave(place)
         self._ended.put_nowait(done)

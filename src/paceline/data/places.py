@@ -41,7 +41,7 @@ class Claim(NamedTuple):
     ours: bool
 
 
-class Place(Protocol):
+class JournalPlace(Protocol):
     """Entries and claims by key; each call is for any thread, and raises :class:`StoreError` if the place cannot be used now."""
 
     def claim(self, key: str, token: str) -> Claim:
@@ -60,7 +60,7 @@ class Place(Protocol):
         """Close the connections."""
 
 
-def open_place(name: str, store_url: str | None, keep_s: float | None = None) -> Place:
+def open_place(name: str, store_url: str | None, keep_s: float | None = None) -> JournalPlace:
     """The place of the journal ``name``.
 
     Args:
@@ -99,7 +99,7 @@ def _path(url: str) -> str:
 
 
 class FilePlace(EntryFile):
-    """A file; see :class:`Place`. It counts the time of claims by the wall clock, which all its processes read."""
+    """A file; see :class:`JournalPlace`. It counts the time of claims by the wall clock, which all its processes read."""
 
     kind = 2
 
@@ -112,7 +112,7 @@ class FilePlace(EntryFile):
             raise self._explained(error) from error
 
     def claim(self, key: str, token: str) -> Claim:
-        """See :meth:`Place.claim`."""
+        """See :meth:`JournalPlace.claim`."""
         now_s = time.time()
         try:
             with self._lock:
@@ -132,7 +132,7 @@ class FilePlace(EntryFile):
         return None if found is None else found[0]
 
     def renew(self, claims: Collection[tuple[str, str]]) -> None:
-        """See :meth:`Place.renew`."""
+        """See :meth:`JournalPlace.renew`."""
         until_s = time.time() + CLAIM_S
         try:
             with self._lock, self._db:
@@ -145,7 +145,7 @@ class FilePlace(EntryFile):
             raise self._explained(error) from error
 
     def release(self, key: str, token: str) -> None:
-        """See :meth:`Place.release`."""
+        """See :meth:`JournalPlace.release`."""
         try:
             with self._lock:
                 self._db.execute("DELETE FROM claims WHERE key = ? AND token = ?", (key, token))
@@ -153,7 +153,7 @@ class FilePlace(EntryFile):
             raise self._explained(error) from error
 
     def write(self, key: str, entry: bytes) -> None:
-        """See :meth:`Place.write`."""
+        """See :meth:`JournalPlace.write`."""
         try:
             with self._lock, self._db:
                 self._db.execute("BEGIN IMMEDIATE")
@@ -185,7 +185,7 @@ class RedisPlace:
             raise StoreError(f"{self._url}: {explain(error)}") from error
 
     def claim(self, key: str, token: str) -> Claim:
-        """See :meth:`Place.claim`."""
+        """See :meth:`JournalPlace.claim`."""
         taken, holder, entry = self._ask(
             # The claim first: an entry that is written meanwhile is seen.
             ("set", self._claims + key, token, None, round(CLAIM_S * 1_000), True),
@@ -195,21 +195,21 @@ class RedisPlace:
         return Claim(entry, bool(taken) or holder == token.encode())
 
     def renew(self, claims: Collection[tuple[str, str]]) -> None:
-        """See :meth:`Place.renew`. One that has run out meanwhile may be another's already, and is not taken back."""
+        """See :meth:`JournalPlace.renew`. One that has run out meanwhile may be another's already, and is not taken back."""
         self._ask(*(("pexpire", self._claims + key, round(CLAIM_S * 1_000)) for key, _ in claims))
 
     def release(self, key: str, token: str) -> None:
-        """See :meth:`Place.release`."""
+        """See :meth:`JournalPlace.release`."""
         [holder] = self._ask(("get", self._claims + key))
         if holder == token.encode():
             self._ask(("delete", self._claims + key))
 
     def write(self, key: str, entry: bytes) -> None:
-        """See :meth:`Place.write`. The claim runs out by itself."""
+        """See :meth:`JournalPlace.write`. The claim runs out by itself."""
         self._ask(("set", self._prefix + key, entry, self._keep_s))
 
     def close(self) -> None:
-        """See :meth:`Place.close`."""
+        """See :meth:`JournalPlace.close`."""
         self._client.close()
 
     def _ask(self, *calls: tuple[object, ...]) -> list[Any]:

@@ -11,6 +11,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any
 
+from paceline.pacing.lines import is_shown
+
 EVERY_S, SAID_S = 10.0, 60.0
 """The time between two lines, and between two about a wait."""
 
@@ -43,7 +45,7 @@ class Bar:
         """End the display."""
 
 
-class Waits(Bar):
+class WaitsBar(Bar):
     """Waits alone, in the log: for the processes of an engine, which has a display of its own."""
 
     def stands(self, why: str) -> None:
@@ -51,7 +53,7 @@ class Waits(Bar):
         log.warning("%s done; %s", f"{self.done:,}", why)
 
 
-class Lines(Bar):
+class LinesBar(Bar):
     """Lines on standard error."""
 
     def __init__(self, total: int | None) -> None:
@@ -107,8 +109,8 @@ def bar(total: int | None, wanted: bool | None) -> Iterator[Bar]:
 
     Above it are the lines that paceline logs, unless the program has a handler for them: Python would print each refusal.
     """
-    shown = _made(total) if wanted else Waits() if wanted is None else Bar()
-    has_handler = logging.getLogger("paceline").hasHandlers()
+    shown = _made(total) if wanted else WaitsBar() if wanted is None else Bar()
+    has_handler = is_shown("paceline")
     try:
         with logged(shown.say) if wanted and not has_handler else nullcontext():
             yield shown
@@ -122,7 +124,7 @@ def _made(total: int | None) -> Bar:
             warnings.simplefilter("ignore")  # a notebook without ipywidgets has a bar of text
             tqdm = import_module("tqdm.auto").tqdm
     except ImportError:
-        return Lines(total)
+        return LinesBar(total)
     return Tqdm(tqdm(total=total, unit="item", dynamic_ncols=True))
 
 

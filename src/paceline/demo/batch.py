@@ -26,7 +26,7 @@ _WORDS = "all the workers share one limit so each request waits until its turn c
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class DemoBatch:
     """The requests, and the limits of the emulated provider.
 
     Attributes:
@@ -149,7 +149,7 @@ async def ask(client: openai.AsyncOpenAI, prompt: str) -> None:
 async def run_half(
     half: Half,
     emulator: Emulator,
-    batch: Batch,
+    batch: DemoBatch,
     call: Call,
     tick: Callable[[Half], None],
     *,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from paceline.demo.batch import MODEL, RETRY_PAUSES_S, Batch, Half, ask, plain, run_half
+from paceline.demo.batch import MODEL, RETRY_PAUSES_S, DemoBatch, Half, ask, plain, run_half
 from paceline.demo.live import Screen
 from paceline.demo.picture import draw
 from paceline.emulator import Emulator
@@ -21,7 +21,7 @@ TERMINAL_COLOURS = ("red", "green")
 PLOT_HEIGHT = 22
 
 
-def show(batch: Batch, stem: Path) -> int:
+def show(batch: DemoBatch, stem: Path) -> int:
     """Run both halves, print the comparison, and draw the picture.
 
     Args:
@@ -55,7 +55,7 @@ def show(batch: Batch, stem: Path) -> int:
     return 1 if faults else 0
 
 
-def _run(batch: Batch, console: Console) -> tuple[Half, Half]:
+def _run(batch: DemoBatch, console: Console) -> tuple[Half, Half]:
     console.print(
         f"{batch.requests:,} requests, {batch.workers:,} workers; an emulated provider on this machine allows "
         f"{batch.requests_per_min:,} requests and {batch.tokens_per_min:,} tokens a minute"
@@ -64,7 +64,7 @@ def _run(batch: Batch, console: Console) -> tuple[Half, Half]:
         return asyncio.run(_halves(batch, emulator, console))
 
 
-async def _halves(batch: Batch, emulator: Emulator, console: Console) -> tuple[Half, Half]:
+async def _halves(batch: DemoBatch, emulator: Emulator, console: Console) -> tuple[Half, Half]:
     """Both halves, one after the other; the screen shows them together."""
     first, second = Half("SDK alone", batch.requests), Half("with paceline", batch.requests)
     url = f"{emulator.base_url}/v1"

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from paceline.emulator.parts import life_of, message_parts, text_parts, tool_parts
-from paceline.emulator.prompt_cache import Part, Prompt
+from paceline.emulator.prompt_cache import PromptPart, ServerPrompt
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_content, count_messages, count_tools, write
-from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, pieces, request_id, sse
+from paceline.emulator.wire import Ask, Dialect, ErrorParts, Header, HttpAnswer, count_of, pieces, request_id, sse
 from paceline.emulator.world import Admitted, Level, Refused
 
 ORGANIZATION = "00000000-0000-4000-8000-000000000000"
@@ -27,7 +27,7 @@ _FAMILIES = ("requests", "input_tokens", "output_tokens", "tokens")
 _PERIODS = {1.0: "second", 60.0: "minute", 3_600.0: "hour", 86_400.0: "day"}
 
 
-class Anthropic(Dialect):
+class EmulatedAnthropic(Dialect):
     """Anthropic's API."""
 
     PATHS = {"/messages": "messages"}  # noqa: RUF012
@@ -61,7 +61,7 @@ class Anthropic(Dialect):
         size = count_messages(value["messages"]) + count_content(value.get("system")) + count_tools(value.get("tools"))
         return Ask(kind, model, size, most, stream=bool(value.get("stream")))
 
-    def parts(self, kind: str, value: dict[str, Any]) -> Sequence[Part]:  # noqa: ARG002
+    def parts(self, kind: str, value: dict[str, Any]) -> Sequence[PromptPart]:  # noqa: ARG002
         """Tools, system and messages. A ``cache_control`` beside them marks the last block: the automatic breakpoint."""
         system = value.get("system")
         parts = [*tool_parts(value.get("tools")), *(text_parts("system", system) if system else ())]
@@ -70,7 +70,7 @@ class Anthropic(Dialect):
             parts[-1] = parts[-1]._replace(life=life)
         return parts
 
-    def prompt(self, model: str, parts: Sequence[Part]) -> Prompt:
+    def prompt(self, model: str, parts: Sequence[PromptPart]) -> ServerPrompt:
         return replace(super().prompt(model, parts), lookback=LOOKBACK)
 
     def rate_headers(self, levels: list[Level], now: float) -> list[Header]:
@@ -116,7 +116,7 @@ class Anthropic(Dialect):
     def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any]) -> Any:  # noqa: ARG002
         return {"type": "error", "error": {"message": text, **fields}, "request_id": request_id(serial).decode()}
 
-    def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:  # noqa: ARG002
+    def error_event(self, ask: Ask, refusal: HttpAnswer, serial: int) -> bytes:  # noqa: ARG002
         return b"event: error\ndata: " + refusal.body + b"\n\n"
 
     def answer(self, ask: Ask, admitted: Admitted, serial: int) -> Any:

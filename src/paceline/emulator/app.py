@@ -21,10 +21,10 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from paceline.emulator.batch_http import BatchApi
-from paceline.emulator.dialects import Target, find
+from paceline.emulator.dialects import DialectTarget, find
 from paceline.emulator.openai import CREATED
 from paceline.emulator.settings import Settings, SettingsError
-from paceline.emulator.wire import JSON, Answer, Ask, Header, dump, request_id
+from paceline.emulator.wire import JSON, Ask, Header, HttpAnswer, dump, request_id
 from paceline.emulator.world import Admitted, Refused, World
 
 TRANSPORT = "paceline.transport"
@@ -39,7 +39,7 @@ _STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 @lru_cache(maxsize=1_024)  # a refused client sends the same bytes again; the cache holds 64 MB at most
-def _read_again(target: Target, body: bytes, caches: bool) -> Ask:
+def _read_again(target: DialectTarget, body: bytes, caches: bool) -> Ask:
     return target.dialect.read(target.kind, body, target.model, caches=caches)
 
 
@@ -55,7 +55,7 @@ async def _body(receive: Receive) -> bytes | None:
     return b"".join(parts)
 
 
-async def _send(send: Send, answer: Answer, extra: Sequence[Header] = ()) -> None:
+async def _send(send: Send, answer: HttpAnswer, extra: Sequence[Header] = ()) -> None:
     size = (b"content-length", b"%d" % len(answer.body))
     headers = [*answer.headers, size, *extra]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -122,7 +122,7 @@ class App:
             return
         body = await _body(receive)
         if body is None:
-            await _send(send, Answer(413, [JSON], b'{"error":{"message":"the body is too large"}}'))
+            await _send(send, HttpAnswer(413, [JSON], b'{"error":{"message":"the body is too large"}}'))
             return
         await _Exchange(self, target, scope, headers, body).serve(receive, send)
 
@@ -162,7 +162,7 @@ class App:
 class _Exchange:
     """One metered request and its answer."""
 
-    def __init__(self, app: App, target: Target, scope: Scope, headers: dict[bytes, bytes], body: bytes) -> None:
+    def __init__(self, app: App, target: DialectTarget, scope: Scope, headers: dict[bytes, bytes], body: bytes) -> None:
         self.world, self.now = app.world, app.now
         self.dialect, self.headers, self.serial = target.dialect, headers, next(app.serials)
         read = _read_again if len(body) <= _SMALL_BODY else _read_again.__wrapped__
@@ -214,7 +214,7 @@ class _Exchange:
             await asyncio.sleep(admitted.duration_s - admitted.first_s)
         self.world.finish(self.now(), admitted, gone=self._gone())
         body = dump(self.dialect.answer(self.ask, admitted, self.serial))
-        await _send(send, Answer(200, [JSON], body), self.extra)
+        await _send(send, HttpAnswer(200, [JSON], body), self.extra)
 
     async def _stream(self, admitted: Admitted, send: Send) -> None:
         world = self.world
@@ -244,16 +244,16 @@ class _Exchange:
         """Whether the client has disconnected."""
         return self.transport is not None and self.transport.is_closing()
 
-    def _refusal(self, refused: Refused) -> Answer:
+    def _refusal(self, refused: Refused) -> HttpAnswer:
         settings = self.world.settings
         answer = self.dialect.refusal(refused, settings, self.serial)
         in_stream = refused.kind == "rate" and self.ask.stream and settings.refuse_in_stream
         return self._as_event(answer) if in_stream else answer
 
-    def _as_event(self, refusal: Answer) -> Answer:
+    def _as_event(self, refusal: HttpAnswer) -> HttpAnswer:
         """A refusal as an event of a stream."""
         retained = (header for header in refusal.headers if header[0] != b"content-type")
-        return Answer(200, [_STREAM, *retained], self.dialect.error_event(self.ask, refusal, self.serial))
+        return HttpAnswer(200, [_STREAM, *retained], self.dialect.error_event(self.ask, refusal, self.serial))
 
 
 async def _object(request: Request) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from paceline.emulator.batches import Batch, Entry, Problem
+from paceline.emulator.batches import BatchEntry, BatchProblem, EmulatedBatch
 from paceline.emulator.wire import Dialect, dump, load
 
 MOST_FILES = 10_000
@@ -24,7 +24,7 @@ PURPOSES = ("batch", "batch-api", "assistants", "fine-tune", "vision", "user_dat
 
 
 @dataclass(slots=True, eq=False)
-class File:
+class StoredFile:
     """A file.
 
     Attributes:
@@ -43,7 +43,7 @@ class File:
     purpose: str
     created_s: float
     content: bytes = b""
-    batch: Batch | None = None
+    batch: EmulatedBatch | None = None
     lines: Callable[[], Iterator[bytes]] | None = None
     length: int = -1
 
@@ -66,34 +66,36 @@ class File:
         return self.length
 
 
-class Files:
+class StoredFiles:
     """All files; a bounded number of bytes."""
 
     def __init__(self) -> None:
-        self.by_id: dict[str, File] = {}
+        self.by_id: dict[str, StoredFile] = {}
         self.uploaded = self._bytes = 0
         self._serials = itertools.count(1)
 
-    def upload(self, now: float, name: str, purpose: str, content: bytes) -> File | None:
+    def upload(self, now: float, name: str, purpose: str, content: bytes) -> StoredFile | None:
         """Keep an uploaded file; ``None`` where there is no room."""
         if len(self.by_id) >= MOST_FILES or self._bytes + len(content) > MOST_BYTES:
             return None
         self.uploaded += 1
         self._bytes += len(content)
-        return self._add(File(next(self._serials), name, purpose, now, content))
+        return self._add(StoredFile(next(self._serials), name, purpose, now, content))
 
-    def result(self, now: float, batch: Batch, what: str, lines: Callable[[], Iterator[bytes]]) -> File:
+    def result(self, now: float, batch: EmulatedBatch, what: str, lines: Callable[[], Iterator[bytes]]) -> StoredFile:
         """A file with results of ``batch``."""
         return self._add(
-            File(next(self._serials), f"batch_{batch.serial}_{what}.jsonl", "batch_output", now, b"", batch, lines)
+            StoredFile(
+                next(self._serials), f"batch_{batch.serial}_{what}.jsonl", "batch_output", now, b"", batch, lines
+            )
         )
 
-    def delete(self, file: File) -> None:
+    def delete(self, file: StoredFile) -> None:
         """Forget a file."""
         del self.by_id[file.id]
         self._bytes -= len(file.content)
 
-    def _add(self, file: File) -> File:
+    def _add(self, file: StoredFile) -> StoredFile:
         self.by_id[file.id] = file
         return file
 
@@ -117,7 +119,7 @@ def read_form(body: bytes, content_type: str) -> dict[str, tuple[str, bytes]]:
 
 def read_lines(
     content: bytes, endpoint: str, dialect: Dialect, kinds: dict[str, str], most: int
-) -> tuple[list[Entry], list[Problem]]:
+) -> tuple[list[BatchEntry], list[BatchProblem]]:
     """The requests of OpenAI's batch input, and why it is invalid.
 
     Args:
@@ -128,15 +130,15 @@ def read_lines(
         most: The most lines.
     """
     lines = content.splitlines()
-    entries, problems, seen = list[Entry](), list[Problem](), set[str]()
+    entries, problems, seen = list[BatchEntry](), list[BatchProblem](), set[str]()
     if len(lines) > most:
-        return [], [Problem("too_many_tasks", f"The batch has {len(lines)} requests; the limit is {most}.")]
+        return [], [BatchProblem("too_many_tasks", f"The batch has {len(lines)} requests; the limit is {most}.")]
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         value = load(line)
         if value is None:
-            problems.append(Problem("invalid_json_line", "This line is not parseable as valid JSON.", number))
+            problems.append(BatchProblem("invalid_json_line", "This line is not parseable as valid JSON.", number))
         else:
             problem = _problem(value, endpoint, seen, entries[0].ask.model if entries else "")
             if problem is None:
@@ -147,7 +149,7 @@ def read_lines(
         if len(problems) >= MOST_PROBLEMS:
             break
     if not entries and not problems:
-        problems.append(Problem("empty_file", "The input file is empty. It must have at least one request."))
+        problems.append(BatchProblem("empty_file", "The input file is empty. It must have at least one request."))
     return entries, problems
 
 
@@ -158,7 +160,7 @@ def read_bodies(
     dialect: Dialect,
     most: int,
     names: tuple[str, str] = ("custom_id", "body"),
-) -> tuple[list[Entry], list[Problem]]:
+) -> tuple[list[BatchEntry], list[BatchProblem]]:
     """The requests of a batch input whose lines have only an id and a body, and why it is invalid.
 
     Args:
@@ -169,51 +171,53 @@ def read_bodies(
         most: The most lines.
         names: What a line calls the id and the body.
     """
-    entries, problems, seen = list[Entry](), list[Problem](), set[str]()
+    entries, problems, seen = list[BatchEntry](), list[BatchProblem](), set[str]()
     for number, line in enumerate((one for content in contents for one in content.splitlines() if one.strip()), 1):
         value = load(line) or {}
         custom_id, body = (value.get(name) for name in names)
         if not isinstance(custom_id, str) or not isinstance(body, dict) or custom_id in seen:
-            problems.append(Problem("invalid_line", f"Line {number} has no {names[1]}, or no {names[0]} of its own."))
+            problems.append(
+                BatchProblem("invalid_line", f"Line {number} has no {names[1]}, or no {names[0]} of its own.")
+            )
             break
         seen.add(custom_id)
         entries.append(entry(custom_id, body, kind, dialect, model))
     if not 0 < len(entries) <= most and not problems:
-        problems.append(Problem("invalid_file", f"A batch has 1 to {most} requests, not {len(entries)}."))
+        problems.append(BatchProblem("invalid_file", f"A batch has 1 to {most} requests, not {len(entries)}."))
     return entries, problems
 
 
-def _problem(value: dict[str, Any], endpoint: str, seen: set[str], model: str) -> Problem | None:
+def _problem(value: dict[str, Any], endpoint: str, seen: set[str], model: str) -> BatchProblem | None:
     for name, kind in (("custom_id", str), ("method", str), ("url", str), ("body", dict)):
         if not isinstance(value.get(name), kind):
-            return Problem("missing_required_parameter", f"Missing required parameter: '{name}'.", None, name)
+            return BatchProblem("missing_required_parameter", f"Missing required parameter: '{name}'.", None, name)
     if value["method"] != "POST":
-        return Problem(
+        return BatchProblem(
             "invalid_method", f"Invalid method: '{value['method']}'. Only POST is supported.", None, "method"
         )
     if _below(value["url"]) != _below(endpoint):
         text = f"The URL provided for this request does not match the batch endpoint {endpoint}."
-        return Problem("url_mismatch", text, None, "url")
+        return BatchProblem("url_mismatch", text, None, "url")
     if value["custom_id"] in seen:
         text = f"The custom_id '{value['custom_id']}' for this request is a duplicate of another request."
-        return Problem("duplicate_custom_id", f"{text} The custom_id parameter must be unique.", None, "custom_id")
+        return BatchProblem("duplicate_custom_id", f"{text} The custom_id parameter must be unique.", None, "custom_id")
     named = value["body"].get("model")
     if not isinstance(named, str) or not named:
-        return Problem("missing_required_parameter", "Missing required parameter: 'model'.", None, "body.model")
+        return BatchProblem("missing_required_parameter", "Missing required parameter: 'model'.", None, "body.model")
     if model and named != model:
         text = f"The provided model '{named}' does not match the model '{model}' of the first request."
-        return Problem("mismatched_model", f"{text} A batch has requests for one model.", None, "body.model")
+        return BatchProblem("mismatched_model", f"{text} A batch has requests for one model.", None, "body.model")
     return None
 
 
-def _entry(value: dict[str, Any], endpoint: str, dialect: Dialect, kinds: dict[str, str]) -> Entry:
+def _entry(value: dict[str, Any], endpoint: str, dialect: Dialect, kinds: dict[str, str]) -> BatchEntry:
     return entry(value["custom_id"], value["body"], kinds[_below(endpoint)], dialect)
 
 
-def entry(custom_id: str, body: dict[str, Any], kind: str, dialect: Dialect, model: str = "") -> Entry:
+def entry(custom_id: str, body: dict[str, Any], kind: str, dialect: Dialect, model: str = "") -> BatchEntry:
     """One request of a batch; ``model`` where the body does not name it."""
     content = sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
-    return Entry(custom_id, dialect.read(kind, dump(body), model), content)
+    return BatchEntry(custom_id, dialect.read(kind, dump(body), model), content)
 
 
 def _below(path: str) -> str:

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from paceline.emulator.batch_files import File, Files, read_bodies
-from paceline.emulator.batch_wire import Call, Reply, admitted, answer_serial, iso, refused
-from paceline.emulator.batches import ENDED, Batch, Batches, Full
+from paceline.emulator.batch_files import StoredFile, StoredFiles, read_bodies
+from paceline.emulator.batch_wire import BatchCall, BatchReply, admitted, answer_serial, iso, refused
+from paceline.emulator.batches import ENDED, EmulatedBatch, EmulatedBatches, Full
 from paceline.emulator.dialects import GEMINI
 from paceline.emulator.settings import Settings
-from paceline.emulator.wire import JSON, Answer, dump, load
+from paceline.emulator.wire import JSON, HttpAnswer, dump, load
 from paceline.emulator.world import World
 
 _UPLOAD = re.compile(r"/upload/v1(?:alpha|beta)?/files")
@@ -44,10 +44,10 @@ class GeminiBatches:
         batches: The batches of all dialects.
     """
 
-    def __init__(self, settings: Settings, world: World, files: Files, batches: Batches) -> None:
+    def __init__(self, settings: Settings, world: World, files: StoredFiles, batches: EmulatedBatches) -> None:
         self._settings, self._world, self._files, self._batches = settings, world, files, batches
         self._started: dict[str, str] = {}  # the display name by the id of an upload
-        self._results: dict[Batch, File] = {}
+        self._results: dict[EmulatedBatch, StoredFile] = {}
         self._uploads = itertools.count(1)
 
     def find(self, path: str, headers: Mapping[bytes, bytes]) -> tuple[str, str, str] | None:
@@ -61,11 +61,11 @@ class GeminiBatches:
             return None
         return (match[1], match[2] or "", match[3] or "") if match else None
 
-    def needs_no_key(self, call: Call) -> bool:
+    def needs_no_key(self, call: BatchCall) -> bool:
         """Whether the id of an upload stands for the key."""
         return call.verb == "upload" and call.text("upload_id") in self._started
 
-    def serve(self, now: float, call: Call, body: bytes) -> Reply:
+    def serve(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
         """Answer a call."""
         if call.verb == "upload":
             return self._upload(now, call, body)
@@ -75,7 +75,7 @@ class GeminiBatches:
             file = self._files.by_id.get(call.id)
             if file is None or call.method != "GET":
                 return self._error(404, f"The file {call.id} does not exist.", "NOT_FOUND")
-            return self._download(file) if call.verb else Reply(value=_file(file))
+            return self._download(file) if call.verb else BatchReply(value=_file(file))
         if not call.id:
             return self._list(call)
         batch = self._batch(call.id)
@@ -83,13 +83,13 @@ class GeminiBatches:
             return self._error(404, f"The batch {call.id} does not exist.", "NOT_FOUND")
         if call.verb == "cancel" and call.method == "POST":
             self._batches.cancel(now, batch)
-            return Reply(value={})
-        return Reply(value=self._operation(now, batch))
+            return BatchReply(value={})
+        return BatchReply(value=self._operation(now, batch))
 
-    def _error(self, status: int, text: str, kind: str) -> Reply:
-        return Reply(status, GEMINI.error(0, status, text, {"status": kind}))
+    def _error(self, status: int, text: str, kind: str) -> BatchReply:
+        return BatchReply(status, GEMINI.error(0, status, text, {"status": kind}))
 
-    def _upload(self, now: float, call: Call, body: bytes) -> Reply:
+    def _upload(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
         command = call.headers.get(b"x-goog-upload-command", b"").decode("latin-1")
         if command == "start":
             about = (load(body) or {}).get("file") or {}
@@ -98,8 +98,8 @@ class GeminiBatches:
             while len(self._started) > _MOST_STARTED:
                 del self._started[next(iter(self._started))]
             place = f"{call.root}/upload/v1beta/files?upload_id={upload}".encode()
-            return Reply(
-                answer=Answer(200, [JSON, (b"x-goog-upload-url", place), (b"x-goog-upload-status", b"active")], b"")
+            return BatchReply(
+                answer=HttpAnswer(200, [JSON, (b"x-goog-upload-url", place), (b"x-goog-upload-status", b"active")], b"")
             )
         name = self._started.pop(call.text("upload_id"), None)
         if command != "upload, finalize" or name is None:
@@ -107,17 +107,17 @@ class GeminiBatches:
         file = self._files.upload(now, name, "batch", body)
         if file is None:
             return self._error(429, "The emulator keeps no more files: delete some.", "RESOURCE_EXHAUSTED")
-        done = Answer(200, [JSON, (b"x-goog-upload-status", b"final")], dump({"file": _file(file)}))
-        return Reply(answer=done, creates=True)
+        done = HttpAnswer(200, [JSON, (b"x-goog-upload-status", b"final")], dump({"file": _file(file)}))
+        return BatchReply(answer=done, creates=True)
 
-    def _download(self, file: File) -> Reply:
+    def _download(self, file: StoredFile) -> BatchReply:
         def done() -> None:
             if file.batch is not None:
                 file.batch.read = True
 
-        return Reply(pieces=file.pieces(), done=done)
+        return BatchReply(pieces=file.pieces(), done=done)
 
-    def _create(self, now: float, call: Call, body: bytes) -> Reply:
+    def _create(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
         about = (load(body) or {}).get("batch") or {}
         named = (about.get("inputConfig") or {}).get("fileName") or ""
         file = self._files.by_id.get(str(named).removeprefix("files/"))
@@ -133,22 +133,22 @@ class GeminiBatches:
         batch = self._batches.create(now, "gemini", entries, given, problems)
         if isinstance(batch, Full):
             return self._error(429, "Resource has been exhausted (e.g. check quota).", "RESOURCE_EXHAUSTED")
-        return Reply(value=self._operation(now, batch), creates=True)
+        return BatchReply(value=self._operation(now, batch), creates=True)
 
-    def _batch(self, name: str) -> Batch | None:
+    def _batch(self, name: str) -> EmulatedBatch | None:
         try:
             batch = self._batches.by_serial.get(int(name, 16))
         except ValueError:
             return None
         return batch if batch is not None and batch.style == "gemini" else None
 
-    def _list(self, call: Call) -> Reply:
+    def _list(self, call: BatchCall) -> BatchReply:
         found = [batch for batch in self._batches.by_serial.values() if batch.style == "gemini"][::-1]
         size, start = call.number("pageSize", 50, 100), call.number("pageToken", 0, len(found))
         more = {"nextPageToken": str(start + size)} if start + size < len(found) else {}
-        return Reply(value={"operations": [self._operation(0.0, b) for b in found[start : start + size]], **more})
+        return BatchReply(value={"operations": [self._operation(0.0, b) for b in found[start : start + size]], **more})
 
-    def _operation(self, now: float, batch: Batch) -> dict[str, Any]:
+    def _operation(self, now: float, batch: EmulatedBatch) -> dict[str, Any]:
         ended, counts = batch.state in ENDED, batch.counts
         stats = {
             "requestCount": len(batch.entries), "successfulRequestCount": counts["succeeded"],
@@ -173,13 +173,13 @@ class GeminiBatches:
             value["response"] = made
         return value
 
-    def _file_of(self, batch: Batch) -> File:
+    def _file_of(self, batch: EmulatedBatch) -> StoredFile:
         if batch not in self._results:
             ended_s = batch.times[batch.state]
             self._results[batch] = self._files.result(ended_s, batch, "responses", lambda: self._lines(batch))
         return self._results[batch]
 
-    def _lines(self, batch: Batch) -> Iterator[bytes]:
+    def _lines(self, batch: EmulatedBatch) -> Iterator[bytes]:
         for number, one in batch.results("succeeded", "errored"):
             if one.outcome == "succeeded":
                 answer = GEMINI.answer(one.ask, admitted(one), answer_serial(batch, number))
@@ -190,7 +190,7 @@ class GeminiBatches:
                 yield dump({"key": one.custom_id, "error": status}) + b"\n"
 
 
-def _file(file: File) -> dict[str, Any]:
+def _file(file: StoredFile) -> dict[str, Any]:
     return {
         "name": f"files/{file.id}", "displayName": file.name, "mimeType": "application/jsonl",
         "sizeBytes": str(file.size()), "createTime": iso(file.created_s), "state": "ACTIVE",

@@ -14,13 +14,22 @@ from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
 
-from paceline.emulator.batch_files import PURPOSES, File, Files, entry, read_bodies, read_form, read_lines
+from paceline.emulator.batch_files import PURPOSES, StoredFile, StoredFiles, entry, read_bodies, read_form, read_lines
 from paceline.emulator.batch_gemini import GeminiBatches
-from paceline.emulator.batch_wire import Call, Reply, admitted, answer_serial, iso, refused
-from paceline.emulator.batches import ENDED, MOST_BATCHES, Batch, Batches, Entry, Full, Problem, queue_text
+from paceline.emulator.batch_wire import BatchCall, BatchReply, admitted, answer_serial, iso, refused
+from paceline.emulator.batches import (
+    ENDED,
+    MOST_BATCHES,
+    BatchEntry,
+    BatchProblem,
+    EmulatedBatch,
+    EmulatedBatches,
+    Full,
+    queue_text,
+)
 from paceline.emulator.dialects import ANTHROPIC, GEMINI, OPENAI_LIKE
 from paceline.emulator.settings import Settings
-from paceline.emulator.wire import JSON, Answer, Dialect, Header, dump, load, request_id
+from paceline.emulator.wire import JSON, Dialect, Header, HttpAnswer, dump, load, request_id
 from paceline.emulator.world import Refused, World
 
 JSONL: Header = (b"content-type", b"application/x-jsonl")
@@ -49,13 +58,13 @@ class BatchApi:
     """
 
     def __init__(self, settings: Settings, world: World) -> None:
-        self.settings, self.files, self._world = settings, Files(), world
-        self.batches = Batches(settings, world.answers, world.knows)
-        self._results: dict[Batch, dict[str, File]] = {}
+        self.settings, self.files, self._world = settings, StoredFiles(), world
+        self.batches = EmulatedBatches(settings, world.answers, world.knows)
+        self._results: dict[EmulatedBatch, dict[str, StoredFile]] = {}
         self._serial = 0
         self._gemini = GeminiBatches(settings, world, self.files, self.batches)
 
-    def find(self, scope: Scope) -> Call | None:
+    def find(self, scope: Scope) -> BatchCall | None:
         """The call of a request; ``None`` for a path that is not part of a Batch API."""
         path, headers = scope["path"], dict(scope["headers"])
         if path == _TOGETHER_UPLOAD:
@@ -65,7 +74,7 @@ class BatchApi:
         query = parse_qs(scope["query_string"][:2_000].decode("latin-1"))
         root = f"{scope.get('scheme', 'http')}://{headers.get(b'host', b'localhost').decode('latin-1')}"
         if found := self._gemini.find(path, headers):
-            return Call(GEMINI, *found, scope["method"], query, headers, root)
+            return BatchCall(GEMINI, *found, scope["method"], query, headers, root)
         match = anthropics or mistrals or _OPENAI_PATH.fullmatch(path)
         if match is None:
             return None
@@ -80,13 +89,13 @@ class BatchApi:
             dialect = OPENAI_LIKE[self.settings.dialect or by_path]
             if (what, verb) in (("files", "cancel"), ("batches", "content")):
                 return None
-        return Call(dialect, what, name or "", verb or "", scope["method"], query, headers, root)
+        return BatchCall(dialect, what, name or "", verb or "", scope["method"], query, headers, root)
 
     def tally(self, now: float) -> dict[str, Any]:
-        """See :meth:`Batches.tally`; ``files`` counts uploads."""
+        """See :meth:`EmulatedBatches.tally`; ``files`` counts uploads."""
         return self.batches.tally(now) | {"files": self.files.uploaded}
 
-    async def serve(self, now: float, call: Call, receive: Receive, send: Send) -> bool:
+    async def serve(self, now: float, call: BatchCall, receive: Receive, send: Send) -> bool:
         """Answer a call. ``False`` means: close the connection without an answer."""
         self._serial += 1
         most = self.batches.rules.most_bytes
@@ -95,7 +104,7 @@ class BatchApi:
         if self._gemini.needs_no_key(call):
             key = valid or "any"
         if not key or (valid is not None and key != valid):
-            reply = Reply(answer=call.dialect.refusal(Refused("auth"), self.settings, self._serial))
+            reply = BatchReply(answer=call.dialect.refusal(Refused("auth"), self.settings, self._serial))
         elif body is None:
             reply = self._error(call, 413, f"The body is larger than the limit of {most} bytes.", "request_too_large")
         else:
@@ -107,11 +116,11 @@ class BatchApi:
         await self._send(call, reply, send)
         return True
 
-    async def _send(self, call: Call, reply: Reply, send: Send) -> None:
+    async def _send(self, call: BatchCall, reply: BatchReply, send: Send) -> None:
         name = call.dialect.ID_HEADER
         extra: list[Header] = [(name, request_id(self._serial))] if name else []
         if reply.pieces is None:
-            answer = reply.answer or Answer(reply.status, [JSON], dump(reply.value))
+            answer = reply.answer or HttpAnswer(reply.status, [JSON], dump(reply.value))
             size = (b"content-length", b"%d" % len(answer.body))
             await send(
                 {"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, size, *extra]}
@@ -128,23 +137,25 @@ class BatchApi:
         if reply.done is not None:
             reply.done()
 
-    def _error(self, call: Call, status: int, text: str, code: str | None = None, param: str | None = None) -> Reply:
+    def _error(
+        self, call: BatchCall, status: int, text: str, code: str | None = None, param: str | None = None
+    ) -> BatchReply:
         if call.dialect is ANTHROPIC:
             kinds = {404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
             fields: dict[str, Any] = {"type": kinds.get(status, "invalid_request_error")}
         else:
             fields = {"type": "invalid_request_error", "param": param, "code": code}
-        return Reply(status, call.dialect.error(self._serial, status, text, fields))
+        return BatchReply(status, call.dialect.error(self._serial, status, text, fields))
 
-    def _not_found(self, call: Call) -> Reply:
+    def _not_found(self, call: BatchCall) -> BatchReply:
         return self._error(call, 404, f"No {call.what.removesuffix('s').removesuffix('e')} found with id '{call.id}'.")
 
-    def _wrong(self, call: Call) -> Reply:
+    def _wrong(self, call: BatchCall) -> BatchReply:
         return self._error(call, 405, f"Not allowed to {call.method} on this path.", "method_not_supported")
 
     # --- OpenAI ------------------------------------------------------------------------------------------------------
 
-    def _openai(self, now: float, call: Call, body: bytes) -> Reply:
+    def _openai(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
         if not call.id:
             if call.method == "POST":
                 return (self._upload if call.what == "files" else self._create)(now, call, body)
@@ -163,9 +174,9 @@ class BatchApi:
                 return self._error(call, 409, f"Cannot cancel a batch with status '{batch.state}'.")
         elif call.method != "GET":
             return self._wrong(call)
-        return Reply(value=self._together_job(batch) if together else self._openai_batch(batch))
+        return BatchReply(value=self._together_job(batch) if together else self._openai_batch(batch))
 
-    def _batch(self, name: str, prefix: str, style: str) -> Batch | None:
+    def _batch(self, name: str, prefix: str, style: str) -> EmulatedBatch | None:
         digits = name.removeprefix(prefix)
         try:
             batch = self.batches.by_serial.get(int(digits, 16)) if digits != name else None
@@ -173,7 +184,7 @@ class BatchApi:
             return None
         return batch if batch is not None and batch.style == style and not batch.deleted else None
 
-    def _upload(self, now: float, call: Call, body: bytes) -> Reply:
+    def _upload(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
         form = read_form(body, call.headers.get(b"content-type", b"").decode("latin-1"))
         if "file" not in form:
             return self._error(call, 400, "'file' is a required property", None, "file")
@@ -184,31 +195,31 @@ class BatchApi:
         file = self.files.upload(now, name or "file", purpose, content)
         if file is None:
             return self._error(call, 400, "The emulator keeps no more files: delete some.", "storage_full")
-        return Reply(value=self._described(now, call, file), creates=True)
+        return BatchReply(value=self._described(now, call, file), creates=True)
 
-    def _described(self, now: float, call: Call, file: File) -> dict[str, Any]:
+    def _described(self, now: float, call: BatchCall, file: StoredFile) -> dict[str, Any]:
         return _file(file) | ({"status": "pending"} if self._is_pending(now, call, file) else {})
 
-    def _is_pending(self, now: float, call: Call, file: File) -> bool:
+    def _is_pending(self, now: float, call: BatchCall, file: StoredFile) -> bool:
         """Whether Azure has not processed a file yet."""
         return call.dialect is OPENAI_LIKE["azure"] and now < file.created_s + self.batches.rules.pending_s
 
-    def _file(self, now: float, call: Call, file: File) -> Reply:
+    def _file(self, now: float, call: BatchCall, file: StoredFile) -> BatchReply:
         if call.method == "DELETE" and not call.verb:
             self.files.delete(file)
-            return Reply(value={"id": file.id, "object": "file", "deleted": True})
+            return BatchReply(value={"id": file.id, "object": "file", "deleted": True})
         if call.method != "GET":
             return self._wrong(call)
         if not call.verb:
-            return Reply(value=self._described(now, call, file))
+            return BatchReply(value=self._described(now, call, file))
 
         def done() -> None:
             if file.batch is not None and file is self._results[file.batch].get("output"):
                 file.batch.read = True
 
-        return Reply(pieces=file.pieces(), done=done)
+        return BatchReply(pieces=file.pieces(), done=done)
 
-    def _create(self, now: float, call: Call, body: bytes) -> Reply:
+    def _create(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
         value = load(body)
         if value is None:
             return self._error(call, 400, OPENAI_LIKE["openai"].NO_JSON)
@@ -242,7 +253,7 @@ class BatchApi:
         entries, problems = read_lines(file.content, endpoint, call.dialect, kinds, self.batches.rules.most_requests)
         if entries and not problems and not self._world.knows(entries[0].ask.model):
             text = f"The provided model '{entries[0].ask.model}' is not supported by the Batch API."
-            problems.append(Problem("model_not_found", text, None, "body.model"))
+            problems.append(BatchProblem("model_not_found", text, None, "body.model"))
         about = {
             "endpoint": endpoint,
             "metadata": metadata or None,
@@ -252,9 +263,9 @@ class BatchApi:
         batch = self.batches.create(now, "openai", entries, about, problems)
         if isinstance(batch, Full):
             return self._full(call, batch, entries)
-        return Reply(value=self._openai_batch(batch), creates=True)
+        return BatchReply(value=self._openai_batch(batch), creates=True)
 
-    def _full(self, call: Call, full: Full, entries: list[Entry]) -> Reply:
+    def _full(self, call: BatchCall, full: Full, entries: list[BatchEntry]) -> BatchReply:
         if full.kind == "memory":
             return self._error(call, 400, f"The emulator keeps at most {full.limit:,.0f} requests of batches.")
         if full.kind == "rate":
@@ -269,24 +280,24 @@ class BatchApi:
         status = int(self.batches.rules.queue_full)
         return self._error(call, status, queue_text(entries[0].ask.model, full.limit), "token_limit_exceeded")
 
-    def _list(self, call: Call) -> Reply:
+    def _list(self, call: BatchCall) -> BatchReply:
         if call.what == "files":
             files = [f for f in self.files.by_id.values() if call.text("purpose") in ("", f.purpose)]
             page, more = _page(files[::-1], lambda f: f.id, call, 10_000, 10_000)
             data = [_file(file) for file in page]
         elif call.dialect is OPENAI_LIKE["together"]:
-            return Reply(value=[self._together_job(batch) for batch in self._all("together")])
+            return BatchReply(value=[self._together_job(batch) for batch in self._all("together")])
         else:
             batches, more = _page(self._all("openai"), _openai_id, call, 20, 100)
             data = [self._openai_batch(batch) for batch in batches]
         ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
-        return Reply(value={"object": "list", "data": data, **ends, "has_more": more})
+        return BatchReply(value={"object": "list", "data": data, **ends, "has_more": more})
 
-    def _all(self, style: str) -> list[Batch]:
+    def _all(self, style: str) -> list[EmulatedBatch]:
         found = [b for b in self.batches.by_serial.values() if b.style == style and not b.deleted]
         return found[::-1]
 
-    def _openai_batch(self, batch: Batch) -> dict[str, Any]:
+    def _openai_batch(self, batch: EmulatedBatch) -> dict[str, Any]:
         files = self._files_of(batch)
         errors = [{"code": p.code, "line": p.line, "message": p.message, "param": p.param} for p in batch.problems]
         failed = batch.state == "failed"
@@ -310,7 +321,7 @@ class BatchApi:
             "usage": usage,
         }  # fmt: skip
 
-    def _files_of(self, batch: Batch) -> dict[str, File]:
+    def _files_of(self, batch: EmulatedBatch) -> dict[str, StoredFile]:
         """The result files of a batch that has ended: only those that have a line."""
         if batch.state not in ("completed", "expired", "cancelled"):
             return {}
@@ -325,7 +336,7 @@ class BatchApi:
                 files["error"] = self.files.result(ended_s, batch, "error", lambda: self._lines(batch, *failed))
         return files
 
-    def _lines(self, batch: Batch, *outcomes: str) -> Iterator[bytes]:
+    def _lines(self, batch: EmulatedBatch, *outcomes: str) -> Iterator[bytes]:
         dialect = OPENAI_LIKE["openai"]
         for number, one in batch.results(*outcomes):
             serial = answer_serial(batch, number)
@@ -342,20 +353,20 @@ class BatchApi:
 
     # --- Together ----------------------------------------------------------------------------------------------------
 
-    def _together_create(self, now: float, call: Call, value: dict[str, Any], file: File) -> Reply:
+    def _together_create(self, now: float, call: BatchCall, value: dict[str, Any], file: StoredFile) -> BatchReply:
         if file.purpose != "batch-api":
             return self._error(call, 400, f"The purpose of the file is '{file.purpose}', not 'batch-api'.")
         kind = OPENAI_LIKE["openai"].PATHS[value["endpoint"].removeprefix("/v1")]
         entries, problems = read_bodies([file.content], kind, "", call.dialect, self.batches.rules.most_requests)
         if any(len(one.custom_id) > 64 for one in entries):
-            problems.append(Problem("invalid_line", "A custom_id has more than 64 characters."))
+            problems.append(BatchProblem("invalid_line", "A custom_id has more than 64 characters."))
         about = {"endpoint": value["endpoint"], "input_file_id": file.id}
         batch = self.batches.create(now, "together", entries, about, problems)
         if isinstance(batch, Full):
             return self._full(call, batch, entries)
-        return Reply(201, {"job": self._together_job(batch), "warning": ""}, creates=True)
+        return BatchReply(201, {"job": self._together_job(batch), "warning": ""}, creates=True)
 
-    def _together_job(self, batch: Batch) -> dict[str, Any]:
+    def _together_job(self, batch: EmulatedBatch) -> dict[str, Any]:
         files, done = self._files_of(batch), batch.counts["succeeded"] + batch.counts["errored"]
         running = {"finalizing": "in_progress", "cancelling": "in_progress"}
         return {
@@ -371,7 +382,7 @@ class BatchApi:
 
     # --- Mistral -----------------------------------------------------------------------------------------------------
 
-    def _mistral(self, now: float, call: Call, body: bytes) -> Reply:
+    def _mistral(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
         if not call.id and call.method == "POST":
             return self._mistral_create(now, call, body)
         if call.method != ("POST" if call.verb else "GET"):
@@ -380,15 +391,15 @@ class BatchApi:
             size, jobs = call.number("page_size", 100, 1_000), self._all("mistral")
             start = call.number("page", 0, MOST_BATCHES) * size
             data = [self._mistral_job(job) for job in jobs[start : start + size]]
-            return Reply(value={"object": "list", "data": data, "total": len(jobs)})
+            return BatchReply(value={"object": "list", "data": data, "total": len(jobs)})
         batch = self._batch(call.id, "job-", "mistral")
         if batch is None:
             return self._not_found(call)
         if call.verb:
             self.batches.cancel(now, batch)
-        return Reply(value=self._mistral_job(batch))
+        return BatchReply(value=self._mistral_job(batch))
 
-    def _mistral_create(self, now: float, call: Call, body: bytes) -> Reply:
+    def _mistral_create(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
         value = load(body) or {}
         kind, model = (
             OPENAI_LIKE["openai"].PATHS.get(str(value.get("endpoint")).removeprefix("/v1")),
@@ -411,9 +422,9 @@ class BatchApi:
         batch = self.batches.create(now, "mistral", entries, about, problems)
         if isinstance(batch, Full):
             return self._full(call, batch, entries)
-        return Reply(value=self._mistral_job(batch), creates=True)
+        return BatchReply(value=self._mistral_job(batch), creates=True)
 
-    def _mistral_job(self, batch: Batch) -> dict[str, Any]:
+    def _mistral_job(self, batch: EmulatedBatch) -> dict[str, Any]:
         files, counts, failed = self._files_of(batch), batch.counts, batch.state == "failed"
         ended_s = batch.times[batch.state] if batch.state in ENDED else None
         return {
@@ -429,7 +440,7 @@ class BatchApi:
 
     # --- Anthropic ---------------------------------------------------------------------------------------------------
 
-    def _anthropic(self, now: float, call: Call, body: bytes) -> Reply:
+    def _anthropic(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
         if not call.id:
             if call.method == "POST":
                 return self._anthropic_create(now, call, body)
@@ -441,25 +452,25 @@ class BatchApi:
         if call.verb == "cancel" and call.method == "POST":
             if not self.batches.cancel(now, batch) and ended:
                 return self._error(call, 400, f"Batch {call.id} has ended: it cannot be canceled.")
-            return Reply(value=_anthropic_batch(batch, call.root))
+            return BatchReply(value=_anthropic_batch(batch, call.root))
         if call.method == "DELETE" and not call.verb:
             if not ended:
                 return self._error(call, 400, f"Batch {call.id} is in progress: cancel it before it is deleted.")
             batch.deleted = True
-            return Reply(value={"id": call.id, "type": "message_batch_deleted"})
+            return BatchReply(value={"id": call.id, "type": "message_batch_deleted"})
         if call.method != "GET" or call.verb == "cancel":
             return self._wrong(call)
         if call.verb != "results":
-            return Reply(value=_anthropic_batch(batch, call.root))
+            return BatchReply(value=_anthropic_batch(batch, call.root))
         if not ended:
             return self._error(call, 400, f"Batch {call.id} has no results yet: its processing has not ended.")
 
         def done() -> None:
             batch.read = True
 
-        return Reply(pieces=self._result_lines(batch), done=done)
+        return BatchReply(pieces=self._result_lines(batch), done=done)
 
-    def _anthropic_create(self, now: float, call: Call, body: bytes) -> Reply:
+    def _anthropic_create(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
         value = load(body)
         if value is None:
             return self._error(call, 400, ANTHROPIC.NO_JSON)
@@ -468,7 +479,7 @@ class BatchApi:
             return self._error(call, 400, "requests: Field required")
         if len(requests) > self.batches.rules.most_requests:
             return self._error(call, 400, f"requests: at most {self.batches.rules.most_requests} are allowed")
-        entries, seen = list[Entry](), set[str]()
+        entries, seen = list[BatchEntry](), set[str]()
         for index, one in enumerate(requests):
             custom_id = one.get("custom_id") if isinstance(one, dict) else None
             if not isinstance(custom_id, str) or not _CUSTOM_ID.fullmatch(custom_id):
@@ -483,16 +494,16 @@ class BatchApi:
         batch = self.batches.create(now, "anthropic", entries)
         if isinstance(batch, Full):
             return self._full(call, batch, entries)
-        return Reply(value=_anthropic_batch(batch, call.root), creates=True)
+        return BatchReply(value=_anthropic_batch(batch, call.root), creates=True)
 
-    def _anthropic_list(self, call: Call) -> Reply:
+    def _anthropic_list(self, call: BatchCall) -> BatchReply:
         newest_first = self._all("anthropic")
         page, more = _page(newest_first, _anthropic_id, call, 20, 1_000, after="after_id", before="before_id")
         data = [_anthropic_batch(batch, call.root) for batch in page]
         ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
-        return Reply(value={"data": data, **ends, "has_more": more})
+        return BatchReply(value={"data": data, **ends, "has_more": more})
 
-    def _result_lines(self, batch: Batch) -> Iterator[bytes]:
+    def _result_lines(self, batch: EmulatedBatch) -> Iterator[bytes]:
         for number, one in batch.results("succeeded", "errored", "expired", "canceled"):
             serial, result = answer_serial(batch, number), dict[str, Any](type=one.outcome)
             if one.outcome == "succeeded":
@@ -502,21 +513,21 @@ class BatchApi:
             yield dump({"custom_id": one.custom_id, "result": result}) + b"\n"
 
 
-def _openai_id(batch: Batch) -> str:
+def _openai_id(batch: EmulatedBatch) -> str:
     return f"batch_{batch.serial:032x}"
 
 
-def _anthropic_id(batch: Batch) -> str:
+def _anthropic_id(batch: EmulatedBatch) -> str:
     return f"msgbatch_{batch.serial:024x}"
 
 
-def _status(batch: Batch) -> str:
+def _status(batch: EmulatedBatch) -> str:
     return {"in_progress": "in_progress", "finalizing": "in_progress", "cancelling": "canceling"}.get(
         batch.state, "ended"
     )
 
 
-def _anthropic_batch(batch: Batch, root: str) -> dict[str, Any]:
+def _anthropic_batch(batch: EmulatedBatch, root: str) -> dict[str, Any]:
     """The counts move only when the whole batch has ended, as the documentation says."""
     status, name = _status(batch), _anthropic_id(batch)
     ended, counts = status == "ended", batch.counts
@@ -531,7 +542,7 @@ def _anthropic_batch(batch: Batch, root: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _file(file: File) -> dict[str, Any]:
+def _file(file: StoredFile) -> dict[str, Any]:
     return {
         "id": file.id, "object": "file", "bytes": file.size(), "created_at": int(file.created_s), "filename": file.name,
         "purpose": file.purpose, "status": "processed", "status_details": None, "expires_at": None,
@@ -554,7 +565,7 @@ def _wrong_metadata(metadata: Any) -> str:
 def _page(
     found: list[_Item],
     name: Callable[[_Item], str],
-    call: Call,
+    call: BatchCall,
     default: int,
     most: int,
     after: str = "after",

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from paceline.emulator.batches import Batch, Entry
-from paceline.emulator.wire import Answer, Dialect
+from paceline.emulator.batches import BatchEntry, EmulatedBatch
+from paceline.emulator.wire import Dialect, HttpAnswer
 from paceline.emulator.world import Admitted, Refused
 
 
-class Reply(NamedTuple):
+class BatchReply(NamedTuple):
     """An answer: a JSON value or an error, or pieces of bytes.
 
     Attributes:
@@ -28,10 +28,10 @@ class Reply(NamedTuple):
     pieces: Iterable[bytes] | None = None
     done: Callable[[], None] | None = None
     creates: bool = False
-    answer: Answer | None = None
+    answer: HttpAnswer | None = None
 
 
-class Call(NamedTuple):
+class BatchCall(NamedTuple):
     """One call of a Batch API.
 
     Attributes:
@@ -64,17 +64,17 @@ class Call(NamedTuple):
         return self.query.get(name, [""])[0]
 
 
-def answer_serial(batch: Batch, number: int) -> int:
+def answer_serial(batch: EmulatedBatch, number: int) -> int:
     """The number of the answer to a request of a batch."""
     return batch.serial * 10_000_000 + number
 
 
-def admitted(one: Entry) -> Admitted:
+def admitted(one: BatchEntry) -> Admitted:
     """A request that was answered."""
     return Admitted(one.ask.model, "", one.ask.input_tokens, one.output_tokens, 0, 0.0)
 
 
-def refused(one: Entry) -> Refused:
+def refused(one: BatchEntry) -> Refused:
     """A request that failed."""
     kinds = {400: "invalid", 404: "unknown_model", 500: "failure"}
     return Refused(kinds[one.status], one.ask.model, detail=one.ask.error)

@@ -1,6 +1,6 @@
 """The batches of an emulated provider without their HTTP side: their states over time, their queue and their tally.
 
-    batches = Batches(Settings(batches={"turnaround_s": 420}))
+    batches = EmulatedBatches(Settings(batches={"turnaround_s": 420}))
     batch = batches.create(now, "openai", requests)
     batches.catch_up(now + 600)
     batch.state   # "completed"
@@ -22,7 +22,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from paceline.emulator.settings import NINE_OF_TEN, BatchSettings, Settings
-from paceline.emulator.tally import Answers
+from paceline.emulator.tally import AnswerCounts
 from paceline.emulator.wire import Ask
 
 MOST_BATCHES = 10_000
@@ -38,7 +38,7 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 _HOUR_S = 3_600.0
 
 
-class Problem(NamedTuple):
+class BatchProblem(NamedTuple):
     """What is wrong with a batch or with one of its lines, as OpenAI's ``errors.data`` lists it."""
 
     code: str
@@ -48,7 +48,7 @@ class Problem(NamedTuple):
 
 
 @dataclass(slots=True)
-class Entry:
+class BatchEntry:
     """One request of a batch.
 
     Attributes:
@@ -69,7 +69,7 @@ class Entry:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class EmulatedBatch:
     """One batch.
 
     Attributes:
@@ -96,7 +96,7 @@ class Batch:
 
     serial: int
     style: str
-    entries: Sequence[Entry]
+    entries: Sequence[BatchEntry]
     model: str
     about: Mapping[str, Any]
     created_s: float
@@ -104,7 +104,7 @@ class Batch:
     random: Random
     state: str = "validating"
     times: dict[str, float] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[BatchProblem] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
     ended: int = 0
     lasts_s: float = 0.0
@@ -125,7 +125,7 @@ class Batch:
         """Whether its results can be read: Gemini has none of a batch that has expired."""
         return (self.style, self.state) != ("gemini", "expired")
 
-    def results(self, *outcomes: str) -> Iterable[tuple[int, Entry]]:
+    def results(self, *outcomes: str) -> Iterable[tuple[int, BatchEntry]]:
         """The requests with these outcomes and their numbers, in the order of the output."""
         numbers = self.order or range(len(self.entries))
         return ((number, self.entries[number]) for number in numbers if self.entries[number].outcome in outcomes)
@@ -138,7 +138,7 @@ class Full(NamedTuple):
     limit: float
 
 
-class Batches:
+class EmulatedBatches:
     """All batches of a provider.
 
     Args:
@@ -148,21 +148,21 @@ class Batches:
     """
 
     def __init__(
-        self, settings: Settings, answers: Answers | None = None, knows: Callable[[str], bool] = lambda _: True
+        self, settings: Settings, answers: AnswerCounts | None = None, knows: Callable[[str], bool] = lambda _: True
     ) -> None:
         self.settings, self.rules = settings, BatchSettings.of(settings.batches)
-        self.by_serial: dict[int, Batch] = {}
+        self.by_serial: dict[int, EmulatedBatch] = {}
         self.refused: Counter[str] = Counter()
         self.lost = 0
         self._knows = knows
-        self._events: list[tuple[float, int, str, Batch]] = []
+        self._events: list[tuple[float, int, str, EmulatedBatch]] = []
         self._serials, self._moves = itertools.count(1), itertools.count()
         self._created: deque[float] = deque()
         self._held: Counter[str] = Counter()
         self._waiting = self._requests = 0
-        self._running: dict[int, Batch] = {}
-        self._answers = answers or Answers()
-        self._ids, self._contents, self._whole = Answers(), Answers(), Answers()
+        self._running: dict[int, EmulatedBatch] = {}
+        self._answers = answers or AnswerCounts()
+        self._ids, self._contents, self._whole = AnswerCounts(), AnswerCounts(), AnswerCounts()
         self._losses = Random(f"{settings.seed}/lost")
 
     # --- what a client does ------------------------------------------------------------------------------------------
@@ -171,15 +171,15 @@ class Batches:
         self,
         now: float,
         style: str,
-        entries: Sequence[Entry],
+        entries: Sequence[BatchEntry],
         about: Mapping[str, Any] | None = None,
-        problems: Iterable[Problem] = (),
-    ) -> Batch | Full:
+        problems: Iterable[BatchProblem] = (),
+    ) -> EmulatedBatch | Full:
         """Create a batch.
 
         Args:
             now: The time in seconds.
-            style: See :class:`Batch`; only ``anthropic`` is in progress at once, all others are validated later.
+            style: See :class:`EmulatedBatch`; only ``anthropic`` is in progress at once, all others are validated later.
             entries: The requests.
             about: What the client said beside them.
             problems: Why the batch will fail after its validation.
@@ -192,7 +192,7 @@ class Batches:
         serial = next(self._serials)
         random = Random(f"{self.settings.seed}/{serial}")
         model = entries[0].ask.model if entries else ""
-        batch = Batch(serial, style, entries, model, about or {}, now, now + self.rules.expires_s, random)
+        batch = EmulatedBatch(serial, style, entries, model, about or {}, now, now + self.rules.expires_s, random)
         batch.problems += problems
         self.by_serial[serial] = batch
         self._created.append(now)
@@ -206,7 +206,7 @@ class Batches:
         self.catch_up(now)
         return batch
 
-    def cancel(self, now: float, batch: Batch) -> bool:
+    def cancel(self, now: float, batch: EmulatedBatch) -> bool:
         """Begin to cancel a batch; whether that is possible. Until it is cancelled its requests go on."""
         self.catch_up(now)
         if batch.state not in ("validating", "in_progress"):
@@ -232,10 +232,10 @@ class Batches:
         for batch in self._running.values():
             self._work(now, batch)
 
-    def _later(self, at: float, event: str, batch: Batch) -> None:
+    def _later(self, at: float, event: str, batch: EmulatedBatch) -> None:
         heapq.heappush(self._events, (at, next(self._moves), event, batch))
 
-    def _validate(self, now: float, batch: Batch) -> None:
+    def _validate(self, now: float, batch: EmulatedBatch) -> None:
         if batch.state != "validating":
             return
         if not batch.problems:
@@ -255,24 +255,24 @@ class Batches:
         self._later(now + batch.lasts_s, "finish", batch)
         self._later(batch.expires_s, "expire", batch)
 
-    def _finish(self, now: float, batch: Batch) -> None:
+    def _finish(self, now: float, batch: EmulatedBatch) -> None:
         if batch.state == "in_progress":
             self._work(now, batch)
             batch.enter(now, "finalizing")
             self._later(now + self.rules.finalizing_s, "complete", batch)
 
-    def _complete(self, now: float, batch: Batch) -> None:
+    def _complete(self, now: float, batch: EmulatedBatch) -> None:
         if batch.state == "finalizing":
             self._end(now, batch, "completed", "")
 
-    def _expire(self, now: float, batch: Batch) -> None:
+    def _expire(self, now: float, batch: EmulatedBatch) -> None:
         if batch.state == "in_progress":
             self._end(now, batch, "expired", "expired")
 
-    def _cancelled(self, now: float, batch: Batch) -> None:
+    def _cancelled(self, now: float, batch: EmulatedBatch) -> None:
         self._end(now, batch, "cancelled", "canceled")
 
-    def _end(self, now: float, batch: Batch, state: str, outcome: str) -> None:
+    def _end(self, now: float, batch: EmulatedBatch, state: str, outcome: str) -> None:
         if batch.serial in self._running:
             self._work(now, batch)
             del self._running[batch.serial]
@@ -285,13 +285,13 @@ class Batches:
         batch.enter(now, state)
         self._later(now + self.rules.release_s, "release", batch)
 
-    def _release(self, _: float, batch: Batch) -> None:
+    def _release(self, _: float, batch: EmulatedBatch) -> None:
         self._held[batch.model] -= batch.holds_tokens
         batch.holds_tokens = 0
         if batch.style == "anthropic":
             self._waiting -= len(batch.entries)
 
-    def _work(self, now: float, batch: Batch) -> None:
+    def _work(self, now: float, batch: EmulatedBatch) -> None:
         """End the requests that are due: evenly over the time that the batch lasts."""
         spent_s = min(now, batch.expires_s) - batch.times.get("in_progress", now)
         over = spent_s >= batch.lasts_s - ROUNDING_S
@@ -301,7 +301,7 @@ class Batches:
             self._run(batch, batch.entries[number])
         batch.ended = max(batch.ended, due)
 
-    def _run(self, batch: Batch, entry: Entry) -> None:
+    def _run(self, batch: EmulatedBatch, entry: BatchEntry) -> None:
         settings, random, ask = self.settings, batch.random, entry.ask
         spread = random.uniform(-settings.output_spread, settings.output_spread)
         fails = random.random() < self.rules.failed_requests
@@ -321,7 +321,7 @@ class Batches:
 
     # --- the queue ---------------------------------------------------------------------------------------------------
 
-    def _full(self, now: float, style: str, entries: Sequence[Entry]) -> Full | None:
+    def _full(self, now: float, style: str, entries: Sequence[BatchEntry]) -> Full | None:
         rules = self.rules
         while self._created and self._created[0] <= now - _HOUR_S:
             self._created.popleft()
@@ -342,13 +342,13 @@ class Batches:
                 return Full("queue", most)
         return None
 
-    def _over_queue(self, batch: Batch) -> Iterable[Problem]:
+    def _over_queue(self, batch: EmulatedBatch) -> Iterable[BatchProblem]:
         most = self.rules.tokens_for(batch.model)
         if batch.style != "openai" or most is None:
             return
         fits = self._held[batch.model] + _tokens(batch.entries) <= most
         if not fits or batch.random.random() < self.rules.full_by_mistake:
-            yield Problem("token_limit_exceeded", queue_text(batch.model, most))
+            yield BatchProblem("token_limit_exceeded", queue_text(batch.model, most))
 
     # --- the tally ---------------------------------------------------------------------------------------------------
 
@@ -390,7 +390,7 @@ def queue_text(model: str, limit: float) -> str:
     )
 
 
-def _tokens(entries: Sequence[Entry]) -> int:
+def _tokens(entries: Sequence[BatchEntry]) -> int:
     return sum(entry.ask.input_tokens for entry in entries)
 
 

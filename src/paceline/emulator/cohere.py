@@ -12,14 +12,14 @@ from typing import Any
 
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_messages, count_tools, write
-from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, load, pieces, sse
+from paceline.emulator.wire import Ask, Dialect, ErrorParts, Header, HttpAnswer, count_of, load, pieces, sse
 from paceline.emulator.world import Admitted, Level, Refused
 
 _DONE = b"data: [DONE]\n\n"
 _PERIODS = {3_600.0: "hour", 86_400.0: "day"}
 
 
-class Cohere(Dialect):
+class EmulatedCohere(Dialect):
     """Cohere's API."""
 
     PATHS = {"/v2/chat": "chat"}  # noqa: RUF012
@@ -68,7 +68,7 @@ class Cohere(Dialect):
     def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any]) -> Any:  # noqa: ARG002
         return {"id": _id(serial, "error"), "message": text}
 
-    def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:
+    def error_event(self, ask: Ask, refusal: HttpAnswer, serial: int) -> bytes:
         """The last event of a stream that breaks off: ``ERROR``, with the refusal's text."""
         delta = {"finish_reason": "ERROR", "error": (load(refusal.body) or {}).get("message", "")}
         return _event("message-end", id=_id(serial, ask.kind), delta=delta) + _DONE

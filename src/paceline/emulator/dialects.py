@@ -8,16 +8,16 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs, unquote
 
-from paceline.emulator.anthropic import Anthropic
-from paceline.emulator.cohere import Cohere
-from paceline.emulator.gemini import Gemini
-from paceline.emulator.openai import Azure, Groq, OpenAI, Plain, Together
+from paceline.emulator.anthropic import EmulatedAnthropic
+from paceline.emulator.cohere import EmulatedCohere
+from paceline.emulator.gemini import EmulatedGemini
+from paceline.emulator.openai import EmulatedAzure, EmulatedGroq, EmulatedOpenAI, EmulatedPlain, EmulatedTogether
 from paceline.emulator.wire import Dialect
 
 OPENAI_LIKE: Final[dict[str, Dialect]] = {
-    "openai": OpenAI(), "azure": Azure(), "groq": Groq(), "together": Together(), "plain": Plain(),
+    "openai": EmulatedOpenAI(), "azure": EmulatedAzure(), "groq": EmulatedGroq(), "together": EmulatedTogether(), "plain": EmulatedPlain(),
 }  # fmt: skip
-ANTHROPIC, COHERE, GEMINI = Anthropic(), Cohere(), Gemini()
+ANTHROPIC, COHERE, GEMINI = EmulatedAnthropic(), EmulatedCohere(), EmulatedGemini()
 BY_PROVIDER: Final[Mapping[str, Dialect]] = {
     **OPENAI_LIKE, "anthropic": ANTHROPIC, "cohere": COHERE, "gemini": GEMINI,
 }  # fmt: skip
@@ -25,7 +25,7 @@ _PATH = re.compile(r"(/openai)?(?:/deployments/([^/]{1,200}))?(?:/v1)?(/[a-z/]+)
 _MODEL = re.compile(r"/v1(?:alpha|beta)?/models/([^/:]{1,200}):(generateContent|streamGenerateContent)")
 
 
-class Target(NamedTuple):
+class DialectTarget(NamedTuple):
     """The dialect of a path, and the part of the request that the URL states.
 
     Attributes:
@@ -41,7 +41,7 @@ class Target(NamedTuple):
     key: str = ""
 
 
-def find(path: str, query: bytes, headers: Mapping[bytes, bytes], dialect: str) -> Target | None:
+def find(path: str, query: bytes, headers: Mapping[bytes, bytes], dialect: str) -> DialectTarget | None:
     """The target of a POST; ``None`` for a path that is not metered.
 
     Below ``/openai/v1`` both Azure and Groq answer: a request with an ``api-key`` header is Azure's.
@@ -56,22 +56,22 @@ def find(path: str, query: bytes, headers: Mapping[bytes, bytes], dialect: str) 
 
 
 @lru_cache(maxsize=1_024)
-def _find(path: str, query: bytes, azures: bool, dialect: str) -> Target | None:
+def _find(path: str, query: bytes, azures: bool, dialect: str) -> DialectTarget | None:
     google = _MODEL.fullmatch(path)
     if google is not None:
         asked = parse_qs(query.decode("latin-1"))
         streams = "stream" if asked.get("alt") == ["sse"] else "array"
         kind = "generate" if google[2] == "generateContent" else streams
-        return Target(GEMINI, kind, unquote(google[1]), asked.get("key", [""])[0])
-    if path in Cohere.PATHS:
-        return Target(COHERE, Cohere.PATHS[path])
+        return DialectTarget(GEMINI, kind, unquote(google[1]), asked.get("key", [""])[0])
+    if path in EmulatedCohere.PATHS:
+        return DialectTarget(COHERE, EmulatedCohere.PATHS[path])
     match = _PATH.fullmatch(path)
     if match is None:
         return None
     below, deployment, rest = match.groups()
-    if rest in Anthropic.PATHS and not below:
-        return Target(ANTHROPIC, Anthropic.PATHS[rest])
-    if rest not in OpenAI.PATHS or (deployment and not below):
+    if rest in EmulatedAnthropic.PATHS and not below:
+        return DialectTarget(ANTHROPIC, EmulatedAnthropic.PATHS[rest])
+    if rest not in EmulatedOpenAI.PATHS or (deployment and not below):
         return None
     by_path = "openai" if not below else "azure" if deployment or azures else "groq"
-    return Target(OPENAI_LIKE[dialect or by_path], OpenAI.PATHS[rest], unquote(deployment or ""))
+    return DialectTarget(OPENAI_LIKE[dialect or by_path], EmulatedOpenAI.PATHS[rest], unquote(deployment or ""))

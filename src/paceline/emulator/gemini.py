@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import PER_MESSAGE, count_content, count_tools, write
-from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, pieces, sse
+from paceline.emulator.wire import Ask, Dialect, ErrorParts, Header, HttpAnswer, count_of, pieces, sse
 from paceline.emulator.world import Admitted, Level, Refused
 
 _RPC = "type.googleapis.com/google.rpc."
@@ -24,7 +24,7 @@ _SHORTEST_S = 38.238400923
 _PER = {60.0: "Minute", 3_600.0: "Hour", 86_400.0: "Day"}
 
 
-class Gemini(Dialect):
+class EmulatedGemini(Dialect):
     """Google's Gemini API; the path names the model."""
 
     KEY_HEADERS = (b"x-goog-api-key",)
@@ -97,7 +97,7 @@ class Gemini(Dialect):
     def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any]) -> Any:  # noqa: ARG002
         return {"error": {"code": status, "message": text, **fields}}
 
-    def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:  # noqa: ARG002
+    def error_event(self, ask: Ask, refusal: HttpAnswer, serial: int) -> bytes:  # noqa: ARG002
         return b"data: " + refusal.body + b"\r\n\r\n"
 
     def answer(self, ask: Ask, admitted: Admitted, serial: int) -> Any:

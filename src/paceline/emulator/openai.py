@@ -14,10 +14,10 @@ from functools import lru_cache
 from typing import Any
 
 from paceline.emulator.parts import message_parts, text_parts, tool_parts
-from paceline.emulator.prompt_cache import Mark, Part, Prompt, chain
+from paceline.emulator.prompt_cache import CacheMark, PromptPart, ServerPrompt, chain
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_content, count_messages, count_tools, write
-from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, load, pieces, sse
+from paceline.emulator.wire import Ask, Dialect, ErrorParts, Header, HttpAnswer, count_of, load, pieces, sse
 from paceline.emulator.world import Admitted, Level, Refused
 
 CREATED = 1_763_000_000
@@ -35,7 +35,7 @@ def _fields(kind: str, code: str | None = None) -> dict[str, Any]:
     return {"type": kind, "param": None, "code": code}
 
 
-class OpenAI(Dialect):
+class EmulatedOpenAI(Dialect):
     """OpenAI itself."""
 
     PATHS = {"/chat/completions": "chat", "/responses": "responses", "/embeddings": "embeddings"}  # noqa: RUF012
@@ -86,7 +86,7 @@ class OpenAI(Dialect):
         usage = bool((value.get("stream_options") or {}).get("include_usage"))
         return Ask(kind, model, size, most and most * choices, stream=stream, include_usage=usage, choices=choices)
 
-    def parts(self, kind: str, value: dict[str, Any]) -> Sequence[Part]:
+    def parts(self, kind: str, value: dict[str, Any]) -> Sequence[PromptPart]:
         """Tools, instructions and messages of a chat or of Responses."""
         if kind == "embeddings":
             return ()
@@ -94,10 +94,10 @@ class OpenAI(Dialect):
         parts = [*tool_parts(value.get("tools")), *(text_parts("system", instructions) if instructions else ())]
         return [*parts, *message_parts(value.get("input" if kind == "responses" else "messages"))]
 
-    def prompt(self, model: str, parts: Sequence[Part]) -> Prompt:
+    def prompt(self, model: str, parts: Sequence[PromptPart]) -> ServerPrompt:
         """Every prefix is cached, without being asked for."""
         prefixes = chain(model, parts, CACHE_STEP)
-        return Prompt(prefixes, tuple(Mark(at, "5m") for at in range(len(prefixes))))
+        return ServerPrompt(prefixes, tuple(CacheMark(at, "5m") for at in range(len(prefixes))))
 
     def rate_headers(self, levels: list[Level], now: float) -> list[Header]:  # noqa: ARG002
         """``x-ratelimit-{limit,remaining,reset}-{requests,tokens,project-tokens}``; ``reset`` is the time until full.
@@ -145,7 +145,7 @@ class OpenAI(Dialect):
     def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any]) -> Any:  # noqa: ARG002
         return {"error": {"message": text, **fields}}
 
-    def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:
+    def error_event(self, ask: Ask, refusal: HttpAnswer, serial: int) -> bytes:
         """On Responses ``response.failed``; an ``error`` among the chunks of a chat."""
         value = load(refusal.body) or {}
         if ask.kind != "responses":
@@ -170,7 +170,7 @@ class OpenAI(Dialect):
         return _response_events(admitted, serial) if ask.kind == "responses" else _chat_events(ask, admitted, serial)
 
 
-class Azure(OpenAI):
+class EmulatedAzure(EmulatedOpenAI):
     """Azure OpenAI: OpenAI's bodies, a deployment in the path, whole seconds in the headers.
 
     Tokens count in a minute's window (``100k tokens/min window``), requests over ten seconds or one (``100 requests/10s
@@ -179,7 +179,7 @@ class Azure(OpenAI):
 
     ID_HEADER = b"apim-request-id"
     KEY_HEADERS = (b"api-key", b"authorization")
-    REFUSALS = OpenAI.REFUSALS | {
+    REFUSALS = EmulatedOpenAI.REFUSALS | {
         "auth": (401, "Access denied due to invalid subscription key or wrong API endpoint.", {"code": "401"}),
         "unknown_model": (
             404, "The API deployment for this resource does not exist.", {"code": "DeploymentNotFound"},
@@ -226,7 +226,7 @@ class Azure(OpenAI):
             headers.append((b"policy-id", b"DeploymentRatelimit-" + unit))
         return headers
 
-    def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:
+    def error_event(self, ask: Ask, refusal: HttpAnswer, serial: int) -> bytes:
         """On Responses an ``error`` event, as captured (2026-08); in a chat as OpenAI's."""
         if ask.kind != "responses":
             return super().error_event(ask, refusal, serial)
@@ -236,14 +236,14 @@ class Azure(OpenAI):
         return sse(event, "error")
 
 
-class Together(OpenAI):
+class EmulatedTogether(EmulatedOpenAI):
     """Together: OpenAI's bodies, headers and refusals; only its Batch API is another one."""
 
 
-class Plain(OpenAI):
+class EmulatedPlain(EmulatedOpenAI):
     """A server of one's own, or a proxy: OpenAI's bodies, no header of a quota, and refusals that name nothing."""
 
-    REFUSALS = OpenAI.REFUSALS | {"capacity": (429, "Too many requests.", {})}
+    REFUSALS = EmulatedOpenAI.REFUSALS | {"capacity": (429, "Too many requests.", {})}
 
     def rate_headers(self, levels: list[Level], now: float) -> list[Header]:  # noqa: ARG002
         return []
@@ -252,7 +252,7 @@ class Plain(OpenAI):
         return self.REFUSALS["capacity"]
 
 
-class Groq(OpenAI):
+class EmulatedGroq(EmulatedOpenAI):
     """Groq: headers state requests per day and tokens per minute; every other quota shows in refusals only.
 
     Unused output is given back, and so is what was read from the cache.

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from paceline.emulator.prompt_cache import Part
+from paceline.emulator.prompt_cache import PromptPart
 from paceline.emulator.text import PER_MESSAGE, count_content, count_tools
 from paceline.emulator.wire import dump
 
 
-def text_parts(role: str, content: Any, head: int = 0) -> Iterator[Part]:
+def text_parts(role: str, content: Any, head: int = 0) -> Iterator[PromptPart]:
     """The blocks of a message or of a system text; the first one is ``head`` tokens longer than its text."""
     for block in content if isinstance(content, list) else [content]:
-        yield Part(role, dump(_unmarked(block)), count_content([block]) + head, life_of(block))
+        yield PromptPart(role, dump(_unmarked(block)), count_content([block]) + head, life_of(block))
         head = 0
 
 
-def message_parts(messages: Any) -> Iterator[Part]:
+def message_parts(messages: Any) -> Iterator[PromptPart]:
     """The blocks of a list of messages, or of a text in its place."""
     if not isinstance(messages, list):
         yield from text_parts("", messages)
@@ -28,11 +28,11 @@ def message_parts(messages: Any) -> Iterator[Part]:
         yield from text_parts(role, message["content"] if has_content else message, PER_MESSAGE)
 
 
-def tool_parts(tools: Any) -> Iterator[Part]:
+def tool_parts(tools: Any) -> Iterator[PromptPart]:
     """All definitions of tools as one part, if there are any."""
     if isinstance(tools, list) and tools:
         lives = filter(None, map(life_of, reversed(tools)))
-        yield Part("tools", dump([_unmarked(tool) for tool in tools]), count_tools(tools), next(lives, ""))
+        yield PromptPart("tools", dump([_unmarked(tool) for tool in tools]), count_tools(tools), next(lives, ""))
 
 
 def life_of(holder: Any) -> str:

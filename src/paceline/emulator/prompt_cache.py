@@ -17,7 +17,7 @@ HOUR_S: Final = 3_600.0
 """The life of a prefix that was asked to live for an hour (``ttl: "1h"``)."""
 
 
-class Part(NamedTuple):
+class PromptPart(NamedTuple):
     """A part of a prompt: a system text, the tools, a block of a message.
 
     Attributes:
@@ -45,7 +45,7 @@ class Prefix(NamedTuple):
     tokens: int
 
 
-class Mark(NamedTuple):
+class CacheMark(NamedTuple):
     """A place in a prompt up to which it is cached.
 
     Attributes:
@@ -58,7 +58,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class ServerPrompt:
     """A prompt as a cache sees it.
 
     Attributes:
@@ -68,11 +68,11 @@ class Prompt:
     """
 
     prefixes: tuple[Prefix, ...] = ()
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[CacheMark, ...] = ()
     lookback: int = 0
 
 
-def chain(model: str, parts: Iterable[Part], step: int = 1) -> tuple[Prefix, ...]:
+def chain(model: str, parts: Iterable[PromptPart], step: int = 1) -> tuple[Prefix, ...]:
     """The beginnings of the prompt of these parts, with sizes in whole multiples of ``step``."""
     prefixes, key, tokens = list[Prefix](), hash(model), 0
     for part in parts:
@@ -95,7 +95,7 @@ class _Entry:
     expires_s: float
 
 
-class PromptCache:
+class ServerCache:
     """The prefixes that can be read.
 
     Args:
@@ -107,7 +107,7 @@ class PromptCache:
         self._life_s, self._least_tokens = life_s, least_tokens
         self._entries: dict[int, _Entry] = {}
 
-    def find(self, now: float, prompt: Prompt, *, miss: bool = False) -> Hit:
+    def find(self, now: float, prompt: ServerPrompt, *, miss: bool = False) -> Hit:
         """What a request with this prompt would read now, and write; nothing to read if it is a ``miss``."""
         read = 0 if miss else self._longest(now, prompt)
         at, written, written_1h = read, 0, 0
@@ -120,7 +120,7 @@ class PromptCache:
             at = tokens
         return Hit(read, written, written_1h)
 
-    def _longest(self, now: float, prompt: Prompt) -> int:
+    def _longest(self, now: float, prompt: ServerPrompt) -> int:
         entries = self._entries
         for mark in reversed(prompt.marks):
             for prefix in reversed(prompt.prefixes[max(0, mark.at - prompt.lookback) : mark.at + 1]):
@@ -129,7 +129,7 @@ class PromptCache:
                     return prefix.tokens
         return 0
 
-    def refresh(self, now: float, prompt: Prompt, hit: Hit) -> None:
+    def refresh(self, now: float, prompt: ServerPrompt, hit: Hit) -> None:
         """Start the lives of the prefixes again that a request reads at its start, the shorter ones within it, too."""
         for prefix in prompt.prefixes:
             if prefix.tokens > hit.read:
@@ -138,7 +138,7 @@ class PromptCache:
             if entry is not None and now < entry.expires_s:
                 entry.expires_s = now + entry.life_s
 
-    def write(self, started_s: float, prompt: Prompt) -> None:
+    def write(self, started_s: float, prompt: ServerPrompt) -> None:
         """Make the marked prefixes readable: the answer to a request that started at ``started_s`` begins."""
         entries = self._entries
         for mark in prompt.marks:

@@ -14,7 +14,7 @@ EPSILON = 1e-6
 """Amounts this close are equal: far below one request, far above the rounding of float seconds since 1970."""
 
 
-class Rule(ABC):
+class CountingRule(ABC):
     """One quota as a server counts it.
 
     Attributes:
@@ -72,7 +72,7 @@ class Rule(ABC):
         """Seconds until the quota is full again, as a server prints it."""
 
 
-class Bucket(Rule):
+class BucketRule(CountingRule):
     """Refills continuously, up to a burst.
 
     With ``quantum_s`` the limit is quantised ("60 000 per minute may be enforced as 1 000 per second"): the bucket
@@ -121,7 +121,7 @@ class Bucket(Rule):
         return (self.burst - self.remaining(now)) * self.period_s / self.limit
 
 
-class Window(Rule):
+class WindowRule(CountingRule):
     """A counter that restarts every period, at ``offset_s`` past the clock's multiples of it."""
 
     def __init__(self, limit: float, period_s: float, now: float, *, offset_s: float = 0.0, full: float = 1.0) -> None:
@@ -160,7 +160,7 @@ class Window(Rule):
         return self._start + self.period_s - now
 
 
-class Sliding(Rule):
+class SlidingRule(CountingRule):
     """Any trailing period, from an exact log: one entry per charge of the last period."""
 
     def __init__(self, limit: float, period_s: float, now: float, *, full: float = 1.0) -> None:
@@ -218,7 +218,7 @@ class Sliding(Rule):
         return max(0.0, self._times[newest] + self.period_s - now) if newest >= self._head else 0.0
 
 
-class Slots(Rule):
+class SlotsRule(CountingRule):
     """A number of requests in flight."""
 
     def __init__(self, limit: float) -> None:

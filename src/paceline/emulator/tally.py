@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-from paceline.emulator.rules import Rule
+from paceline.emulator.rules import CountingRule
 
 DAY_S = 86_400
 MOST_IDS = 1_000_000
@@ -29,8 +29,10 @@ class Count:
         """One more in flight."""
         self.admitted += 1
         self.in_flight += 1
-        self.in_flight_peak = max(self.in_flight_peak, self.in_flight)
-        self.first_s = now if self.first_s is None else self.first_s
+        if self.in_flight > self.in_flight_peak:
+            self.in_flight_peak = self.in_flight
+        if self.first_s is None:
+            self.first_s = now
         self.last_s = now
 
     def report(self, charges: dict[str, float], ideal_s: float | None, steady_s: float | None) -> dict[str, Any]:
@@ -59,7 +61,7 @@ def _ratio(yardstick_s: float | None, elapsed_s: float) -> float | None:
     return yardstick_s / elapsed_s if yardstick_s and yardstick_s > 0 and elapsed_s > 0 else None
 
 
-class Timeline:
+class RateTimeline:
     """Admitted and refused requests per second since the start; the last 24 hours."""
 
     def __init__(self, start: float) -> None:
@@ -81,7 +83,7 @@ class Timeline:
         return [[second, *row] for second, row in self._seconds.items()]
 
 
-class Answers:
+class AnswerCounts:
     """The number of answers to each custom id; up to a million ids."""
 
     def __init__(self) -> None:
@@ -107,7 +109,7 @@ class Supply:
 
     __slots__ = ("at_last_admission", "charged", "opening", "period_s", "rates", "rule", "unit")
 
-    def __init__(self, unit: str, period_s: float, rule: Rule, now: float) -> None:
+    def __init__(self, unit: str, period_s: float, rule: CountingRule, now: float) -> None:
         self.unit, self.period_s, self.rule = unit, period_s, rule
         self.charged = self.at_last_admission = 0.0
         self.opening: float | None = None  # the level at the first admission: usually one full burst

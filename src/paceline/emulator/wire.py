@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
-from paceline.emulator.prompt_cache import Mark, Part, Prompt, chain
+from paceline.emulator.prompt_cache import CacheMark, PromptPart, ServerPrompt, chain
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import write
 from paceline.emulator.world import Admitted, Level, Refused
@@ -52,7 +52,7 @@ class Ask:
     choices: int = 1
     dimensions: int = 0
     base64: bool = False
-    prompt: Prompt | None = None
+    prompt: ServerPrompt | None = None
     error: str = ""
 
     def finish(self, admitted: Admitted, cut: str, complete: str) -> str:
@@ -60,7 +60,7 @@ class Ask:
         return cut if admitted.output_tokens == self.max_output_tokens else complete
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """A whole HTTP answer."""
 
     status: int
@@ -122,20 +122,20 @@ class Dialect(ABC):
     def ask(self, kind: str, model: str, value: dict[str, Any]) -> Ask:
         """Read a request's JSON object."""
 
-    def parts(self, kind: str, value: dict[str, Any]) -> Sequence[Part]:  # noqa: ARG002
+    def parts(self, kind: str, value: dict[str, Any]) -> Sequence[PromptPart]:  # noqa: ARG002
         """The parts of a request's prompt; none where this dialect caches nothing."""
         return ()
 
-    def prompt(self, model: str, parts: Sequence[Part]) -> Prompt:
+    def prompt(self, model: str, parts: Sequence[PromptPart]) -> ServerPrompt:
         """The prompt of these parts as the provider's cache sees it: it is cached up to each part that asks for that."""
-        marks = tuple(Mark(at, part.life) for at, part in enumerate(parts) if part.life)
-        return Prompt(chain(model, parts), marks)
+        marks = tuple(CacheMark(at, part.life) for at, part in enumerate(parts) if part.life)
+        return ServerPrompt(chain(model, parts), marks)
 
     @abstractmethod
     def rate_headers(self, levels: list[Level], now: float) -> list[Header]:
         """The rate-limit headers."""
 
-    def refusal(self, refused: Refused, settings: Settings, serial: int) -> Answer:
+    def refusal(self, refused: Refused, settings: Settings, serial: int) -> HttpAnswer:
         """Status, headers and text of a refusal."""
         if refused.kind in ("rate", "too_large"):
             status, text, fields = self.over_limit(refused, settings)
@@ -144,9 +144,9 @@ class Dialect(ABC):
             text = text.format(refused=refused, id=request_id(serial).decode())
         status = refused.status or status
         headers = [(b"content-type", self.ERROR_TYPE), *self.retry_headers(refused, settings)]
-        return Answer(status, headers, dump(self.error(serial, status, text, fields)))
+        return HttpAnswer(status, headers, dump(self.error(serial, status, text, fields)))
 
-    def failure(self, serial: int) -> Answer:
+    def failure(self, serial: int) -> HttpAnswer:
         """An internal error (500)."""
         return self.refusal(Refused("failure"), Settings(), serial)
 
@@ -166,7 +166,7 @@ class Dialect(ABC):
         """The provider's error object."""
 
     @abstractmethod
-    def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:
+    def error_event(self, ask: Ask, refusal: HttpAnswer, serial: int) -> bytes:
         """A refusal as an event in a stream."""
 
     @abstractmethod

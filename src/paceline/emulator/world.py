@@ -17,10 +17,10 @@ from operator import itemgetter
 from random import Random
 from typing import Any, NamedTuple
 
-from paceline.emulator.prompt_cache import Hit, Prompt, PromptCache
-from paceline.emulator.rules import Bucket, Rule, Sliding, Slots, Window
+from paceline.emulator.prompt_cache import Hit, ServerCache, ServerPrompt
+from paceline.emulator.rules import BucketRule, CountingRule, SlidingRule, SlotsRule, WindowRule
 from paceline.emulator.settings import NINE_OF_TEN, Limit, LimitsLike, Settings, SettingsError, parse_limits
-from paceline.emulator.tally import Answers, Count, Supply, Timeline, slowest
+from paceline.emulator.tally import AnswerCounts, Count, RateTimeline, Supply, slowest
 
 HELD = ("tokens", "project_tokens")
 """Units that are charged at admission with the most output that a request may produce."""
@@ -72,7 +72,7 @@ class Admitted:
     fault: str | None = None
     settles: bool = False
     produced: int = 0
-    prompt: Prompt | None = None
+    prompt: ServerPrompt | None = None
     cache: Hit = _NOTHING
     returned: int = 0
     begun: bool = False
@@ -141,10 +141,10 @@ class World:
     def __init__(self, settings: Settings, now: float = 0.0) -> None:
         self.settings = settings
         self.start_s = now
-        self.total, self.timeline, self.answers = Count(), Timeline(now), Answers()
+        self.total, self.timeline, self.answers = Count(), RateTimeline(now), AnswerCounts()
         self._random = Random(settings.seed)
         self._pools: dict[str, _Pool] = {}  # by model: several models may share one
-        self._cache = PromptCache(settings.cache_life_s, settings.cache_least_tokens) if settings.cache else None
+        self._cache = ServerCache(settings.cache_life_s, settings.cache_least_tokens) if settings.cache else None
         self.cached: Counter[str] = Counter()
         self._others = 0.0
         self._due = _schedule(settings, now)
@@ -165,7 +165,7 @@ class World:
         *,
         holds_output: bool = True,
         settles: bool = False,
-        prompt: Prompt | None = None,
+        prompt: ServerPrompt | None = None,
         counts_cached: bool = True,
         holds_cached: bool = False,
     ) -> Admitted | Refused:
@@ -183,13 +183,14 @@ class World:
             counts_cached: Whether this provider's quotas count input that is read from its cache.
             holds_cached: Whether they count it at admission nevertheless, until the answer begins.
         """
-        self._catch_up(now)
+        if self._due:
+            self._catch_up(now)
         pool = self._pools.get(model) or self._new_pool(now, model)
         if pool is None:
             return self.refuse(now, Refused("unknown_model", model))
         if self.settings.money_after is not None and self.total.admitted >= self.settings.money_after:
             return self.refuse(now, Refused("money", model, pool.name), pool)
-        fault = self._fault()
+        fault = self._fault() if self.settings.faults else None
         if fault in ("429", "503", "529"):
             self._count_fault(pool, fault)
             return self.refuse(now, Refused("capacity", model, pool.name, status=int(fault)), pool)
@@ -197,30 +198,31 @@ class World:
             return self.refuse(now, Refused("growth", model, pool.name, wait_s=1.0), pool)
         booked = self.settings.booked_output_tokens if max_output_tokens is None else max_output_tokens
         held = input_tokens + (booked if holds_output else 0)
-        hit = self._found(now, prompt)
+        hit = _NOTHING if prompt is None else self._found(now, prompt)
         free = 0 if counts_cached else hit.read
         returned = free if holds_cached or self.settings.cache_held else 0
         costs = [_cost(supply.unit, input_tokens, held, free - returned) for supply in pool.supplies]
         refused = self._first_refusal(now, pool, model, costs)
         if refused is not None:
             return self.refuse(now, refused, pool)
-        for supply, cost in zip(pool.supplies, costs, strict=True):
-            supply.admit(now, cost)
+        for i, supply in enumerate(pool.supplies):
+            supply.admit(now, costs[i])
         pool.count.admit(now)
         self.total.admit(now)
         self.timeline.add(now, 0)
         admitted = Admitted(model, pool.name, input_tokens, 0, held, now)
         admitted.prompt, admitted.cache, admitted.returned = prompt, hit, returned
-        self._use_cache(now, admitted)
+        if prompt is not None:
+            self._use_cache(now, admitted)
         admitted.settles = self.settings.settle == "actual" or (self.settings.settle == "provider" and settles)
         self._plan(admitted, max_output_tokens, fault)
         if fault is not None:
             self._count_fault(pool, fault)
         return admitted
 
-    def _found(self, now: float, prompt: Prompt | None) -> Hit:
+    def _found(self, now: float, prompt: ServerPrompt) -> Hit:
         """What the cache has of a prompt."""
-        if self._cache is None or prompt is None:
+        if self._cache is None:
             return _NOTHING
         misses = self.settings.cache_misses
         return self._cache.find(now, prompt, miss=misses > 0 and self._random.random() < misses)
@@ -236,8 +238,8 @@ class World:
     def _first_refusal(self, now: float, pool: _Pool, model: str, costs: list[float]) -> Refused | None:
         refusing: Supply | None = None
         longest, asked = -1.0, 0.0
-        for supply, cost in zip(pool.supplies, costs, strict=True):
-            rule = supply.rule
+        for i, supply in enumerate(pool.supplies):
+            rule, cost = supply.rule, costs[i]
             fits = rule.remaining(now) > 0 if supply.unit == "output_tokens" else rule.fits(now, cost)
             if not fits and (wait := rule.wait(now, cost or 1.0)) > longest:
                 refusing, longest, asked = supply, wait, cost
@@ -299,7 +301,8 @@ class World:
         if admitted.begun:
             return
         admitted.begun = True
-        self._catch_up(now)
+        if self._due:
+            self._catch_up(now)
         if self._cache is not None and admitted.prompt is not None:
             self._cache.write(admitted.at_s, admitted.prompt)
         if admitted.returned:
@@ -310,7 +313,8 @@ class World:
 
     def produce(self, now: float, admitted: Admitted, tokens: int) -> None:
         """Charge output as it is sent, to the quotas that count it then."""
-        self._catch_up(now)
+        if self._due:
+            self._catch_up(now)
         tokens = min(tokens, admitted.output_tokens - admitted.produced)
         admitted.produced += tokens
         for supply in self._pools[admitted.model].supplies:
@@ -473,16 +477,16 @@ class World:
             supplies.append(supply)
         return supplies
 
-    def _rule(self, now: float, limit: Limit) -> Rule:
+    def _rule(self, now: float, limit: Limit) -> CountingRule:
         settings, name = self.settings, limit.rule or self.settings.rule
         if limit.unit == "concurrency":
-            return Slots(limit.amount)
+            return SlotsRule(limit.amount)
         if name == "window":
-            return Window(limit.amount, limit.period_s, now, offset_s=settings.offset_s, full=settings.start_level)
+            return WindowRule(limit.amount, limit.period_s, now, offset_s=settings.offset_s, full=settings.start_level)
         if name == "sliding":
-            return Sliding(limit.amount, limit.period_s, now, full=settings.start_level)
+            return SlidingRule(limit.amount, limit.period_s, now, full=settings.start_level)
         quantum_s = settings.quantum_s if name == "quantised" and limit.period_s <= 60 else 0.0
-        return Bucket(limit.amount, limit.period_s, now, quantum_s=quantum_s, full=settings.start_level)
+        return BucketRule(limit.amount, limit.period_s, now, quantum_s=quantum_s, full=settings.start_level)
 
     def _catch_up(self, now: float) -> None:
         """Apply the events that are due: the arrival of other users, changed limits and faults."""
@@ -498,8 +502,6 @@ class World:
                 supply.note_rate(at)
 
     def _fault(self) -> str | None:
-        if not self.settings.faults:
-            return None
         drawn = self._random.random()
         for kind, probability in self.settings.faults.items():
             drawn -= probability

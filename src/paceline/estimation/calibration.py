@@ -84,13 +84,14 @@ class UsualOutput:
         recent: The output of those answers, the oldest first.
         answers: How many answers there were.
         known: Whether enough of them have been seen.
+        usual: The output that nine of ten of them stay within, once enough are known.
     """
 
-    __slots__ = ("_sorted", "answers", "known", "recent")
+    __slots__ = ("_sorted", "answers", "known", "recent", "usual")
 
     def __init__(self) -> None:
         self.recent: deque[float] = deque()
-        self.answers, self.known = 0, False
+        self.answers, self.known, self.usual = 0, False, 0.0
         self._sorted: list[float] = []
 
     def observe(self, tokens: float) -> None:
@@ -99,16 +100,18 @@ class UsualOutput:
             return
         self.answers += 1
         self.recent.append(tokens)
-        insort(self._sorted, tokens)
         if len(self.recent) > _ANSWERS_MAX:
-            self._sorted.remove(self.recent.popleft())
-        self.known = self.answers >= _ANSWERS_MIN
+            oldest = self.recent.popleft()
+            if oldest == tokens:
+                return
+            self._sorted.remove(oldest)
+        insort(self._sorted, tokens)
+        if self.answers >= _ANSWERS_MIN:
+            self.known, self.usual = True, self._sorted[math.ceil(0.9 * len(self._sorted)) - 1]
 
     def expected(self, otherwise: float) -> float:
         """The expected output; before eight answers, the largest of them and ``otherwise``."""
-        if not self.known:
-            return max((otherwise, *self._sorted[-1:]))
-        return self._sorted[math.ceil(0.9 * len(self._sorted)) - 1]
+        return self.usual if self.known else max((otherwise, *self._sorted[-1:]))
 
 
 class TokenCalibration:
@@ -136,11 +139,11 @@ class TokenCalibration:
         """The expected output tokens; ``None`` for a request that names no maximum."""
         if self.doubted and max_output_tokens is not None:
             return max_output_tokens
-        prior: float = OUTPUT_TOKENS_EXPECTED
+        usual = self.output.usual
         if not self.output.known:
-            prior = next((elder.expected(0) for elder in self._elders if elder.known), prior)
-        usual = self.output.expected(prior)
-        return usual if max_output_tokens is None else min(usual, max_output_tokens)
+            prior = next((elder.usual for elder in self._elders if elder.known), OUTPUT_TOKENS_EXPECTED)
+            usual = self.output.expected(prior)
+        return usual if max_output_tokens is None or usual <= max_output_tokens else max_output_tokens
 
     def doubt(self) -> None:
         """A refusal for want of output: until the next answer, the maximum is expected where few answers are known."""

@@ -32,16 +32,16 @@ class AccessLog:
     def __init__(self, file: Path) -> None:
         self._fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def begin(self, scope: MutableMapping[str, Any], send: Callable[[Any], Awaitable[None]]) -> Entry:
+    def begin(self, scope: MutableMapping[str, Any], send: Callable[[Any], Awaitable[None]]) -> AccessEntry:
         """The entry of a request; its ``send`` is to be used in place of ``send``."""
-        return Entry(self._fd, scope, send)
+        return AccessEntry(self._fd, scope, send)
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
 
 
-class Entry:
+class AccessEntry:
     """A line about one request.
 
     Attributes:

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
-from paceline.gateway.keys import ClientKey, Keys
+from paceline.gateway.keys import ClientKey, KeyFile
 from paceline.gateway.upstreams import KEY_HEADERS, key_in_query
 from paceline.providers.registry import is_loopback
 
@@ -27,7 +27,7 @@ class Admission:
         needs_key: Whether clients need keys.
     """
 
-    def __init__(self, keys: Keys, *, open_to_all: bool, hosts: Iterable[str]) -> None:
+    def __init__(self, keys: KeyFile, *, open_to_all: bool, hosts: Iterable[str]) -> None:
         self._keys, self._hosts = keys, frozenset(hosts)
         self.needs_key = not open_to_all or len(keys) > 0
 

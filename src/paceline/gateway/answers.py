@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Final, NamedTuple
 
 from paceline.gateway.client import Headers
-from paceline.gateway.relay import Reply, Room, decoded, decoder
+from paceline.gateway.relay import ClientReply, NoteRoom, decoded, decoder
 from paceline.gateway.waiting import Identity
-from paceline.providers.events import Kind, Lines, ServerSent, splitter_of
+from paceline.providers.events import JsonLines, ServerSent, StreamEventKind, splitter_of
 
 ANSWER_S: Final = 600.0
 """How long an answer is kept: the clients that repeat a request do so within minutes."""
@@ -32,7 +32,7 @@ _END: Final = 16_384
 """Bytes at the end of a stream in which an error is looked for."""
 
 
-class Answer(NamedTuple):
+class KeptAnswer(NamedTuple):
     """An answer that is kept."""
 
     content: bytes
@@ -46,21 +46,21 @@ class Answer(NamedTuple):
         """The bytes that it takes."""
         return len(self.body) + sum(len(name) + len(value) for name, value in self.headers) + _BESIDE
 
-    def reply(self, accepted: str) -> Reply:
+    def reply(self, accepted: str) -> ClientReply:
         """The answer for a request that comes again, whose client accepts these encodings."""
-        reply = Reply(self.status, [*self.headers, (b"idempotent-replayed", b"true")], self.body)
+        reply = ClientReply(self.status, [*self.headers, (b"idempotent-replayed", b"true")], self.body)
         if (encoding := reply.encoding) and encoding not in accepted.lower():
             reply.decode()
         return reply
 
 
-class Answers:
+class KeptAnswers:
     """The requests with an ``Idempotency-Key`` that are under way, and the answers to those that are over."""
 
     def __init__(self) -> None:
-        self.room = Room(ANSWER_MAX, ALL_MAX)
+        self.room = NoteRoom(ANSWER_MAX, ALL_MAX)
         self._under_way: dict[tuple[str, bytes], bytes] = {}  # by client key and digest: the content
-        self._kept: dict[str, dict[bytes, Answer]] = {}  # by client key; the longest kept first
+        self._kept: dict[str, dict[bytes, KeptAnswer]] = {}  # by client key; the longest kept first
         self._sizes: Counter[str] = Counter()
 
     def content(self, same: Identity) -> bytes | None:
@@ -68,7 +68,7 @@ class Answers:
         answer = self.get(same)
         return self._under_way.get(same[:2]) if answer is None else answer.content
 
-    def get(self, same: Identity) -> Answer | None:
+    def get(self, same: Identity) -> KeptAnswer | None:
         """The answer that is kept for the request."""
         return self._kept.get(same.key, {}).get(same.digest)
 
@@ -80,11 +80,11 @@ class Answers:
         """The request is under way no more."""
         self._under_way.pop(same[:2], None)
 
-    def keep(self, same: Identity, reply: Reply, now_s: float, *, stream: bool) -> None:
+    def keep(self, same: Identity, reply: ClientReply, now_s: float, *, stream: bool) -> None:
         """Keep an answer that was seen to its end, unless it says that the request failed; ``stream``: one was asked for."""
         if reply.seen is None or not reply.is_good or _failed(reply, bytes(reply.seen), stream=stream):
             return
-        answer = Answer(same.content, reply.status, reply.headers, bytes(reply.seen), now_s)
+        answer = KeptAnswer(same.content, reply.status, reply.headers, bytes(reply.seen), now_s)
         self._kept.setdefault(same.key, {})[same.digest] = answer
         self._sizes[same.key] += answer.size
         while self._sizes[same.key] > OF_KEY_MAX or len(self._kept[same.key]) > ANSWERS_MAX:
@@ -105,7 +105,7 @@ class Answers:
             del self._kept[key], self._sizes[key]
 
 
-def _failed(reply: Reply, body: bytes, *, stream: bool) -> bool:
+def _failed(reply: ClientReply, body: bytes, *, stream: bool) -> bool:
     """Whether a stream ends with an error: another attempt may have a better answer. Others were judged as a whole."""
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers}
     decode = decoder(headers)
@@ -114,6 +114,6 @@ def _failed(reply: Reply, body: bytes, *, stream: bool) -> bool:
     splitter = splitter_of(headers, body[:_END], stream=stream)
     if splitter is None:
         return False
-    if len(body) > _END and isinstance(splitter, ServerSent | Lines):
+    if len(body) > _END and isinstance(splitter, ServerSent | JsonLines):
         body = body[-_END:].partition(b"\n")[2]
-    return any(event.kind is Kind.ERROR for event in splitter.feed(body + b"\n\n"))
+    return any(event.kind is StreamEventKind.ERROR for event in splitter.feed(body + b"\n\n"))

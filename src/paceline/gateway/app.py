@@ -12,12 +12,11 @@ from typing import Any, Final
 from paceline.core.results import StoreError
 from paceline.gateway.access import AccessLog
 from paceline.gateway.admission import Admission
-from paceline.gateway.client import Client, Headers
+from paceline.gateway.client import Headers, UpstreamClient
 from paceline.gateway.dispatch import Dispatch
 from paceline.gateway.errors import RequestError, json_reply, no_answer, on_error, refusal, respond, stopping, tell
 from paceline.gateway.incoming import CONNECTION, ENTRY, Connection, Event, Incoming, Receive, Send
-from paceline.gateway.life import Event as LifeEvent
-from paceline.gateway.life import Life
+from paceline.gateway.life import Life, LifeEvent
 from paceline.gateway.siblings import Siblings
 from paceline.gateway.upstreams import Upstreams, is_plain
 from paceline.gateway.usage import FLUSH_S, USAGE, Counted, report
@@ -81,7 +80,7 @@ class Gateway:
         self,
         limiter: Limiter,
         upstreams: Upstreams,
-        client: Callable[[], Client],
+        client: Callable[[], UpstreamClient],
         *,
         admission: Admission,
         folder: Path | None = None,
@@ -165,12 +164,24 @@ class Gateway:
             helper.cancel()
         await client.close()
         self._siblings.close()
+        await self._end_page()
         if self._tally is not None:
             await asyncio.to_thread(self._tally.end)
         await asyncio.to_thread(self.limiter.close)
         if self._access is not None:
             self._access.close()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def _end_page(self) -> None:
+        """Tell the page of the end, as a server would."""
+
+        async def receive() -> Event:
+            return {"type": "lifespan.shutdown"}
+
+        async def send(_: Event) -> None:
+            pass
+
+        await self._page({"type": "lifespan"}, receive, send)
 
     @property
     def ready(self) -> bool:

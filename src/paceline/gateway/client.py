@@ -85,7 +85,7 @@ class Upload(NamedTuple):
     parts: AsyncGenerator[bytes]
 
 
-class Client(Protocol):
+class UpstreamClient(Protocol):
     """Sends requests."""
 
     async def fetch(
@@ -124,7 +124,7 @@ class HttpClient:
     async def fetch(
         self, upstream: Upstream, method: str, path: str, headers: Headers, body: bytes | Upload
     ) -> Fetched:
-        """See :meth:`Client.fetch`.
+        """See :meth:`UpstreamClient.fetch`.
 
         Raises:
             ClientConnectorError: There is no connection.
@@ -164,7 +164,7 @@ class HttpClient:
         return await server.connect(timeout_s)
 
     async def close(self) -> None:
-        """See :meth:`Client.close`."""
+        """See :meth:`UpstreamClient.close`."""
         for server in self._servers.values():
             server.close()
         await self._proxied.close()

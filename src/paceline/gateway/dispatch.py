@@ -14,25 +14,25 @@ from urllib.parse import unquote
 
 from paceline.core.results import QuotaError
 from paceline.gateway.admission import refuse_unmetered
-from paceline.gateway.answers import Answers
-from paceline.gateway.client import Client, Headers, Upload
+from paceline.gateway.answers import KeptAnswers
+from paceline.gateway.client import Headers, Upload, UpstreamClient
 from paceline.gateway.errors import RequestError, as_event, come_back, no_answer, own, stopping
 from paceline.gateway.incoming import BODY_MAX, BODY_S, OPTION, Bodies, Connection, Incoming, Send, number
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.life import Life
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
-from paceline.gateway.relay import HOP_BY_HOP, Relayed, Reply, forwarded, plain, readable
-from paceline.gateway.upstreams import KEY_HEADERS, Place, Upstream, without_key
+from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, plain, readable
+from paceline.gateway.upstreams import KEY_HEADERS, Destination, Upstream, without_key
 from paceline.gateway.waiting import (
     IDEMPOTENCY,
     NOTES_EVERY_S,
     NOTES_FROM_S,
     SOON,
-    Held,
+    HeldRequest,
     Identity,
     KeptExchange,
+    KeptPlaces,
     KeptRoutedExchange,
-    Places,
     ended,
     hears,
     identity,
@@ -73,7 +73,7 @@ class Dispatch:
         client: The HTTP client; to be set when the event loop runs.
     """
 
-    client: Client
+    client: UpstreamClient
 
     def __init__(self, limiter: Limiter, life: Life, *, tells_quotas: bool) -> None:
         self._limiter, self._life, self._tells_quotas = limiter, life, tells_quotas
@@ -83,8 +83,8 @@ class Dispatch:
         self._bodies = Bodies()
         self._waiting: dict[str, Exchange] = {}  # by the id of the request
         self._tasks: dict[asyncio.Task[Any], Exchange] = {}  # those that wait for a permit or an answer
-        self._places = Places(self._end)
-        self._answers = Answers()
+        self._places = KeptPlaces(self._end)
+        self._answers = KeptAnswers()
 
     def leave(self) -> None:
         """The listener is closed: keep no place, and nothing that waits unless it may."""
@@ -129,7 +129,7 @@ class Dispatch:
             if request.key is not None and not upstream.key:
                 message = f"the gateway has no key for {upstream.name}: set {upstream.provider.key_env} for it"
                 raise RequestError(503, "no_key", message)
-        reply: Reply | None = None
+        reply: ClientReply | None = None
         try:
             body = await self._bodies.read(request, partial(_is_unread, request))
             if body is None:
@@ -152,7 +152,7 @@ class Dispatch:
                     # Before a place is claimed: nothing may fail after that.
                     asked_s = number(options, _KEEPALIVE, *NOTES_S, also=0.0)
                     found = self._held_place(request, exchange, requests)
-                    if isinstance(found, Held):
+                    if isinstance(found, HeldRequest):
                         await self._relay_held(request, found, options, asked_s)
                         return
                     reply = found
@@ -165,10 +165,10 @@ class Dispatch:
                 _note(request, reply)
 
     async def _relay_held(
-        self, request: Incoming, held: Held, options: dict[bytes, str], asked_s: float | None
+        self, request: Incoming, held: HeldRequest, options: dict[bytes, str], asked_s: float | None
     ) -> None:
         """Relay a metered request, whose place or answer is kept if its client leaves."""
-        reply: Reply | None = None
+        reply: ClientReply | None = None
         try:
             reply = await self._send(request, held, options, asked_s)
             if held.named is not None and reply.is_good:
@@ -191,7 +191,7 @@ class Dispatch:
                 if held.named is not None:
                     self._answers.end(held.named)
 
-    async def _upload(self, request: Incoming) -> Reply:
+    async def _upload(self, request: Incoming) -> ClientReply:
         """The answer to a request whose body is passed on as it comes."""
         first = request.place.members[0]
         if request.method == "POST":
@@ -280,7 +280,7 @@ class Dispatch:
         sticky = str(sticky)[:NAME_MAX] if sticky else None
         return KeptRoutedExchange(pacer, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name)
 
-    def _described(self, place: Place, path: str, body: bytes, asked: dict[str, Any]) -> Iterator[Metered]:
+    def _described(self, place: Destination, path: str, body: bytes, asked: dict[str, Any]) -> Iterator[Metered]:
         """The request as each member of ``place`` meters it; nothing for one that costs nothing."""
         first: Metered | None = None
         for upstream in place.members:
@@ -294,7 +294,7 @@ class Dispatch:
 
     def _held_place(
         self, request: Incoming, exchange: KeptExchange | KeptRoutedExchange, requests: list[Relayed]
-    ) -> Held | Reply:
+    ) -> HeldRequest | ClientReply:
         """The request in the place that was kept for it, or else in a new one; or the answer that was kept for it."""
         headers, name, now_s = request.headers, request.key_name, time.monotonic()
         body = b"".join(request.parts)
@@ -314,25 +314,25 @@ class Dispatch:
                 if content is not None:
                     raise RequestError(409, "under_way", "a request with this Idempotency-Key is being answered")
                 self._answers.begin(named)
-            return Held(exchange, requests, identify, now_s, named)
+            return HeldRequest(exchange, requests, identify, now_s, named)
         if kept.reader is not None:
             kept.reader.cancel()
         self._bodies.release(request.parts)
         request.parts[:] = kept.parts
         return kept
 
-    def _keep_place(self, held: Held, parts: list[bytes]) -> bool:
+    def _keep_place(self, held: HeldRequest, parts: list[bytes]) -> bool:
         """Keep the place of a request whose connection closes now; returns whether it is kept."""
         kept = not self._life.state.closed and self._places.keep(held, parts, time.monotonic())
         if kept and held.named is not None:
             held.reader = asyncio.create_task(self._read_on(held))
         return kept
 
-    async def _read_on(self, held: Held) -> None:
+    async def _read_on(self, held: HeldRequest) -> None:
         """Read the answer to a request whose client has left, and may come back for it."""
         assert held.task is not None
         try:
-            reply: Reply = await asyncio.shield(held.task)
+            reply: ClientReply = await asyncio.shield(held.task)
         except Exception:  # noqa: BLE001  (for the client that comes back)
             return
         if reply.is_good:
@@ -343,12 +343,12 @@ class Dispatch:
                 self._keep_answer(held, reply)
             self._places.end(held)
 
-    def _keep_answer(self, held: Held, reply: Reply) -> None:
+    def _keep_answer(self, held: HeldRequest, reply: ClientReply) -> None:
         """Keep the answer to a request with an ``Idempotency-Key``, which is over."""
         if held.named is not None and not reply.broken:
             self._answers.keep(held.named, reply, time.monotonic(), stream=held.exchange.metered.call.stream)
 
-    def _end(self, held: Held) -> None:
+    def _end(self, held: HeldRequest) -> None:
         """End a request whose client has not come back."""
         self._bodies.release(held.parts)
         if held.named is not None:
@@ -359,7 +359,9 @@ class Dispatch:
         if task is not None and not task.cancel() and not task.cancelled() and task.exception() is None:
             task.result().close()
 
-    async def _send(self, request: Incoming, held: Held, options: dict[bytes, str], asked_s: float | None) -> Reply:
+    async def _send(
+        self, request: Incoming, held: HeldRequest, options: dict[bytes, str], asked_s: float | None
+    ) -> ClientReply:
         """The answer to a request, from the queue and the server. If its head has been sent, an error is an event."""
         exchange, headers, connection = held.exchange, request.headers, request.connection
         for sent in held.requests:
@@ -395,12 +397,12 @@ class Dispatch:
         begun = connection.answering and reply.status >= 400
         return await as_event(reply, exchange.metered.call) if begun else reply
 
-    async def _waited(self, request: Incoming, held: Held, rhythm: _Rhythm) -> Reply:
+    async def _waited(self, request: Incoming, held: HeldRequest, rhythm: _Rhythm) -> ClientReply:
         """The answer to a request whose stream is kept alive, or whose place is kept if its client leaves."""
         task = held.task = held.task or asyncio.create_task(held.exchange.run())
         due_s = rhythm.begin_s if rhythm.note is not None else rhythm.until_s
         connection, send = request.connection, request.send
-        reply: Reply | None = None
+        reply: ClientReply | None = None
         kept = False
         try:
             while not await ended(task, due_s):
@@ -426,7 +428,7 @@ class Dispatch:
                 with suppress(asyncio.CancelledError, Exception):
                     (await task).close()
 
-    async def _pass_on(self, reply: Reply, send: Send, connection: Connection) -> None:
+    async def _pass_on(self, reply: ClientReply, send: Send, connection: Connection) -> None:
         """Send an answer; one that has broken off is ``broken`` afterwards."""
         release: Callable[[], None] | None = None
         if connection.answering:
@@ -473,14 +475,14 @@ def _is_unread(request: Incoming) -> bool:
     return True
 
 
-async def _send_unpaced(request: Relayed) -> Reply:
+async def _send_unpaced(request: Relayed) -> ClientReply:
     try:
         return await request.send()
     except Exception as error:
         raise no_answer(error) from error
 
 
-def _note(request: Incoming, reply: Reply) -> None:
+def _note(request: Incoming, reply: ClientReply) -> None:
     """Tell the access log what is known of an answer, where there is one."""
     if request.entry is not None:
         request.entry.record = reply.record
@@ -504,7 +506,7 @@ def _renamed(asked: dict[str, Any], models: Mapping[str, str]) -> bytes | None:
 _HOP_BY_HOP_ANSWER: Final = HOP_BY_HOP - {b"content-length"}
 
 
-def _headers_of(reply: Reply, *, quotas: bool) -> Headers:
+def _headers_of(reply: ClientReply, *, quotas: bool) -> Headers:
     """The headers of an answer as the client gets them. A refusal keeps what it says of ``quotas`` in any case."""
     drop = HOP_BY_HOP if reply.status in (204, 304) else _HOP_BY_HOP_ANSWER  # a 304 states the length of another answer
     headers, record = forwarded(reply.headers, drop), reply.record
@@ -516,14 +518,14 @@ def _headers_of(reply: Reply, *, quotas: bool) -> Headers:
     return headers
 
 
-def _of_its_own(refusal: RequestError, connection: Connection, cause: Exception | None = None) -> Reply:
+def _of_its_own(refusal: RequestError, connection: Connection, cause: Exception | None = None) -> ClientReply:
     """The answer of the gateway to a stream whose head has been sent; else ``refusal`` is raised."""
     if not connection.answering:
         raise refusal from cause
     return own(refusal.status, refusal.word, str(refusal))
 
 
-async def _pass_on_early(send: Send, connection: Connection, reply: Reply, part: bytes, *, quotas: bool) -> None:
+async def _pass_on_early(send: Send, connection: Connection, reply: ClientReply, part: bytes, *, quotas: bool) -> None:
     """Send a part of an answer that is not judged yet, after its head."""
     if not connection.answering:  # what follows may be another attempt's, of another length
         headers = [pair for pair in _headers_of(reply, quotas=quotas) if pair[0] != b"content-length"]

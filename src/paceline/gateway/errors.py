@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from traceback import format_tb
 from typing import Any, Final
 
-from paceline.gateway.relay import Reply
+from paceline.gateway.relay import ClientReply
 from paceline.gateway.waiting import PLACE_S
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lack import Lack, lack_of
@@ -32,7 +32,7 @@ class RequestError(Exception):
         self.status, self.word = status, word
 
 
-async def as_event(reply: Reply, call: Call) -> Reply:
+async def as_event(reply: ClientReply, call: Call) -> ClientReply:
     """An error as an event in a stream that has begun, which then breaks off: some SDKs read no error there."""
     try:
         await reply.hide_key()
@@ -57,7 +57,7 @@ async def as_event(reply: Reply, call: Call) -> Reply:
             "error": error,
         }
     name = b"event: error\n" if base_of(call.provider) == "anthropic" else b""
-    event = Reply(200, [], name + b"data: " + json.dumps(value).encode() + b"\n\n")
+    event = ClientReply(200, [], name + b"data: " + json.dumps(value).encode() + b"\n\n")
     event.broken = True
     return event
 
@@ -114,10 +114,14 @@ def tell(error: Exception) -> None:
     log.error("a request failed: %s\n%s", type(error).__name__, "".join(format_tb(error.__traceback__)))
 
 
-def own(status: int, word: str, message: str, headers: dict[str, str] | None = None) -> Reply:
+def own(status: int, word: str, message: str, headers: dict[str, str] | None = None) -> ClientReply:
+    """The answer with an error of the gateway's own."""
+    return json_reply(status, own_value(status, word, message), {"x-paceline": word, **(headers or {})})
+
+
+def own_value(status: int, word: str, message: str) -> dict[str, Any]:
     """An error of the gateway's own, in a form that all SDKs read."""
-    value = {"type": "error", "error": _detail(status, word, message)}
-    return json_reply(status, value, {"x-paceline": word, **(headers or {})})
+    return {"type": "error", "error": _detail(status, word, message)}
 
 
 def _detail(status: int, word: str, message: str) -> dict[str, Any]:
@@ -125,7 +129,7 @@ def _detail(status: int, word: str, message: str) -> dict[str, Any]:
     return {"type": kind, "code": f"paceline_{word}", "message": f"paceline: {message}", "param": None}
 
 
-def refusal(error: RequestError) -> Reply:
+def refusal(error: RequestError) -> ClientReply:
     """The answer to a request that is not sent."""
     headers = {"www-authenticate": "Bearer"} if error.status == 401 else {}
     if error.word == "no_key":
@@ -139,14 +143,14 @@ def refusal(error: RequestError) -> Reply:
     return own(error.status, error.word, str(error), headers)
 
 
-def json_reply(status: int, value: Any, headers: dict[str, str] | None = None) -> Reply:
+def json_reply(status: int, value: Any, headers: dict[str, str] | None = None) -> ClientReply:
     """An answer with ``value`` as JSON."""
     body = json.dumps(value).encode()
     pairs = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
-    return Reply(status, [(name.encode(), text.encode()) for name, text in pairs.items()], body)
+    return ClientReply(status, [(name.encode(), text.encode()) for name, text in pairs.items()], body)
 
 
-async def respond(reply: Reply, send: Callable[[Any], Awaitable[None]]) -> None:
+async def respond(reply: ClientReply, send: Callable[[Any], Awaitable[None]]) -> None:
     """Send an answer of the gateway's own."""
     await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
     body = b"".join([part async for part in reply.parts()])

@@ -8,11 +8,11 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import Any, Final, Protocol
 
-from paceline.gateway.access import Entry
+from paceline.gateway.access import AccessEntry
 from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
-from paceline.gateway.upstreams import Place
+from paceline.gateway.upstreams import Destination
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -104,7 +104,7 @@ class Incoming:
         first: dict[bytes, bytes],
         key: ClientKey | None,
         given: str,
-        place: Place,
+        place: Destination,
         path: str,
         query: str,
     ) -> None:
@@ -112,7 +112,7 @@ class Incoming:
         self.method: str = scope["method"]
         self.headers: Headers = scope["headers"]
         self.first = first
-        self.entry: Entry | None = scope["extensions"].get(ENTRY)
+        self.entry: AccessEntry | None = scope["extensions"].get(ENTRY)
         self.key, self.given = key, given
         self.place, self.path, self.query = place, path, query
         self.parts: list[bytes] = []

@@ -22,7 +22,7 @@ from paceline.core.quota import parse_quotas
 from paceline.core.results import PacelineError, QuotaError
 from paceline.gateway.stamps import Stamp, Watched, stamp
 from paceline.pacing.allowances import check_limits
-from paceline.pacing.durable import Turn, open_binary, replacing
+from paceline.pacing.durable import WriteTurn, open_binary, replacing
 from paceline.providers.registry import base_of
 
 log = logging.getLogger("paceline.gateway")
@@ -103,7 +103,7 @@ class ClientKey:
         return any(fnmatchcase(name, pattern) for pattern in self.endpoints for name in names)
 
 
-class Keys:
+class KeyFile:
     """The keys in a file, read again when it changes.
 
     Args:
@@ -209,7 +209,7 @@ class Keys:
             else:
                 fd = os.open(self.file.parent, os.O_RDONLY)
             try:
-                with Turn(fd):
+                with WriteTurn(fd):
                     self._read()
                     yield
             finally:

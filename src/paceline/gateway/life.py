@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 
-class State(Enum):
+class LifeState(Enum):
     """What a gateway does with requests.
 
     Attributes:
@@ -28,7 +28,7 @@ class State(Enum):
         self.word, self.ready, self.closed, self.patient = word, ready, closed, patient
 
 
-class Event(Enum):
+class LifeEvent(Enum):
     """What changes the state."""
 
     STARTED = "started"
@@ -39,18 +39,18 @@ class Event(Enum):
 
 NEXT: Final = MappingProxyType(
     {
-        (State.STARTING, Event.STARTED): State.SERVING,
-        (State.STARTING, Event.ASKED): State.LEAVING,
-        (State.SERVING, Event.ASKED): State.LEAVING,
-        (State.SERVING, Event.CLOSED): State.FINISHING,  # its program ends it
-        (State.LEAVING, Event.CLOSED): State.FINISHING,
-        **{(state, Event.HURRIED): State.ENDING for state in State},
+        (LifeState.STARTING, LifeEvent.STARTED): LifeState.SERVING,
+        (LifeState.STARTING, LifeEvent.ASKED): LifeState.LEAVING,
+        (LifeState.SERVING, LifeEvent.ASKED): LifeState.LEAVING,
+        (LifeState.SERVING, LifeEvent.CLOSED): LifeState.FINISHING,  # its program ends it
+        (LifeState.LEAVING, LifeEvent.CLOSED): LifeState.FINISHING,
+        **{(state, LifeEvent.HURRIED): LifeState.ENDING for state in LifeState},
     }
 )
 """The state that follows; other pairs change nothing."""
 
 
-def after(state: State, event: Event) -> State:
+def after(state: LifeState, event: LifeEvent) -> LifeState:
     """The state after ``event``."""
     return NEXT.get((state, event), state)
 
@@ -66,9 +66,9 @@ class Life:
     """
 
     def __init__(self, *, shares: bool) -> None:
-        self.state, self._shares = State.STARTING, shares
+        self.state, self._shares = LifeState.STARTING, shares
 
-    def change(self, event: Event) -> bool:
+    def change(self, event: LifeEvent) -> bool:
         """Go on to the state after ``event``; whether it is another one."""
         before, self.state = self.state, after(self.state, event)
         return self.state is not before

@@ -16,8 +16,8 @@ from paceline.config import Config, parse_base_url
 from paceline.config.servers import FILE, server
 from paceline.core.results import QuotaError
 from paceline.gateway.handover import listen
-from paceline.gateway.keys import Keys
-from paceline.gateway.server import Settings, server_config
+from paceline.gateway.keys import KeyFile
+from paceline.gateway.server import ProcessSettings, server_config
 from paceline.gateway.upstreams import Upstreams
 from paceline.pacing.events import Event
 from paceline.providers.registry import PROVIDERS, base_of, is_loopback, provider_for_host
@@ -73,7 +73,7 @@ PATIENCE: Final = dict.fromkeys(
 
 
 @dataclass(slots=True)
-class Way:
+class GatewayWay:
     """How the requests of a program get to its gateway, and from there to the servers.
 
     Attributes:
@@ -103,7 +103,7 @@ class Way:
         return changed
 
 
-def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> Way:
+def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> GatewayWay:
     """The servers of the settings, and those that a program finds by its environment.
 
     Args:
@@ -117,7 +117,7 @@ def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> W
     tables: dict[str, dict[str, Any]] = {name: {} for name in config.upstreams}
     if config.base_url and config.provider and not tables:
         tables[base_of(config.provider)] = {"base_url": config.base_url}
-    way = Way(_with(config, tables), dict(environ))
+    way = GatewayWay(_with(config, tables), dict(environ))
     for name in tables:
         one = server(way.servers, name, environ)
         if not one.key and is_loopback(urlsplit(one.root).hostname or ""):
@@ -193,7 +193,9 @@ def _server_of(
 
 
 @contextmanager
-def private_gateway(settings: Settings, way: Way, events: Callable[[Event], None]) -> Iterator[dict[str, str]]:
+def private_gateway(
+    settings: ProcessSettings, way: GatewayWay, events: Callable[[Event], None]
+) -> Iterator[dict[str, str]]:
     """Run a gateway in a thread of this process; yields the variables for the program.
 
     Args:
@@ -204,7 +206,7 @@ def private_gateway(settings: Settings, way: Way, events: Callable[[Event], None
     Raises:
         PacelineError: A setting is invalid, or there is no port.
     """
-    key = Keys(settings.keys).add(
+    key = KeyFile(settings.keys).add(
         "exec", may_read=True, endpoints=("/*",)
     )  # what the program could do with the real one
     settings = replace(

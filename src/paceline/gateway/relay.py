@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
 
-from paceline.gateway.client import Client, Fetched, Headers, Upload
+from paceline.gateway.client import Fetched, Headers, Upload, UpstreamClient
 from paceline.gateway.upstreams import Upstream
 from paceline.http.exchange import Exchanged, Tap
 from paceline.pacing.permit import Permit
@@ -36,7 +36,7 @@ DECODED: Final = ("gzip", "deflate", "identity")
 """The content encodings in which the usage of an answer can be read."""
 
 
-class Room:
+class NoteRoom:
     """The bytes of answers that may be noted while they are read.
 
     Args:
@@ -57,10 +57,10 @@ class Room:
         return True
 
 
-_NO_ROOM: Final = Room()
+_NO_ROOM: Final = NoteRoom()
 
 
-class Reply:
+class ClientReply:
     """An answer for the client: a server's, or one of the gateway's own.
 
     Attributes:
@@ -180,7 +180,7 @@ class Reply:
         """The encoding of the body; empty for none."""
         return self._header(b"content-encoding").decode("latin-1").strip().lower()
 
-    def start(self, room: Room) -> None:
+    def start(self, room: NoteRoom) -> None:
         """Read from the beginning on, and note what is read for another reader, while there is ``room``."""
         if self.seen is None:
             self.seen, self._room = bytearray(), room
@@ -245,7 +245,7 @@ class Relayed:
 
     def __init__(
         self,
-        client: Client,
+        client: UpstreamClient,
         upstream: Upstream,
         method: str,
         path: str,
@@ -257,7 +257,7 @@ class Relayed:
         self._path, self._headers, self._body = path, headers, body
         self._query = query and f"?{query}"
         self._key = ""  # that was sent last
-        self.pass_on: Callable[[Reply, bytes], Awaitable[None]] = _keep_to_itself
+        self.pass_on: Callable[[ClientReply, bytes], Awaitable[None]] = _keep_to_itself
 
     @property
     def address(self) -> str:
@@ -274,7 +274,7 @@ class Relayed:
         assert isinstance(self._body, bytes)
         return self._body
 
-    async def send(self, permit: Permit | None = None) -> Reply:  # noqa: ARG002
+    async def send(self, permit: Permit | None = None) -> ClientReply:  # noqa: ARG002
         headers, key = self._headers, self._upstream.key  # as it is now: the request may have waited for long
         self._key = key
         if key:
@@ -282,12 +282,12 @@ class Relayed:
         fetched = await self._client.fetch(self._upstream, self.method, self._path + self._query, headers, self._body)
         if key and fetched.status == 401:
             self._upstream.secret.refused(key, self._upstream.root, self._upstream.key_env)
-        return Reply(fetched.status, fetched.headers, fetched=fetched, key=key)
+        return ClientReply(fetched.status, fetched.headers, fetched=fetched, key=key)
 
-    def head(self, response: Reply) -> tuple[int, Mapping[str, str]]:
+    def head(self, response: ClientReply) -> tuple[int, Mapping[str, str]]:
         return response.status, {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
 
-    async def peek(self, response: Reply, headers: Mapping[str, str], beginning: Beginning) -> None:
+    async def peek(self, response: ClientReply, headers: Mapping[str, str], beginning: Beginning) -> None:
         decode, enough = decoder(headers), False
         while not enough:
             part = await response.more()
@@ -299,27 +299,29 @@ class Relayed:
                 response.keep(bytes(beginning.body))
                 await self.pass_on(response, idle)
 
-    def tap(self, response: Reply, headers: Mapping[str, str], tap: Tap) -> None:
+    def tap(self, response: ClientReply, headers: Mapping[str, str], tap: Tap) -> None:
         tap.decode = decoder(headers)
         response.tap(tap)
 
-    def note(self, response: Reply, record: Exchanged) -> None:
+    def note(self, response: ClientReply, record: Exchanged) -> None:
         response.record = record
 
-    async def close(self, response: Reply) -> None:
+    async def close(self, response: ClientReply) -> None:
         response.close()
 
-    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Reply:
+    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> ClientReply:
         if self._key:
             body = body.replace(self._key.encode(), HIDDEN)  # a message of the server that it quotes
         if headers.get("x-paceline") == "store":  # it may answer soon, or another process may reach it
             status, body = 503, body.replace(b"rate_limit_error", b"api_error", 1)
             headers = {**headers, "x-should-retry": "true", "retry-after": "1"}
         stated = {"content-length": str(len(body))} if "content-length" in headers else {}
-        return Reply(status, [(name.encode(), value.encode()) for name, value in {**headers, **stated}.items()], body)
+        return ClientReply(
+            status, [(name.encode(), value.encode()) for name, value in {**headers, **stated}.items()], body
+        )
 
 
-async def _keep_to_itself(_reply: Reply, _part: bytes) -> None:
+async def _keep_to_itself(_reply: ClientReply, _part: bytes) -> None:
     pass
 
 

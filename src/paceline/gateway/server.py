@@ -24,7 +24,6 @@ from uuid import uuid4
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import HANDLED_SIGNALS
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from paceline.config import Config
@@ -37,8 +36,8 @@ from paceline.gateway.certificate import Certificate
 from paceline.gateway.client import Headers, HttpClient
 from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.incoming import CONNECTION
-from paceline.gateway.keys import Keys
-from paceline.gateway.signals import SUCCEED, heed
+from paceline.gateway.keys import KeyFile
+from paceline.gateway.signals import came_early, end_by_signals, heed, held_back
 from paceline.gateway.upstreams import Upstreams
 from paceline.gateway.usage import NO_KEY
 from paceline.limiter.limiter import Limiter
@@ -102,7 +101,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ProcessSettings:
     """What one process of the gateway needs; it can be pickled.
 
     Attributes:
@@ -151,7 +150,7 @@ class Settings:
         limiter = self._limiter(events)
         if self.otel:
             _otel().watch(limiter)
-        admission = Admission(Keys(self.keys), open_to_all=is_loopback(self.host), hosts=names_of(self.host))
+        admission = Admission(KeyFile(self.keys), open_to_all=is_loopback(self.host), hosts=names_of(self.host))
         return Gateway(
             limiter,
             self._upstreams(environ),
@@ -174,7 +173,7 @@ class Settings:
     def process(self, begun: Callable[[], None] = _nothing, succeed: Callable[[], None] = _nothing) -> App:
         """A gateway for a process that does nothing else; ``succeed``: starts the next process in its place."""
         gateway = self.gateway(begun=begun)
-        heed(gateway.life, self.drain_s, dict.fromkeys(SUCCEED, succeed))
+        heed(gateway.life, self.drain_s, succeed)
         gc.freeze()  # what is imported stays
         gc.set_threshold(*GC_THRESHOLD)
         return _otel().Traced(gateway) if self.otel else gateway
@@ -192,7 +191,7 @@ class Settings:
         Raises:
             PacelineError: A setting is invalid, or clients need keys and there are none.
         """
-        keys = Keys(self.keys)
+        keys = KeyFile(self.keys)
         if not is_loopback(self.host) and not keys:
             raise QuotaError(
                 f"{self.host} can be reached from other machines, so clients need keys, and {self.keys} has none: make one"
@@ -452,13 +451,19 @@ class _Config(uvicorn.Config):
     tls: Certificate | None = None
     shared = False
 
+    def load(self) -> None:
+        """Make what the server needs in this process."""
+        super().load()
+        if self.tls is not None:
+            self.ssl = self.tls.context()
+
     @property
     def use_subprocess(self) -> bool:
         """Whether, on Windows, the event loop is the one that can share a socket: no two of the other one can."""
         return self.shared or super().use_subprocess
 
 
-def server_config(settings: Settings, make: Callable[[], App] | None = None, *, shared: bool = False) -> _Config:
+def server_config(settings: ProcessSettings, make: Callable[[], App] | None = None, *, shared: bool = False) -> _Config:
     """The configuration of a server, without its socket.
 
     Args:
@@ -485,8 +490,6 @@ def server_config(settings: Settings, make: Callable[[], App] | None = None, *, 
         timeout_keep_alive=KEEP_S,
         timeout_graceful_shutdown=round(settings.stop_s),
         timeout_worker_healthcheck=HUNG_S,
-        ssl_certfile=settings.certificate,
-        ssl_keyfile=settings.private_key,
     )
     config.tls, config.shared = settings.tls, shared
     return config
@@ -523,8 +526,11 @@ class _Workers(Multiprocess):
         for _ in range(self.processes_num):
             self._tell_apart()
             process = Process(self.config, self.sockets)
-            process.start()
+            with held_back():
+                process.start()
             self.processes.append(process)
+        if came_early():
+            self._succeed()
 
     def _tell_apart(self) -> None:
         if self._otel:
@@ -543,7 +549,8 @@ class _Workers(Multiprocess):
 
     def keep_subprocess_alive(self) -> None:
         self._tell_apart()
-        super().keep_subprocess_alive()
+        with held_back():
+            super().keep_subprocess_alive()
         if self._begun is not None and all(process.is_ready(HUNG_S) for process in self.processes):
             self._begun()
             self._begun = None
@@ -561,7 +568,7 @@ def _in_words(record: logging.LogRecord) -> bool:
 
 
 def serve(
-    settings: Settings, listener: socket.socket, begun: Callable[[], None] = _nothing, above: int | None = None
+    settings: ProcessSettings, listener: socket.socket, begun: Callable[[], None] = _nothing, above: int | None = None
 ) -> None:
     """Serve until a signal; then finish what is in flight.
 
@@ -575,8 +582,7 @@ def serve(
     if settings.workers == 1:
         config = server_config(settings, partial(settings.process, begun, succeed), shared=above is not None)
         server = uvicorn.Server(config)
-        for number in HANDLED_SIGNALS:  # an exception is lost where it is raised in a callback, as imports have them
-            signal.signal(number, server.handle_exit)
+        end_by_signals(server)
         server.run(sockets=[listener])
         return
     with TemporaryDirectory(prefix="paceline-") as folder:  # only for this user

@@ -2,42 +2,95 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from paceline.gateway.life import Event, Life
+from paceline.gateway.life import Life, LifeEvent
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from uvicorn import Server
 
 SUCCEED: Final = ("SIGUSR2", "SIGHUP")
 """The signals that start the next process, which reads the settings and the certificate again; Windows has neither."""
 
+_NUMBERS: Final = [getattr(signal, name) for name in SUCCEED if hasattr(signal, name)]
 
-def heed(life: Life, drain_s: float, others: dict[str, Callable[[], None]]) -> None:
+_early: Final[list[int]] = []
+
+
+def note_early() -> None:
+    """Note the signals of :data:`SUCCEED` until others heed them: by default they end a process, also one that starts."""
+    for number in _NUMBERS:
+        signal.signal(number, lambda number, _: _early.append(number))
+
+
+def came_early() -> bool:
+    """Whether one came since :func:`note_early`, or since the last call: what was read by then may have changed."""
+    came = bool(_early)
+    _early.clear()
+    return came
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """A process that is started in the block gets the signals of :data:`SUCCEED` when it heeds them, and this one after the block."""
+    _mask("SIG_BLOCK")
+    try:
+        yield
+    finally:
+        _mask("SIG_UNBLOCK")
+
+
+def _mask(how: str) -> None:
+    if sys.platform != "win32":
+        signal.pthread_sigmask(getattr(signal, how), _NUMBERS)
+
+
+def end_by_signals(server: Server) -> None:
+    """Let the signals that end a process end ``server``, also before it runs.
+
+    An exception of another handler would be lost where it is raised in a callback, as imports have them.
+    """
+    from uvicorn.server import HANDLED_SIGNALS
+
+    for number in HANDLED_SIGNALS:
+        signal.signal(number, server.handle_exit)
+
+
+def heed(life: Life, drain_s: float, succeed: Callable[[], None]) -> None:
     """Heed signals from now on, in the main thread of a running event loop in which uvicorn handles SIGTERM and SIGINT.
 
     Args:
         life: What the gateway does with requests.
         drain_s: How long after SIGTERM the listener stays open, while the gateway is not ready any more.
-        others: What further signals do, by name; those that this system does not have are left out.
+        succeed: Starts the next process: at once, if a signal that asks for it came before.
     """
+    import asyncio  # other commands call the functions above first
+
     loop = asyncio.get_running_loop()
 
     def leave(end: Callable[[], None]) -> None:
-        if life.change(Event.ASKED):  # a service manager may send the signal twice
+        if life.change(LifeEvent.ASKED):  # a service manager may send the signal twice
             loop.call_later(drain_s, end)
 
     def hurry(end: Callable[[], None]) -> None:
-        life.change(Event.HURRIED)
+        life.change(LifeEvent.HURRIED)
         end()
 
     for number, act in ((signal.SIGTERM, leave), (signal.SIGINT, hurry)):
         end: Any = signal.getsignal(number)  # of the server
         _on(loop, number, partial(act, partial(end, number, None)))
-    for name, call in others.items():
-        if hasattr(signal, name):
-            _on(loop, getattr(signal, name), call)
+    for number in _NUMBERS:
+        _on(loop, number, succeed)
+    _mask("SIG_UNBLOCK")
+    if came_early():
+        succeed()
 
 
 def _on(loop: asyncio.AbstractEventLoop, number: int, call: Callable[[], None]) -> None:

@@ -52,7 +52,7 @@ class Supervisor:
         """
         for name in ENDS:
             self._on(name, partial(self._end, getattr(signal, name)))
-        for name in SUCCEED:
+        for name in SUCCEED:  # one that came before needs nothing: the first process reads the settings after this
             self._on(name, self._replace)
         self._serving = self._follow(self._start(first=True))
         while self._alive:

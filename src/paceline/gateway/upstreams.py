@@ -120,7 +120,7 @@ class Upstream:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Destination:
     """Where requests go: a server, or the members of a group: ``choice`` chooses one for each request."""
 
     name: str
@@ -146,15 +146,15 @@ class Upstreams(Mapping[str, Upstream]):
 
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
         self._by_name = {one.name: one for one in _configured(config, environ)}
-        self._places = {name: Place(name, (one,)) for name, one in self._by_name.items()}
+        self._places = {name: Destination(name, (one,)) for name, one in self._by_name.items()}
         self._places |= {name: self._place(group(config, name, environ)) for name in config.groups}
         names = [provider_named(config.provider).name] if config.provider else list(config.upstreams)
         if len(names) > 1 and len(config.groups) == 1:
             names = list(config.groups)
         self.native = self._places[names[0]] if len(names) == 1 else None
 
-    def _place(self, of: ServerGroup) -> Place:
-        return Place(of.name, tuple(self._by_name[name] for name in of.members), of.choice())
+    def _place(self, of: ServerGroup) -> Destination:
+        return Destination(of.name, tuple(self._by_name[name] for name in of.members), of.choice())
 
     def __getitem__(self, name: str) -> Upstream:
         return self._by_name[name]
@@ -165,7 +165,7 @@ class Upstreams(Mapping[str, Upstream]):
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def find(self, path: str) -> tuple[Place, str] | None:
+    def find(self, path: str) -> tuple[Destination, str] | None:
         """The place for the undecoded ``path``, and the path there; ``None`` for an unknown one."""
         name, slash, rest = path[1:].partition("/")
         place = self._places.get(name) or self._places.get(ALIASES.get(name.replace("-", "_"), ""))

@@ -190,7 +190,7 @@ class KeptRoutedExchange(_Present, RoutedExchange):
     """See :class:`~paceline.http.routed.RoutedExchange`."""
 
 
-class Held:
+class HeldRequest:
     """A metered request from its arrival to the beginning of its answer, over one connection or several.
 
     Args:
@@ -229,23 +229,23 @@ class Held:
         self.left_s = 0.0
 
 
-class Places:
+class KeptPlaces:
     """The places of requests whose clients have left and may come back.
 
     Args:
         end: Called with each one whose client has not come back.
     """
 
-    def __init__(self, end: Callable[[Held], None]) -> None:
+    def __init__(self, end: Callable[[HeldRequest], None]) -> None:
         self._end = end
-        self._kept: dict[Identity, deque[Held]] = {}
-        self._order: dict[Held, None] = {}  # the longest kept first
+        self._kept: dict[Identity, deque[HeldRequest]] = {}
+        self._order: dict[HeldRequest, None] = {}  # the longest kept first
         self._count: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._order)
 
-    def keep(self, held: Held, parts: list[bytes], now_s: float) -> bool:
+    def keep(self, held: HeldRequest, parts: list[bytes], now_s: float) -> bool:
         """Keep the place of ``held``, whose connection closes now, and its body, which is taken from ``parts``.
 
         Returns:
@@ -264,7 +264,7 @@ class Places:
         self._count[same.key] += 1
         return True
 
-    def claim(self, key: str, identify: Callable[[], Identity], opened_s: float, now_s: float) -> Held | None:
+    def claim(self, key: str, identify: Callable[[], Identity], opened_s: float, now_s: float) -> HeldRequest | None:
         """The place for a request that comes again over a connection opened at ``opened_s``; ``None`` for none.
 
         A request over a connection that was open already is another one, unless an ``Idempotency-Key`` says that it is the same: a
@@ -283,10 +283,10 @@ class Places:
         while self._order and (oldest := next(iter(self._order))).left_s + PLACE_S < now_s:
             self._end(self._remove(oldest))
 
-    def __contains__(self, held: Held) -> bool:
+    def __contains__(self, held: HeldRequest) -> bool:
         return held in self._order
 
-    def end(self, held: Held) -> None:
+    def end(self, held: HeldRequest) -> None:
         """End one."""
         self._end(self._remove(held))
 
@@ -295,7 +295,7 @@ class Places:
         while self._order:
             self._end(self._remove(next(iter(self._order))))
 
-    def _remove(self, held: Held) -> Held:
+    def _remove(self, held: HeldRequest) -> HeldRequest:
         same = held.same
         assert same is not None
         del self._order[held]

@@ -58,7 +58,9 @@ class Metered:
 
     def estimate(self) -> Estimate:
         """The amounts that the provider will hold, and what of the prompt it has in its cache, by what is known at present."""
-        call, prompt = self.booked_call, self.prompt
+        call, prompt = self.call, self.prompt
+        if call.max_output_tokens is None:
+            call = self.booked_call
         input_tokens, output = self._tokens(call)
         output = self.scheduler.pool.ledger.expected_output(input_tokens, output)
         cost = self.provider.held(call, input_tokens, output)

@@ -402,7 +402,7 @@ class Exchange:
 
         Headers of an answer about another limit than the pool's may be about that limit, too: they are not read.
         """
-        if self.metered.call.mode or (refusal is not None and refusal.scope is RefusalScope.MODE):
+        if not headers or self.metered.call.mode or (refusal is not None and refusal.scope is RefusalScope.MODE):
             return
         scheduler = self.metered.scheduler
         if refusal is not None or scheduler.reads_now():

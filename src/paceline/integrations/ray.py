@@ -24,9 +24,9 @@ from typing import Any, Final, NamedTuple
 
 from paceline.batch.address import ROOTS, account_of, address_of, provider_of
 from paceline.batch.check import Checker
-from paceline.batch.client import Client
+from paceline.batch.client import RunClient
 from paceline.batch.index import Index
-from paceline.batch.requests import MESSAGES, BadLineError, Request, decode, request_of
+from paceline.batch.requests import MESSAGES, BadLineError, RunRequest, decode, request_of
 from paceline.batch.results import encode_json
 from paceline.config import Config
 from paceline.core.quota import REQUESTS
@@ -36,6 +36,7 @@ from paceline.data.mapping import Map
 from paceline.data.places import check_name, open_place
 from paceline.integrations import package
 from paceline.limiter.limiter import Limiter
+from paceline.pacing.owners import running_loop
 from paceline.providers.registry import provider_named
 from paceline.stores import NO_STORE, Prefixed, open_store
 
@@ -65,7 +66,7 @@ _KEY_REFUSED: Final = 401
 _LINE = "arguments of paced_requests"
 
 
-class Answer(NamedTuple):
+class AnswerColumns(NamedTuple):
     """The columns :data:`ANSWER` of one row."""
 
     status_code: int | None = None
@@ -78,7 +79,7 @@ class Answer(NamedTuple):
 class FailedError(Exception):
     """A request has no answer that the journal keeps; ``answer`` says why."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: AnswerColumns) -> None:
         super().__init__(answer.error_message)
         self.answer = answer
 
@@ -289,7 +290,7 @@ class Actor:
                 closing(Limiter(**config.arguments(self._provider) | {"store": accounts}))
             )
             self._checker = Checker(self._limiter, opened.enter_context(closing(Index())))
-            self._client = Client(self._limiter, self._addresses, config.timeout_s, log.warning)
+            self._client = RunClient(self._limiter, self._addresses, config.timeout_s, log.warning)
             self._journal = opened.enter_context(closing(SharedJournal(open_place(journal, url, keep_s), journal)))
             self._opened = opened.pop_all()
 
@@ -317,7 +318,7 @@ class Actor:
         _check_columns(set(table.column_names))
         return with_answers(table, await self._answers(self._requests(table)))
 
-    async def _answers(self, requests: Sequence[Request | Answer]) -> list[Answer]:
+    async def _answers(self, requests: Sequence[RunRequest | AnswerColumns]) -> list[AnswerColumns]:
         """The answer to each row: from the journal, or from the provider, and then in the journal.
 
         Raises:
@@ -326,27 +327,27 @@ class Actor:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()  # Ray has one for all blocks of an actor
             self._client.open()
-        asked = {key_of(one): one for one in requests if isinstance(one, Request)}
-        answers: dict[str, Answer] = {}
-        calls = Map[Request, list[Any]](self._answer, asked.values(), self._journal, key_of, None, progress=False)
+        asked = {key_of(one): one for one in requests if isinstance(one, RunRequest)}
+        answers: dict[str, AnswerColumns] = {}
+        calls = Map[RunRequest, list[Any]](self._answer, asked.values(), self._journal, key_of, None, progress=False)
         async for done in calls:
             if done.error is None:
-                answer = Answer(*(done.value or ()))
+                answer = AnswerColumns(*(done.value or ()))
             elif isinstance(done.error, FailedError):
                 answer = done.error.answer
             else:  # one row must not end the job
                 log.error("a request failed in an unexpected way", exc_info=done.error)
-                answer = Answer(error_code="paceline_failed", error_message=type(done.error).__name__)
+                answer = AnswerColumns(error_code="paceline_failed", error_message=type(done.error).__name__)
             answers[key_of(done.item)] = answer
-        return [one if isinstance(one, Answer) else answers[key_of(one)] for one in requests]
+        return [one if isinstance(one, AnswerColumns) else answers[key_of(one)] for one in requests]
 
-    def _requests(self, table: Any) -> list[Request | Answer]:
+    def _requests(self, table: Any) -> list[RunRequest | AnswerColumns]:
         """The request in each row, or the answer that says why there is none."""
         names = {"custom_id": self._id_column, **{name: name for name in ("method", "url", "body", "params")}}
         columns = {field: table.column(name).to_pylist() for field, name in names.items() if name in table.column_names}
         return [self._request({field: values[at] for field, values in columns.items()}) for at in range(table.num_rows)]
 
-    def _request(self, row: dict[str, Any]) -> Request | Answer:
+    def _request(self, row: dict[str, Any]) -> RunRequest | AnswerColumns:
         try:
             value = {field: _plain(part) for field, part in row.items() if part is not None}
             if isinstance(value.get("custom_id"), int):
@@ -360,10 +361,10 @@ class Actor:
             if request.provider.name not in self._addresses:
                 address_of(request.provider, self._config.base_url, os.environ)  # raises: it has no key
         except (BadLineError, QuotaError, TypeError, UnicodeError) as error:
-            return Answer(error_code="bad_line", error_message=str(error))
+            return AnswerColumns(error_code="bad_line", error_message=str(error))
         return request
 
-    async def _answer(self, request: Request) -> list[Any]:
+    async def _answer(self, request: RunRequest) -> list[Any]:
         """The first three of :data:`ANSWER`, for the journal.
 
         Raises:
@@ -375,29 +376,30 @@ class Actor:
             raise FailedError(answer)
         return list(answer[:3])
 
-    async def _ask(self, request: Request) -> Answer:
+    async def _ask(self, request: RunRequest) -> AnswerColumns:
         kind = request.provider.name, request.model
         if kind in self._refused:
-            return Answer(error_code="key_refused", error_message=self._refused[kind])
+            return AnswerColumns(error_code="key_refused", error_message=self._refused[kind])
         try:
             outcome = await self._client.ask(request, self._checker.describe(request))
         except BadLineError as error:
-            return Answer(error_code="bad_line", error_message=str(error))
+            return AnswerColumns(error_code="bad_line", error_message=str(error))
         if outcome is None:
-            return Answer(error_code="not_sent", error_message=self._client.why_not(request))
+            return AnswerColumns(error_code="not_sent", error_message=self._client.why_not(request))
         failure, response = outcome.error or {}, outcome.response or {}
         if outcome.ends == "key" and outcome.answer is not None and outcome.answer.status == _KEY_REFUSED:
             self._refused[kind] = failure["message"]
         body = encode_json(response["body"]).decode() if response else None
         status = outcome.answer.status if outcome.answer is not None else None
-        return Answer(status, response.get("request_id"), body, failure.get("code"), failure.get("message"))
+        return AnswerColumns(status, response.get("request_id"), body, failure.get("code"), failure.get("message"))
 
     def close(self) -> None:
         """Close the connections, and report to the store what is still to be reported."""
         if self._loop is not None and self._loop.is_running():
             closed = asyncio.run_coroutine_threadsafe(self._client.close(), self._loop)
-            with suppress(TimeoutError):
-                closed.result(CLOSE_S)
+            if running_loop()() is not self._loop:  # it would wait for itself
+                with suppress(TimeoutError):
+                    closed.result(CLOSE_S)
         self._opened.close()
 
     def __del__(self) -> None:
@@ -406,13 +408,13 @@ class Actor:
             self.close()
 
 
-def key_of(request: Request) -> str:
+def key_of(request: RunRequest) -> str:
     """The journal's key of a request: its id, and a hash, so that a changed request gets an answer of its own."""
     asked = sha256(f"{request.provider.name} {request.path} ".encode() + request.content()).hexdigest()
     return f"{request.custom_id}/{asked[:32]}"
 
 
-def with_answers(table: Any, answers: Sequence[Answer]) -> Any:
+def with_answers(table: Any, answers: Sequence[AnswerColumns]) -> Any:
     """``table`` with the columns :data:`ANSWER`, of the same types in every block."""
     arrow = package("pyarrow", "pyarrow")
     text = arrow.large_string()  # a block of large answers can exceed the 2 GB of a string column

@@ -72,7 +72,7 @@ PROGRAMS: dict[str, Callable[[Limiter, ModuleType], None]] = {
 """Modules of programs that need more than :func:`~paceline.instrument`."""
 
 
-class Tally:
+class ChildTally:
     """What went through one limiter, by pool.
 
     Attributes:
@@ -100,7 +100,7 @@ class Tally:
         return {"pools": self.pools, "unpaced": [[*kind, number] for kind, number in unpaced.kinds.items()]}
 
 
-class Record(Tally):
+class Record(ChildTally):
     """What one process has sent, in a file that is always up to date: a process can end in many ways.
 
     Args:

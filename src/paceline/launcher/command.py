@@ -16,7 +16,7 @@ from threading import Thread
 from typing import Any, Final
 
 from paceline.http.unpaced import with_host
-from paceline.launcher.child import VARIABLE, Tally, read_failed, read_records
+from paceline.launcher.child import VARIABLE, ChildTally, read_failed, read_records
 from paceline.pacing.events import Event
 from paceline.pacing.owners import LOOK_S
 
@@ -74,7 +74,7 @@ def run(
         PacelineError: A setting of the gateway is invalid.
     """
     with TemporaryDirectory(prefix="paceline-exec-", ignore_cleanup_errors=True) as name:
-        home, tally = Path(name), Tally()
+        home, tally = Path(name), ChildTally()
         store = arguments["store"] or f"sqlite:{home / 'quotas.db'}"
         settings = home / "settings"
         settings.touch(0o600)

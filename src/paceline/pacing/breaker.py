@@ -105,7 +105,7 @@ def is_server_fault(status: int, refusal: Refusal | None, row: Row | None) -> bo
         return True
     if refusal.kind is not RefusalKind.CAPACITY:
         return False
-    chance = row is not None and row.admitted and row.lasted_s < SHED_S
+    chance = row is not None and (row.is_paced or (row.admitted and row.lasted_s < SHED_S))
     return None if chance else True
 
 
@@ -221,7 +221,7 @@ class Health:
         return min((at_ns for at_ns in instants if at_ns > now_ns), default=0) if all(instants) else 0
 
 
-class ByHand:
+class HealthByHand:
     """The health of what calls by hand to one pool go to.
 
     Its host is not known. The name of the provider stands for it, and in a pool of the user's own the name of the pool.

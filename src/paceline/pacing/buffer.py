@@ -112,7 +112,7 @@ class Place:
         owner = ThreadOwner()
         if not self._buffer._enter(self, owner):  # noqa: SLF001
             try:
-                owner.event.wait()
+                owner.wait()
             except BaseException:  # KeyboardInterrupt
                 self.release()
                 raise

@@ -48,13 +48,13 @@ class Appender:
         self._owned = not isinstance(file, int)
         self._start = 0
         self._failure: OSError | None = None
-        self._turn: Turn | None = None
+        self._turn: WriteTurn | None = None
         try:
             self.regular = stat.S_ISREG(os.fstat(self._fd).st_mode)
             if end is not None:
                 os.ftruncate(self._fd, end)
             if shared and self.regular:
-                self._turn = Turn(self._fd)
+                self._turn = WriteTurn(self._fd)
                 with self._turn:
                     if not isinstance(file, int) and not _ends_whole(file):
                         self._write(b"\n")  # a full disk or a kill has cut the last line
@@ -115,7 +115,7 @@ class Appender:
             os.close(self._fd)
 
 
-class Turn:
+class WriteTurn:
     """A lock between the threads and the processes that write one file, held for the time of one write."""
 
     def __init__(self, fd: int) -> None:

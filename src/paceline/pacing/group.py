@@ -85,7 +85,7 @@ class Choice:
         self._weights = {name: float(weights.get(name, 1.0)) for name in names}
         self._turns = dict.fromkeys(names, 0.0)  # smooth weighted round robin
         self._aside: dict[tuple[str, str], int] = {}  # until when a member is left out for some model
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of a signal may begin a request while this thread begins one
 
     def put_aside(self, name: str, model: str) -> bool:
         """Leave a member out for a model for ``ASIDE_S``, while there are others; return whether it was not left out before."""

@@ -43,6 +43,10 @@ _BY_NUMBER: Final = {
     errno.ENOMEM: Lack.MEMORY,
 }
 
+_OF_RESOLVERS: Final = (errno.EBUSY, errno.EINVAL)
+"""What getaddrinfo() may say without a file: with mdns4_minimal in nsswitch.conf it is busy, and once this process has asked for a
+host that does not exist, an argument is invalid (glibc 2.36, 2026-11-27)."""
+
 
 def lack_of(error: BaseException | None) -> Lack | None:
     """What this machine lacked when ``error`` arose; ``None`` for another error.
@@ -62,9 +66,9 @@ def lack_of(error: BaseException | None) -> Lack | None:
                 return Lack.THREADS
             case socket.gaierror(errno=socket.EAI_MEMORY):
                 return Lack.MEMORY
-            case (
-                socket.gaierror() | OSError(errno=errno.EBUSY)
-            ):  # of a resolver without a file: no such host, or (mDNS) busy
+            case socket.gaierror():  # of a resolver without a file: no such host
+                return _lack_of_files()
+            case OSError() if error.errno in _OF_RESOLVERS:
                 return _lack_of_files()
             case OSError() if error.errno is not None:
                 return _BY_NUMBER.get(error.errno)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.ledger import total_tokens
 from paceline.core.measured import FoundMeter
+from paceline.core.meters import Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import DEFAULT_LANE, Waiter
 from paceline.core.quota import NS
@@ -31,6 +32,20 @@ _notices = logging.getLogger("paceline")
 LEVELS: Final[dict[int, bool]] = getattr(log, "_cache", {})
 """What ``log.isEnabledFor`` has found so far, for paths on which even that call is too slow; logging empties it at every
 change. Not ``False``: ask ``isEnabledFor``."""
+
+KEEPS: Final = "paceline_keeps"
+"""An attribute of a handler that keeps what is logged, and does not show it."""
+
+
+def is_shown(name: str) -> bool:
+    """Whether the program has a handler for what the logger ``name`` logs."""
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None:
+        if not all(hasattr(handler, KEEPS) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
+
 
 NOTICED_S: Final = 1.0
 """A wait from this length on is logged as ``INFO``, a shorter one as ``DEBUG``."""
@@ -221,7 +236,7 @@ class Lines:
                 m = account.meter
                 if isinstance(m, FoundMeter):
                     return None, m.found
-                limit = m.quota.amount if m.is_spread else m.quota.burst  # as its level counts
+                limit = m.quota.amount if isinstance(m, Spread) else m.quota.burst  # as its level counts
                 return round(min(max(limit - m.level(now_ns), 0.0), limit), 3), limit
         return None, None
 

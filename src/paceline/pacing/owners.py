@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from contextvars import copy_context
 from functools import cache
 from importlib import import_module
@@ -31,16 +32,22 @@ class Owner(Protocol):
 
 
 class ThreadOwner:
-    """A thread that waits on an event."""
+    """A thread that waits on a lock: of an event, a finalizer in this thread could find its inner lock taken, and wait for itself."""
 
-    __slots__ = ("event",)
+    __slots__ = ("_woken",)
 
     def __init__(self) -> None:
-        self.event = threading.Event()
+        self._woken = threading.Lock()
+        self._woken.acquire()
 
     def wake(self, others: Futures) -> None:  # noqa: ARG002
         """See :meth:`Owner.wake`."""
-        self.event.set()
+        with suppress(RuntimeError):  # it is awake
+            self._woken.release()
+
+    def wait(self) -> None:
+        """Wait until it is woken."""
+        self._woken.acquire()
 
 
 class TaskOwner:

@@ -198,7 +198,7 @@ class Pacer:
             )
             if timeout is None:
                 timeout = self.settings.acquire_timeout_s
-            waiter = Waiter(cost, spec, self.deadline_ns(timeout), name)
+            waiter = Waiter(cost, spec, None if timeout is None else self.deadline_ns(timeout), name)
         if isinstance(sized, Estimated):
             waiter.learn = sized.learn
         return waiter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import asdict, dataclass, replace
 from logging import DEBUG, WARNING
@@ -113,8 +113,6 @@ _PLAIN = (int, float)  # other numbers are converted to float
 around_waits: list[Callable[[Acquisition], AbstractContextManager[object]]] = []
 """Entered around each wait for a permit, in the context of the caller: frameworks exclude waits from a deadline this way."""
 
-_NONE = nullcontext()
-
 
 @contextmanager
 def _surroundings(acquisition: Acquisition) -> Iterator[None]:
@@ -212,7 +210,7 @@ class Permit:
             TokensApartError: They do not tell what the quotas count.
         """
         scheduler, cost = self._scheduler, self.reservation.cost
-        counted = scheduler.pool.ledger.units
+        counted = scheduler.pool.capacity.ledger.units
         if TOKENS in actual and TOKENS in counted and SIDES.isdisjoint(actual):
             return
         units = scheduler.stated.union(counted)
@@ -526,7 +524,10 @@ class Acquisition:
         self._used = True
         outcome: Outcome | None = None
         try:
-            with _surroundings(self) if around_waits else _NONE:
+            if around_waits:
+                with _surroundings(self):
+                    outcome = self._scheduler.wait(self.waiter)
+            else:
                 outcome = self._scheduler.wait(self.waiter)
         except BaseException:  # also of what surrounds the wait, at its end
             self._give_back(outcome)
@@ -551,13 +552,16 @@ class Acquisition:
     def __await__(self) -> Generator[Any, None, Permit]:
         return self._wait_async().__await__()
 
-    async def _wait_async(self, *, enter: bool = False) -> Permit:
+    async def _wait_async(self, enter: bool = False) -> Permit:  # by position, which is faster
         if self._used:
             raise RuntimeError(_ONE)
         self._used = True
         outcome: Outcome | None = None
         try:
-            with _surroundings(self) if around_waits else _NONE:
+            if around_waits:
+                with _surroundings(self):
+                    outcome = await self._scheduler.wait_async(self.waiter)
+            else:
                 outcome = await self._scheduler.wait_async(self.waiter)
         except BaseException:  # also of what surrounds the wait, at its end
             self._give_back(outcome)
@@ -579,7 +583,7 @@ class Acquisition:
         self._exit(error)
 
     def __aenter__(self) -> Coroutine[Any, Any, Permit]:
-        return self._wait_async(enter=True)
+        return self._wait_async(True)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None

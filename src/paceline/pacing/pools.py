@@ -16,7 +16,7 @@ from paceline.core.quota import KNOWN_UNITS, OWN_RULES, REQUESTS, USD, Cost, Quo
 from paceline.core.results import GIVEN, PacelineWarning, QuotaError
 from paceline.core.tracker import HEADROOM_S
 from paceline.estimation.prefixes import Prefixes, PromptCache
-from paceline.pacing.breaker import ByHand, Health
+from paceline.pacing.breaker import Health, HealthByHand
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.periods import in_days, periods
 from paceline.pacing.scheduler import Scheduler, Worker
@@ -178,7 +178,7 @@ class Pools:
                 scheduler.events = self._notify
                 if self._settings.prompt_cache:
                     scheduler.prompt_cache = PromptCache(self._prefixes, resolved.pool)
-                scheduler.by_hand = ByHand(self._health, scheduler, is_model=resolved.is_model)
+                scheduler.by_hand = HealthByHand(self._health, scheduler, is_model=resolved.is_model)
                 if not resolved.is_model:  # for a provider's model all units are derived
                     own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
                     if own_units:

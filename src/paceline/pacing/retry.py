@@ -155,7 +155,7 @@ class RetryPolicy:
         if refusal is not None and refusal.kind not in RETRIED:
             return GiveUp("waiting cannot help")
         asked_s = (refusal.retry_after_s or None) if refusal else None  # a wait of 0 would use up the attempts at once
-        if refusal is not None and row is not None and refusal.kind.about_rate:
+        if refusal is not None and row is not None and (refusal.kind.about_rate or row.is_paced):
             if refusal.scope is RefusalScope.POOL:
                 return self._after_pool(failures, refusal, row, luck)
             if failures.of_pool == self.max_refused:

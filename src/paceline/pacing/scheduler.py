@@ -178,7 +178,7 @@ class Scheduler:
     def _block(self, waiter: Waiter) -> Outcome:
         """Block this thread until the outcome of ``waiter``."""
         try:
-            waiter.owner.event.wait()
+            waiter.owner.wait()
         except BaseException:  # KeyboardInterrupt: a grant is given back
             self._withdraw(waiter)
             raise
@@ -203,7 +203,7 @@ class Scheduler:
 
     def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """See :meth:`Pool.settle`."""
-        self._section.change(self.pool.settle, reservation, actual, waiter, quiet=True)
+        self._section.settle(reservation, actual, waiter)
 
     def adjust(self, reservation: Reservation, known: Cost, waiter: Waiter) -> None:
         """See :meth:`Pool.adjust`."""
@@ -271,7 +271,7 @@ class Scheduler:
     def begun(self, reservation: Reservation) -> None:
         """The answer to ``reservation`` has begun."""
         reservation.begun = True
-        if self.pool.silent_since_ns:
+        if self.pool.silence.since_ns:
             self._section.change(self.pool.answered)
             self.lines.notices()
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, cast
 from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
-from paceline.core.quota import NS
+from paceline.core.quota import NS, Cost
 from paceline.core.results import Outcome, Reservation, WaitUntil
 from paceline.pacing.clock import Clock, Timer
 from paceline.pacing.lateness import Lateness
@@ -110,19 +110,34 @@ class Section:
             self._lines.waits(now_ns, waiter, cast("WaitUntil", outcome))
         return outcome
 
-    def change(self, change: Callable[[int, *Ts], object], *args: *Ts, quiet: bool = False) -> None:
-        """Make ``change(now_ns, *args)`` and the grants that it allows; later, if this thread is in the section.
-
-        After a ``quiet`` change the capacity itself says whether an exchange is due, by ``exchange_due``.
-        """
+    def change(self, change: Callable[[int, *Ts], object], *args: *Ts) -> None:
+        """Make ``change(now_ns, *args)`` and the grants that it allows; later, if this thread is in the section."""
         with self._lock:
             if self._busy:
                 self._deferred.append(lambda now_ns: change(now_ns, *args))
                 return
             now_ns = self._clock.now_ns()
             self._run(now_ns, change, *args)
-            pool = self._pool
-            if quiet and not (pool.queue.length or self._deferred or self._postponed or pool.capacity.exchange_due):
+            done = self._work(now_ns)
+        self._leave(done)
+
+    def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None) -> None:
+        """Make the change that ends nearly every attempt: a call that takes any arguments needs twice as long.
+
+        The capacity itself says whether an exchange is due, by ``exchange_due``.
+        """
+        pool = self._pool
+        with self._lock:
+            if self._busy:
+                self._deferred.append(lambda now_ns: pool.settle(now_ns, reservation, actual, waiter))
+                return
+            now_ns = self._clock.now_ns()
+            self._busy = True
+            try:
+                pool.settle(now_ns, reservation, actual, waiter)
+            finally:
+                self._busy = False
+            if not (pool.queue.length or self._deferred or self._postponed or pool.capacity.exchange_due):
                 return
             done = self._work(now_ns)
         self._leave(done)
@@ -132,8 +147,8 @@ class Section:
         """Whether no exchange is due, except one that has begun."""
         return self._due is Due.LATER
 
-    def transact(self, step: Callable[[int], list[Waiter]]) -> None:
-        """Make a step of an exchange, which returns the waiters whose outcome it has set.
+    def transact(self, step: Callable[[int], object]) -> None:
+        """Make a step of an exchange: its begin, or its end, which returns a list of the waiters whose outcome it has set.
 
         The step makes the grants that it allows. Where it has removed waiters, grants to those behind them follow here.
         """
@@ -141,11 +156,14 @@ class Section:
             if self._due is Due.TOLD:  # the worker has begun; it is informed again when the next exchange is due
                 self._due = Due.LATER
             now_ns = self._clock.now_ns()
-            done = self._run(now_ns, step)
+            result = self._run(now_ns, step)
+            done = result if isinstance(result, list) else []
             if done or self._deferred:
                 done += self._work(now_ns)
-            else:
+            elif self._pool.capacity.exchange_due:
                 self._arm(now_ns)
+            elif not self._postponed:
+                return
         self._leave(done)
         self._lines.say_waits(now_ns)
 
@@ -206,16 +224,17 @@ class Section:
 
     def _arm(self, now_ns: int) -> None:
         """Set the timer for the next grant and for the next exchange."""
+        wake_ns = self._pool.wake_ns
         if self._poke is not None:
             capacity = self._pool.capacity
             capacity.exchange_due = False
             if self._due is not Due.TOLD or not self._running():
-                if (at_ns := capacity.exchange_ns) > now_ns:
-                    self._arm_at(at_ns)
-                else:
+                if (at_ns := capacity.exchange_ns) <= now_ns:
                     self._due = Due.NOW
-        if self._pool.wake_ns is not None:
-            self._arm_at(self._pool.wake_ns)
+                elif wake_ns is None or at_ns < wake_ns:
+                    wake_ns = at_ns
+        if wake_ns is not None:
+            self._arm_at(wake_ns)
 
     def _arm_at(self, wake_ns: int) -> None:
         """Set the timer to ``wake_ns``, unless it is set to an earlier instant."""

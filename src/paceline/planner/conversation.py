@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.emulator.prompt_cache import Part
+from paceline.emulator.prompt_cache import PromptPart
 from paceline.planner.wire import Request
 
 
@@ -29,7 +29,7 @@ class Conversation:
         self, model: str, name: str, prompt: int, *, shared: int = 0, life: str = "5m", among: str = ""
     ) -> None:
         self._model, self._name, self._life, self.tokens = model, name, life, prompt
-        self._parts = [Part("system", f"shared {among}", shared, life)] if shared else []
+        self._parts = [PromptPart("system", f"shared {among}", shared, life)] if shared else []
         self._append(prompt - shared)
 
     def request(self, output_tokens: int, **fields: Any) -> Request:
@@ -44,4 +44,4 @@ class Conversation:
         self._append(tokens)
 
     def _append(self, tokens: int) -> None:
-        self._parts.append(Part("user", f"{self._name}/{len(self._parts)}", tokens))
+        self._parts.append(PromptPart("user", f"{self._name}/{len(self._parts)}", tokens))

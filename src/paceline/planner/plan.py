@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from paceline.core.quota import REQUESTS, Cost, Quota
@@ -76,7 +77,7 @@ class PoolUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class LaneWaits:
     """The waits of a lane in the queue, in seconds."""
 
     calls: int
@@ -131,7 +132,7 @@ class Plan:
     failed: Mapping[str, int]
     refused: int
     pools: Mapping[str, PoolUse]
-    lanes: Mapping[str, Waits]
+    lanes: Mapping[str, LaneWaits]
     starts_s: Sequence[float]
     usd: float | None
     items_s: tuple[float, float] | None = None
@@ -197,7 +198,9 @@ class _Planner:
         most_s = self._work.duration_s or END_MAX_S
         items, tasks = iter(self._work.items), self._work.workers
         with suppress(TimeoutError):
-            async with asyncio.timeout(most_s), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(None) as limit, asyncio.TaskGroup() as group:
+                # By the clock: with a timer of its own the loop would look after each of the clock's.
+                self._simulation.time.after(most_s, partial(limit.reschedule, -math.inf))
                 if tasks is None:
                     for item in items:
                         await self._arrive(item)
@@ -216,27 +219,28 @@ class _Planner:
 
     async def _arrive(self, item: Item) -> None:
         """Wait for the arrival of an item."""
-        wait_s = item.arrives_s - self._simulation.now_s
-        if wait_s > 0:
+        if item.arrives_s and (wait_s := item.arrives_s - self._simulation.now_s) > 0:
             await self._simulation.time.sleep(wait_s)
 
     async def _item(self, item: Item) -> None:
-        began_s = self._simulation.now_s
+        time = self._simulation.time
+        began_s = time.now_s
         for number, stage in enumerate(item.stages):
-            if after_s := max(call.after_s for call in stage):
-                await self._simulation.time.sleep(after_s)
+            if after_s := max([call.after_s for call in stage]):
+                await time.sleep(after_s)
             if len(stage) == 1:
                 results = [await self._process.send(stage[0])]
             else:
                 results = await asyncio.gather(*map(self._process.send, stage))
             if not number and len(self._starts) < STARTS_MAX:
-                self._starts.append(min(one.arrived_s + one.waited_s for one in results))
-            if any(one.error is not None for one in results):
-                return
-        self._items_s.append(self._simulation.now_s - began_s)
+                self._starts.append(min([one.arrived_s + one.waited_s for one in results]))
+            for one in results:
+                if one.error is not None:
+                    return
+        self._items_s.append(time.now_s - began_s)
 
     def _admitted(self, pool: str, held: Cost) -> None:
-        second = int(self._simulation.now_s)
+        second = int(self._simulation.time.now_s)
         used = self._used[pool]
         for unit, amount in held.items():
             used[unit][second] += amount
@@ -257,7 +261,7 @@ class _Planner:
         pools = {name: self._pool(name, number, counted_s) for name, number in calls.items()}
         if extended := self._work.left_out > 0 and math.isfinite(end_s):
             end_s += self._work.left_out / _steady_rate(answered, end_s)
-        refused = self._simulation.world.tally()["refused"]
+        refused = self._simulation.world.total.refused
         return Plan(
             end_s, len(self._items_s), len(self._items_s) * 60 / counted_s if counted_s else 0.0, len(answered), Counter(one.error for one in sent if one.error is not None),
             sum(number for kind, number in refused.items() if kind in ("rate", "growth")),
@@ -284,7 +288,7 @@ class _Planner:
         for one in turns:
             request, route = one.request, self._process.route(one.request.model)
             usage = Usage(request.input_tokens, request.output_tokens, request.input_tokens - request.parts[-1].tokens)
-            for unit, amount in route.provider.charged(route.call(request), usage).items():
+            for unit, amount in route.provider.charged(route.sized(request).call, usage).items():
                 costs[one.pool][unit] += amount
             busy_s[one.pool] += one.ended_s - one.arrived_s - one.waited_s + request.after_s
         return min(
@@ -328,12 +332,12 @@ def _middle(seconds: Sequence[float]) -> tuple[float, float] | None:
     return (own[len(own) // 2], own[len(own) * 95 // 100]) if own else None
 
 
-def _lanes(answered: Sequence[Sent]) -> dict[str, Waits]:
+def _lanes(answered: Sequence[Sent]) -> dict[str, LaneWaits]:
     by_lane: dict[str, list[float]] = defaultdict(list)
     for one in answered:
         by_lane[one.request.lane or "default"].append(one.waited_s)
     return {
-        lane: Waits(len(waits), waits[len(waits) // 2], waits[len(waits) * 95 // 100], waits[-1])
+        lane: LaneWaits(len(waits), waits[len(waits) // 2], waits[len(waits) * 95 // 100], waits[-1])
         for lane, own in by_lane.items()
         for waits in [sorted(own)]
     }
@@ -341,19 +345,25 @@ def _lanes(answered: Sequence[Sent]) -> dict[str, Waits]:
 
 def _usd(answered: Sequence[Sent], given: Mapping[str, Any]) -> float | None:
     """The price of all answers; ``None`` if the price of a model is not known, or genai-prices is not installed."""
-    total, prices = 0.0, None
+    total, prices, named = 0.0, None, dict[tuple[str, str], tuple[str, str]]()
     for one in answered:
-        pool, model, request = one.pool, one.request.model, one.request
+        request, key = one.request, (one.pool, one.request.model)
         usage = one.usage or Usage(request.input_tokens, request.output_tokens)
-        provider = pool.partition("/")[0]
         try:
             prices = prices or Prices(given)
         except QuotaError:
             return None
-        known = "/" in pool and is_provider(provider)
-        named = (provider, model.removeprefix(f"{provider}/")) if known else ("", pool)
-        price = prices.find(*named, input_tokens=usage.input_tokens)
+        if key not in named:
+            named[key] = _named(*key)
+        price = prices.find(*named[key], input_tokens=usage.input_tokens)
         if price is None:
             return None
         total += price.of(usage)
     return total
+
+
+def _named(pool: str, model: str) -> tuple[str, str]:
+    """The provider and the model that prices are known by."""
+    provider = pool.partition("/")[0]
+    known = "/" in pool and is_provider(provider)
+    return (provider, model.removeprefix(f"{provider}/")) if known else ("", pool)

@@ -16,7 +16,7 @@ from paceline.pacing.clock import Clock, Timer
 from paceline.pacing.pacer import current_lane
 from paceline.planner.store import SimulatedStore, SimulatedWorker
 from paceline.planner.timeline import Timeline
-from paceline.planner.wire import Network, Reply, Request, Route, SimulatedHttp, Stall
+from paceline.planner.wire import CallReply, Network, Request, Route, SimulatedHttp, Stall
 from paceline.providers.base import Usage
 
 
@@ -113,12 +113,12 @@ class Process:
     async def send(self, request: Request) -> Sent:
         """Make one call, with further attempts after refusals and faults as the limiter's policy has it."""
         route = self.route(request.model)
-        call = route.call(request)
+        sized = route.sized(request)
         found = metered(
-            self.limiter.pacer, route.provider, call, route.scheduler, request.body if request.parts else None
+            self.limiter.pacer, route.provider, sized.call, route.scheduler, request.body if request.parts else None
         )
         exchange = Exchange(
-            self.limiter.pacer, SimulatedHttp(self._network, self.frozen, route, request, call), found, route.target,
+            self.limiter.pacer, SimulatedHttp(self._network, self.frozen, route, request, sized), found, route.target,
             timeout_s=request.timeout_s, name=request.name,
         )  # fmt: skip
         if self.frozen:
@@ -127,7 +127,7 @@ class Process:
         if request.lane is not None:
             current_lane.set((request.lane, None, None))
         try:
-            reply: Reply = await exchange.run()
+            reply: CallReply = await exchange.run()
             await reply.read()
             if reply.status >= 400:
                 sent.error = _error(reply)
@@ -146,7 +146,7 @@ class Process:
                 await time.sleep(stall.to_s - time.now_s)
 
 
-def _error(reply: Reply) -> str:
+def _error(reply: CallReply) -> str:
     """Why a call failed, from its answer."""
     if "x-paceline" in reply.headers:
         message: str = json.loads(reply.body)["error"]["message"]

@@ -8,14 +8,14 @@ from typing import Any
 
 from paceline.core.capacity import Learns
 from paceline.core.ledger import Ledger
-from paceline.core.queue import Queue, Waiter
+from paceline.core.queue import Queue
 from paceline.core.quota import NS
 from paceline.pacing.clock import Clock
 from paceline.pacing.scheduler import Scheduler
 from paceline.planner.timeline import Timeline
-from paceline.shared.capacity import SharedCapacity, answer, ask
+from paceline.shared.capacity import SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Message, Reply
+from paceline.shared.messages import Message, StoreReply
 
 TRIP_S = (0.0002, 0.002)
 """The shortest and the longest way of a message to the store or back, in seconds."""
@@ -71,14 +71,14 @@ class SimulatedStore:
         """Lose the ledgers of all pools."""
         self._ledgers.clear()
 
-    def exchange(self, process: str, pool: str, message: Message, take: Callable[[Reply | str], None]) -> None:
+    def exchange(self, process: str, pool: str, message: Message, take: Callable[[StoreReply | str], None]) -> None:
         """Carry ``message`` to the store, and call ``take`` once: with its reply, or with the reason for none."""
         time, sent_s = self._time, self._time.now_s
         self.calls_s.append(sent_s)
         timer = time.after(TIMEOUT_S, lambda: once("no answer"))
         done = False
 
-        def once(reply: Reply | str) -> None:
+        def once(reply: StoreReply | str) -> None:
             nonlocal done
             if not done:
                 done = True
@@ -133,7 +133,6 @@ class SimulatedWorker:
         self._store, self._process, self._clock, self._options = store, process, clock, options
         self._due: list[Scheduler] = []
         self._busy = False
-        self._asked: Message | None = None  # the last message; None: none was due
         self.dead = False
 
     @property
@@ -168,17 +167,14 @@ class SimulatedWorker:
     def _next(self) -> None:
         while self._due and not self.dead:
             scheduler = self._due.pop(0)
-            scheduler.transact(partial(self._ask, scheduler))
-            if self._asked is not None:
-                self._store.exchange(self._process, scheduler.pool.name, self._asked, partial(self._take, scheduler))
+            scheduler.transact(partial(ask, scheduler.pool))
+            asked = shared_capacity(scheduler.pool).exchange.asked
+            if asked is not None:
+                self._store.exchange(self._process, scheduler.pool.name, asked.message, partial(self._take, scheduler))
                 return
         self._busy = False
 
-    def _ask(self, scheduler: Scheduler, now_ns: int) -> list[Waiter]:
-        self._asked = ask(scheduler.pool, now_ns)
-        return []
-
-    def _take(self, scheduler: Scheduler, reply: Reply | str) -> None:
+    def _take(self, scheduler: Scheduler, reply: StoreReply | str) -> None:
         def taken() -> None:
             if not self.dead:
                 scheduler.transact(partial(answer, scheduler.pool, reply=reply))

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache, partial
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import KNOWN_UNITS, TOKENS, Cost
 from paceline.core.results import QuotaError
 from paceline.emulator.dialects import BY_PROVIDER, OPENAI_LIKE
-from paceline.emulator.prompt_cache import Part
-from paceline.emulator.wire import Answer, Ask, Dialect, Header
+from paceline.emulator.prompt_cache import PromptPart
+from paceline.emulator.wire import Ask, Dialect, Header, HttpAnswer
 from paceline.emulator.world import INPUT, Admitted, Level, Refused, World
 from paceline.http.exchange import Exchanged, Tap
 from paceline.limiter.limiter import Limiter
@@ -67,7 +67,7 @@ class Request:
     name: str | None = None
     invalid: bool = False
     stream: bool = False
-    parts: Sequence[Part] = ()
+    parts: Sequence[PromptPart] = ()
     duration_s: float | None = None
     after_s: float = 0.0
 
@@ -140,6 +140,26 @@ def _thawed(at_s: float, way: str, stalls: Sequence[Stall]) -> float:
     )
 
 
+SIZES_MAX: Final = 1_024
+"""Of how many sizes of requests it is kept what both sides see of them: many plans have few."""
+
+
+class Sized(NamedTuple):
+    """What the requests of one size have in common.
+
+    Attributes:
+        call: The request as the process describes it.
+        ask: The request as the provider reads it.
+        held: What the provider holds at admission.
+        charged: What it charges in the end.
+    """
+
+    call: Call
+    ask: Ask
+    held: Cost
+    charged: Cost
+
+
 class Route:
     """What the requests of one process to one model have in common.
 
@@ -151,7 +171,7 @@ class Route:
         target: Its host and path.
     """
 
-    __slots__ = ("dialect", "kind", "model", "provider", "scheduler", "target")
+    __slots__ = ("_sized", "dialect", "kind", "model", "provider", "scheduler", "target")
 
     def __init__(self, limiter: Limiter, model: str, dialect: str) -> None:
         self.scheduler: Scheduler = limiter.scheduler(model)
@@ -165,11 +185,19 @@ class Route:
         self.dialect: Dialect = OPENAI_LIKE[dialect] if dialect and usual in OPENAI_LIKE.values() else usual
         self.kind = KINDS.get(name, "chat")
         self.target = prefix, PATHS[self.kind]
+        self._sized = lru_cache(maxsize=SIZES_MAX)(self._size)
 
-    def call(self, request: Request) -> Call:
-        """The request as the process describes it."""
-        estimated = request.input_tokens if request.estimated is None else round(request.estimated)
-        return Call(self.provider.name, self.kind, self.model, estimated, request.max_output_tokens, request.stream)
+    def sized(self, request: Request) -> Sized:
+        """The request as both sides see it."""
+        asked, most = request.input_tokens, request.max_output_tokens
+        estimated = asked if request.estimated is None else round(request.estimated)
+        return self._sized(estimated, asked, request.output_tokens, most, request.stream)
+
+    def _size(self, estimated: int, asked: int, output: int, most: int | None, stream: bool) -> Sized:
+        provider = self.provider
+        call = Call(provider.name, self.kind, self.model, estimated, most, stream)
+        ask = Ask(self.kind, self.model, asked, most, stream, include_usage=True)
+        return Sized(call, ask, provider.held(call, asked, output), provider.charged(call, Usage(asked, output)))
 
 
 def _with_own_units(provider: Provider, units: Iterable[str]) -> Provider:
@@ -180,7 +208,7 @@ def _with_own_units(provider: Provider, units: Iterable[str]) -> Provider:
     return charging  # type: ignore[no-any-return]
 
 
-class Reply:
+class CallReply:
     """An answer on its way to the caller: of the provider, or of paceline itself.
 
     Attributes:
@@ -195,7 +223,7 @@ class Reply:
         self.status, self.headers, self.body = status, headers, body
         self._tap: Tap | None = None
 
-    def answered(self, http: SimulatedHttp, admitted: Admitted) -> Reply:
+    def answered(self, http: SimulatedHttp, admitted: Admitted) -> CallReply:
         """Let the body be the one of the answer to an admitted request; of a streamed one the rest comes later."""
         self._http, self._payload = http, admitted
         self._rest_s = admitted.duration_s - admitted.first_s if http.request.stream else 0.0
@@ -254,7 +282,7 @@ class SimulatedHttp:
         frozen: When the process does nothing.
         route: Where the request goes.
         request: The request.
-        call: The same as the process describes it.
+        sized: The same as both sides see it.
 
     Attributes:
         request: The request.
@@ -265,16 +293,13 @@ class SimulatedHttp:
 
     is_async = in_memory = True
     method = "POST"
-    __slots__ = ("_call", "_cost", "_frozen", "_levels", "_network", "ask", "request", "route", "serial")
+    __slots__ = ("_frozen", "_levels", "_network", "_sized", "ask", "request", "route", "serial")
 
-    def __init__(self, network: Network, frozen: Sequence[Stall], route: Route, request: Request, call: Call) -> None:
-        self._network, self._frozen, self.route, self.request, self._call = network, frozen, route, request, call
-        self._cost: tuple[Cost, Cost] | None = None
+    def __init__(self, network: Network, frozen: Sequence[Stall], route: Route, request: Request, sized: Sized) -> None:
+        self._network, self._frozen, self.route, self.request, self._sized = network, frozen, route, request, sized
         self._levels: tuple[list[Level], float] = ([], 0.0)  # at the admission, and when that was
         self.serial = 0
-        self.ask = Ask(
-            route.kind, route.model, request.input_tokens, request.max_output_tokens, request.stream, include_usage=True
-        )
+        self.ask = sized.ask
 
     @property
     def address(self) -> str:
@@ -293,29 +318,30 @@ class SimulatedHttp:
         """See ``Binding``."""
         return b""
 
-    async def send(self, permit: Permit | None = None) -> Reply:  # noqa: ARG002
+    async def send(self, permit: Permit | None = None) -> CallReply:  # noqa: ARG002
         """Carry the request to the provider, and its answer back; it goes on when the caller has left."""
-        outcome: Outcome[Reply] = Outcome()
+        outcome: Outcome[CallReply] = Outcome()
         self.deliver("requests", partial(self._arrive, outcome))
         return await outcome.future
 
-    def _arrive(self, outcome: Outcome[Reply]) -> None:
+    def _arrive(self, outcome: Outcome[CallReply]) -> None:
         """The provider gets the request, and answers."""
         request, pool = self.request, self.route.scheduler.pool.name
         network, time, world = self._network, self._network.time, self._network.world
+        now_s = time.epoch_s
         self.serial = network.next_serial()
         if request.invalid:
-            self._refuse(outcome, world.refuse(time.epoch_s, Refused("invalid", pool, detail="invalid request")), [])
+            self._refuse(outcome, world.refuse(now_s, Refused("invalid", pool, detail="invalid request")), [])
             return
-        held, charged = self.cost
+        _, _, held, charged = self._sized
         most = round(held[TOKENS]) - request.input_tokens
         dialect = self.route.dialect
         prompt = dialect.prompt(pool, request.parts) if request.parts else None
         admitted = world.admit(
-            time.epoch_s, pool, request.input_tokens, most, settles=charged[TOKENS] < held[TOKENS], prompt=prompt,
+            now_s, pool, request.input_tokens, most, settles=charged[TOKENS] < held[TOKENS], prompt=prompt,
             counts_cached=dialect.COUNTS_CACHED, holds_cached=dialect.HOLDS_CACHED,
         )  # fmt: skip
-        levels = world.levels(time.epoch_s, pool) if world.settings.headers else []
+        levels = world.levels(now_s, pool) if world.settings.headers else []
         if isinstance(admitted, Refused):
             self._refuse(outcome, admitted, levels)
             return
@@ -333,72 +359,63 @@ class SimulatedHttp:
             if prompt is not None:
                 time.after(admitted.first_s, lambda: world.begin(time.epoch_s, admitted))
         time.after(admitted.duration_s, lambda: world.finish(time.epoch_s, admitted))
-        self._levels = levels, time.epoch_s
+        self._levels = levels, now_s
         self.deliver(
             "answers", partial(self._answer, outcome, admitted),
             admitted.first_s if request.stream else admitted.duration_s,
         )  # fmt: skip
 
-    def _answer(self, outcome: Outcome[Reply], admitted: Admitted) -> None:
+    def _answer(self, outcome: Outcome[CallReply], admitted: Admitted) -> None:
         """The process gets the answer, or the beginning of it."""
         if admitted.fault == "drop":
             outcome.fail(ConnectionResetError("the connection was closed"))
         elif admitted.fault == "500":
             outcome.set(self._reply(self.route.dialect.failure(self.serial)))
         else:
-            outcome.set(Reply(200, {}).answered(self, admitted))
+            outcome.set(CallReply(200, {}).answered(self, admitted))
 
-    def _refuse(self, outcome: Outcome[Reply], refused: Refused, levels: list[Level]) -> None:
+    def _refuse(self, outcome: Outcome[CallReply], refused: Refused, levels: list[Level]) -> None:
         """Send the refusal as the provider writes it."""
         settings, at_s = self._network.world.settings, self._network.time.epoch_s
         status, headers, body = self.route.dialect.refusal(refused, settings, self.serial)
         headers += self.route.dialect.rate_headers(levels, at_s) if levels else []
-        answer = Answer(status, headers, body)
+        answer = HttpAnswer(status, headers, body)
         self.deliver("answers", lambda: outcome.set(self._reply(answer)))
 
     def deliver(self, way: str, event: Callable[[], None], further_s: float = 0.0) -> None:
         """See :meth:`Network.deliver`."""
         self._network.deliver(way, event, further_s, self._frozen)
 
-    @property
-    def cost(self) -> tuple[Cost, Cost]:
-        """What the provider holds at admission, and what it charges in the end."""
-        if self._cost is None:
-            request, provider, call = self.request, self.route.provider, self._call
-            held = provider.held(call, request.input_tokens, request.output_tokens)
-            self._cost = held, provider.charged(call, Usage(request.input_tokens, request.output_tokens))
-        return self._cost
-
-    def _reply(self, answer: Answer) -> Reply:
-        return Reply(answer.status, self._decoded(answer.headers), answer.body)
+    def _reply(self, answer: HttpAnswer) -> CallReply:
+        return CallReply(answer.status, self._decoded(answer.headers), answer.body)
 
     def _decoded(self, headers: Iterable[Header]) -> dict[str, str]:
         found = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
         return {"date": _date(int(self._network.time.epoch_s))} | found
 
-    def head(self, response: Reply) -> tuple[int, Mapping[str, str]]:
+    def head(self, response: CallReply) -> tuple[int, Mapping[str, str]]:
         """See ``Binding``. The headers of an answer are written if the pool reads them."""
         if response.status == 200 and self._levels[0] and self.route.scheduler.reads_now():
             response.headers = self._decoded(self.route.dialect.rate_headers(*self._levels))
         return response.status, response.headers
 
-    async def peek(self, response: Reply, headers: Mapping[str, str], beginning: Beginning) -> None:  # noqa: ARG002
+    async def peek(self, response: CallReply, headers: Mapping[str, str], beginning: Beginning) -> None:  # noqa: ARG002
         """See ``Binding``."""
         response.begin(beginning)
 
-    def tap(self, response: Reply, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002
+    def tap(self, response: CallReply, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002
         """See ``Binding``."""
         response.tapped(tap)
 
-    def note(self, response: Reply, record: Exchanged) -> None:
+    def note(self, response: CallReply, record: Exchanged) -> None:
         """See ``Binding``; the exchange has its record."""
 
-    async def close(self, response: Reply) -> None:
+    async def close(self, response: CallReply) -> None:
         """See ``Binding``; an error has been read."""
 
-    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Reply:
+    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> CallReply:
         """See ``Binding``."""
-        return Reply(status, headers, body)
+        return CallReply(status, headers, body)
 
 
 @lru_cache(maxsize=16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
@@ -15,6 +16,7 @@ from paceline.config.sources import Problems, read_file
 from paceline.core.queue import LaneSpec
 from paceline.planner.conversation import Conversation
 from paceline.planner.simulation import Request
+from paceline.planner.wire import SIZES_MAX
 
 CALLS_MAX = 200_000
 """The most calls of one plan: 40 s of computing on two shared CPUs."""
@@ -68,7 +70,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class WorkPhase:
     """A table ``[[phases]]`` of a workload file.
 
     Attributes:
@@ -162,7 +164,13 @@ class Phase:
     def _call(self, model: str, random: Random) -> Request:
         asked, output = (random.randint(*_bounds(tokens)) for tokens in (self.input_tokens, self.output_tokens))
         most = output if self.max_output_tokens is None else self.max_output_tokens
-        return Request(model, asked, output, most, lane=self.name, after_s=self._pause_s(random))
+        return _request(model, asked, output, most, self.name, self._pause_s(random))
+
+
+@lru_cache(maxsize=SIZES_MAX)
+def _request(model: str, asked: int, output: int, most: int, lane: str, after_s: float) -> Request:
+    """A request, which does not change: calls of one size share it."""
+    return Request(model, asked, output, most, lane=lane, after_s=after_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +190,7 @@ class Workload:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
-    phases: list[Phase]
+    phases: list[WorkPhase]
     items: int | None = None
     workers: int | None = None
     duration: str | None = None

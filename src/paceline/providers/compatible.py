@@ -32,7 +32,7 @@ FREE: Final = "free"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class Compatibility:
     """How a host differs from OpenAI.
 
     Attributes:
@@ -319,10 +319,10 @@ class Ollama(Compatible):
         return super().usage(payload) or own
 
 
-UNDOCUMENTED: Final = Dialect()
+UNDOCUMENTED: Final = Compatibility()
 """A host whose counting and headers are not documented, or were not looked up."""
 DIALECTS: Final = {
-    "groq": Dialect(
+    "groq": Compatibility(
         costs=CostRule(holds_maximum=True, counts_cached=False),
         units=frozenset({AUDIO_SECONDS}),
         documented=Documented(
@@ -335,7 +335,7 @@ DIALECTS: Final = {
         cache_s=7_200.0,
         holds_cached=True,
     ),
-    "mistral": Dialect(
+    "mistral": Compatibility(
         documented=Documented(known=True),
         refine=_mistral_refusal,
         paths=(
@@ -343,13 +343,13 @@ DIALECTS: Final = {
             (re.compile(r"/v1/ocr$"), "ocr"),
         ),
     ),
-    "xai": Dialect(costs=CostRule(holds_maximum=True), documented=Documented(known=True), usage=_xai_cost),
-    "deepseek": Dialect(
+    "xai": Compatibility(costs=CostRule(holds_maximum=True), documented=Documented(known=True), usage=_xai_cost),
+    "deepseek": Compatibility(
         costs=CostRule(slots=True),
         codes={"429": Refusal(RefusalKind.RATE, unit=CONCURRENCY)},  # its only limit
         usage=lambda usage, found: _cached(usage, found.get("prompt_cache_hit_tokens")),
     ),
-    "zai": Dialect(
+    "zai": Compatibility(
         refine=_zai_refusal,
         codes={
             **dict.fromkeys(("1113", "1309"), Refusal(RefusalKind.MONEY)),  # arrears; the plan has expired
@@ -358,7 +358,7 @@ DIALECTS: Final = {
             **dict.fromkeys(("1308", "1310"), Refusal(RefusalKind.RATE, unit=PROMPTS)),  # the plan's hours; its week
         },
     ),
-    "dashscope": Dialect(
+    "dashscope": Compatibility(
         codes={
             **dict.fromkeys(
                 ("insufficient_quota", "Throttling.AllocationQuota"),
@@ -376,7 +376,7 @@ DIALECTS: Final = {
             (re.compile(r"/services/rerank/[\w-]{1,50}/[\w-]{1,50}$"), "rerank"),
         ),
     ),
-    "together": Dialect(
+    "together": Compatibility(
         readings=_together_readings,
         codes={
             "dynamic_request_limited": Refusal(RefusalKind.RATE, unit=REQUESTS),
@@ -384,23 +384,27 @@ DIALECTS: Final = {
         },
         wait_header="x-ratelimit-reset",
     ),
-    "fireworks": Dialect(
+    "fireworks": Compatibility(
         costs=CostRule(uncached_unit=UNCACHED_INPUT_TOKENS, uncached_of=INPUT_TOKENS),
         readings=_fireworks_readings,
         refine=_fireworks_refusal,
     ),
-    "openrouter": Dialect(readings=_openrouter_readings, wait_header="x-ratelimit-reset", usage=_openrouter_usage),
-    "cerebras": Dialect(
+    "openrouter": Compatibility(
+        readings=_openrouter_readings, wait_header="x-ratelimit-reset", usage=_openrouter_usage
+    ),
+    "cerebras": Compatibility(
         costs=CostRule(holds_maximum=True, holds_at_most=16_384, uncached_unit=UNCACHED_TOKENS),
         documented=Documented(alone=True, known=True, resets=False),
         wait_header="x-ratelimit-reset-{unit}-{period}",
         holds_cached=True,  # "estimating the input tokens" (inference-docs.cerebras.ai, 2026)
     ),
-    "perplexity": Dialect(usage=_perplexity_usage),
+    "perplexity": Compatibility(usage=_perplexity_usage),
     # https://docs.sambanova.ai/docs/en/models/rate-limits, 2026: a minute's. Resets are instants, which are not read.
-    "sambanova": Dialect(documented=Documented(periods={"requests": 60.0}, alone=True, known=True, resets=False)),
+    "sambanova": Compatibility(documented=Documented(periods={"requests": 60.0}, alone=True, known=True, resets=False)),
     # https://docs.digitalocean.com/products/inference/reference/quota-specific-response-headers, 2026-06: resets are instants.
-    "digitalocean": Dialect(documented=Documented(periods={"requests": 60.0}, alone=True, known=True, resets=False)),
+    "digitalocean": Compatibility(
+        documented=Documented(periods={"requests": 60.0}, alone=True, known=True, resets=False)
+    ),
     "databricks": replace(
         UNDOCUMENTED,
         paths=((re.compile(r"/serving-endpoints/(?P<model>[^/]{1,200})/invocations$"), "chat"),),
@@ -416,12 +420,12 @@ DIALECTS: Final = {
     "voyage": replace(
         UNDOCUMENTED, paths=((re.compile(r"/v1/(?:multimodal|contextualized)embeddings$"), "embeddings"),)
     ),
-    "replicate": Dialect(
+    "replicate": Compatibility(
         codes={"429": Refusal(RefusalKind.RATE, unit=REQUESTS)}, documented=Documented(periods={"": 60.0}, alone=True)
     ),
     # Headers of the backend: 20,000 requests a minute where GitHub's own limit is 10 (answers of 2025).
-    "github": Dialect(readings=lambda _: []),
-    "cloudflare": Dialect(
+    "github": Compatibility(readings=lambda _: []),
+    "cloudflare": Compatibility(
         day_ends_in="UTC",  # https://developers.cloudflare.com/workers-ai/platform/pricing/, 2026
         paths=((re.compile(r"/ai/run/(?P<model>@?[\w./-]{1,200})$"), "chat"),),
     ),

@@ -14,7 +14,7 @@ from paceline.providers.parse import BOM, as_mapping, as_text, decode, error_in
 from paceline.providers.streams import frames
 
 
-class Kind(Enum):
+class StreamEventKind(Enum):
     """What an event is."""
 
     IDLE = "idle"
@@ -26,14 +26,18 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StreamEvent:
     """An event; ``error`` is the error in it."""
 
-    kind: Kind
+    kind: StreamEventKind
     error: Mapping[str, Any] = field(default_factory=dict)
 
 
-_IDLE, _START, _CONTENT = Event(Kind.IDLE), Event(Kind.START), Event(Kind.CONTENT)
+_IDLE, _START, _CONTENT = (
+    StreamEvent(StreamEventKind.IDLE),
+    StreamEvent(StreamEventKind.START),
+    StreamEvent(StreamEventKind.CONTENT),
+)
 _PINGS: Final = frozenset({"ping", "keepalive"})
 _STARTS: Final = frozenset({
     "message_start", "message-start", "content-start", "response.created", "response.queued", "response.in_progress",
@@ -48,7 +52,7 @@ def _is_sound(raw: bytes) -> bool:
     return not (b"rror" in raw or b'"code"' in raw or b"base_resp" in raw or b"__type" in raw)
 
 
-def event_of(name: str, value: Any, *, sound: bool = False) -> Event:
+def event_of(name: str, value: Any, *, sound: bool = False) -> StreamEvent:
     """What the event called ``name``, with the JSON ``value``, is. One of an unknown form is content; ``sound``: it has no error."""
     if not isinstance(value, Mapping):
         return _CONTENT
@@ -57,7 +61,7 @@ def event_of(name: str, value: Any, *, sound: bool = False) -> Event:
         return _IDLE
     error = None if sound else value if kind == "error" and not value.get("error") else error_in(value)
     if error is not None:
-        return Event(Kind.ERROR, error)
+        return StreamEvent(StreamEventKind.ERROR, error)
     if kind in _STARTS or _only_opens(kind, value):
         return _START
     choices = value.get("choices")
@@ -85,7 +89,7 @@ def _says_something(choice: Any) -> bool:
 class Splitter:
     """Takes the bytes of a stream, cut anywhere, and yields its events."""
 
-    def feed(self, piece: bytes) -> Iterator[Event]:
+    def feed(self, piece: bytes) -> Iterator[StreamEvent]:
         """Take the next bytes."""
         raise NotImplementedError
 
@@ -104,7 +108,7 @@ class ServerSent(Splitter):
         self._idle, self._held, self._rest = b"", b"", bytearray()
         self._begun = False
 
-    def feed(self, piece: bytes) -> Iterator[Event]:
+    def feed(self, piece: bytes) -> Iterator[StreamEvent]:
         """Take the next bytes."""
         start = max(0, len(self._rest) - 3)  # no blank line ends before
         self._rest += piece
@@ -126,7 +130,7 @@ class ServerSent(Splitter):
         return idle, self._held + bytes(self._rest)
 
 
-def _server_sent(raw: bytes) -> list[Event]:
+def _server_sent(raw: bytes) -> list[StreamEvent]:
     """The event in ``raw``, which a blank line ends."""
     data, name = [], ""
     for line in raw.splitlines():
@@ -149,7 +153,7 @@ class Frames(Splitter):
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, piece: bytes) -> Iterator[Event]:
+    def feed(self, piece: bytes) -> Iterator[StreamEvent]:
         """Take the next bytes."""
         self._buffer += piece
         try:
@@ -157,7 +161,9 @@ class Frames(Splitter):
                 value, name = as_mapping(decode(payload)), headers.get(":event-type", "")
                 fails = headers.get(":exception-type") or headers.get(":error-code")
                 if fails:
-                    yield Event(Kind.ERROR, {**value, "__type": fails, "message": value.get("message", "")})
+                    yield StreamEvent(
+                        StreamEventKind.ERROR, {**value, "__type": fails, "message": value.get("message", "")}
+                    )
                 else:
                     yield event_of("", _unpacked(value)) if name == "chunk" else event_of(name, value)
         except ValueError:
@@ -172,13 +178,13 @@ def _unpacked(chunk: Mapping[str, Any]) -> Any:
         return None
 
 
-class Lines(Splitter):
+class JsonLines(Splitter):
     """A JSON object a line."""
 
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, piece: bytes) -> Iterator[Event]:
+    def feed(self, piece: bytes) -> Iterator[StreamEvent]:
         """Take the next bytes."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in filter(None, map(bytes.strip, lines)):
@@ -191,7 +197,7 @@ class Elements(Splitter):
     def __init__(self) -> None:
         self._read = b""
 
-    def feed(self, piece: bytes) -> Iterator[Event]:
+    def feed(self, piece: bytes) -> Iterator[StreamEvent]:
         """Take the next bytes."""
         self._read += piece
         if b"}" not in piece:  # no element ends
@@ -222,4 +228,4 @@ def splitter_of(headers: Mapping[str, str], start: bytes, *, stream: bool) -> Sp
     if clean.startswith(b"["):
         return Elements()
     first, end, _ = clean.partition(b"\n")
-    return Lines() if end and isinstance(decode(first), Mapping) else None
+    return JsonLines() if end and isinstance(decode(first), Mapping) else None

@@ -39,7 +39,7 @@ MEANINGS: Final = {code: Refusal(kind) for kind, codes in _CODES.items() for cod
 _SPENT = re.compile(r"\w{1,40}_(?:spend|usage)_limit_exceeded")
 
 _WORDS: Final = (
-    # Of a status that has another meaning, too: 400, 401, 403, 412, 429.
+    # Of a status that has another meaning, too: 400, 401, 403, 412, 429, 500, 503.
     (
         RefusalKind.MONEY,
         re.compile(
@@ -69,12 +69,12 @@ _WORDS: Final = (
     ),
 )  # fmt: skip
 _READ: Final = {
-    RefusalKind.MONEY: (None, 400, 401, 402, 403, 412, 429), RefusalKind.CAPACITY: (None, 429), RefusalKind.GROWTH: (None, 429),
-    RefusalKind.RATE: (None, 403),
+    RefusalKind.MONEY: (None, 400, 401, 402, 403, 412, 429), RefusalKind.CAPACITY: (None, 429, 503), RefusalKind.GROWTH: (None, 429),
+    RefusalKind.RATE: (None, 403, 500, 503),
 }  # fmt: skip
 """The statuses at which words are read; ``None``: of an error inside an answer."""
 _REFUSING: Final = (413, 429, 498, 502, 503, 504, 529)
-"""The statuses of refusals that are not about money; at a 403 a code must say so."""
+"""The statuses of refusals that are not about money; at a 403 or 500 a code or words must say so."""
 
 
 _NAMES: Final = ("error_code", "code", "Code", "type", "status", "reason")
@@ -118,8 +118,11 @@ def _kinds_by_words(status: int | None, codes: list[str], text: str) -> Iterator
     """What the words of an error say.
 
     A 400, 401 or 403 may quote the request: there, quoted words do not count, nor any if a code has another meaning, and
-    the words of a 400 count only in a message to the owner of the account.
+    the words of a 400 count only in a message to the owner of the account. The message of a 500 must begin with them.
     """
+    if status == 500:
+        yield from (kind for kind, words in _WORDS if status in _READ[kind] and words.match(text))
+        return
     if status in (400, 401, 403):
         if any(" " not in code and _OTHER.search(code) for code in codes) or _BAD_KEY.match(text):
             return
@@ -156,10 +159,11 @@ def meaning(
     for kind in _kinds_by_words(status, codes, text):
         found.append(Refusal(kind))
     said = bool(found)
-    found += filter(None, [MEANINGS.get(str(status))])
+    if not (said and status == 503):  # proxies use it for refusals of any kind
+        found += filter(None, [MEANINGS.get(str(status))])
     if not (mine or found):
         return None
     first = min(mine or found, key=lambda refusal: ORDER.index(refusal.kind))
     if mine or first.kind in (RefusalKind.MONEY, RefusalKind.NEVER_FITS):
         return first
-    return first if status is None or status in _REFUSING or (status == 403 and said) else None
+    return first if status is None or status in _REFUSING or (status in (403, 500) and said) else None

@@ -102,14 +102,14 @@ class OpenAIDialect(BaseProvider):
         total_tokens = (
             0 if output_tokens else count(found.get("total_tokens"))
         )  # alone: embeddings of Voyage and others
-        usage = parse.make_usage(
+        return parse.make_usage(
             count(found.get("prompt_tokens")) or count(found.get("input_tokens")) or total_tokens,
             output_tokens,
             count(inputs.get("cached_tokens")),
             count(inputs.get("cache_write_tokens")),
+            tier=parse.tier_of(payload),
+            answer=_answer_of(payload),
         )
-        tier, answer = parse.tier_of(payload), _answer_of(payload)
-        return replace(usage, tier=tier, answer=answer) if usage and (tier or answer) else usage
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:  # noqa: ARG002
         over = event.get("type") in ("response.completed", "response.incomplete", "response.failed")

@@ -133,6 +133,7 @@ def rfc3339_s(text: str | None) -> float | None:
         return None
 
 
+@lru_cache(maxsize=64)  # an answer has one, and several instants
 def http_date_s(text: str | None) -> float | None:
     """Seconds since the epoch of an HTTP date (``Wed, 21 Oct 2026 07:28:00 GMT``)."""
     from email.utils import parsedate_to_datetime
@@ -162,6 +163,14 @@ def seconds_until(instant_s: float | None, headers: Headers) -> float | None:
     return None if instant_s is None or now_s is None else wait(instant_s - now_s) or None
 
 
+def instant_s(text: str | None) -> float | None:
+    """Seconds since the epoch of an instant: of RFC 3339, or in seconds or milliseconds since the epoch."""
+    value = number(text)
+    if value is None:
+        return rfc3339_s(text)
+    return (value / 1_000 if value > 1e11 else value) if value > MAX_WAIT_S else None  # 1e11 s are in the year 5138
+
+
 def reset_s(text: str | None, headers: Headers, now_s: float) -> float | None:
     """Seconds until a reset in any form: an RFC 3339 instant, seconds or milliseconds since the epoch, a duration.
 
@@ -170,11 +179,9 @@ def reset_s(text: str | None, headers: Headers, now_s: float) -> float | None:
         headers: All headers; an instant is compared with their ``date``.
         now_s: The time in seconds since the epoch, for headers without a ``date``.
     """
-    value, instant_s = number(text), rfc3339_s(text)
-    if value is not None and value > MAX_WAIT_S:
-        instant_s = value / 1_000 if value > 1e11 else value  # 1e11 s are in the year 5138
-    if instant_s is not None:
-        return wait(max(0.0, instant_s - (http_date_s(headers.get("date")) or now_s)))
+    if (at_s := instant_s(text)) is not None:
+        return wait(max(0.0, at_s - (http_date_s(headers.get("date")) or now_s)))
+    value = number(text)
     return go_duration_s(text) if value is None else wait(value)
 
 
@@ -200,6 +207,8 @@ def longest(*waits: float | None) -> float | None:
 
 def count(value: Any) -> int:
     """A count of tokens out of JSON; 0 for anything else."""
+    if type(value) is int:  # nearly always
+        return value if 0 < value <= MAX_COUNT else 0
     if value is None or isinstance(value, bool) or not isinstance(value, NUMBER):
         return 0
     return int(value) if 0 < value <= MAX_COUNT else 0  # so no NaN, no infinity, and no integer of 400 digits
@@ -278,11 +287,14 @@ STATED_USD_MAX: Final = 10_000.0
 """No request costs more."""
 
 
-def make_usage(input_tokens: int, output_tokens: int, cached_tokens: int, cache_write_tokens: int) -> Usage | None:
-    """Usage whose parts do not exceed the input; ``None`` when there is none."""
+def make_usage(
+    input_tokens: int, output_tokens: int, cached_tokens: int, cache_write_tokens: int, **further: Any
+) -> Usage | None:
+    """Usage whose parts do not exceed the input, with ``further`` fields; ``None`` when there is none."""
     if not input_tokens and not output_tokens:
         return None
-    return Usage(input_tokens, output_tokens, min(cached_tokens, input_tokens), min(cache_write_tokens, input_tokens))
+    cached_tokens, cache_write_tokens = min(cached_tokens, input_tokens), min(cache_write_tokens, input_tokens)
+    return Usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens, **further)
 
 
 _OUTCOMES: Final = ("failed", "canceled", "cancelled", "aborted")

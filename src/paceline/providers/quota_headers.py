@@ -70,6 +70,8 @@ _WINDOW = re.compile(r"(\d{1,15})(?:, ?\1)?; ?w=(\d{1,9})")  # of the older draf
 
 USUAL_S: Final = (60.0, DAY_S)
 """The periods that numbers can prove where nothing states one."""
+CLOCKS_AGREE_S: Final = 2.0
+"""A `date` that differs by less is of now, on a clock like this one: it is in whole seconds, and on its way for a while."""
 SHORTEST_S: Final = 0.004
 """A shorter reset proves nothing: it is printed in milliseconds."""
 TOLERANCE: Final = 0.25
@@ -109,6 +111,8 @@ def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = N
             named.setdefault(about[0], {})[about[1]] = text
     if "ratelimit" in headers:
         named |= _draft(headers)
+    if not named:
+        return []
     found: dict[tuple[str, float | None], Reading] = {}
     own = {family.unit for family in named if not family.handed_on}
     for family, texts in named.items():
@@ -202,7 +206,16 @@ def _reading(
     if period_s is None and documented.known:
         return None
     rounded = 1.0 if family.unit == REQUESTS else documented.rounded
-    return Reading(family.unit, limit, remaining, reset_s, period_s, rounded, documented.reset_rounded_s, basis, number)
+    until_s, rounded_s = _until_s(reset, headers, now_s), documented.reset_rounded_s
+    return Reading(family.unit, limit, remaining, reset_s, period_s, rounded, rounded_s, basis, number, until_s)
+
+
+def _until_s(reset: str | None, headers: Headers, now_s: float) -> float | None:
+    """Seconds until a reset that is an instant, by the clock of this machine; ``None`` if the server's differs from it."""
+    instant_s = parse.instant_s(reset)
+    if instant_s is None or abs((parse.http_date_s(headers.get("date")) or now_s) - now_s) > CLOCKS_AGREE_S:
+        return None
+    return instant_s - now_s
 
 
 def _proof(bucket_s: float, periods: tuple[float, ...], *, in_ms: bool) -> tuple[float, float] | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from paceline.providers.base import Provider
 
 
-class Entry(NamedTuple):
+class ProviderEntry(NamedTuple):
     """A provider that comes with paceline.
 
     Attributes:
@@ -67,13 +67,13 @@ _PACIFIC: Final = "America/Los_Angeles"
 _OPENAI_MAKES: Final = r"gpt-(?!oss)|o[134](-|$)|chatgpt-|text-embedding-(3|ada)|ft:gpt-"
 _MISTRAL_MAKES: Final = r"(open-)?(mistral|mixtral|codestral|devstral|magistral|ministral|pixtral|voxtral)-"
 PROVIDERS: Final = {
-    "openai": Entry(
+    "openai": ProviderEntry(
         "OPENAI_API_KEY", ("api.openai.com", "*.api.openai.com"), "openai:OpenAI", "o200k", makes=_OPENAI_MAKES, day=""
     ),
-    "anthropic": Entry(
+    "anthropic": ProviderEntry(
         "ANTHROPIC_API_KEY", ("api.anthropic.com",), "anthropic:Anthropic", "claude_v4_8", makes="claude-"
     ),
-    "gemini": Entry(
+    "gemini": ProviderEntry(
         "GEMINI_API_KEY",
         ("generativelanguage.googleapis.com",),
         "gemini:Gemini",
@@ -81,41 +81,43 @@ PROVIDERS: Final = {
         makes=r"(models/)?gemini-",
         day=_PACIFIC,
     ),
-    "vertex": Entry(
+    "vertex": ProviderEntry(
         "GOOGLE_OAUTH_ACCESS_TOKEN", _VERTEX, "gemini:Vertex", "gemma3", day=_PACIFIC
     ),  # no keys: an assumed name
-    "azure": Entry("AZURE_OPENAI_API_KEY", _AZURE, "azure:Azure", "o200k"),
-    "groq": Entry("GROQ_API_KEY", ("api.groq.com",), encoding="o200k", slashes=True, day=""),
-    "mistral": Entry("MISTRAL_API_KEY", ("api.mistral.ai", "codestral.mistral.ai"), makes=_MISTRAL_MAKES),
-    "cohere": Entry("CO_API_KEY", ("api.cohere.com", "api.cohere.ai"), "cohere:Cohere", makes="command-"),
-    "xai": Entry("XAI_API_KEY", ("api.x.ai", "*.api.x.ai"), makes="grok-"),
-    "deepseek": Entry("DEEPSEEK_API_KEY", ("api.deepseek.com",), makes=r"deepseek-(chat|reasoner|v\d)"),
-    "together": Entry(
+    "azure": ProviderEntry("AZURE_OPENAI_API_KEY", _AZURE, "azure:Azure", "o200k"),
+    "groq": ProviderEntry("GROQ_API_KEY", ("api.groq.com",), encoding="o200k", slashes=True, day=""),
+    "mistral": ProviderEntry("MISTRAL_API_KEY", ("api.mistral.ai", "codestral.mistral.ai"), makes=_MISTRAL_MAKES),
+    "cohere": ProviderEntry("CO_API_KEY", ("api.cohere.com", "api.cohere.ai"), "cohere:Cohere", makes="command-"),
+    "xai": ProviderEntry("XAI_API_KEY", ("api.x.ai", "*.api.x.ai"), makes="grok-"),
+    "deepseek": ProviderEntry("DEEPSEEK_API_KEY", ("api.deepseek.com",), makes=r"deepseek-(chat|reasoner|v\d)"),
+    "together": ProviderEntry(
         "TOGETHER_API_KEY", ("api.together.ai", "api-inference.together.ai", "api.together.xyz"), slashes=True
     ),
-    "fireworks": Entry("FIREWORKS_API_KEY", ("api.fireworks.ai",), slashes=True),
-    "openrouter": Entry("OPENROUTER_API_KEY", ("openrouter.ai",), "compatible:OpenRouter", slashes=True),
-    "cerebras": Entry("CEREBRAS_API_KEY", ("api.cerebras.ai",)),
-    "perplexity": Entry(
+    "fireworks": ProviderEntry("FIREWORKS_API_KEY", ("api.fireworks.ai",), slashes=True),
+    "openrouter": ProviderEntry("OPENROUTER_API_KEY", ("openrouter.ai",), "compatible:OpenRouter", slashes=True),
+    "cerebras": ProviderEntry("CEREBRAS_API_KEY", ("api.cerebras.ai",)),
+    "perplexity": ProviderEntry(
         "PERPLEXITY_API_KEY", ("api.perplexity.ai",), "compatible:Perplexity", makes="sonar", slashes=True
     ),
-    "bedrock": Entry("AWS_BEARER_TOKEN_BEDROCK", _BEDROCK, "bedrock:Bedrock"),
-    "moonshot": Entry("MOONSHOT_API_KEY", ("api.moonshot.ai", "api.moonshot.cn"), makes="kimi-|moonshot-"),
-    "zai": Entry("ZAI_API_KEY", ("api.z.ai", "open.bigmodel.cn"), makes="glm-"),
-    "dashscope": Entry("DASHSCOPE_API_KEY", _DASHSCOPE),
-    "sambanova": Entry("SAMBANOVA_API_KEY", ("api.sambanova.ai",)),
-    "nvidia": Entry("NVIDIA_API_KEY", ("integrate.api.nvidia.com",), slashes=True),
-    "huggingface": Entry("HF_TOKEN", ("router.huggingface.co",), slashes=True),
-    "github": Entry("GITHUB_TOKEN", ("models.github.ai", "models.inference.ai.azure.com"), slashes=True),
-    "deepinfra": Entry("DEEPINFRA_API_KEY", ("api.deepinfra.com",), slashes=True),
-    "databricks": Entry("DATABRICKS_TOKEN", _DATABRICKS),
-    "digitalocean": Entry("GRADIENT_MODEL_ACCESS_KEY", ("inference.do-ai.run", "*.agents.do-ai.run"), day=""),
-    "cloudflare": Entry("CLOUDFLARE_API_TOKEN", ("api.cloudflare.com", "gateway.ai.cloudflare.com"), slashes=True),
-    "vercel": Entry("AI_GATEWAY_API_KEY", ("ai-gateway.vercel.sh",), slashes=True),
-    "voyage": Entry("VOYAGE_API_KEY", ("api.voyageai.com", "ai.mongodb.com"), makes="voyage-"),
-    "replicate": Entry("REPLICATE_API_TOKEN", ("api.replicate.com",), "compatible:Replicate", slashes=True),
-    "ollama": Entry("OLLAMA_API_KEY", ("ollama.com",), "compatible:Ollama", slashes=True),
-    "vllm": Entry("VLLM_API_KEY", slashes=True),
+    "bedrock": ProviderEntry("AWS_BEARER_TOKEN_BEDROCK", _BEDROCK, "bedrock:Bedrock"),
+    "moonshot": ProviderEntry("MOONSHOT_API_KEY", ("api.moonshot.ai", "api.moonshot.cn"), makes="kimi-|moonshot-"),
+    "zai": ProviderEntry("ZAI_API_KEY", ("api.z.ai", "open.bigmodel.cn"), makes="glm-"),
+    "dashscope": ProviderEntry("DASHSCOPE_API_KEY", _DASHSCOPE),
+    "sambanova": ProviderEntry("SAMBANOVA_API_KEY", ("api.sambanova.ai",)),
+    "nvidia": ProviderEntry("NVIDIA_API_KEY", ("integrate.api.nvidia.com",), slashes=True),
+    "huggingface": ProviderEntry("HF_TOKEN", ("router.huggingface.co",), slashes=True),
+    "github": ProviderEntry("GITHUB_TOKEN", ("models.github.ai", "models.inference.ai.azure.com"), slashes=True),
+    "deepinfra": ProviderEntry("DEEPINFRA_API_KEY", ("api.deepinfra.com",), slashes=True),
+    "databricks": ProviderEntry("DATABRICKS_TOKEN", _DATABRICKS),
+    "digitalocean": ProviderEntry("GRADIENT_MODEL_ACCESS_KEY", ("inference.do-ai.run", "*.agents.do-ai.run"), day=""),
+    "cloudflare": ProviderEntry(
+        "CLOUDFLARE_API_TOKEN", ("api.cloudflare.com", "gateway.ai.cloudflare.com"), slashes=True
+    ),
+    "vercel": ProviderEntry("AI_GATEWAY_API_KEY", ("ai-gateway.vercel.sh",), slashes=True),
+    "voyage": ProviderEntry("VOYAGE_API_KEY", ("api.voyageai.com", "ai.mongodb.com"), makes="voyage-"),
+    "replicate": ProviderEntry("REPLICATE_API_TOKEN", ("api.replicate.com",), "compatible:Replicate", slashes=True),
+    "ollama": ProviderEntry("OLLAMA_API_KEY", ("ollama.com",), "compatible:Ollama", slashes=True),
+    "vllm": ProviderEntry("VLLM_API_KEY", slashes=True),
 }
 """The providers that come with paceline, by name."""
 

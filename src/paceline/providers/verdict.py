@@ -17,7 +17,7 @@ from typing import Any, Final
 from paceline.core.results import Refusal
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Provider
-from paceline.providers.events import Kind, Splitter, splitter_of
+from paceline.providers.events import Splitter, StreamEventKind, splitter_of
 from paceline.providers.parse import BOM, MAPPING, as_mapping, decode
 
 log = logging.getLogger("paceline.providers")
@@ -170,8 +170,8 @@ class Beginning:
 
     def _read(self, splitter: Splitter, piece: bytes) -> None:
         for event in splitter.feed(piece):
-            if event.kind in (Kind.CONTENT, Kind.ERROR):
-                self._error = event.error if event.kind is Kind.ERROR else None
+            if event.kind in (StreamEventKind.CONTENT, StreamEventKind.ERROR):
+                self._error = event.error if event.kind is StreamEventKind.ERROR else None
                 self._enough = True
                 return
 

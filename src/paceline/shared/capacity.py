@@ -17,7 +17,7 @@ from typing import Any
 from paceline.core.capacity import PENDING, Learns, LocalCapacity
 from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
-from paceline.core.pause import Pause, Phase
+from paceline.core.pause import Pause, PausePhase
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, Cost
@@ -32,11 +32,11 @@ from paceline.core.results import (
     StoreFormatError,
     WaitUntil,
 )
-from paceline.shared.exchange import Exchange
+from paceline.shared.exchange import StoreExchange
 from paceline.shared.holdings import Holdings
 from paceline.shared.leases import LeasedReservation
 from paceline.shared.membership import Membership, OnStoreFailure, State
-from paceline.shared.messages import Charged, Message, Refused, Reply, Settled
+from paceline.shared.messages import Charged, Message, Refused, Settled, StoreReply
 from paceline.shared.outbox import Lesson
 from paceline.shared.schedule import Schedule
 
@@ -64,6 +64,7 @@ class SharedCapacity:
         learns: Whether answers change the quotas.
 
     Attributes:
+        ledger: The snapshot; while the store is lost, the ledger of the fallback.
         holdings: What this process has of the quotas.
         membership: What it knows of the store.
         exchange: Its messages and their replies.
@@ -82,19 +83,13 @@ class SharedCapacity:
         lease_s: float | None = None,
         learns: Learns = False,
     ) -> None:
-        self.exchange_due = False
+        self.ledger, self.exchange_due = ledger, False
         self._pause: Pause[Reservation] = Pause()  # of this process alone
         self.holdings = Holdings(ledger, now_ns, lease_s=lease_s, learns=learns)
         self.membership = Membership(now_ns, on_store_failure)
         self._schedule = Schedule(now_ns, queue, self.holdings, self.membership, self._pause)
-        self.exchange = Exchange(who, queue, self.holdings, self.membership, self._schedule, self._pause)
+        self.exchange = StoreExchange(who, queue, self.holdings, self.membership, self._schedule, self._pause)
         self.learning = self.holdings.lessons.learning if self.holdings.lessons is not None else None
-
-    @property
-    def ledger(self) -> Ledger:
-        """The snapshot; while the store is lost, the ledger of the fallback."""
-        fallback = self.holdings.fallback  # read once: a caller outside of the lock may see it end
-        return self.holdings.snapshot.ledger if fallback is None else fallback.local.ledger
 
     @property
     def exchange_ns(self) -> int:
@@ -135,7 +130,7 @@ class SharedCapacity:
             self.learning.granted_by_store(now_ns, reservation)
         if lease.low and lease is not leases.told and leases.low:
             leases.told, self.exchange_due = lease, True
-        if self._pause.phase is not Phase.OPEN:
+        if self._pause.phase is not PausePhase.OPEN:
             self._pause.granted(now_ns, reservation)
         return reservation
 
@@ -156,7 +151,7 @@ class SharedCapacity:
         ledger.keep_open(reservation)
         if self.learning is not None:
             self.learning.granted_by_store(now_ns, reservation)
-        if self._pause.phase is not Phase.OPEN:
+        if self._pause.phase is not PausePhase.OPEN:
             self._pause.granted(now_ns, reservation)
         return reservation
 
@@ -166,7 +161,7 @@ class SharedCapacity:
             return WaitUntil(max(self._schedule.ask_ns, now_ns + 1), STORE_LOST)
         fallback.take_turn(now_ns, waiter.amounts)
         decision = fallback.local.reserve(now_ns, waiter)
-        if self._pause.phase is not Phase.OPEN and isinstance(decision, Reservation):
+        if self._pause.phase is not PausePhase.OPEN and isinstance(decision, Reservation):
             self._pause.granted(now_ns, decision)
         return decision
 
@@ -174,6 +169,10 @@ class SharedCapacity:
         """As :meth:`Ledger.earliest`, but not before the end of this process's own pause."""
         at_ns, binding = self.ledger.earliest(now_ns, amounts, ahead)
         return (at_ns, binding) if at_ns >= self._pause.until_ns else (self._pause.until_ns, -1)
+
+    def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:  # noqa: ARG002
+        """Nothing: the store decides."""
+        return None
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the last reply is recent, or the store is lost."""
@@ -293,7 +292,7 @@ class SharedCapacity:
             return self._pause.until_ns
         if holdings.fallback is not None:
             return holdings.fallback.local.wake_ns(now_ns, head)
-        at_ns = unstated.earliest(now_ns, head.amounts)[0]
+        at_ns = unstated.earliest(now_ns, head.amounts)[0] if unstated.meters else 0
         return min(at_ns, holdings.snapshot.ledger.next_loss_ns) if at_ns > now_ns else None
 
     def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002
@@ -315,17 +314,25 @@ def shared_capacity(pool: Pool) -> SharedCapacity:
 
 
 def ask(pool: Pool, now_ns: int, *, at_once: bool = False) -> Message | None:
-    """The message of ``pool`` to its store now; see :meth:`Exchange.message`."""
-    return shared_capacity(pool).exchange.message(now_ns, pool.undecided, at_once=at_once)
+    """The message of ``pool`` to its store now; see :meth:`StoreExchange.message`."""
+    capacity = shared_capacity(pool)
+    message = capacity.exchange.message(now_ns, pool.undecided, at_once=at_once)
+    capacity.exchange_due = message is None
+    return message
 
 
-def answer(pool: Pool, now_ns: int, reply: Reply | str | StoreFormatError) -> list[Waiter]:
+def answer(pool: Pool, now_ns: int, reply: StoreReply | str | StoreFormatError) -> list[Waiter]:
     """Apply the store's reply, or the reason why there is none; returns the waiters that have an ``outcome`` by it."""
-    exchange = shared_capacity(pool).exchange
+    capacity = shared_capacity(pool)
+    exchange, holdings = capacity.exchange, capacity.holdings
+    failed = isinstance(reply, str | StoreFormatError)
     if isinstance(reply, str | StoreFormatError):
-        final = isinstance(reply, StoreFormatError)
-        return pool.resolve(now_ns, exchange.failed(now_ns, str(reply), final=final))
-    resolution = exchange.receive(now_ns, reply)
+        resolution = exchange.failed(now_ns, str(reply), final=isinstance(reply, StoreFormatError))
+    else:
+        resolution = exchange.receive(now_ns, reply)
+    capacity.ledger = holdings.snapshot.ledger if holdings.fallback is None else holdings.fallback.local.ledger
+    capacity.exchange_due = True
     done = pool.resolve(now_ns, resolution)
-    exchange.conclude(now_ns, resolution.asked)
+    if not failed:
+        exchange.conclude(now_ns, resolution.asked)
     return done

@@ -1,7 +1,7 @@
 """The life of one exchange with a store: a message, its reply or failure, and the plan of the next one.
 
-It does no IO. :meth:`Exchange.message` returns the next message, :meth:`Exchange.receive` takes the reply, and
-:meth:`Exchange.failed` the reason why there is none. :meth:`Exchange.conclude` follows when the pool has granted what the
+It does no IO. :meth:`StoreExchange.message` returns the next message, :meth:`StoreExchange.receive` takes the reply, and
+:meth:`StoreExchange.failed` the reason why there is none. :meth:`StoreExchange.conclude` follows when the pool has granted what the
 reply allows.
 
 While the store is lost, a fallback grants this process's share of the snapshot. When the store answers again, all processes
@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 from paceline.core.capacity import Resolution
 from paceline.core.meters import FAR_NS
-from paceline.core.pause import Pause, Phase
+from paceline.core.pause import Pause, PausePhase
 from paceline.core.queue import Queue, Waiter
 from paceline.core.results import STORE_LOST, Reservation, StoreLost, WaitUntil
 from paceline.shared.holdings import Holdings
 from paceline.shared.membership import FEW, Membership, State
-from paceline.shared.messages import SHARED_PART, Message, Reply
+from paceline.shared.messages import SHARED_PART, Message, StoreReply
 from paceline.shared.schedule import PLACE_NS, Schedule
 
 
@@ -32,7 +32,7 @@ class Asked(NamedTuple):
     undecided: Sequence[Waiter]
 
 
-class Exchange:
+class StoreExchange:
     """The exchanges of one process with the store of its quotas, one after the other.
 
     Args:
@@ -85,7 +85,7 @@ class Exchange:
             wants = leases.wants(now_ns, holdings.snapshot.ledger, self._queue, membership.peers)
             if holdings.lessons is not None and holdings.lessons.are_first and not undecided:
                 wants = []
-            if self._pause.phase is not Phase.OPEN:
+            if self._pause.phase is not PausePhase.OPEN:
                 del wants[1:]
             if holdings.unstated.meters:
                 if holdings.unstated.is_limiting:
@@ -105,7 +105,7 @@ class Exchange:
         self.asked = Asked(message, tuple(undecided))
         return message
 
-    def receive(self, now_ns: int, reply: Reply) -> Resolution:
+    def receive(self, now_ns: int, reply: StoreReply) -> Resolution:
         """Apply the store's reply; call :meth:`conclude` when the pool has granted."""
         assert self.asked is not None
         (asked, undecided), self.asked = self.asked, None
@@ -143,7 +143,7 @@ class Exchange:
     def conclude(self, now_ns: int, undecided: Sequence[Waiter]) -> None:
         """Note what the pool has not granted by the last reply, and has not spent; ``undecided``: the waiters in its message."""
         if not self._membership.state.alone:
-            turned_away = any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
+            turned_away = undecided and any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
             # Waiters that came meanwhile are asked for at once.
             self._schedule.head = None if turned_away else self._queue.head()
             self._holdings.give_back(now_ns)

@@ -10,7 +10,7 @@ from paceline.core.quota import Quota
 from paceline.core.results import Reservation
 from paceline.core.unstated import Unstated
 from paceline.shared.leases import Lease, Leases
-from paceline.shared.messages import Message, Reply
+from paceline.shared.messages import Message, StoreReply
 from paceline.shared.outbox import Lessons, Outbox
 from paceline.shared.snapshot import Fallback, Snapshot
 
@@ -72,7 +72,7 @@ class Holdings:
             held[meter.index] = meter.told
         return held
 
-    def take(self, now_ns: int, asked: Message, reply: Reply) -> bool:
+    def take(self, now_ns: int, asked: Message, reply: StoreReply) -> bool:
         """Take the state of the quotas and the grants of a reply, and learn; whether quotas have changed."""
         learning = self.lessons.learning if self.lessons is not None else None
         changed_limits = self.snapshot.update(now_ns, reply, learning)

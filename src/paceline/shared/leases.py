@@ -135,7 +135,7 @@ class Leases:
     """The leases of one process, and the size of the next one.
 
     Attributes:
-        leases: The leases that are not given back, the oldest first.
+        leases: The leases that are not given back, the oldest first; without those for one request that are spent.
         slack_ns: How long a lease may last now; 0: a grant for each request.
         last: The lease that was spent from last, to be tried first.
         told: The lease that was :attr:`low` when the next one was asked for.
@@ -149,7 +149,7 @@ class Leases:
         self.last: Lease | None = None
         self.told: Lease | None = None
         self._lease_s = lease_s
-        self._gone = 0  # requests of the leases that were given back
+        self._gone = 0  # requests of the leases that are not in the list any more
         self._taken, self._since_ns = 0, now_ns  # requests of all leases, at the last measurement of the rate
         self._rate = 0.0
 
@@ -158,6 +158,9 @@ class Leases:
         for lease in self.leases:
             if lease is not self.last and lease.take(amounts):
                 self.last = lease if self.slack_ns else None
+                if self.last is None and not any(lease.left):  # nothing is left of a grant for one request
+                    self._gone += lease.taken
+                    self.leases.remove(lease)
                 return lease
         return None
 
@@ -208,11 +211,12 @@ class Leases:
             waiting = [waiter.amounts for waiter in queue.peek(WAITING_SEEN)]
             lease = self.next_lease(now_ns, ledger.accounts, waiting, peers)
             return [lease] if lease else []
+        if queue.length <= 1:
+            head = queue.head()
+            return [] if head is None else [head.amounts]
         wants, total = [], [0.0] * len(ledger.accounts)
         for waiter in islice(queue.in_order(), HEADS_MAX):  # most often, few of them fit
             wants.append(waiter.amounts)
-            if queue.length == 1:
-                break
             total = [a + b for a, b in zip(total, waiter.amounts, strict=True)]
             if ledger.earliest(now_ns, total)[0] > now_ns:
                 break

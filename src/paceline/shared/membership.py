@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from paceline.core.quota import NS
-from paceline.shared.messages import REJOIN_NS, Message, Reply, waned
+from paceline.shared.messages import REJOIN_NS, WANE_NS, WANES, Message, StoreReply
 
 OnStoreFailure = Literal["fail_safe", "fail_closed", "fail_open"]
 
@@ -44,7 +44,7 @@ class State(Enum):
         self.known, self.asks, self.alone, self.late, self.label = known, asks, alone, late, label
 
 
-class Event(Enum):
+class MembershipEvent(Enum):
     """What changes the state."""
 
     REPLY = "reply"  # a message had a reply
@@ -56,26 +56,26 @@ class Event(Enum):
 
 NEXT: Final = MappingProxyType(
     {
-        (State.NEW, Event.REPLY): State.JOINED,
-        (State.NEW, Event.FAILURE): State.MISSED,
-        (State.NEW, Event.OPEN_FAILURE): State.OPEN,
-        (State.MISSED, Event.REPLY): State.JOINED,
-        (State.MISSED, Event.FAILURE): State.MISSED,
-        (State.OPEN, Event.REPLY): State.BACK,
-        (State.OPEN, Event.OPEN_FAILURE): State.OPEN,
-        (State.JOINED, Event.REPLY): State.JOINED,
-        (State.JOINED, Event.FAILURE): State.LOST,
-        (State.LOST, Event.REPLY): State.BACK,
-        (State.LOST, Event.FAILURE): State.LOST,
-        (State.BACK, Event.REPLY): State.BACK,
-        (State.BACK, Event.REPORTED): State.JOINED,
-        (State.BACK, Event.FAILURE): State.LOST,
-        (State.STOPPED, Event.REPLY): State.JOINED,
-        (State.STOPPED, Event.FAILURE): State.MISSED,
-        (State.STOPPED, Event.OPEN_FAILURE): State.REOPENED,
-        (State.REOPENED, Event.REPLY): State.BACK,
-        (State.REOPENED, Event.OPEN_FAILURE): State.REOPENED,
-        **{(state, Event.FINAL): State.STOPPED for state in State},
+        (State.NEW, MembershipEvent.REPLY): State.JOINED,
+        (State.NEW, MembershipEvent.FAILURE): State.MISSED,
+        (State.NEW, MembershipEvent.OPEN_FAILURE): State.OPEN,
+        (State.MISSED, MembershipEvent.REPLY): State.JOINED,
+        (State.MISSED, MembershipEvent.FAILURE): State.MISSED,
+        (State.OPEN, MembershipEvent.REPLY): State.BACK,
+        (State.OPEN, MembershipEvent.OPEN_FAILURE): State.OPEN,
+        (State.JOINED, MembershipEvent.REPLY): State.JOINED,
+        (State.JOINED, MembershipEvent.FAILURE): State.LOST,
+        (State.LOST, MembershipEvent.REPLY): State.BACK,
+        (State.LOST, MembershipEvent.FAILURE): State.LOST,
+        (State.BACK, MembershipEvent.REPLY): State.BACK,
+        (State.BACK, MembershipEvent.REPORTED): State.JOINED,
+        (State.BACK, MembershipEvent.FAILURE): State.LOST,
+        (State.STOPPED, MembershipEvent.REPLY): State.JOINED,
+        (State.STOPPED, MembershipEvent.FAILURE): State.MISSED,
+        (State.STOPPED, MembershipEvent.OPEN_FAILURE): State.REOPENED,
+        (State.REOPENED, MembershipEvent.REPLY): State.BACK,
+        (State.REOPENED, MembershipEvent.OPEN_FAILURE): State.REOPENED,
+        **{(state, MembershipEvent.FINAL): State.STOPPED for state in State},
     }
 )
 """The state that follows; the other pairs do not occur."""
@@ -120,25 +120,26 @@ class Membership:
 
     def share_at(self, now_ns: int) -> float:
         """The share of the limits if the store is lost at ``now_ns``."""
-        return self.share if self.announced else self.share * waned(now_ns - self.heard_ns)
+        waned = 0 if self.announced else min((now_ns - self.heard_ns) // WANE_NS, WANES)
+        return self.share * 0.5**waned
 
-    def replied(self, now_ns: int, asked: Message, sent_ns: int, reply: Reply) -> None:
+    def replied(self, now_ns: int, asked: Message, sent_ns: int, reply: StoreReply) -> None:
         """Note the reply to a message that was sent at ``sent_ns``."""
         self.peers, self.share = max(reply.peers, 1), reply.share
         self.announced, self.heard_ns = bool(asked.report_within_ns(reply)), sent_ns
         before = self.state
-        self.state = NEXT[before, Event.REPLY]
+        self.state = NEXT[before, MembershipEvent.REPLY]
         if self.state is State.BACK:
             if before is not State.BACK:
                 self.back_ns = now_ns
             elif now_ns >= self.back_ns + self.report_ns:
-                self.state = NEXT[self.state, Event.REPORTED]
+                self.state = NEXT[self.state, MembershipEvent.REPORTED]
         if self.state is State.JOINED:
             self.reason = None
 
     def failed(self, reason: str, *, final: bool) -> None:
         """Note that a message has no reply; ``final``: and that no message will have one."""
         opens = self.mode == "fail_open" and not self.state.known
-        event = Event.FINAL if final else Event.OPEN_FAILURE if opens else Event.FAILURE
+        event = MembershipEvent.FINAL if final else MembershipEvent.OPEN_FAILURE if opens else MembershipEvent.FAILURE
         self.state = NEXT[self.state, event]
         self.reason = reason

@@ -109,7 +109,7 @@ class Message:
     windows: list[tuple[int, ...] | None] = field(default_factory=list)
     recalled: list[Left] = field(default_factory=list)
 
-    def report_within_ns(self, reply: Reply) -> int:
+    def report_within_ns(self, reply: StoreReply) -> int:
         """When the process reports again at the latest: it waits, or spends a lease; 0: when it has something to report."""
         waits_ns = min(reply.wait_ns, max(self.place_ns, reply.peers * POLL_NS)) if self.place_ns else 0
         return max(waits_ns, self.slack_ns if self.wants else 0)
@@ -127,11 +127,6 @@ reported their use by then."""
 
 POLL_NS = NS // 200
 """Times the number of processes: how often one of them asks again, or reports, so that the store is not asked more often by all."""
-
-
-def waned(silent_ns: int) -> float:
-    """What is left of the share of a process that has not announced a report and is silent for ``silent_ns``, as a part."""
-    return 0.5 ** min(silent_ns // WANE_NS, WANES)
 
 
 @dataclass(slots=True)
@@ -182,7 +177,7 @@ class Standing:
 
 
 @dataclass(slots=True)
-class Reply:
+class StoreReply:
     """The store's reply to a message.
 
     Attributes:
@@ -217,7 +212,7 @@ class Store(Protocol):
 
     url: str
 
-    def exchange(self, pool: str, message: Message) -> Reply:
+    def exchange(self, pool: str, message: Message) -> StoreReply:
         """Apply ``message`` to the ledger of ``pool`` in one step: :meth:`paceline.shared.ledger.SharedLedger.apply`.
 
         Raises:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from math import ceil, floor, inf
-from operator import add
+from operator import add, attrgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -49,6 +49,7 @@ class Sharing(ABC, Generic[M]):
         use: The attributes of a meter with its use, by their names in a dump.
         learned: The attributes that answers change, in the same way.
         state: Both: what a dump has of a meter, as plain values, instants in nanoseconds.
+        values: Returns them, and one more: a getter of one name alone returns no tuple.
     """
 
     use: ClassVar[Mapping[str, str]] = MappingProxyType({"used": "used"})
@@ -56,6 +57,7 @@ class Sharing(ABC, Generic[M]):
 
     def __init__(self) -> None:
         self.state = {**self.use, **self.learned}
+        self.values = attrgetter(*self.state.values(), "quota")
 
     def told(self, m: M) -> Quota:
         """The quota that a store has for ``m``."""

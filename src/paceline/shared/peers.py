@@ -45,7 +45,7 @@ EVENTS_MAX = 200
 
 
 @dataclass(slots=True)
-class Place:
+class PeerPlace:
     """The next request of a waiting process.
 
     Attributes:
@@ -87,7 +87,7 @@ class Peer:
     due_us: int = 0
     lease_us: int = LEASE_US
     presumed_ns: float = 0.0
-    place: Place | None = None
+    place: PeerPlace | None = None
     held: list[float] = field(default_factory=list)
     live: int = 0
     weight: int = 0
@@ -132,7 +132,7 @@ class Seen(NamedTuple):
 
 _FIELDS = [one.name for one in fields(Peer) if one.name != "place"]
 _values = attrgetter(*_FIELDS)
-_place_values = attrgetter(*[one.name for one in fields(Place)])
+_place_values = attrgetter(*[one.name for one in fields(PeerPlace)])
 """Of a process and of a place, in a dump."""
 
 
@@ -148,15 +148,15 @@ class Places:
     def __init__(self) -> None:
         self.amounts: list[float] = []
         self.number = self.moved = 0
-        self._front: list[Place] = []
-        self._behind: dict[int, Place] = {}  # the other places, by number
+        self._front: list[PeerPlace] = []
+        self._behind: dict[int, PeerPlace] = {}  # the other places, by number
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[PeerPlace]:
         return chain(self._front, self._behind.values())
 
     def keep(
-        self, who: str, mine: Place | None, amounts: list[float] | None, until_us: int = 0, *, last: bool = False
-    ) -> Place | None:
+        self, who: str, mine: PeerPlace | None, amounts: list[float] | None, until_us: int = 0, *, last: bool = False
+    ) -> PeerPlace | None:
         """Keep a place for a process, its place ``mine`` unless it has to be the ``last``; ``None``: it has none any more."""
         if mine is not None and (amounts is None or last):
             self.remove(mine)
@@ -166,7 +166,7 @@ class Places:
         if mine is None:
             self.number += 1
             front = len(self._front) < FRONT and not self._behind
-            mine = Place(who, self.number, until_us, amounts, front)
+            mine = PeerPlace(who, self.number, until_us, amounts, front)
             self.enter(mine)
         else:
             if not mine.front:
@@ -176,14 +176,14 @@ class Places:
             self._add(amounts)
         return mine
 
-    def enter(self, place: Place) -> None:
+    def enter(self, place: PeerPlace) -> None:
         """Add a place, which the sum has already."""
         if place.front:
             self._front.append(place)
         else:
             self._behind[place.number] = place
 
-    def remove(self, place: Place) -> None:
+    def remove(self, place: PeerPlace) -> None:
         """Take out a place."""
         if place.front:
             self._front.remove(place)
@@ -201,7 +201,7 @@ class Places:
         if not self._behind:
             self.amounts, self.moved = [], self.number
 
-    def ahead(self, mine: Place | None, sums: list[float]) -> tuple[list[float], list[float]]:
+    def ahead(self, mine: PeerPlace | None, sums: list[float]) -> tuple[list[float], list[float]]:
         """What goes before the place ``mine``, and before a new one, by account; each begins with ``sums``."""
         before, others, passed = list(sums), list(sums), False
         for place in self._front:
@@ -287,7 +287,8 @@ class Peers:
             if peer.due_us and self.away_us <= peer.due_us <= now_us and ended(who):
                 peer.share = peer.due_us = 0
             if peer.seen_us + (FORGET_US if peer.lease_us >= 0 else LEFT_US) < now_us:
-                self._return(peer)
+                if peer.gone:
+                    self._return(peer)
                 del self._peers[who]
             else:
                 spent += self._enter(who, peer, now_us)
@@ -299,7 +300,8 @@ class Peers:
         if peer is None:
             peer = self._peers[who] = Peer(now_us)
         self._withdraw(peer)
-        self._return(peer)
+        if peer.gone:
+            self._return(peer)
         return peer
 
     def part(self, who: str, peer: Peer, now_us: int) -> None:
@@ -333,11 +335,10 @@ class Peers:
 
     def _return(self, peer: Peer) -> None:
         """A vanished process is here again, or is not charged any more."""
-        if peer.gone:
-            peer.presumed_ns += peer.gone * (self._charged_us - peer.since_us) * 1e-6
-            self.gone -= peer.gone
-            peer.gone = 0
-            self.awaited -= self._quiet_us < peer.due_us < self.away_us
+        peer.presumed_ns += peer.gone * (self._charged_us - peer.since_us) * 1e-6
+        self.gone -= peer.gone
+        peer.gone = 0
+        self.awaited -= self._quiet_us < peer.due_us < self.away_us
 
     def _enter(self, who: str, peer: Peer, now_us: int) -> float:
         """Count a process as it stands now; returns what it may have spent before it was noticed, as :meth:`advance`."""
@@ -359,7 +360,8 @@ class Peers:
                 spent = float(peer.gone * late_us)
             events.append(min(until_us, now_us + LOOK_US))
         else:
-            self._return(peer)
+            if peer.gone:
+                self._return(peer)
             if now_us < peer.due_us:
                 events.append(peer.due_us)
         from_us = until_us if peer.due_us else peer.seen_us
@@ -401,7 +403,7 @@ class Peers:
             peers._events.append((peer.event_us, who))
         heapq.heapify(peers._events)
         for values in state["places"]:
-            place = Place(*values)
+            place = PeerPlace(*values)
             peers._peers[place.who].place = place
             places.enter(place)
         return peers

@@ -8,7 +8,7 @@ from paceline.core.quota import NS
 from paceline.core.results import Reservation
 from paceline.shared.holdings import Holdings
 from paceline.shared.membership import Membership
-from paceline.shared.messages import POLL_NS, Message, Reply
+from paceline.shared.messages import POLL_NS, Message, StoreReply
 from paceline.shared.outbox import LINGER_NS
 
 ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS
@@ -84,7 +84,7 @@ class Schedule:
             return False
         return head is self.head or (bool(head.lost_ns) and self._queue.waits(self.head))
 
-    def replied(self, now_ns: int, asked: Message, reply: Reply) -> None:
+    def replied(self, now_ns: int, asked: Message, reply: StoreReply) -> None:
         """Plan when to ask again for a request that the reply does not grant."""
         wanting = len(reply.grants) < len(asked.wants)
         wait_ns, self.placed = max(reply.wait_ns, ASK_MIN_NS) if wanting else 0, wanting and asked.place_ns > 0

@@ -11,7 +11,7 @@ from paceline.core.measured import FoundMeter
 from paceline.core.meters import Bucket, window_starts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Reservation
-from paceline.shared.messages import Charged, Message, Reply, Standing
+from paceline.shared.messages import Charged, LearnedState, Message, StoreReply
 from paceline.shared.meters import BOUNDLESS, FOUND, of
 
 
@@ -27,27 +27,28 @@ class Snapshot:
 
     def __init__(self, ledger: Ledger, now_ns: int) -> None:
         self.ledger = ledger
-        self.quotas: list[Quota] = []
+        self.quotas: tuple[Quota, ...] = ()
         self.versions: list[int] = []
         self.as_of_ns = now_ns
         self._introduce_new()
 
     def _introduce_new(self) -> None:
         """Add the quotas that became known to all further messages."""
-        self.quotas += [of(account.meter).told(account.meter) for account in self.ledger.accounts[len(self.quotas) :]]
+        unknown = self.ledger.accounts[len(self.quotas) :]
+        self.quotas += tuple([of(account.meter).told(account.meter) for account in unknown])
         self.versions += [-1] * (len(self.quotas) - len(self.versions))
 
     def introduce(self, now_ns: int, message: Message) -> None:
         """Add the quotas to ``message``, with their state in the snapshot."""
         if len(self.quotas) < len(self.ledger.accounts):
             self._introduce_new()
-        message.quotas, message.versions = tuple(self.quotas), list(self.versions)
+        message.quotas, message.versions = self.quotas, list(self.versions)
         message.headroom_s, message.gentle = self.ledger.headroom_s, self.ledger.gentle
         for quota, account in zip(self.quotas, self.ledger.accounts, strict=True):
             message.windows.append(window_starts(quota.anchor, now_ns) if quota.rule is Rule.WINDOW else None)
             message.recalled.append(of(account.meter).recalled(account.meter, now_ns))
 
-    def update(self, now_ns: int, reply: Reply, learning: Learning | None) -> dict[int, float]:
+    def update(self, now_ns: int, reply: StoreReply, learning: Learning | None) -> dict[int, float]:
         """Apply the states of a reply; the quotas that are new, or have another limit, each with the limit that it had."""
         ledger, self.as_of_ns = self.ledger, now_ns
         changed = {}
@@ -63,47 +64,46 @@ class Snapshot:
                     if learning is not None:
                         learning.added_elsewhere(now_ns)
                 self._introduce_new()
-            m = ledger.accounts[i].meter
-            before = m.quota.amount
+            account = ledger.accounts[i]
+            m, tracker, before = account.meter, account.tracker, account.meter.quota.amount
+            if tracker is not None and standing.charged < tracker.charged:
+                tracker.ledger_restarted()
+                self.versions[i] = -1
+            if standing.learned is not None:
+                self.versions[i] = standing.learned.version
+                if not isinstance(m, FoundMeter):
+                    self._learn(now_ns, i, standing.learned)
+                    m = account.meter
             if isinstance(m, FoundMeter):
-                self.versions[i] = standing.learned.version if standing.learned is not None else self.versions[i]
                 m.among(now_ns, standing.used, reply.peers)
             else:
-                self._take(now_ns, i, standing)
-            if is_new or ledger.accounts[i].meter.quota.amount != before:
+                account.spent = standing.spent
+                of(m).stand(m, now_ns, standing.lack_ns, standing.used, standing.opened)
+                if tracker is not None:
+                    tracker.log_charges(now_ns, standing.charged)
+            if is_new or m.quota.amount != before:
                 changed[i] = before
         ledger.pause.until_ns = now_ns + reply.pause_ns
         return changed
 
-    def _take(self, now_ns: int, i: int, standing: Standing) -> None:
+    def _learn(self, now_ns: int, i: int, learned: LearnedState) -> None:
         ledger, account = self.ledger, self.ledger.accounts[i]
-        tracker = account.tracker
-        if tracker is not None and standing.charged < tracker.charged:
-            tracker.ledger_restarted()
-            self.versions[i] = -1
-        learned = standing.learned
-        if learned is not None:
-            self.versions[i] = learned.version
-            if tracker is not None:
-                tracker.learned_elsewhere(
-                    now_ns,
-                    limit=learned.quota.amount,
-                    ceiling=learned.ceiling,
-                    shifted_ns=learned.shifted_ns,
-                    epoch=learned.epoch,
-                    refused_amount=learned.refused,
-                )
-            m, spread = account.meter, learned.spread or learned.quota.rule is not Rule.BUCKET
-            if m.refills and m.bursts is spread:
-                # count_as_bucket(): the store has lost its ledger, and with it that the quota is spread.
-                m = ledger.spread(now_ns, i) if spread else ledger.count_as_bucket(now_ns, i)
-            of(m).teach(m, learned.quota, learned.burst_cap, learned.ceiling)
-            account.name = str(learned.quota)
-            ledger.raise_given(i)
-        m, account.spent = account.meter, standing.spent
-        of(m).stand(m, now_ns, standing.lack_ns, standing.used, standing.opened)
-        if tracker is not None:
-            tracker.log_charges(now_ns, standing.charged)
+        if account.tracker is not None:
+            account.tracker.learned_elsewhere(
+                now_ns,
+                limit=learned.quota.amount,
+                ceiling=learned.ceiling,
+                shifted_ns=learned.shifted_ns,
+                epoch=learned.epoch,
+                refused_amount=learned.refused,
+            )
+        m, spread = account.meter, learned.spread or learned.quota.rule is not Rule.BUCKET
+        if m.refills and m.bursts is spread:
+            # count_as_bucket(): the store has lost its ledger, and with it that the quota is spread.
+            m = ledger.spread(now_ns, i) if spread else ledger.count_as_bucket(now_ns, i)
+        of(m).teach(m, learned.quota, learned.burst_cap, learned.ceiling)
+        account.name = str(learned.quota)
+        ledger.raise_given(i)
 
 
 class Fallback:

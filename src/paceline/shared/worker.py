@@ -22,14 +22,14 @@ from typing import Any
 
 from paceline.core.capacity import Learns
 from paceline.core.ledger import Ledger
-from paceline.core.queue import Queue, Waiter
+from paceline.core.queue import Queue
 from paceline.core.quota import NS
 from paceline.core.results import StoreError, StoreFormatError
 from paceline.pacing.clock import Clock, go_on, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
 from paceline.shared.capacity import SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.membership import RETRY_NS, Membership, OnStoreFailure, State
-from paceline.shared.messages import Message, Reply, Store, ping
+from paceline.shared.messages import Message, Store, StoreReply, ping
 
 log = logging.getLogger("paceline")
 
@@ -164,26 +164,20 @@ class StoreWorker:
 
     def exchange_for(self, scheduler: Scheduler, *, last: bool = False) -> None:
         """Make one exchange for ``scheduler``, if one is due; ``last``: send all there is."""
-        pool = scheduler.pool
-        message: Message | None = None
-
-        def step(now_ns: int) -> list[Waiter]:
-            nonlocal message
-            message = ask(pool, now_ns, at_once=last)
-            return []
-
+        pool, capacity, now_s = scheduler.pool, shared_capacity(scheduler.pool), time.monotonic()
         try:
-            scheduler.transact(step)
+            scheduler.transact(partial(ask, pool, at_once=last))
         except (Exception, SystemExit):  # of a listener: the pool awaits a reply to the message all the same
             log.exception("%s: the exchange with the store was disturbed", pool.name)
-        if message is None:
+        if capacity.exchange.asked is None:
             return
         try:
-            self._deliver(scheduler, self._exchange(pool.name, message))
+            reply = self._exchange(pool.name, capacity.exchange.asked.message, now_s)
+            self._deliver(scheduler, capacity, reply)
         except Exception:  # the requests must not wait without end
             log.exception("%s: invalid reply", self.store.url)
-            self._deliver(scheduler, f"{self.store.url.rstrip(':')}: invalid reply")
-        if time.monotonic() >= self._aside_s and not last:
+            self._deliver(scheduler, capacity, f"{self.store.url.rstrip(':')}: invalid reply")
+        if now_s >= self._aside_s and not last:
             self._keep_aside()
 
     def _keep_aside(self) -> None:
@@ -199,27 +193,28 @@ class StoreWorker:
     def recover(self, queue: _Queue) -> None:
         """Make up for what a thread before this one left: messages without a reply, and exchanges that are due."""
         for scheduler in list(self.schedulers):
-            if shared_capacity(scheduler.pool).exchange.asked is not None:
-                self._deliver(scheduler, f"{self.store.url.rstrip(':')}: the exchange was disturbed")
+            capacity = shared_capacity(scheduler.pool)
+            if capacity.exchange.asked is not None:
+                self._deliver(scheduler, capacity, f"{self.store.url.rstrip(':')}: the exchange was disturbed")
             queue.put(scheduler)
 
-    def _deliver(self, scheduler: Scheduler, reply: Reply | str | StoreFormatError) -> None:
+    def _deliver(
+        self, scheduler: Scheduler, capacity: SharedCapacity, reply: StoreReply | str | StoreFormatError
+    ) -> None:
         """Apply the store's reply, or the reason why there is none."""
-        pool, membership = scheduler.pool, shared_capacity(scheduler.pool).membership
+        pool, membership = scheduler.pool, capacity.membership
         before = membership.state
         if isinstance(reply, StoreFormatError) and before is not State.STOPPED:
             log.error("%s: %s", pool.name, reply)
         try:
             scheduler.transact(partial(answer, pool, reply=reply))
         finally:  # a listener may fail
-            self._log(pool.name, before, membership)
+            if self._losses or membership.state.alone is not before.alone:
+                self._log(pool.name, before, membership)
 
     def _log(self, pool: str, before: State, membership: Membership) -> None:
         """Log what a reply, or the lack of one, has changed since the state ``before`` it."""
-        lost = membership.state.alone
-        if not self._losses and lost is before.alone:
-            return
-        now_ns = self._clock.now_ns()
+        lost, now_ns = membership.state.alone, self._clock.now_ns()
         self._losses = {key: losses for key, losses in self._losses.items() if not losses.over(now_ns)}
         if not lost:
             for losses in self._losses.values():
@@ -231,8 +226,8 @@ class StoreWorker:
             losses = self._losses.setdefault(pool if own else "", Losses(pool if own else self.store.url))
             losses.lost(now_ns, pool, line)
 
-    def _exchange(self, pool: str, message: Message) -> Reply | str | StoreFormatError:
-        down, began_s = self._down, time.monotonic()
+    def _exchange(self, pool: str, message: Message, began_s: float) -> StoreReply | str | StoreFormatError:
+        down = self._down
         failed = pool in self._failed or sum(self._failed.values()) > 1  # this pool, or two others after a long wait
         if failed and down is not None and self._clock.now_ns() < down[0]:
             return down[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.core.results import StoreError
-from paceline.shared.messages import Message, Reply, Store, ping
+from paceline.shared.messages import Message, Store, StoreReply, ping
 
 __all__ = ["FILE_TIMEOUT_S", "TIMEOUT_S", "Prefixed", "Store", "StoreError"]
 
@@ -14,6 +14,9 @@ TIMEOUT_S = 1.0
 
 FILE_TIMEOUT_S = 5.0
 """How long an exchange waits for a file before it counts as lost: as long as sqlite3 by default. A busy disk takes seconds to make a file."""
+
+IN_USE = "this thread is using the store already"
+"""An error of a store that a finalizer, or the handler of a signal, needs while its own thread uses it: it would wait for itself."""
 
 
 class Prefixed:
@@ -33,7 +36,7 @@ class Prefixed:
         self._prefix = prefix
         self._names: dict[str, str] = {}
 
-    def exchange(self, pool: str, message: Message) -> Reply:
+    def exchange(self, pool: str, message: Message) -> StoreReply:
         """See :meth:`Store.exchange`."""
         name = self._names.get(pool)
         if name is None:

@@ -6,7 +6,8 @@ import threading
 
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Message, Reply
+from paceline.shared.messages import Message, StoreReply
+from paceline.stores.base import IN_USE, StoreError
 
 
 class MemoryStore:
@@ -17,19 +18,25 @@ class MemoryStore:
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._ledgers: dict[str, SharedLedger] = {}
-        self._lock = threading.Lock()
+        self._lock, self._in_use = threading.RLock(), False
 
-    def exchange(self, pool: str, message: Message) -> Reply:
+    def exchange(self, pool: str, message: Message) -> StoreReply:
         """See :meth:`Store.exchange`."""
         with self._lock:
-            return self._ledgers.setdefault(pool, SharedLedger()).apply(self._clock.now_ns(), message)
+            if self._in_use:
+                raise StoreError(IN_USE)
+            self._in_use = True
+            try:
+                return self._ledgers.setdefault(pool, SharedLedger()).apply(self._clock.now_ns(), message)
+            finally:
+                self._in_use = False
 
     def ping(self) -> None:
         """See :func:`~paceline.shared.messages.ping`."""
 
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""
-        self._lock = threading.Lock()
+        self._lock, self._in_use = threading.RLock(), False
 
     def close(self) -> None:
         """See :meth:`Store.close`."""

@@ -20,9 +20,9 @@ from hashlib import sha1
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.results import StoreFormatError
-from paceline.shared.messages import Message, Reply
+from paceline.shared.messages import Message, StoreReply
 from paceline.shared.peers import Seen
-from paceline.stores.base import TIMEOUT_S, StoreError
+from paceline.stores.base import IN_USE, TIMEOUT_S, StoreError
 from paceline.stores.redis_address import Node, library, read_client, read_url
 from paceline.stores.redis_presence import Presence, is_closed
 from paceline.stores.redis_wire import clock_us, decode, encode, is_late, is_newer, quota_set, script
@@ -129,9 +129,9 @@ class RedisStore:
         self._ahead_us: int | None = None  # the server's clock, beyond this process's
         self._client: _Connection | _Cluster | None = None
         self._inherited: list[Any] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer in this thread may close the store
 
-    def exchange(self, pool: str, message: Message) -> Reply:
+    def exchange(self, pool: str, message: Message) -> StoreReply:
         """See :meth:`Store.exchange`."""
         try:
             answer = self._ask(pool, message)
@@ -230,7 +230,7 @@ class RedisStore:
         self._inherited.append(self._client)
         if self._client is not None:
             self._client.after_fork()
-        self._client, self._lock = None, threading.Lock()
+        self._client, self._lock = None, threading.RLock()
 
     def close(self) -> None:
         """See :meth:`Store.close`."""
@@ -246,17 +246,20 @@ class _Connection:
     def __init__(self, connection: Any, presence: Presence) -> None:
         self._connection, self._presence = connection, presence
         self._answers = library().ResponseError
-        self._lock = threading.Lock()
+        self._lock, self._in_use = threading.RLock(), False
         self._used_s = 0.0  # when it was used last; 0.0: it is not open
 
     def execute(self, *command: str, asking: bool = False) -> Any:
         """Send a command, after ``ASKING`` where a node imports its key, and read the answer. Nothing is sent again."""
         connection = self._connection
         with self._lock:
-            if self._used_s and time.monotonic() - self._used_s > IDLE_S and is_closed(connection):
-                connection.disconnect()
-            self._used_s = 0.0
+            if self._in_use:
+                raise StoreError(IN_USE)
+            self._in_use = True
             try:
+                if self._used_s and time.monotonic() - self._used_s > IDLE_S and is_closed(connection):
+                    connection.disconnect()
+                self._used_s = 0.0
                 connection.connect()  # unless it is open; sending would, too, but asks no Sentinels
                 if asking:
                     connection.send_command("ASKING")
@@ -267,6 +270,8 @@ class _Connection:
                 if not isinstance(error, self._answers):
                     connection.disconnect()  # an answer may still be on its way
                 raise
+            finally:
+                self._in_use = False
             self._used_s = time.monotonic()
             return answer
 

@@ -34,7 +34,7 @@ _NOT_TAKEN = (
 
 
 @dataclass(slots=True)
-class Address:
+class RedisAddress:
     """Where a Redis is.
 
     Attributes:
@@ -95,7 +95,7 @@ def library() -> Any:
         ) from error
 
 
-def read_url(url: str) -> Address:
+def read_url(url: str) -> RedisAddress:
     """The address in a URL, which redis-py reads host by host.
 
     Raises:
@@ -143,10 +143,10 @@ def read_url(url: str) -> Address:
         master, tls = unquote(fields["master"]), _has_tls(pools[0])
         pools = [redis.SentinelConnectionPool(master, finder, ssl=tls, **_settings(pools[0]))]
     shown = f"{scheme}://{fields['place']}" + (f"?prefix={prefix}" if prefix else "")
-    return Address(shown, pools[0], [_node(pool) for pool in pools if kind == "cluster"], prefix)
+    return RedisAddress(shown, pools[0], [_node(pool) for pool in pools if kind == "cluster"], prefix)
 
 
-def read_client(client: Any) -> Address:
+def read_client(client: Any) -> RedisAddress:
     """The address of a client, whose connections are not used.
 
     Raises:
@@ -156,7 +156,7 @@ def read_client(client: Any) -> Address:
     if isinstance(client, redis.RedisCluster):
         nodes = [(node.host, node.port) for node in client.get_primaries()]
         pool = client.get_redis_connection(client.get_primaries()[0]).connection_pool
-        return Address(_shown(pool, "+cluster", nodes), pool, nodes)
+        return RedisAddress(_shown(pool, "+cluster", nodes), pool, nodes)
     if not isinstance(client, redis.Redis):
         raise StoreError(
             f"unsupported client {type(client).__module__}.{type(client).__qualname__}: give a redis.Redis,"
@@ -166,10 +166,10 @@ def read_client(client: Any) -> Address:
     path = f"/{pool.connection_kwargs.get('db') or 0}"
     if isinstance(pool, redis.SentinelConnectionPool):
         sentinels = [_node(sentinel.connection_pool) for sentinel in pool.sentinel_manager.sentinels]
-        return Address(_shown(pool, "+sentinel", sentinels, f"/{pool.service_name}{path}"), pool)
+        return RedisAddress(_shown(pool, "+sentinel", sentinels, f"/{pool.service_name}{path}"), pool)
     if "path" in pool.connection_kwargs:
-        return Address(f"unix://{quote(pool.connection_kwargs['path'])}", pool)
-    return Address(_shown(pool, "", [_node(pool)], path), pool)
+        return RedisAddress(f"unix://{quote(pool.connection_kwargs['path'])}", pool)
+    return RedisAddress(_shown(pool, "", [_node(pool)], path), pool)
 
 
 def _settings(pool: Any, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Presence:
         self._names: set[str] = set()
         self._looked_s = self._not_before_s = 0.0
         self._warned = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer in this thread may close the store
 
     def __contains__(self, who: str) -> bool:
         return who in self._names
@@ -106,6 +106,6 @@ class Presence:
     def after_fork(self) -> None:
         """In a forked child: close its copy of the socket, or the server would see the parent for as long as the child lives."""
         connection, self._connection, self._names = self._connection, None, set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         with suppress(Exception):
             connection._sock.close()  # noqa: SLF001  (without a word to the server)

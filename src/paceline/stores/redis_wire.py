@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from paceline.core.quota import Quota, Rule
-from paceline.shared.messages import Charged, LearnedState, Mark, Message, News, Refused, Reply, Settled, Standing
+from paceline.shared.messages import Charged, LearnedState, Mark, Message, News, Refused, Settled, Standing, StoreReply
 from paceline.shared.peers import BILLION
 
 HEADER = 8
@@ -104,7 +104,7 @@ def clock_us(answer: list[Any]) -> int:
     return int(answer[HEADER - 1])
 
 
-def decode(answer: list[Any], message: Message) -> Reply:
+def decode(answer: list[Any], message: Message) -> StoreReply:
     """The script's answer to ``message``.
 
     It is flat: number of grants (-1: late, -2: the ledger has a newer format), probe, wait, binds, pause, peers, share in billionths, the server's clock in
@@ -131,7 +131,7 @@ def decode(answer: list[Any], message: Message) -> Reply:
             standing.learned = _learned_state(version, answer[at : at + 12])
             at += 12
         standings.append(standing)
-    return Reply(grants, probe == 1, wait_ns, binds, pause_ns, peers, share / BILLION, standings)
+    return StoreReply(grants, probe == 1, wait_ns, binds, pause_ns, peers, share / BILLION, standings)
 
 
 def _learned_state(version: int, fields: list[Any]) -> LearnedState:

@@ -34,7 +34,7 @@ from paceline.core.quota import NS
 from paceline.core.results import StoreFormatError
 from paceline.pacing.clock import Clock, elapsed_ns
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Message, Reply
+from paceline.shared.messages import Message, StoreReply
 from paceline.shared.peers import Peers
 from paceline.stores.base import FILE_TIMEOUT_S, StoreError
 
@@ -117,7 +117,7 @@ class SQLiteStore:
         self._timeout_s = timeout_s
         self._now_ns = clock.now_ns if clock else time.time_ns
         self._elapsed_ns = clock.now_ns if clock else elapsed_ns
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer in this thread may close the store, whose exchange fails then
         self._pid = os.getpid()
         self._is_resting = False
         self._connection: sqlite3.Connection | None = None
@@ -128,7 +128,7 @@ class SQLiteStore:
         self._ledgers: dict[str, tuple[int, SharedLedger, _Clock | None]] = {}
         _STORES.add(self)
 
-    def exchange(self, pool: str, message: Message) -> Reply:
+    def exchange(self, pool: str, message: Message) -> StoreReply:
         """See :meth:`Store.exchange`."""
         try:
             return self._in_turn(partial(self._exchange, pool, message))
@@ -137,15 +137,17 @@ class SQLiteStore:
 
     def ping(self) -> None:
         """See :func:`~paceline.shared.messages.ping`: the right to write is taken and given back."""
-        self._in_turn(self._ping)
+        self._in_turn(lambda connection: connection.execute("ROLLBACK"))
 
-    def _in_turn(self, step: Callable[[float], _T]) -> _T:
-        """Use the file in ``step``, which gets the time until which it may wait."""
-        deadline_s = time.monotonic() + self._timeout_s
+    def _in_turn(self, step: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Use the file in ``step``, in a transaction that writes and that the step ends."""
+        now_s = time.monotonic()
         if not self._lock.acquire(timeout=self._timeout_s):
             raise self._busy()
         try:
-            return step(deadline_s)
+            connection = self._connected(now_s)
+            self._execute(connection, "BEGIN IMMEDIATE", now_s + self._timeout_s)
+            return step(connection)
         except BaseException as error:
             self._disconnect()  # rolls back
             if isinstance(error, sqlite3.Error):
@@ -157,7 +159,7 @@ class SQLiteStore:
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""
         if self._pid != os.getpid():
-            self._pid, self._lock, self._is_resting = os.getpid(), threading.Lock(), False
+            self._pid, self._lock, self._is_resting = os.getpid(), threading.RLock(), False
             if self._connection is not None:
                 _INHERITED.append(self._connection)
             self._connection, self._ledgers = None, {}
@@ -167,14 +169,7 @@ class SQLiteStore:
         with self._lock:
             self._disconnect()
 
-    def _ping(self, deadline_s: float) -> None:
-        connection = self._connected(deadline_s)
-        self._execute(connection, "BEGIN IMMEDIATE", deadline_s)
-        connection.execute("ROLLBACK")
-
-    def _exchange(self, pool: str, message: Message, deadline_s: float) -> Reply:
-        connection = self._connected(deadline_s)
-        self._execute(connection, "BEGIN IMMEDIATE", deadline_s)
+    def _exchange(self, pool: str, message: Message, connection: sqlite3.Connection) -> StoreReply:
         wall_ns, elapsed_ns = self._now_ns(), self._elapsed_ns()
         revision, ledger, before = self._ledgers.pop(pool, (0, None, None))  # put back when all is written
         row = connection.execute(_READ, (revision, pool)).fetchone()
@@ -213,11 +208,13 @@ class SQLiteStore:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(f"{self.url}: the ledger of pool {pool!r} cannot be read: {_RESET}") from error
 
-    def _connected(self, deadline_s: float) -> sqlite3.Connection:
+    def _connected(self, now_s: float) -> sqlite3.Connection:
         if self._connection is not None:
-            with suppress(OSError):
-                if self._path.stat().st_ino == self._inode and time.monotonic() - self._opened_s < REOPEN_S:
+            try:
+                if self._path.stat().st_ino == self._inode and now_s - self._opened_s < REOPEN_S:
                     return self._connection
+            except OSError:
+                pass
             self._disconnect()  # the file was deleted, or put aside, or may be damaged
         try:
             if self._path.is_dir():
@@ -234,7 +231,7 @@ class SQLiteStore:
             ) from error
         self._connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
         self._opened_s = time.monotonic()
-        self._prepare(self._connection, deadline_s)
+        self._prepare(self._connection, now_s + self._timeout_s)
         return self._connection
 
     def _prepare(self, connection: sqlite3.Connection, deadline_s: float) -> None:

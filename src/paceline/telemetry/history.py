@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from paceline.core.quota import REQUESTS, Rule
 from paceline.core.results import StoreError
+from paceline.pacing.lines import KEEPS, is_shown
 
 if TYPE_CHECKING:
     from paceline.core.pool import Pool
@@ -35,7 +36,7 @@ SPEED_S, SPEED_MIN_S = 60.0, 5.0
 """The time over which the speed of a pool is measured, and the least."""
 
 
-class State(NamedTuple):
+class PoolSample(NamedTuple):
     """The numbers of a pool at one instant.
 
     Attributes:
@@ -62,7 +63,7 @@ class Sample(NamedTuple):
     """
 
     t: float
-    state: State
+    state: PoolSample
     speed: dict[str, float]
 
 
@@ -71,6 +72,10 @@ class Reporting(Protocol):
 
     def status(self) -> Mapping[str, Any]:
         """Plain JSON values; every pool by its name below ``pools``."""
+
+
+def _recorders() -> list[logging.Handler]:
+    return [handler for handler in logging.getLogger("paceline").handlers if hasattr(handler, KEEPS)]
 
 
 class Recorder(logging.Handler):
@@ -83,6 +88,7 @@ class Recorder(logging.Handler):
 
     def __init__(self, limiter: Reporting, now_s: Callable[[], float] = time.time) -> None:
         super().__init__(logging.WARNING)
+        setattr(self, KEEPS, True)
         self._limiter, self._now_s = limiter, now_s
         self._pools: dict[str, deque[Sample]] = {}
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
@@ -109,6 +115,8 @@ class Recorder(logging.Handler):
         """Keep a record of paceline's loggers; it has no keys and no prompts."""
         text = record.getMessage()
         self._events.append({"t": round(record.created, 3), "level": record.levelname.lower(), "text": text[:TEXT_MAX]})
+        if logging.lastResort is not None and not is_shown(record.name) and _recorders()[:1] == [self]:
+            logging.lastResort.handle(record)  # as without a page
 
     def _run(self) -> None:
         while not self._ended.wait(STEP_S):
@@ -133,7 +141,7 @@ class Recorder(logging.Handler):
                 kept = self._pools[name] = deque(maxlen=SAMPLES)
             kept.append(Sample(now_s, state, _speed(kept, now_s, state)))
 
-    def _states(self) -> Iterator[tuple[str, State]]:
+    def _states(self) -> Iterator[tuple[str, PoolSample]]:
         pacer = getattr(self._limiter, "pacer", None)
         if pacer is None:
             for name, pool in self._limiter.status()["pools"].items():
@@ -155,7 +163,7 @@ class Recorder(logging.Handler):
         return {"time": now_s, "step_s": STEP_S, "keep_s": STEP_S * SAMPLES, "pools": pools, "events": events}
 
 
-def _speed(kept: deque[Sample], now_s: float, state: State) -> dict[str, float]:
+def _speed(kept: deque[Sample], now_s: float, state: PoolSample) -> dict[str, float]:
     """The speed of each quota at ``now_s``, since the first of the ``kept`` samples that is not too old."""
     recent = islice(kept, max(len(kept) - round(SPEED_S / STEP_S), 0), None)
     first = next((one for one in recent if one.t >= now_s - SPEED_S), None)
@@ -169,7 +177,7 @@ def _speed(kept: deque[Sample], now_s: float, state: State) -> dict[str, float]:
     }
 
 
-def _of_pool(pool: Pool, now_ns: int) -> State:
+def _of_pool(pool: Pool, now_ns: int) -> PoolSample:
     ledger, counts = pool.ledger, pool.counts
     known = [account for account in ledger.accounts if account.meter.is_known]
     left = {one.name: _share(one.meter.level(now_ns), one.meter.quota.amount) for one in known}
@@ -179,10 +187,10 @@ def _of_pool(pool: Pool, now_ns: int) -> State:
         for quota in [one.meter.quota]
         if _has_speed(quota.rule, quota.period_s)
     }
-    return State(pool.queue.length, ledger.in_flight, counts["granted"], _refused(counts), left, spent)
+    return PoolSample(pool.queue.length, ledger.in_flight, counts["granted"], _refused(counts), left, spent)
 
 
-def _of_status(pool: Mapping[str, Any]) -> State:
+def _of_status(pool: Mapping[str, Any]) -> PoolSample:
     counts = pool.get("counts", {})
     quotas = [quota for quota in pool.get("quotas", ()) if quota["limit"]]
     left = {quota["quota"]: _share(quota["remaining"], quota["limit"]) for quota in quotas}
@@ -195,7 +203,7 @@ def _of_status(pool: Mapping[str, Any]) -> State:
     if "processes" in pool:  # of a store, which knows both in another form
         waiting = pool["processes"]["waiting"]
         refused = round(max((quota["refused"] for quota in quotas if quota["unit"] == REQUESTS), default=0))
-    return State(waiting, pool.get("in_flight", 0), counts.get("granted", 0), refused, left, spent)
+    return PoolSample(waiting, pool.get("in_flight", 0), counts.get("granted", 0), refused, left, spent)
 
 
 def _has_speed(rule: str | None, period_s: float) -> bool:

@@ -19,19 +19,23 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from paceline.core.quota import NS
 from paceline.pacing.clock import Timer
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 START_S = 1_800_000_000.0
 """The start of a manual clock, in seconds since the Unix epoch: a morning in 2027."""
 
 CALLBACKS_MAX = 1_000_000
 """The most callbacks of one advance; more are taken for timers that set each other endlessly."""
+
+ENDLESS = f"more than {CALLBACKS_MAX:,} callbacks in one advance: timers that set each other endlessly?"
 
 REAL_LOOK_S = 0.002
 REAL_WAIT_S = 1.0
@@ -102,22 +106,21 @@ class ManualClock:
             if callback is None:
                 return
             callback()
-        raise RuntimeError(
-            f"more than {CALLBACKS_MAX:,} callbacks in one advance: timers that set each other endlessly?"
-        )
+        raise RuntimeError(ENDLESS)
 
-    def _due(self, at_ns: int) -> Callable[[], None] | None:
-        """Remove the next timer up to ``at_ns`` and set the clock to it; without one, set the clock to ``at_ns``."""
+    def _due(self, at_ns: float) -> Callable[[], None] | None:
+        """Remove the next timer up to ``at_ns`` and set the clock to it; without one, set the clock to ``at_ns``, if that is finite."""
         timers = self._timers
         with self._lock:
             while timers and timers[0][0] <= at_ns:
                 then_ns, _, timer = heapq.heappop(timers)
-                if timer.callback is not None:  # a cancelled timer does not set the clock
+                callback = timer.callback
+                if callback is not None:  # a cancelled timer does not set the clock
                     if then_ns > self._now_ns:  # one from the past runs now
                         self._now_ns = then_ns
-                    return timer.callback
-            if at_ns > self._now_ns:
-                self._now_ns = at_ns
+                    return callback
+            if self._now_ns < at_ns < math.inf:
+                self._now_ns = int(at_ns)
             return None
 
 
@@ -151,12 +154,27 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
         self._start_ns = clock.now_ns()  # a small number keeps nanoseconds in a float
-        super().__init__(_JumpingSelector(clock, self._name_waiters))
+        self._jumps = _JumpingSelector(clock, self._name_waiters)
+        super().__init__(self._jumps)
         self._clock_resolution = 10 / NS  # two virtual years in seconds are a float with steps of 7 ns
 
     def time(self) -> float:
         """Virtual seconds since the creation of the loop."""
         return (self._clock.now_ns() - self._start_ns) / NS
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        """As of any loop; the selector is told that there is something to do."""
+        self._jumps.woken = True
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """The same for a timer, which may be the next one."""
+        self._jumps.woken = True
+        return super().call_at(when, callback, *args, context=context)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109
         """Join the threads without a timeout, which in virtual seconds would pass at once."""
@@ -172,32 +190,50 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Advances the clock where another selector would sleep."""
+    """Advances the clock where another selector would sleep.
+
+    Attributes:
+        woken: Whether the loop has got a callback or a timer since the last jump.
+    """
 
     def __init__(self, clock: ManualClock, waiters: Callable[[], str]) -> None:
         super().__init__()
         self._clock = clock
         self._waiters = waiters
+        self.woken = False
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Poll sockets, then advance by ``timeout`` seconds, or to the clock's next timer if that is earlier."""
+        """Poll sockets, then advance by ``timeout`` seconds, or to the clock's next timer if that is earlier.
+
+        Without a ``timeout`` the clock is advanced from timer to timer until one gives the loop something to do.
+        """
         clock = self._clock
         events = super().select(0) if self._is_real() else []
         if events or (timeout is not None and timeout <= 0):
             clock.advance_to(clock.now_ns())  # timers that are due already
             return events
-        next_ns = clock.next_ns
         if timeout is not None:
+            next_ns = clock.next_ns
             until_ns = clock.now_ns() + math.ceil(timeout * NS)
             clock.advance_to(until_ns if next_ns is None else min(next_ns, until_ns))
-        elif next_ns is not None:
-            clock.advance_to(next_ns)
+            return events
+        self.woken, until = False, math.inf
+        for _ in range(CALLBACKS_MAX):
+            callback = clock._due(until)  # noqa: SLF001  (of this module)
+            if callback is None:
+                break
+            callback()
+            if self.woken or self._is_real():
+                until = clock.now_ns()  # the other timers of this instant
         else:
-            until_s = time.monotonic() + REAL_WAIT_S
-            while self._is_real() and not events and clock.next_ns is None and time.monotonic() < until_s:
-                events = super().select(REAL_LOOK_S)
-            if not events and clock.next_ns is None:
-                raise DeadlockError(f"deadlock: no timer is set, and these tasks wait: {self._waiters()}")
+            raise RuntimeError(ENDLESS)
+        if until < math.inf:
+            return events
+        until_s = time.monotonic() + REAL_WAIT_S
+        while self._is_real() and not events and clock.next_ns is None and time.monotonic() < until_s:
+            events = super().select(REAL_LOOK_S)
+        if not events and clock.next_ns is None:
+            raise DeadlockError(f"deadlock: no timer is set, and these tasks wait: {self._waiters()}")
         return events
 
     def _is_real(self) -> bool:

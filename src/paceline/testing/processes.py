@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from paceline.stores.base import Store
-from paceline.testing.sharing import Process
+from paceline.testing.sharing import SharingProcess
 
 BOUND_S = 60
 """The most seconds that another process may take: far more than it needs on a busy machine."""
@@ -59,7 +59,7 @@ def _ask(opener: Callable[[], Store], pool: str, quotas: str, who: str) -> int:
         signal.alarm(BOUND_S)  # the parent waits for this process to end
     store = opener()
     try:
-        process = Process(store, pool, quotas, who)
+        process = SharingProcess(store, pool, quotas, who)
         deadline_s = time.monotonic() + BOUND_S / 2
         while process.send().peers < 2:
             if time.monotonic() > deadline_s:
@@ -73,7 +73,7 @@ def _ask(opener: Callable[[], Store], pool: str, quotas: str, who: str) -> int:
 def forked(store: Store, pool: str, quotas: str) -> list[int]:
     """Fork while a thread exchanges messages; the grants of the parent, and the exit status of each child."""
     done, granted = threading.Event(), [0]
-    process = Process(store, pool, quotas)
+    process = SharingProcess(store, pool, quotas)
 
     def work() -> None:
         while not done.is_set():
@@ -103,7 +103,7 @@ def _fork(store: Store, pool: str, quotas: str, who: str) -> int:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(BOUND_S)  # a lock of the parent is never released here
         store.after_fork()
-        process = Process(store, pool, quotas, who)
+        process = SharingProcess(store, pool, quotas, who)
         for _ in range(TIMES):
             process.take(1.0)
         store.close()

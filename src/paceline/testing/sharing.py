@@ -19,14 +19,14 @@ from paceline.shared.messages import (
     Message,
     News,
     Refused,
-    Reply,
     Settled,
     Standing,
+    StoreReply,
 )
 from paceline.stores.base import Store
 
 
-class Process:
+class SharingProcess:
     """A process that shares a pool: it numbers its messages, and keeps the versions of the quotas from the replies."""
 
     def __init__(self, store: Store, pool: str, text: str, who: str = "a", **options: Any) -> None:
@@ -36,7 +36,9 @@ class Process:
         self.number = 0
         self.options: dict[str, Any] = {"headroom_s": 0.0} | options
 
-    def send(self, *news: News, wants: list[list[float]] | None = None, place_s: float = 0.0, **options: Any) -> Reply:
+    def send(
+        self, *news: News, wants: list[list[float]] | None = None, place_s: float = 0.0, **options: Any
+    ) -> StoreReply:
         """Send one message now; return its reply."""
         message = self.message(*news, wants=wants or [], place_ns=round(place_s * NS), **options)
         return self.received(self.store.exchange(self.pool, message))
@@ -48,14 +50,14 @@ class Process:
         fields["windows"] = [window_starts(quota.anchor, time.time_ns()) for quota in self.quotas]
         return Message(self.who, news=list(news), **(fields | self.options | options))
 
-    def received(self, reply: Reply) -> Reply:
+    def received(self, reply: StoreReply) -> StoreReply:
         """Keep the versions of a reply, and return it."""
         for i, standing in enumerate(reply.standings[: len(self.versions)]):
             if standing.learned is not None:
                 self.versions[i] = standing.learned.version
         return reply
 
-    def ask(self, *want: float, **options: Any) -> Reply:
+    def ask(self, *want: float, **options: Any) -> StoreReply:
         """Send one request now."""
         return self.send(wants=[list(want)], **options)
 
@@ -77,10 +79,10 @@ class Process:
         return learned
 
 
-def two(store: Store, second: Store, text: str, **options: Any) -> tuple[Process, Process]:
+def two(store: Store, second: Store, text: str, **options: Any) -> tuple[SharingProcess, SharingProcess]:
     """Two processes that share a new pool."""
     pool = f"conformance/{uuid4().hex}"
-    return Process(store, pool, text, "a", **options), Process(second, pool, text, "b", **options)
+    return SharingProcess(store, pool, text, "a", **options), SharingProcess(second, pool, text, "b", **options)
 
 
 def period() -> str:
@@ -107,10 +109,12 @@ class History:
         pool = f"conformance/{uuid4().hex}"
         gentle = seed % 2 == 1
         self._dice, self._ledger = random.Random(seed), SharedLedger()
-        self._group = [Process(stores[i % len(stores)], pool, text, who, gentle=gentle) for i, who in enumerate("abc")]
+        self._group = [
+            SharingProcess(stores[i % len(stores)], pool, text, who, gentle=gentle) for i, who in enumerate("abc")
+        ]
         self._open: dict[str, list[_Attempt]] = {process.who: [] for process in self._group}
 
-    def step(self) -> tuple[Reply, Reply]:
+    def step(self) -> tuple[StoreReply, StoreReply]:
         """Send one message; return the replies of the store and of the model."""
         dice, process = self._dice, self._dice.choice(self._group)
         mine = self._open[process.who]
@@ -152,12 +156,12 @@ _Attempt = tuple[list[float], list[Mark], list[Mark]]
 """An attempt: its charges, and its marks from the store and from the model."""
 
 
-def without_times(reply: Reply) -> tuple[Any, ...]:
+def without_times(reply: StoreReply) -> tuple[Any, ...]:
     """The part of a reply that must be equal for store and model."""
     standings = [(s.used, s.charged, s.spent, s.opened, s.learned) for s in reply.standings]
     return len(reply.grants), reply.probe, reply.binds, reply.peers, standings
 
 
-def times_ns(reply: Reply) -> list[int]:
+def times_ns(reply: StoreReply) -> list[int]:
     """The part of a reply that depends on the time."""
     return [reply.wait_ns, reply.pause_ns, *(standing.lack_ns for standing in reply.standings)]

@@ -43,7 +43,7 @@ from paceline.shared.ledger import WAIT_MAX_NS
 from paceline.shared.messages import Charged, Refused, Settled
 from paceline.stores.base import Store, StoreError
 from paceline.testing.processes import FORKS, TIMES, forked, granted_to_two, needs_forks, optional
-from paceline.testing.sharing import History, Process, period, sleep, times_ns, two, without_times
+from paceline.testing.sharing import History, SharingProcess, period, sleep, times_ns, two, without_times
 
 SLOW = "3600 tokens/hour"
 """Refills 1 per second: a test is much shorter than the refill of 10."""
@@ -157,8 +157,8 @@ class StoreConformance:
         """With any name."""
         quotas, base = SLOW, f"conformance/{uuid4().hex}"
         for name in ("", "/gpt-5", "/gpt-5 {x}", ":*%\n\"'", "/\u00fc \u2603 \U0001f40c"):
-            Process(store, base + name, quotas).take(3_600.0)
-            assert Process(second, base + name, quotas, "b \u00fc{}:").standing().spent == 3_600
+            SharingProcess(store, base + name, quotas).take(3_600.0)
+            assert SharingProcess(second, base + name, quotas, "b \u00fc{}:").standing().spent == 3_600
 
     def test_who_shares(self, store: Store, second: Store) -> None:
         """The reply has the number of processes."""
@@ -171,7 +171,7 @@ class StoreConformance:
         pool = a.pool
 
         def ask(number: int) -> int:
-            process = Process((store, second)[number % 2], pool, "60 requests/day", f"p{number}")
+            process = SharingProcess((store, second)[number % 2], pool, "60 requests/day", f"p{number}")
             return sum(len(process.ask(1.0).grants) for _ in range(15))
 
         with ThreadPoolExecutor(6) as threads:
@@ -365,7 +365,7 @@ class StoreConformance:
         pool = f"conformance/{uuid4().hex}"
         granted, *codes = forked(store, pool, "1M requests/day")
         assert codes == [0] * FORKS, "a child has failed or hangs: see its output on standard error"
-        charged = Process(store, pool, "1M requests/day").standing().charged
+        charged = SharingProcess(store, pool, "1M requests/day").standing().charged
         assert charged in (granted, granted + FORKS * TIMES)  # the first: each process has its own in-process ledger
 
     def test_two_processes_share(self, request: Any) -> None:
@@ -382,12 +382,12 @@ class StoreConformance:
     def test_a_name_that_cannot_be_written_is_a_store_error(self, store: Store) -> None:
         """If it cannot be written; other pools still work."""
         _fails(store, f"conformance/{uuid4().hex}\ud800")
-        Process(store, f"conformance/{uuid4().hex}", SLOW).take(1.0)
+        SharingProcess(store, f"conformance/{uuid4().hex}", SLOW).take(1.0)
 
 
 def _fails(store: Store, pool: str) -> bool:
     try:
-        Process(store, pool, SLOW).take(1.0)
+        SharingProcess(store, pool, SLOW).take(1.0)
     except StoreError as error:
         return bool(str(error))
     return False

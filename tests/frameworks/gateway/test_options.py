@@ -14,7 +14,7 @@ from google import genai
 from google.genai import types
 from mistralai.client import Mistral
 
-from paceline.gateway.keys import Keys
+from paceline.gateway.keys import KeyFile
 
 WHOLE = "".join(TEXT)
 MESSAGES = [{"role": "user", "content": "Was kostet das?"}]
@@ -160,7 +160,7 @@ class TestQueue:
         recorder.answer = lambda asked: [wait, *provider(asked)]
         keys = tmp_path / "keys.json"
         if getattr(self, "names", None):
-            self.given = {name: Keys(keys).add(name) for name in self.names}
+            self.given = {name: KeyFile(keys).add(name) for name in self.names}
         with (
             Gateway(
                 tmp_path, recorder.url, limits={"openai/*": "1 concurrency"}, env={"OPENAI_API_KEY": "sk-own"}
@@ -220,8 +220,8 @@ class TestLanesByKey(TestQueue):
     test_a_request_can_ask_for_its_place = test_lanes_and_priorities_by_header = None
 
     def test_a_heavy_client_does_not_starve_another(self, held, recorder):
-        Keys(held.keys).add("reader", may_read=True)
-        self.key = Keys(held.keys).add("page", may_read=True)
+        KeyFile(held.keys).add("reader", may_read=True)
+        self.key = KeyFile(held.keys).add("page", may_read=True)
         until(lambda: held.get("/status", self.key)[1] == 200)
         running = [self.ask("first", key=self.given["heavy"])]
         running += [self.ask(f"heavy-{n}", key=self.given["heavy"], lane=str(n), priority="9") for n in range(4)]
