@@ -13,14 +13,14 @@ from benchmarks.throttle import newer_python
 ROOT = Path(__file__).resolve().parent.parent
 CLIENT = "httpx2==2.16.2"
 """The HTTP client of the peers that have none."""
-LITELLM = "litellm==1.106.2"
+LITELLM = "litellm==1.110.2"
 """Also where another peer depends on it: 1.107.0 is reported to have been tampered with."""
 PACKAGES = {
     "aiolimiter": ("aiolimiter==1.3.0",),
     "async-batch-llm": ("async-batch-llm[openai]==0.28.0", "openai==3.57.0"),
     "infermesh": ("infermesh==0.3.2", LITELLM),
     "inspect-ai": ("inspect-ai==0.3.285", "openai==3.57.0"),
-    "langchain-core": ("langchain-core==1.8.1",),
+    "langchain-core": ("langchain-core==1.8.3",),
     "litellm": (LITELLM,),
     "lm-deluge": ("lm-deluge==0.0.168",),
     "mocklimit": ("mocklimit==0.6.0",),
