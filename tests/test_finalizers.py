@@ -27,7 +27,7 @@ from waits import BOUND_S, join
 PLAIN = {
     "cli/standing.py": "the page asks, in its threads",
     "data/partition.py": "a partition begins and ends, which no finalizer does",
-    "gateway/handover.py": "nobody waits for it",
+    "gateway/handover.py": "it is taken without waiting",
     "limiter/tally.py": "what writes the sums",
     "pacing/owners.py": "no section: a thread waits on it, and any other one wakes it",
     "stores/entries.py": "threads of their own use the file",

@@ -218,7 +218,7 @@ def test_full_servers_whose_capacity_moves_are_used_in_full(latency_s, seed):
     ),
 )  # fmt: skip
 def test_full_servers_that_refuse_for_a_rate_are_not_asked_again_and_again(limit, changes, jobs, refused, seconds):
-    """A proxy that answers 503 above its rate, at a host that nobody knows: retries in proportion to success were refused three of four."""
+    """A proxy that answers 503 above its rate, at an unknown host: retries in proportion to success were refused three of four."""
     fleet = Fleet(
         UNKNOWN, {"limits": {"m": limit}, "headers": False, "latency_s": 2.0}, source="assumed", jobs=jobs, workers=100, words=(20, 200),
         changes=changes, retry=RetryPolicy(), breaker=BreakerPolicy(),
