@@ -181,10 +181,8 @@ NEXT: Final = MappingProxyType(
         (RatePhase.CHECKING, RateEvent.UPHELD): RatePhase.HOLDING,
         (RatePhase.CHECKING, RateEvent.REFUTED): RatePhase.COUNTING,
         (RatePhase.COUNTING, RateEvent.UPHELD): RatePhase.HOLDING,
-        (
-            RatePhase.COUNTING,
-            RateEvent.REACHED,
-        ): RatePhase.TESTING,  # it is chance, and the measured rate may be far too low
+        # It is chance, and the measured rate may be far too low.
+        (RatePhase.COUNTING, RateEvent.REACHED): RatePhase.TESTING,
         **{(phase, RateEvent.BLOCK): RatePhase.BLOCKED for phase in RatePhase if phase is not RatePhase.OFF},
         **{(phase, RateEvent.EXPLAINED): RatePhase.OPENING for phase in RatePhase if phase is not RatePhase.OFF},
     }
