@@ -2,9 +2,9 @@ import pytest
 
 from paceline import Limiter
 from paceline.config import Config, parse_base_url, parse_limit
-from paceline.config.schema import without_version
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import QuotaError
+from paceline.providers.roots import without_version
 
 TOML = """
 provider = "openai"

@@ -9,10 +9,10 @@ import sys
 import pytest
 from batch_helpers import call, chat, message, read_answers, write_lines
 
-from paceline.batch.address import joined
 from paceline.batch.forms import Form, UnknownFormError, as_lines
 from paceline.batch.requests import request_of
 from paceline.core.results import QuotaError
+from paceline.providers.roots import joined
 
 TEXTS = ["Why is the sky blue?", 'Grüße, "Welt"\nund mehr', "三"]
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Final
 from urllib.parse import urlsplit
 
 from yarl import URL
 
-from paceline.batch.requests import BARE
 from paceline.config import Config
-from paceline.config.schema import without_version
 from paceline.config.servers import root_named
 from paceline.core.results import QuotaError
 from paceline.pacing.limits import Limits
@@ -28,13 +24,7 @@ from paceline.providers.registry import (
     provider_named,
     under_name,
 )
-
-ROOTS: Final = {
-    "openai": "https://api.openai.com",
-    "anthropic": "https://api.anthropic.com",
-    "gemini": "https://generativelanguage.googleapis.com",  # ai.google.dev/api, 2026-11
-}
-"""The servers for the paths of the batch formats; the root of any other provider is given with ``--base-url``."""
+from paceline.providers.roots import joined, usual_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +38,10 @@ class ProviderAddress:
 
     def headers_for(self, path: str) -> dict[str, str]:
         """The headers of a request to ``path``, with the key."""
-        return {**self.headers, **dict([credentials(self.provider, path, self.key)] if self.provider else [])}
+        if self.provider is None:
+            return dict(self.headers)
+        at = urlsplit(joined(self.root, path)).path
+        return {**self.headers, **dict([credentials(self.provider, at, self.key)])}
 
     @property
     def account(self) -> str:
@@ -71,7 +64,7 @@ def root_of(provider: Provider, base_url: str | None, environ: Mapping[str, str]
         QuotaError: The variable is malformed.
     """
     named, variable = (None, "") if base_url else root_named(provider, environ)
-    return base_url or named or ROOTS.get(provider.name), variable
+    return base_url or named or usual_root(provider), variable
 
 
 def root_and_key(provider: Provider, base_url: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
@@ -113,30 +106,6 @@ def address_at(provider: Provider, root: str, key: str) -> ProviderAddress:
     if base_of(provider.name) == "anthropic":
         headers |= {"anthropic-version": "2023-06-01"}
     return ProviderAddress(root, headers, key, provider)
-
-
-_VERSION: Final = re.compile(r"/v\d+[a-z]*(?=/|$)")
-"""A version in the path of an API: ``/v1``, ``/v1beta``."""
-
-
-def joined(root: str, path: str) -> str:
-    """The URL of ``path`` below the server's ``root``.
-
-    A ``/v1`` at the end of the root is for paths without a version. A root with a version of its own (``/api/paas/v4``,
-    ``/v1beta/openai``) replaces the version at the beginning of the path, and a path that begins with the path of the root is
-    not appended to it. OpenAI has no path without a version.
-    """
-    base = urlsplit(root).path
-    if base.endswith("/v1") and _VERSION.search(path):
-        root, base = without_version(root), without_version(base)
-    if root == ROOTS["openai"] and path in BARE:
-        return f"{root}/v1{path}"
-    if base and path.startswith(f"{base}/"):
-        return root.removesuffix(base) + path
-    version = _VERSION.match(path)
-    if version is not None and _VERSION.search(base):
-        path = path[version.end() :]
-    return root + path
 
 
 def account(root: str, key: str) -> str:

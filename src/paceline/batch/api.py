@@ -18,7 +18,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from paceline.batch.address import ProviderAddress, joined
+from paceline.batch.address import ProviderAddress
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import TRUST, error_of, one_line
 from paceline.batch.index import Index
@@ -29,6 +29,7 @@ from paceline.batch.results import UNREAD, read_json
 from paceline.batch.transport import NO_CONNECTION
 from paceline.pacing.lack import lack_of
 from paceline.providers.parse import error_in
+from paceline.providers.roots import joined
 from paceline.providers.verdict import is_result
 
 SMALL_MAX: Final = 16 * 2**20

@@ -21,7 +21,6 @@ from urllib.parse import urlsplit
 
 from paceline.batch import cost
 from paceline.batch.address import (
-    ROOTS,
     ProviderAddress,
     account_of,
     address_at,
@@ -41,7 +40,7 @@ from paceline.batch.journal import BatchJournal
 from paceline.batch.notes import Reporter
 from paceline.batch.offline import Offline, deadline_in
 from paceline.batch.progress import ProgressLine, ProgressView, eta_s, forecast_s
-from paceline.batch.requests import WHOLE, BadLineError, RunRequest, Shard, read_lines, read_request
+from paceline.batch.requests import FORMATS, WHOLE, BadLineError, RunRequest, Shard, read_lines, read_request
 from paceline.batch.results import STDOUT, OutputError, Recovered, ResultsFile, read_answer
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
 from paceline.batch.summary import RunTally, in_time, in_words
@@ -55,6 +54,7 @@ from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
 from paceline.providers.base import Provider
 from paceline.providers.registry import base_of, is_loopback, provider_named
+from paceline.providers.roots import usual_root
 from paceline.shared.messages import Message
 from paceline.stores import Prefixed, Store, StoreError, as_store
 from paceline.stores.notes import Notes, notes_beside
@@ -384,7 +384,7 @@ class Job:
         """Where requests go that do not go to their provider, without the path, which may hold a key; and warnings."""
         for provider in () if members else plan.providers.values():
             root, variable = root_of(provider, self.config.base_url, self.environ)
-            if root and root != ROOTS.get(provider.name):
+            if root and root != usual_root(provider):
                 host = "{0.scheme}://{0.netloc}".format(urlsplit(root))
                 yield f"requests of {provider.name} go to {host}{variable and f' ({variable})'}"
         if self.mode != "batch":  # batches have other limits
@@ -413,7 +413,7 @@ class Job:
             raise QuotaError(f"--mode auto: {apart[0]} {text}")
         addresses = {name: self._address(provider) for name, provider in plan.providers.items()}
         if not whole and provider is None:
-            for name in ROOTS.keys() - addresses.keys():
+            for name in {*FORMATS.values()} - addresses.keys():
                 with suppress(QuotaError):
                     addresses[name] = self._address(provider_named(name))
         return addresses

@@ -127,6 +127,9 @@ REQUIRED: Final = {
 }
 """Fields that a provider requires, by the end of the path."""
 
+FORMATS: Final = {"/messages": "anthropic", ":generateContent": "gemini", "": "openai"}
+"""Whose API a line uses, by the end of its path, where the user names no provider."""
+
 BARE: Final = frozenset(["/chat/completions", "/responses", "/embeddings", "/completions"])
 """Paths without a version, as Azure's guide to batches has them (learn.microsoft.com/azure/ai-foundry/openai/how-to/batch, 2026-11)."""
 
@@ -166,8 +169,7 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None)
             raise BadLineError(f"url is {_quote(shown)}: it must be a path like '/v1/chat/completions'")
     if provider == "azure" and (path in BARE or path.startswith("/v1/")):
         path = f"/openai/v1{path.removeprefix('/v1')}"
-    formats = {"/messages": "anthropic", ":generateContent": "gemini"}
-    format_of = next((name for end, name in formats.items() if path.rstrip("/").endswith(end)), "openai")
+    format_of = next((name for end, name in FORMATS.items() if path.rstrip("/").endswith(end)), "openai")
     custom_id = value.get("custom_id")
     number = isinstance(custom_id, int) and not isinstance(custom_id, bool)
     if number:

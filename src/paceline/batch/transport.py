@@ -16,7 +16,6 @@ import httpx2
 from aiohttp.http_exceptions import ContentEncodingError
 from yarl import URL
 
-from paceline.batch.address import joined
 from paceline.batch.files import filled, refers
 from paceline.batch.reach import Reach, origin, system_words
 from paceline.batch.redact import Secrets
@@ -25,6 +24,7 @@ from paceline.core.results import QuotaError
 from paceline.http.exchange import Binding, Exchanged, Tap, UnsentError
 from paceline.pacing.lack import lack_of
 from paceline.pacing.permit import Permit
+from paceline.providers.roots import joined
 from paceline.providers.verdict import Beginning
 
 ANSWER_MAX: Final = 256 * 2**20

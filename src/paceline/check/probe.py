@@ -12,7 +12,6 @@ import httpx2
 
 from paceline.check.verdict import QuotaFinding, compare, stated_by
 from paceline.config import Config
-from paceline.config.schema import without_version
 from paceline.config.servers import root_named
 from paceline.core.results import QuotaError, Refusal, RefusalKind
 from paceline.http import pace_transport
@@ -28,6 +27,7 @@ from paceline.providers.registry import (
     provider_for_host,
     provider_named,
 )
+from paceline.providers.roots import joined, placed, usual_root
 from paceline.providers.tables import listing
 
 MAX_OUTPUT_TOKENS: Final = 16
@@ -38,17 +38,6 @@ TIMEOUT_S: Final = 60.0
 MESSAGE_MAX: Final = 300
 _SIGNED: Final = ("vertex", "bedrock")
 """Providers whose requests are signed with other credentials than an API key."""
-_BASES: Final = {
-    "azure": "/openai/v1",
-    "groq": "/openai/v1",
-    "openrouter": "/api/v1",
-    "fireworks": "/inference/v1",
-    "zai": "/api/paas/v4",
-    "dashscope": "/compatible-mode/v1",
-    "github": "/inference",
-    "deepinfra": "/v1/openai",
-}
-"""The root of OpenAI's paths at a host, if it is not ``/v1``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +99,9 @@ def target(name: str, config: Config, environ: Mapping[str, str]) -> ProbeTarget
     provider, model = _provider_of(name, config)
     if provider.name in _SIGNED:
         raise QuotaError(f"{provider.name}: its requests are signed with credentials that this command does not use")
-    known = f"https://{provider.hosts[0]}" if provider.hosts and "*" not in provider.hosts[0] else None
-    root, key = locate(provider, config.base_url or root_named(provider, environ)[0] or known, environ)
-    root = without_version(root)
+    root, key = locate(provider, config.base_url or root_named(provider, environ)[0] or usual_root(provider), environ)
     path, headers, body = _request(provider.name, model, key)
-    if path.startswith("/openai/"):
-        root = root.removesuffix("/openai")
-    return ProbeTarget(provider, model, root + path, headers | {"user-agent": "paceline"}, body, key)
+    return ProbeTarget(provider, model, joined(root, path), headers | {"user-agent": "paceline"}, body, key)
 
 
 def _provider_of(name: str, config: Config) -> tuple[Provider, str]:
@@ -150,11 +135,11 @@ def _request(provider: str, model: str, key: str) -> tuple[str, dict[str, str], 
         return generate_path(model), {"x-goog-api-key": key}, {"contents": contents, "generationConfig": settings}
     if provider == "cohere":
         return "/v2/chat", bearer, {"model": model, "max_tokens": MAX_OUTPUT_TOKENS, "messages": messages}
-    base, headers = _BASES.get(provider, "/v1"), {"api-key": key} if provider == "azure" else bearer
+    headers = {"api-key": key} if provider == "azure" else bearer
     if "embed" in model.lower():
-        return f"{base}/embeddings", headers, {"model": model, "input": TEXT}
+        return placed(provider, "/v1/embeddings"), headers, {"model": model, "input": TEXT}
     body = {"model": model, output_limit(provider): MAX_OUTPUT_TOKENS, "messages": messages}
-    return f"{base}/chat/completions", headers, body
+    return placed(provider, "/v1/chat/completions"), headers, body
 
 
 class _Recorder(httpx2.BaseTransport):

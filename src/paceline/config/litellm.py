@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from paceline.config.schema import parse_base_url
 from paceline.core.results import QuotaError
 from paceline.providers.registry import PROVIDERS, base_of, is_provider, maker, provider_named
+from paceline.providers.roots import host_root
 
 VARIABLE: Final = "os.environ/"
 """How a value in litellm's file names a variable."""
@@ -167,7 +168,7 @@ class _Conversion:
             self._lose(place, f"api_base: {error}")
             root = ""
         known = PROVIDERS.get(provider)
-        if not root and (known is None or not known.hosts or "*" in known.hosts[0]):
+        if not root and (known is None or host_root(provider_named(provider)) is None):
             self._lose(
                 place,
                 f"{provider} has no usual address: add an entry with its base_url to [upstreams]; its limits hold",

@@ -138,11 +138,6 @@ def parse_base_url(text: str) -> str:
     return f"{url.scheme}://{url.netloc}{url.path}".rstrip("/")
 
 
-def without_version(base_url: str) -> str:
-    """The root of the paths of a server, which begin with ``/v1``: its address without that."""
-    return base_url.removesuffix("/v1").rstrip("/")
-
-
 def _store(value: Any) -> str:
     """A store's URL. No message shows ``value``, which may hold a password."""
     if not isinstance(value, str):

@@ -9,13 +9,13 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from paceline.config import Config, parse_base_url
-from paceline.config.schema import without_version
 from paceline.core.hints import did_you_mean
 from paceline.core.results import QuotaError
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
 from paceline.providers.registry import base_of, provider_for_host, provider_named, with_account
+from paceline.providers.roots import host_root, without_version
 
 VARIABLES: Final = {
     "openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL", "azure": "AZURE_OPENAI_ENDPOINT", "groq": "GROQ_BASE_URL",
@@ -149,9 +149,9 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
     home = provider_named(config.provider).name if config.provider else None
     base_url = table.get("base_url") or (config.base_url if name == home else None)
     if base_url is None:
-        if not named.hosts or "*" in named.hosts[0]:
-            raise QuotaError(f"upstreams.{name}: {named.name} has no usual address: give its base_url")
-        base_url = f"https://{named.hosts[0]}"
+        base_url = host_root(named)
+    if base_url is None:
+        raise QuotaError(f"upstreams.{name}: {named.name} has no usual address: give its base_url")
     variable = table.get("key_env", named.key_env)
     if "key_file" in table:
         if "key_env" in table:

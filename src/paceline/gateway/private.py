@@ -20,7 +20,8 @@ from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings, server_config
 from paceline.gateway.upstreams import Upstreams
 from paceline.pacing.events import Event
-from paceline.providers.registry import PROVIDERS, base_of, is_loopback, provider_for_host
+from paceline.providers.registry import PROVIDERS, base_of, is_loopback, provider_for_host, provider_named
+from paceline.providers.roots import host_root
 
 HOST: Final = "127.0.0.1"
 
@@ -138,12 +139,7 @@ def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> G
         way.paths |= {address: f"/{named.get(name, name)}{path}" for address, path in paths.items()}
         way.keys += {one for one in names.keys if environ.get(one)} or [PROVIDERS[name].key_env]
     for name, entry in PROVIDERS.items():
-        if (
-            name not in tables
-            and name not in NAMES
-            and environ.get(entry.key_env)
-            and "*" not in (*entry.hosts, "*")[0]
-        ):
+        if name not in tables and name not in NAMES and environ.get(entry.key_env) and host_root(provider_named(name)):
             tables[name] = {}  # for programs that find it by ADDRESS
     way.servers = _with(config, tables)
     if (
@@ -169,7 +165,7 @@ def _server_of(
     variable = next((one for one in names.keys if any(real.get(key, "").strip() for key in (one, one + FILE))), "")
     address = next((one for one in names.addresses if real.get(one, "").strip()), "")
     if not address:
-        usual = "*" not in PROVIDERS[name].hosts[0]
+        usual = host_root(provider_named(name))
         return ({"key_env": variable}, names.addresses) if variable and usual else None
     try:
         parse_base_url(real[address])

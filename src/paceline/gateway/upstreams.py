@@ -21,6 +21,7 @@ from paceline.gateway.stamps import Watched
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
 from paceline.providers.registry import ALIASES, CREDENTIALS, PROVIDERS, base_of, credentials, provider_named
+from paceline.providers.roots import host_root
 
 log = logging.getLogger("paceline.gateway")
 
@@ -186,9 +187,7 @@ def _configured(config: Config, environ: Mapping[str, str]) -> Iterable[Upstream
     if config.provider:
         names.setdefault(provider_named(config.provider).name)
     if not config.upstreams:
-        for name, entry in PROVIDERS.items():
-            if entry.hosts and "*" not in entry.hosts[0]:
-                names.setdefault(name)
+        names |= dict.fromkeys(name for name in PROVIDERS if host_root(provider_named(name)))
     for name in names:
         one = server(config, name, environ)
         secret = Secret(one.key, one.key_file)

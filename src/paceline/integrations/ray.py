@@ -22,11 +22,11 @@ from contextlib import ExitStack, closing, suppress
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from paceline.batch.address import ROOTS, account_of, address_of, provider_of
+from paceline.batch.address import account_of, address_of, provider_of
 from paceline.batch.check import Checker
 from paceline.batch.client import RunClient
 from paceline.batch.index import Index
-from paceline.batch.requests import MESSAGES, BadLineError, RunRequest, decode, request_of
+from paceline.batch.requests import FORMATS, MESSAGES, BadLineError, RunRequest, decode, request_of
 from paceline.batch.results import encode_json
 from paceline.config import Config
 from paceline.core.quota import REQUESTS
@@ -304,13 +304,13 @@ class Actor:
             yield self._provider
             return
         found = 0
-        for name in ROOTS:
+        for name in FORMATS.values():
             with suppress(QuotaError):
                 address_of(provider_named(name), self._config.base_url, os.environ)
                 found += 1
                 yield name
         if not found:
-            names = " or ".join(provider_named(name).key_env for name in ROOTS)
+            names = " or ".join(provider_named(name).key_env for name in FORMATS.values())
             raise QuotaError(f"the actors have no key: set {names} in the environment of the cluster's machines")
 
     async def __call__(self, table: Any) -> Any:

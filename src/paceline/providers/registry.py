@@ -29,6 +29,10 @@ class ProviderEntry(NamedTuple):
         makes: A regular expression for the beginning of the names of the provider's own models, which have no slash;
             empty where a name says nothing about the provider.
         slashes: Whether the provider serves models of many makers, whose names contain slashes.
+        path: What stands before the paths of OpenAI's API at its hosts: ``/openai/v1`` for ``/openai/v1/chat/completions``.
+            ``None`` where it names a project or an account of the user's. Source: the documentation of each provider, 2026-11.
+        chat: The same for chat completions, where they are at another place.
+        own: An address that only the user knows in full: of a resource, a region, an account or a machine.
         day: The time zone whose midnight restarts the quotas of a day; empty where they refill continuously,
             so that a quota of a day that the user gives is a bucket, too, and the window restarts at midnight UTC.
             Sources (2026-10): Google's page on rate limits for Los Angeles; messages of OpenAI's and Groq's refusals, whose
@@ -42,6 +46,9 @@ class ProviderEntry(NamedTuple):
     makes: str = ""
     slashes: bool = False
     day: str = "utc"
+    path: str | None = "/v1"
+    chat: str | None = None
+    own: str = ""
 
 
 _AZURE: Final = (
@@ -80,44 +87,78 @@ PROVIDERS: Final = {
         "gemma3",
         makes=r"(models/)?gemini-",
         day=_PACIFIC,
+        path="/v1beta/openai",
     ),
     "vertex": ProviderEntry(
-        "GOOGLE_OAUTH_ACCESS_TOKEN", _VERTEX, "gemini:Vertex", "gemma3", day=_PACIFIC
+        "GOOGLE_OAUTH_ACCESS_TOKEN",
+        _VERTEX,
+        "gemini:Vertex",
+        "gemma3",
+        day=_PACIFIC,
+        path=None,
+        own="https://aiplatform.googleapis.com/v1/projects/PROJECT/locations/LOCATION/endpoints/openapi",
     ),  # no keys: an assumed name
-    "azure": ProviderEntry("AZURE_OPENAI_API_KEY", _AZURE, "azure:Azure", "o200k"),
-    "groq": ProviderEntry("GROQ_API_KEY", ("api.groq.com",), encoding="o200k", slashes=True, day=""),
+    "azure": ProviderEntry(
+        "AZURE_OPENAI_API_KEY",
+        _AZURE,
+        "azure:Azure",
+        "o200k",
+        path="/openai/v1",
+        own="https://RESOURCE.openai.azure.com",
+    ),
+    "groq": ProviderEntry("GROQ_API_KEY", ("api.groq.com",), encoding="o200k", slashes=True, day="", path="/openai/v1"),
     "mistral": ProviderEntry("MISTRAL_API_KEY", ("api.mistral.ai", "codestral.mistral.ai"), makes=_MISTRAL_MAKES),
-    "cohere": ProviderEntry("CO_API_KEY", ("api.cohere.com", "api.cohere.ai"), "cohere:Cohere", makes="command-"),
+    "cohere": ProviderEntry(
+        "CO_API_KEY", ("api.cohere.com", "api.cohere.ai"), "cohere:Cohere", makes="command-", path="/compatibility/v1"
+    ),
     "xai": ProviderEntry("XAI_API_KEY", ("api.x.ai", "*.api.x.ai"), makes="grok-"),
     "deepseek": ProviderEntry("DEEPSEEK_API_KEY", ("api.deepseek.com",), makes=r"deepseek-(chat|reasoner|v\d)"),
     "together": ProviderEntry(
         "TOGETHER_API_KEY", ("api.together.ai", "api-inference.together.ai", "api.together.xyz"), slashes=True
     ),
-    "fireworks": ProviderEntry("FIREWORKS_API_KEY", ("api.fireworks.ai",), slashes=True),
-    "openrouter": ProviderEntry("OPENROUTER_API_KEY", ("openrouter.ai",), "compatible:OpenRouter", slashes=True),
+    "fireworks": ProviderEntry("FIREWORKS_API_KEY", ("api.fireworks.ai",), slashes=True, path="/inference/v1"),
+    "openrouter": ProviderEntry(
+        "OPENROUTER_API_KEY", ("openrouter.ai",), "compatible:OpenRouter", slashes=True, path="/api/v1"
+    ),
     "cerebras": ProviderEntry("CEREBRAS_API_KEY", ("api.cerebras.ai",)),
     "perplexity": ProviderEntry(
-        "PERPLEXITY_API_KEY", ("api.perplexity.ai",), "compatible:Perplexity", makes="sonar", slashes=True
+        "PERPLEXITY_API_KEY", ("api.perplexity.ai",), "compatible:Perplexity", makes="sonar", slashes=True, chat=""
     ),
-    "bedrock": ProviderEntry("AWS_BEARER_TOKEN_BEDROCK", _BEDROCK, "bedrock:Bedrock"),
+    "bedrock": ProviderEntry(
+        "AWS_BEARER_TOKEN_BEDROCK",
+        _BEDROCK,
+        "bedrock:Bedrock",
+        path="/openai/v1",
+        own="https://bedrock-runtime.REGION.amazonaws.com",
+    ),
     "moonshot": ProviderEntry("MOONSHOT_API_KEY", ("api.moonshot.ai", "api.moonshot.cn"), makes="kimi-|moonshot-"),
-    "zai": ProviderEntry("ZAI_API_KEY", ("api.z.ai", "open.bigmodel.cn"), makes="glm-"),
-    "dashscope": ProviderEntry("DASHSCOPE_API_KEY", _DASHSCOPE),
+    "zai": ProviderEntry("ZAI_API_KEY", ("api.z.ai", "open.bigmodel.cn"), makes="glm-", path="/api/paas/v4"),
+    "dashscope": ProviderEntry("DASHSCOPE_API_KEY", _DASHSCOPE, path="/compatible-mode/v1"),
     "sambanova": ProviderEntry("SAMBANOVA_API_KEY", ("api.sambanova.ai",)),
     "nvidia": ProviderEntry("NVIDIA_API_KEY", ("integrate.api.nvidia.com",), slashes=True),
     "huggingface": ProviderEntry("HF_TOKEN", ("router.huggingface.co",), slashes=True),
-    "github": ProviderEntry("GITHUB_TOKEN", ("models.github.ai", "models.inference.ai.azure.com"), slashes=True),
-    "deepinfra": ProviderEntry("DEEPINFRA_API_KEY", ("api.deepinfra.com",), slashes=True),
-    "databricks": ProviderEntry("DATABRICKS_TOKEN", _DATABRICKS),
+    "github": ProviderEntry(
+        "GITHUB_TOKEN", ("models.github.ai", "models.inference.ai.azure.com"), slashes=True, path="/inference"
+    ),
+    "deepinfra": ProviderEntry("DEEPINFRA_API_KEY", ("api.deepinfra.com",), slashes=True, path="/v1/openai"),
+    "databricks": ProviderEntry(
+        "DATABRICKS_TOKEN", _DATABRICKS, path="/serving-endpoints", own="https://WORKSPACE.cloud.databricks.com"
+    ),
     "digitalocean": ProviderEntry("GRADIENT_MODEL_ACCESS_KEY", ("inference.do-ai.run", "*.agents.do-ai.run"), day=""),
     "cloudflare": ProviderEntry(
-        "CLOUDFLARE_API_TOKEN", ("api.cloudflare.com", "gateway.ai.cloudflare.com"), slashes=True
+        "CLOUDFLARE_API_TOKEN",
+        ("api.cloudflare.com", "gateway.ai.cloudflare.com"),
+        slashes=True,
+        path=None,
+        own="https://api.cloudflare.com/client/v4/accounts/ACCOUNT_ID/ai/v1",
     ),
     "vercel": ProviderEntry("AI_GATEWAY_API_KEY", ("ai-gateway.vercel.sh",), slashes=True),
     "voyage": ProviderEntry("VOYAGE_API_KEY", ("api.voyageai.com", "ai.mongodb.com"), makes="voyage-"),
     "replicate": ProviderEntry("REPLICATE_API_TOKEN", ("api.replicate.com",), "compatible:Replicate", slashes=True),
-    "ollama": ProviderEntry("OLLAMA_API_KEY", ("ollama.com",), "compatible:Ollama", slashes=True),
-    "vllm": ProviderEntry("VLLM_API_KEY", slashes=True),
+    "ollama": ProviderEntry(
+        "OLLAMA_API_KEY", ("ollama.com",), "compatible:Ollama", slashes=True, own="http://localhost:11434"
+    ),
+    "vllm": ProviderEntry("VLLM_API_KEY", slashes=True, own="http://localhost:8000"),
 }
 """The providers that come with paceline, by name."""
 
@@ -262,6 +303,12 @@ def provider_for_host(host: str) -> Provider | None:
     return None if name is None else _at_host(cast("Any", provider_named(name)), clean)
 
 
+def known_host(host: str) -> str:
+    """The name of the provider that comes with paceline and is at ``host``, in lower case; empty for any other host."""
+    name = _owner(host) or ""
+    return name if name in PROVIDERS else ""
+
+
 @lru_cache(maxsize=256)
 def _at_host(provider: Any, host: str) -> Provider:
     """The provider; where each host has limits of its own (Azure's resources, Bedrock's regions), the one for ``host``."""
@@ -358,11 +405,17 @@ def locate(provider: Provider, root: str | None, environ: Mapping[str, str]) -> 
     """
     from urllib.parse import urlsplit
 
+    entry = PROVIDERS.get(base_of(provider.name))
+    own = entry.own if entry is not None else ""
     if not root:
-        raise QuotaError(f"no address is known for {provider.name}: give one with --base-url")
+        why = f", because it is your own: give it with --base-url {own}" if own else ": give one with --base-url"
+        raise QuotaError(f"no address is known for {provider.name}{why}")
     key = environ.get(provider.key_env, "").strip()
     if not key and not is_loopback(urlsplit(root).hostname or ""):
-        raise QuotaError(f"no key for {provider.name}: set the environment variable {provider.key_env}")
+        instead = (
+            f", or give your own server with --base-url {own}" if is_loopback(urlsplit(own).hostname or "") else ""
+        )
+        raise QuotaError(f"no key for {provider.name}: set the environment variable {provider.key_env}{instead}")
     if not (key.isascii() and key.isprintable()):
         raise QuotaError(f"invalid key in {provider.key_env}: it has characters that no key has; set it again")
     return root, key or "none"

@@ -1,0 +1,104 @@
+"""Where the requests of each provider go when the user names the provider alone."""
+
+from urllib.parse import urlsplit
+
+import pytest
+
+from paceline.batch.address import address_of
+from paceline.core.results import QuotaError
+from paceline.providers.registry import PROVIDERS, provider_named
+from paceline.providers.roots import joined, usual_root
+
+CHAT = {  # the documentation of each provider, 2026-11
+    "openai": "https://api.openai.com/v1/chat/completions",
+    "anthropic": "https://api.anthropic.com/v1/chat/completions",
+    "gemini": "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions",
+    "groq": "https://api.groq.com/openai/v1/chat/completions",
+    "mistral": "https://api.mistral.ai/v1/chat/completions",
+    "cohere": "https://api.cohere.com/compatibility/v1/chat/completions",
+    "xai": "https://api.x.ai/v1/chat/completions",
+    "deepseek": "https://api.deepseek.com/v1/chat/completions",
+    "together": "https://api.together.ai/v1/chat/completions",
+    "fireworks": "https://api.fireworks.ai/inference/v1/chat/completions",
+    "openrouter": "https://openrouter.ai/api/v1/chat/completions",
+    "cerebras": "https://api.cerebras.ai/v1/chat/completions",
+    "perplexity": "https://api.perplexity.ai/chat/completions",
+    "moonshot": "https://api.moonshot.ai/v1/chat/completions",
+    "zai": "https://api.z.ai/api/paas/v4/chat/completions",
+    "dashscope": "https://dashscope-intl.aliyuncs.com/compatible-mode/v1/chat/completions",
+    "sambanova": "https://api.sambanova.ai/v1/chat/completions",
+    "nvidia": "https://integrate.api.nvidia.com/v1/chat/completions",
+    "huggingface": "https://router.huggingface.co/v1/chat/completions",
+    "github": "https://models.github.ai/inference/chat/completions",
+    "deepinfra": "https://api.deepinfra.com/v1/openai/chat/completions",
+    "digitalocean": "https://inference.do-ai.run/v1/chat/completions",
+    "vercel": "https://ai-gateway.vercel.sh/v1/chat/completions",
+    "ollama": "https://ollama.com/v1/chat/completions",
+}
+OWN = {  # the address is the user's own
+    "azure": "https://RESOURCE.openai.azure.com/openai/v1/chat/completions",
+    "bedrock": "https://bedrock-runtime.REGION.amazonaws.com/openai/v1/chat/completions",
+    "databricks": "https://WORKSPACE.cloud.databricks.com/serving-endpoints/chat/completions",
+    "vertex": "https://aiplatform.googleapis.com/v1/projects/PROJECT/locations/LOCATION/endpoints/openapi/chat/completions",
+    "cloudflare": "https://api.cloudflare.com/client/v4/accounts/ACCOUNT_ID/ai/v1/chat/completions",
+    "vllm": "http://localhost:8000/v1/chat/completions",
+}
+WITHOUT_CHAT = {"voyage", "replicate"}
+
+
+def test_each_provider_has_a_place():
+    assert CHAT.keys() | OWN.keys() | WITHOUT_CHAT == PROVIDERS.keys()
+
+
+@pytest.mark.parametrize("name", CHAT)
+def test_its_name_is_enough(name):
+    provider = provider_named(name)
+    root = address_of(provider, None, {provider.key_env: "k"}).root
+    url = urlsplit(CHAT[name])
+    for path in ("/v1/chat/completions", "/chat/completions", url.path):
+        assert joined(root, path) == CHAT[name]
+    for base in (f"https://{url.netloc}", CHAT[name].removesuffix("/chat/completions")):  # as --base-url
+        assert joined(base, "/v1/chat/completions") == CHAT[name]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_an_address_of_the_users_own_is_asked_for(name):
+    provider, own = provider_named(name), PROVIDERS[name].own
+    with pytest.raises(QuotaError, match=f"no address is known for {name}, .*: give it with --base-url {own}"):
+        address_of(provider, None, {provider.key_env: "k"})
+    assert joined(own, "/v1/chat/completions") == OWN[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "at"),
+    [
+        ("cohere", "/v2/chat", "/v2/chat"),
+        ("cohere", "/v1/rerank", "/v1/rerank"),
+        ("cohere", "/v1/embeddings", "/compatibility/v1/embeddings"),
+        ("gemini", "/v1beta/models/m:generateContent", "/v1beta/models/m:generateContent"),
+        ("anthropic", "/v1/messages", "/v1/messages"),
+        ("perplexity", "/v1/responses", "/v1/responses"),
+        ("groq", "/v1/audio/transcriptions", "/openai/v1/audio/transcriptions"),
+        ("groq", "/v1/batches?limit=100", "/openai/v1/batches?limit=100"),
+        ("openrouter", "/api/v1/messages", "/api/v1/messages"),
+        ("voyage", "/v1/embeddings", "/v1/embeddings"),
+        ("replicate", "/v1/predictions", "/v1/predictions"),
+        ("ollama", "/api/chat", "/api/chat"),
+    ],
+)
+def test_paths_of_its_own_api_stay(name, path, at):
+    root = usual_root(provider_named(name))
+    assert joined(root, path) == root + at
+
+
+def test_the_key_goes_into_the_header_of_the_place():
+    address = address_of(provider_named("gemini"), None, {"GEMINI_API_KEY": "k"})
+    assert address.headers_for("/v1/chat/completions")["authorization"] == "Bearer k"
+    assert address.headers_for("/v1beta/models/m:generateContent")["x-goog-api-key"] == "k"
+
+
+def test_a_missing_key_of_a_server_that_can_be_local_names_the_local_address():
+    with pytest.raises(
+        QuotaError, match="set the environment variable OLLAMA_API_KEY, or .* --base-url http://localhost"
+    ):
+        address_of(provider_named("ollama"), None, {})
