@@ -1,9 +1,11 @@
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 
 import paceline
 from paceline.batch.check import InputPlan, PoolWork
+from paceline.batch.ideal import Served
 from paceline.batch.progress import LineView, Live, ProgressLine, ProgressView, binding, eta_s, forecast_s, view
 from paceline.batch.summary import RunTally
 from paceline.testing import ManualClock
@@ -38,16 +40,14 @@ def test_eta_by_what_each_pool_has_left():
 
 
 def test_eta_by_what_requests_turned_out_to_cost():
-    assert eta_s(PLAN, {"a": pool(granted=100, spent=200.0)}, 100) == pytest.approx(160)
-    assert eta_s(PLAN, {"a": pool(granted=10, spent=200.0)}, 100) == pytest.approx(80)
+    cost = Counter({"requests": 200.0, "tokens": 10_000.0})
+    assert eta_s(PLAN, {"a": pool()}, 100, {"a": Served(100, cost)}) == pytest.approx(160)
+    assert eta_s(PLAN, {"a": pool()}, 100, {"a": Served(10, cost)}) == pytest.approx(80)
 
 
-def test_eta_where_others_spend_from_the_same_books():
-    meter = ProgressLine(PLAN, RunTally(requests=100, start={"a": pool(spent=1_000.0)}), 10)
-    alone = {"a": pool(granted=100, spent=1_200.0, waiting=1)}
-    assert "2 min 40 s left" in meter.line(alone, 0)[0]  # 2 requests each since the start
-    assert "80 s left" in meter.line({"a": alone["a"] | {"store": {"peers": 2}}}, 0)[0]
-    assert "80 s left" in meter.line(alone, 0)[0]  # what the other has spent stays spent
+def test_what_others_spend_and_what_was_refused_says_nothing_of_the_time_that_is_left():
+    meter = ProgressLine(PLAN, RunTally(requests=100), 10)
+    assert "80 s left" in meter.line({"a": pool(granted=900, spent=9_000.0, waiting=1)}, 800)[0]
 
 
 def test_names_what_binds():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from paceline.batch.index import Index
 from paceline.batch.journal import BatchJournal
 from paceline.batch.results import OutputError, ResultsFile, encode_answer
-from paceline.batch.summary import Quantiles, RunTally, ideal_s, in_time, in_words, since
+from paceline.batch.summary import Quantiles, RunTally, in_time, in_words, since
 
 OK = {"status_code": 200, "request_id": "r", "body": {"text": "né\u2028"}}
 
@@ -219,33 +219,16 @@ def quota(spent, **changes):
     return {"unit": "requests", "limit": 600.0, "burst": 600.0, "period_s": 60.0, "spent": spent, **changes}
 
 
-def test_ideal_is_the_slowest_quota():
-    pools = {"a": {"quotas": [quota(700.0), quota(50.0, limit=10.0, burst=10.0)]}, "b": {"quotas": [quota(10.0)]}}
-    assert ideal_s(pools) == 240
-    assert ideal_s({"b": {"quotas": [quota(10.0), quota(3.0, limit=8.0, burst=8.0, period_s=0.0)]}}) == 0
-
-
-def test_ideal_is_one_window_after_the_other_where_restarts_are_known():
-    window = {"limit": 200.0, "burst": 200.0, "rule": "bucket", "resets_at": "2026-11-25T00:00:00Z", "reset_s": 57.0}
-    for spent, ideal in ((200.0, 0), (201.0, 20), (400.0, 20), (600.0, 80)):  # it restarts 20 s after the start
-        assert ideal_s({"a": {"quotas": [quota(spent, **window)]}}, 83.0) == ideal
-
-
-def test_a_measured_limit_is_no_ideal():
-    assert ideal_s({"a": {"quotas": [quota(900.0, rule="measured")]}}) == 0
-
-
 def test_what_was_spent_before_is_not_ours():
     def status(spent, remaining, granted, rule):
         first = quota(spent, remaining=remaining, rule=rule)
         return {"a": {"quotas": [first, quota(5.0, period_s=86_400.0, remaining=3.0)], "counts": {"granted": granted}}}
 
-    for rule, ideal in (("bucket", 70), ("window", 10)):
+    for rule in ("bucket", "window"):
         start = status(1_000.0, 0.0, 7, rule)
         pool = since(start, status(1_700.0, 50.0, 7, rule))["a"]
         assert pool["counts"] == {}
         assert [(q["spent"], q["used_before"]) for q in pool["quotas"]] == [(700, 600), (0, 597)]
-        assert ideal_s({"a": pool}) == ideal
     forgotten = since(start, status(10.0, 590.0, 9, "bucket"))["a"]
     assert (forgotten["quotas"][0]["spent"], forgotten["counts"]) == (0, {"granted": 2})
     assert since({}, start)["a"]["quotas"][0] == start["a"]["quotas"][0] | {"used_before": 0}
@@ -253,7 +236,7 @@ def test_what_was_spent_before_is_not_ours():
 
 def test_summary_in_words():
     tally = RunTally(requests=10, skipped=2, ok=6, failed=1)
-    report = tally.report({}, attempts=9, refused=2, elapsed_s=3.0, output="out", interrupted=True)
+    report = tally.report({}, attempts=9, refused=2, output="out", interrupted=True)
     first, second, third = in_words(report, tally.left)
     assert first.startswith("10 requests: 6 answered, 1 failed, 2 answered before, 1 not sent, in 0.0 s")
     assert second.startswith("9 attempts, 2 of them refused with a 429")

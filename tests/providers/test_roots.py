@@ -64,7 +64,7 @@ def test_its_name_is_enough(name):
 @pytest.mark.parametrize("name", OWN)
 def test_an_address_of_the_users_own_is_asked_for(name):
     provider, own = provider_named(name), PROVIDERS[name].own
-    with pytest.raises(QuotaError, match=f"no address is known for {name}, .*: give it with --base-url {own}"):
+    with pytest.raises(QuotaError, match=rf"no address is known for {name}, .*: give it with --base-url {own}"):
         address_of(provider, None, {provider.key_env: "k"})
     assert joined(own, "/v1/chat/completions") == OWN[name]
 
@@ -99,6 +99,6 @@ def test_the_key_goes_into_the_header_of_the_place():
 
 def test_a_missing_key_of_a_server_that_can_be_local_names_the_local_address():
     with pytest.raises(
-        QuotaError, match="set the environment variable OLLAMA_API_KEY, or .* --base-url http://localhost"
+        QuotaError, match=r"set the environment variable OLLAMA_API_KEY, or .* --base-url http://localhost"
     ):
         address_of(provider_named("ollama"), None, {})

@@ -590,7 +590,6 @@ def _end(
         limiter.status()["pools"],
         attempts=attempts.attempts,
         refused=attempts.refused,
-        elapsed_s=attempts.last_s - attempts.first_s,
         output=results.path,
         interrupted=stop is not None and stop[0] == INTERRUPTED,
     )
@@ -688,7 +687,6 @@ def _end_offline(
         limiter.status()["pools"],
         attempts=offline.calls,
         refused=offline.refused,
-        elapsed_s=0.0,
         output=results.path,
         interrupted=stop is not None and stop[0] == INTERRUPTED,
     ) | {"batches": created, "batches_in_progress": in_progress}

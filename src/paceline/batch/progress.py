@@ -6,11 +6,12 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from html import escape
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, cast
 
 from rich.console import Console, Group
@@ -20,7 +21,8 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from paceline.batch.check import InputPlan, PoolWork
-from paceline.batch.summary import RunTally, in_time, since
+from paceline.batch.ideal import Served
+from paceline.batch.summary import RunTally, in_time
 from paceline.core.quota import REQUESTS
 from paceline.core.results import PacelineError
 from paceline.data.progress import logged as lines_logged
@@ -32,6 +34,7 @@ _LEFT_MIN_S = 0.1
 FORECAST = 5_000
 """The most requests of a pool that are forecast before the start, in less than 0.2 s."""
 
+_UNSEEN, _NONE = Served(), cast("Mapping[str, Served]", MappingProxyType({}))
 _KNOWN_AFTER = 50  # answers after which their true cost is a better estimate of the rest than the input
 
 
@@ -156,7 +159,6 @@ class ProgressLine:
         self._plan, self._tally, self._workers = plan, tally, workers
         self._started_s = time.monotonic()
         self._samples: deque[tuple[float, int]] = deque([(self._started_s, 0)], maxlen=_RATE_OVER)
-        self._shared: set[str] = set()  # pools that other processes use, too
 
     def line(self, pools: dict[str, Any], refused: int, unwritten: str = "", lacking: str = "") -> tuple[str, float]:
         """The line, and the share of the requests that is done.
@@ -168,15 +170,13 @@ class ProgressLine:
             lacking: What this machine lacks for more requests in flight.
         """
         tally, now_s = self._tally, time.monotonic()
-        pools = since(tally.start, pools)
-        self._shared.update(name for name, pool in pools.items() if pool.get("store", {}).get("peers", 1) > 1)
         done = tally.ok + tally.failed
         self._samples.append((now_s, done))
         then_s, before = self._samples[0]
         rate = (done - before) / (now_s - then_s) if now_s > then_s else 0.0
         limit, waits = binding(pools, tally.left, self._workers)
         limit = lacking if lacking and not waits else limit
-        left_s = eta_s(self._plan, pools, tally.left, self._shared)
+        left_s = eta_s(self._plan, pools, tally.left, tally.ideal.served)
         # The provider may admit less than the limits. Where requests wait for a quota, the last minute may have been the
         # pause of a window, so that the faster of the two measured rates counts.
         # A restart that the provider states is known better than a speed that was measured before it.
@@ -215,11 +215,10 @@ def until_restart(pools: dict[str, Any]) -> bool:
     )
 
 
-def eta_s(plan: InputPlan, pools: dict[str, Any], left: int, shared: Collection[str] = ()) -> float:
+def eta_s(plan: InputPlan, pools: dict[str, Any], left: int, served: Mapping[str, Served] = _NONE) -> float:
     """The seconds in which the limits admit the requests that are left, after a cool-down if there is one.
 
-    Pools are used side by side. For ``shared`` pools the estimated cost is used: their ``spent`` includes what other
-    processes spend.
+    Pools are used side by side. ``served``: the run's answers so far, which show what a request costs.
     """
     longest = 0.0
     for name, share in plan.shares.items():
@@ -227,10 +226,10 @@ def eta_s(plan: InputPlan, pools: dict[str, Any], left: int, shared: Collection[
             continue
         longest = max(longest, pools[name]["cool_down_s"])
         requests = left * share.requests / plan.requests
-        granted = 0 if name in shared else pools[name]["counts"].get("granted", 0)
+        seen = served.get(name, _UNSEEN)
         for quota in (quota for quota in pools[name]["quotas"] if quota["period_s"]):
             estimate = share.cost.get(quota["unit"], 0.0) / share.requests
-            each = quota["spent"] / granted if granted >= _KNOWN_AFTER else estimate
+            each = seen.charged[quota["unit"]] / seen.answers if seen.answers >= _KNOWN_AFTER else estimate
             missing = requests * each - max(quota["remaining"], 0.0)
             if quota.get("resets_at") and missing > 0:
                 needs_s = quota["reset_s"] + (math.ceil(missing / quota["limit"]) - 1) * quota["period_s"]

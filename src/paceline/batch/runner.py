@@ -18,6 +18,7 @@ from paceline.batch.summary import RunTally
 from paceline.batch.transport import PausedError
 from paceline.config import Config
 from paceline.config.servers import ServerGroup
+from paceline.core.quota import NS
 from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
 
@@ -89,6 +90,7 @@ class Runner:
         """Send everything."""
         restore = heed(partial(asyncio.get_running_loop().call_soon_threadsafe, self._on_signal))
         workers = min(self._config.workers, max(self._tally.left, 1))
+        self._tally.ideal.begin(self._limiter.pacer.clock.now_ns() / NS, self._tally.start)
         self._client.open()
         self._tasks = [asyncio.create_task(self._work()) for _ in range(workers)]
         progress = asyncio.create_task(self._show())
@@ -191,6 +193,7 @@ class Runner:
         record = outcome.answer.record if outcome.answer is not None else None
         if record is not None:
             self._tally.waits.add(record.waited_s)
+            self._tally.ideal.take(self._limiter, record)
             if record.usage is not None:
                 self._tally.use(request.provider.name, request.model, record.usage)
         words = outcome.error["message"] if outcome.error is not None else ""

@@ -1,4 +1,4 @@
-"""The summary of a run: counts, quantiles of the waits in bounded memory, and the share of the ideal speed."""
+"""The summary of a run: counts, and quantiles of the waits in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from paceline.batch.cost import Bill
+from paceline.batch.ideal import IdealSpeed
 from paceline.batch.results import UNREAD
 from paceline.providers.base import Usage
 
@@ -60,6 +61,7 @@ class RunTally:
         store: Where the quotas are kept; ``None``: in this process.
         doubtful: Answers of earlier runs that have status 200 and are no results.
         bill: Counts what answers cost.
+        ideal: Counts what the limits have admitted for them.
         keeps: Whether the output is there after the run: no line names one that is not, or tells how to go on.
     """
 
@@ -76,6 +78,7 @@ class RunTally:
     doubtful: int = 0
     about: str = ""
     bill: Bill = field(default_factory=lambda: Bill({}))
+    ideal: IdealSpeed = field(default_factory=IdealSpeed)
     keeps: bool = True
     started_s: float = field(default_factory=time.monotonic)
     started_cpu_s: float = field(default_factory=time.process_time)
@@ -107,7 +110,7 @@ class RunTally:
             yield f"{unread + self.doubtful:,} requests may be answered, and no result of them was read: --repair sends them again"
 
     def report(
-        self, pools: dict[str, Any], *, attempts: int, refused: int, elapsed_s: float, output: str, interrupted: bool
+        self, pools: dict[str, Any], *, attempts: int, refused: int, output: str, interrupted: bool
     ) -> dict[str, Any]:
         """The summary as plain JSON values; durations in seconds.
 
@@ -115,12 +118,10 @@ class RunTally:
             pools: ``limiter.status()["pools"]``.
             attempts: The number of HTTP requests sent.
             refused: The number of answers with status 429.
-            elapsed_s: The time from the first attempt to the last.
             output: The path of the answers.
             interrupted: Whether a signal stopped the run.
         """
-        pools = since(self.start, pools)
-        ideal = ideal_s(pools, elapsed_s)
+        share = self.ideal.share
         return {
             "requests": self.requests,
             "ok": self.ok,
@@ -133,13 +134,13 @@ class RunTally:
             "cpu_us_per_request": round(
                 (time.process_time() - self.started_cpu_s) / max(self.ok + self.failed, 1) * 1e6
             ),
-            "ideal_share": round(ideal / elapsed_s, 4) if ideal > 0 and elapsed_s > 0 else None,
+            "ideal_share": None if share is None else round(share, 4),
             "wait_p50_s": self.waits.at(0.5),
             "wait_p99_s": self.waits.at(0.99),
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             **self.bill.report(),
-            "pools": pools,
+            "pools": since(self.start, pools),
             "store": self.store,
             "output": output if self.keeps else None,
             "interrupted": interrupted,
@@ -167,29 +168,6 @@ def since(start: dict[str, Any], pools: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def ideal_s(pools: dict[str, Any], elapsed_s: float = 0.0) -> float:
-    """The shortest time in which the limits admit what was spent: the burst at once, then each quota's rate.
-
-    A quota that restarts admits its amount once in each of its windows; the last one is known. A measured limit is no
-    limit of the provider's, and left out. 0 where no quota was the limit: everything fitted into the bursts.
-
-    Args:
-        pools: ``limiter.status()["pools"]``, as they changed from the start.
-        elapsed_s: The time from the start to now, in seconds.
-    """
-    times = [0.0]
-    for quota in (quota for pool in pools.values() for quota in pool["quotas"]):
-        spent, limit, period_s = quota["spent"], quota["limit"], quota["period_s"]
-        # What was used before comes back first in a bucket; a window returns it all at once, at an unknown time.
-        if quota.get("resets_at"):
-            restarts, first_s = math.ceil(spent / limit) - 1, (elapsed_s + quota["reset_s"]) % period_s
-            times.append(first_s + (restarts - 1) * period_s if restarts > 0 else 0.0)
-        elif quota.get("rule") != "measured":
-            owed = quota.get("used_before", 0.0) if quota.get("rule") == "bucket" else 0.0
-            times.append((spent - quota["burst"] + owed) * period_s / limit)
-    return max(times)
-
-
 def in_words(report: dict[str, Any], left: int, about: str = "") -> list[str]:
     """The summary as lines of text."""
     share = report["ideal_share"]
@@ -199,11 +177,10 @@ def in_words(report: dict[str, Any], left: int, about: str = "") -> list[str]:
     parts += [f"{report['skipped']:,} answered before"] if report["skipped"] else []
     parts += [f"{about}{left:,} not sent"] if left else []
     waits = f"wait in the queue p50 {report['wait_p50_s']:.2f} s, p99 {report['wait_p99_s']:.2f} s"
-    cpu = f"; {report['cpu_us_per_request']:,} us of CPU for each" if report["ok"] + report["failed"] else ""
     where = f"; answers are in {report['output']}" if report["output"] else ""
     return [
         f"{about}{report['requests']:,} requests: {', '.join(parts)}, in {in_time(report['seconds'])}{speed}",
-        f"{report['attempts']:,} attempts, {report['refused']:,} of them refused with a 429; {waits}{cpu}",
+        f"{report['attempts']:,} attempts, {report['refused']:,} of them refused with a 429; {waits}",
         f"{report['input_tokens']:,} tokens in, {report['output_tokens']:,} out{where}",
     ]
 

@@ -136,8 +136,6 @@ class Sender:
         attempts: The number of requests sent.
         last: The number of the last attempt, with those for which this machine lacked something.
         refused: The number of refusals.
-        first_s: When the first request was sent, on the monotonic clock.
-        last_s: When the last request was sent.
         stopping: No new attempt may start: a task that would make another one is cancelled.
     """
 
@@ -148,7 +146,6 @@ class Sender:
         self.in_flight: set[asyncio.Task[Any]] = set()
         self.attempts = self.refused = self.last = 0
         self.stopping = False
-        self.first_s = self.last_s = 0.0
         self._timeout_s, self._reach, self._secrets, self._paused = timeout_s, reach, secrets, paused
         self._reading = 0  # bytes of the answers that are being read
         self._alone = asyncio.Lock()  # held by the one answer that goes beyond ANSWERS_MAX
@@ -178,8 +175,7 @@ class Sender:
         assert task is not None
         self.attempts += 1
         self.last += 1
-        self.last_s = sent_s = time.monotonic()
-        self.first_s = self.first_s or sent_s
+        sent_s = time.monotonic()
         self.in_flight.add(task)
         status = 0
         try:

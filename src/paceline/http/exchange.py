@@ -99,6 +99,8 @@ class Exchanged:
         waited_s: Seconds spent in the queue, over all attempts.
         refusals: The provider's refusals, in order.
         usage: What the answer reported; ``None`` until its body has passed.
+        granted_ns: When the permit of the last attempt was granted, on the limiter's clock.
+        charged: What was charged for the answer, per unit; ``None`` until its body has passed, and without one.
     """
 
     pool: str
@@ -107,6 +109,8 @@ class Exchanged:
     waited_s: float = 0.0
     refusals: list[Refusal] = field(default_factory=list)
     usage: Usage | None = None
+    granted_ns: int = 0
+    charged: Cost | None = None
 
 
 async def exchange(
@@ -331,7 +335,7 @@ class Exchange:
             self.waits = True
             permit = await acquisition if self.http.is_async else acquisition.wait()
             self.waits = False
-        self.record.cost = permit.cost
+        self.record.cost, self.record.granted_ns = permit.cost, permit.reservation.granted_ns
         self.record.waited_s += permit.waited_s
         return permit
 
@@ -519,6 +523,7 @@ class Exchange:
             self.metered.learn(usage)
             permit.usage = usage
             permit.settle(**self.metered.provider.charged(self.metered.booked_call, usage))
+        self.record.charged = permit.charged if refusal is None else None
         if self.charge is not None:
             self.charge.settle(usage, call.provider, call.model)
 

@@ -1,0 +1,161 @@
+"""The ideal speed of a run: the shortest time in which the limits admit what was answered.
+
+Beside the meters of the limiter, each quota is counted here once more, with the answered requests alone: no refused attempt, and
+nothing of other processes. A quota that refills has a full bucket at the start, which gets each answer's amount back at the rate
+that is in effect then. It cannot get back more in a time than that time refills, so no share is above 1, whatever the limits were
+before, however they have changed, and though an answer may cost more than was held for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.core.meters import Bucket, Meter
+from paceline.core.quota import NS, Cost, Rule
+from paceline.http.exchange import Exchanged
+from paceline.limiter.limiter import Limiter
+from paceline.pacing.scheduler import Scheduler
+
+_ROUNDING = 1e-9
+
+
+class _Refill:
+    """A quota that refills: when it would be full again, and how long it was full; in seconds."""
+
+    __slots__ = ("_begin_s", "_full_s", "_idle_s", "_size_s")
+
+    def __init__(self, begin_s: float, lack_s: float) -> None:
+        self._begin_s, self._full_s, self._idle_s, self._size_s = begin_s, begin_s + lack_s, 0.0, 0.0
+
+    def take(self, at_s: float, amount: float, m: Meter) -> None:
+        """Charge ``amount``."""
+        self._idle_s += max(at_s - self._full_s, 0.0)
+        rate = m.quota.rate * (m.ceiling if isinstance(m, Bucket) else 1.0)
+        self._full_s = max(self._full_s, at_s) + amount / rate
+        self._size_s = m.size / rate
+
+    def ideal_s(self, at_s: float) -> float:
+        """The time in which it has refilled until now, less what is left of it, which a faster run has used before."""
+        lack_s = self._full_s - at_s
+        refilled_s = at_s - self._begin_s - self._idle_s - max(-lack_s, 0.0)
+        return refilled_s - max(self._size_s - max(lack_s, 0.0), 0.0)
+
+
+class _Windows:
+    """A quota that restarts: how much of each window was used, as parts of its amount. Without known restarts, one window."""
+
+    __slots__ = ("_end_s", "_full", "_starts_s", "_used", "known")
+
+    def __init__(self, begin_s: float) -> None:
+        self.known = False
+        self._starts_s, self._end_s, self._full, self._used = [begin_s], math.inf, 0.0, 0.0
+
+    def take(self, at_s: float, amount: float, m: Meter) -> None:
+        """Charge ``amount``."""
+        end_ns, period_s = m.restart_ns(round(at_s * NS)), m.quota.period_s
+        self.known = end_ns is not None
+        if end_ns is not None:
+            end_s = end_ns / NS
+            if self._end_s <= at_s and self._end_s < end_s:
+                self._starts_s.append(max(self._end_s, min(end_s - period_s, at_s)))
+                self._full += min(self._used, 1.0)
+                self._used = max(self._used - 1.0, 0.0)
+                self._end_s = end_s
+            elif (
+                end_s < self._end_s + period_s / 2
+            ):  # else it is the end of a later window, in which attempts are in flight
+                self._end_s = end_s
+        self._used += amount / m.quota.amount
+
+    def ideal_s(self) -> float:
+        """The time until the last window that the amount needs."""
+        needed = math.ceil(self._full + min(self._used, 1.0) - _ROUNDING)
+        return self._starts_s[max(needed, 1) - 1] - self._starts_s[0]
+
+
+@dataclass(slots=True)
+class Served:
+    """The answered requests of a pool: how many, and what they were charged in all, per unit."""
+
+    answers: int = 0
+    charged: Counter[str] = field(default_factory=Counter)
+
+
+class IdealSpeed:
+    """Counts the answered requests of a run.
+
+    Attributes:
+        served: Them, by pool.
+    """
+
+    def __init__(self) -> None:
+        self.served: dict[str, Served] = {}
+        self._begin_s = self._last_s = 0.0
+        self._lacks_s: dict[tuple[str, str, float], float] = {}
+        self._quotas: dict[tuple[str, int, str], tuple[_Refill, _Windows]] = {}
+        self._measured: set[str] = set()  # the pools with a measured limit
+
+    def begin(self, now_s: float, pools: Mapping[str, Any]) -> None:
+        """Begin the run: on the limiter's clock, with ``limiter.status()["pools"]`` as they were before it."""
+        self._begin_s = self._last_s = now_s
+        self._quotas, self._measured = {}, set()
+        for name, pool in pools.items():
+            for quota in pool["quotas"]:
+                if quota["rule"] == Rule.BUCKET and quota["limit"]:  # what a window lacks comes back at an unknown time
+                    lack_s = (quota["burst"] - quota["remaining"]) * quota["period_s"] / quota["limit"]
+                    self._lacks_s[name, quota["unit"], quota["period_s"]] = max(lack_s, 0.0)
+
+    def sent(self, granted_s: float) -> None:
+        """Count the time until an attempt, whatever has become of it."""
+        self._last_s = max(self._last_s, granted_s)
+
+    def take(self, limiter: Limiter, record: Exchanged) -> None:
+        """Count the last attempt of a request, and its answer if it has one."""
+        if record.charged is not None:
+            self.answered(limiter.scheduler(record.pool), record.charged, record.granted_ns / NS)
+        elif record.granted_ns:
+            self.sent(record.granted_ns / NS)
+
+    def answered(self, scheduler: Scheduler, cost: Cost, granted_s: float) -> None:
+        """Count an answer with its true ``cost``, to an attempt that was granted then.
+
+        Answers come in another order than their attempts were granted. Each counts at the latest of these instants so far.
+        """
+        self.sent(granted_s)
+        served = self.served.setdefault(scheduler.pool.name, Served())
+        served.answers += 1
+        served.charged.update(cost)
+        for each in (scheduler, *scheduler.further):
+            ledger, name, measured = each.pool.ledger, each.pool.name, False
+            for i, (account, amount) in enumerate(zip(list(ledger.accounts), ledger.amounts(cost), strict=False)):
+                m = account.meter
+                if m.quota.rule is Rule.MEASURED:
+                    measured = measured or m.is_known
+                elif amount and m.quota.rate:
+                    self._count((name, i, account.unit), amount, m)
+            (self._measured.add if measured else self._measured.discard)(name)
+
+    def _count(self, key: tuple[str, int, str], amount: float, m: Meter) -> None:
+        found = self._quotas.get(key)
+        if found is None:
+            lack_s = self._lacks_s.get((key[0], key[2], m.quota.period_s), 0.0)
+            found = self._quotas[key] = _Refill(self._begin_s, lack_s), _Windows(self._begin_s)
+        refill, windows = found
+        refill.take(self._last_s, amount, m)
+        windows.take(self._last_s, amount, m)
+
+    @property
+    def share(self) -> float | None:
+        """The ideal time over the time to the last attempt.
+
+        ``None`` if no limit was reached, because a burst held everything, or if one is known by measurement only: nobody knows
+        what the provider would have admitted.
+        """
+        ideal_s = 0.0
+        for refill, windows in () if self._measured else self._quotas.values():
+            ideal_s = max(ideal_s, windows.ideal_s() if windows.known else refill.ideal_s(self._last_s))
+        return ideal_s / (self._last_s - self._begin_s) if ideal_s > 0 else None
