@@ -13,7 +13,7 @@ from tests.simulation.stated import HOST, Server
 import paceline
 from paceline.batch.ideal import IdealSpeed
 from paceline.core.quota import NS
-from paceline.testing import run_virtual
+from paceline.testing import ManualClock, run_virtual
 
 pytestmark = pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
 MESSAGES = [{"role": "user", "content": "Hi."}]
@@ -108,3 +108,90 @@ TOLD = st.sampled_from(
 def test_no_share_is_above_one(server, told, learn, workers):
     share, _ = share_of(server, told, workers=workers, jobs=120, limit_s=900.0, learn=learn)
     assert share is None or 0 < share <= 1
+
+
+def pool_of(*limits, **options):
+    limiter = paceline.Limiter({"a/m": list(limits)}, learn=False, clock=ManualClock(), **options)
+    return limiter, limiter.scheduler("a/m")
+
+
+def share_at(scheduler, answers, *, end_s=None, begin=(0.0, {})):
+    """The share of ``answers``: instant and cost of each."""
+    ideal = IdealSpeed()
+    ideal.begin(*begin)
+    for at_s, cost in answers:
+        ideal.answered(scheduler, cost, at_s)
+    ideal.sent(end_s or 0.0)
+    return ideal.share
+
+
+@pytest.mark.parametrize(
+    ("limits", "answers", "end_s", "share"),
+    [
+        (["60 requests/min"], [(0.0, {})] * 60, 10.0, None),  # the burst holds everything
+        (["60 requests/min"], [(float(n), {}) for n in range(60)], 100.0, None),  # it would have, though it took longer
+        (["60 requests/min"], [(0.0, {})] * 60 + [(n + 1.0, {}) for n in range(30)], 30.0, 1.0),
+        (["60 requests/min"], [(0.0, {})] * 60 + [(n + 1.0, {}) for n in range(30)], 60.0, 0.5),  # nothing after that
+        (["60 requests/min"], [(2.0 * n, {}) for n in range(100)], 200.0, 0.2),  # 40 of 100 after the burst
+        (["60 requests/min", "1k tokens/min"], [(0.0, {"tokens": 1e3}), (6.0, {"tokens": 100.0})], 6.0, 1.0),
+        (["60 requests/min", "1k tokens/min"], [(0.0, {"tokens": 9e9}), (6.0, {"tokens": 9e9})], 6.0, 1.0),  # a debt
+        (["60 requests/min", "1k tokens/min"], [(0.0, {"tokens": 9e9})], 0.0, None),
+        (["2 concurrency"], [(float(n), {}) for n in range(9)], 9.0, None),
+    ],
+)
+def test_the_share_is_what_the_limits_have_refilled_for_answers(limits, answers, end_s, share):
+    found = share_at(pool_of(*limits)[1], answers, end_s=end_s)
+    assert found == (share if share is None else pytest.approx(share))
+
+
+def test_a_bucket_that_others_have_emptied_before_comes_back_first():
+    limiter, scheduler = pool_of("60 requests/min")
+    assert limiter.try_acquire("a/m", requests=58)
+    before = limiter.status()["pools"]
+    assert share_at(scheduler, [(60.0, {})] * 60, end_s=60.0, begin=(0.0, before)) == pytest.approx(58 / 60)
+    assert share_at(scheduler, [(60.0, {})] * 60, end_s=60.0) is None
+
+
+@pytest.mark.parametrize("limit", [6.0, 600.0])
+def test_each_answer_counts_by_the_limit_in_effect(limit):
+    _, scheduler = pool_of("60 requests/min")
+    ideal = IdealSpeed()
+    ideal.begin(0.0, {})
+    for n in range(200):
+        ideal.answered(scheduler, {}, max(n - 59, 0.0))
+    scheduler.pool.ledger.adopt(scheduler.now_ns(), 0, limit)
+    after_s = 140.0
+    for _ in range(200):
+        after_s += 60.0 / limit
+        ideal.answered(scheduler, {}, after_s)
+    assert 0.9 < ideal.share <= 1
+
+
+def test_windows_count_whole_from_their_known_starts():
+    for answers, end_s, share in (
+        (100, 15.0, None),
+        (101, 20.0, 1.0),
+        (101, 40.0, 0.5),
+        (200, 20.0, 1.0),
+        (300, 80.0, 1.0),
+    ):
+        _, scheduler = pool_of("100 requests/min")
+        begin_s = scheduler.now_ns() / NS
+        scheduler.pool.ledger.count_restarts(scheduler.now_ns(), 0, scheduler.now_ns() + 20 * NS, 0.0, whole=True)
+        given = [(begin_s + max(n // 100 * 60.0 - 39.999, 0.0), {}) for n in range(answers)]
+        found = share_at(scheduler, given, end_s=begin_s + end_s, begin=(begin_s, {}))
+        assert found == (share if share is None else pytest.approx(share, abs=0.001)), answers
+
+
+def test_refused_attempts_are_no_work_and_there_is_no_ideal_beside_a_measured_limit():
+    share, answered = share_of(World(rule="bucket", limit=100, others=3), "1000 requests/min", jobs=300)
+    assert answered == 300
+    assert 0.9 < share <= 1
+    share, answered = share_of(World(rule="bucket", limit=20, stating=False), "600 requests/min", jobs=30)
+    assert (share, answered) == (None, 30)
+
+
+def test_a_joint_limit_binds_too():
+    _, scheduler = pool_of("600 requests/min", joint_limits={"a/*": "6 requests/min"})
+    answers = [(0.0, {})] * 6 + [(10.0 * n, {}) for n in range(1, 7)]
+    assert share_at(scheduler, answers) == pytest.approx(1)
