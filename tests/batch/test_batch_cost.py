@@ -61,7 +61,8 @@ def test_public_prices_by_length():
 def test_without_the_prices_there_is_no_cost(monkeypatch):
     monkeypatch.setitem(sys.modules, "genai_prices", None)
     assert bill_of(("openai", "gpt-5", Usage(1, 1), False)) == {}
-    assert cost.in_words({}, 5) == []
+    assert cost.in_words({}, 0) == []
+    assert cost.in_words({}, 5) == ["cost: not known without the list of prices: pip install 'paceline[budget]'"]
 
 
 @pytest.mark.parametrize(("mode", "part"), [("sync", 1.0), ("batch", 0.5)])

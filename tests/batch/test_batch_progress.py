@@ -57,6 +57,23 @@ def test_names_what_binds():
     assert binding({}, 5, 10) == ("the answers", False)
 
 
+def test_a_cool_down_after_the_end_of_a_day_is_named_by_the_day():
+    cool = pool(waiting=3, left=50.0) | {"binds": "cool-down"}
+    assert binding({"a": cool}, 50, 10) == ("cool-down", True)
+    day = {
+        "unit": "requests",
+        "quota": "1k requests/day",
+        "limit": 1e3,
+        "period_s": 86_400.0,
+        "remaining": 0.4,
+        "burst": 1e3,
+    }
+    minute = day | {"quota": "9 requests/min", "period_s": 60.0}
+    money = day | {"unit": "usd", "quota": "0.5 usd/month", "period_s": 2.6e6}
+    used_up = cool | {"quotas": [minute, day, money, *cool["quotas"]]}
+    assert binding({"a": used_up}, 50, 10) == ("1k requests/day", True)
+
+
 def passed(monkeypatch, *instants_s):
     """Let the clock of the progress show these instants."""
     monkeypatch.setattr("paceline.batch.progress.time", SimpleNamespace(monotonic=iter(instants_s).__next__))

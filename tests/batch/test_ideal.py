@@ -104,7 +104,7 @@ TOLD = st.sampled_from(
 
 
 @given(WORLDS, TOLD, st.booleans(), st.sampled_from([1, 8, 60]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_no_share_is_above_one(server, told, learn, workers):
     share, _ = share_of(server, told, workers=workers, jobs=120, limit_s=900.0, learn=learn)
     assert share is None or 0 < share <= 1
@@ -181,6 +181,14 @@ def test_windows_count_whole_from_their_known_starts():
         given = [(begin_s + max(n // 100 * 60.0 - 39.999, 0.0), {}) for n in range(answers)]
         found = share_at(scheduler, given, end_s=begin_s + end_s, begin=(begin_s, {}))
         assert found == (share if share is None else pytest.approx(share, abs=0.001)), answers
+
+
+def test_more_than_a_window_admits_is_not_more_than_all_windows():
+    _, scheduler = pool_of("100 requests/min")
+    begin_s = scheduler.now_ns() / NS
+    scheduler.pool.ledger.count_restarts(scheduler.now_ns(), 0, scheduler.now_ns() + 60 * NS, 0.0, whole=True)
+    given = [(begin_s + at_s, {"requests": 250.0}) for at_s in (1.0, 61.0, 121.0)]
+    assert 0.9 < share_at(scheduler, given, begin=(begin_s, {})) <= 1
 
 
 def test_refused_attempts_are_no_work_and_there_is_no_ideal_beside_a_measured_limit():

@@ -70,9 +70,11 @@ class Bill:
 
 
 def in_words(report: Mapping[str, float], answered: int) -> list[str]:
-    """The cost in a summary as a line; none where it is not known."""
-    if "usd" not in report or not answered:
+    """The cost in a summary as a line; none without an answer."""
+    if not answered:
         return []
+    if "usd" not in report:
+        return ["cost: not known without the list of prices: pip install 'paceline[budget]'"]
     if report["unpriced"] == answered:
         return ["cost: no price of these answers is known; [prices] in the configuration can state it"]
     less = f", {report['usd_saved']:,.4f} less than one by one" if report["usd_saved"] else ""

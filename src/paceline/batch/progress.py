@@ -23,8 +23,8 @@ from rich.text import Text
 from paceline.batch.check import InputPlan, PoolWork
 from paceline.batch.ideal import Served
 from paceline.batch.summary import RunTally, in_time
-from paceline.core.quota import REQUESTS
-from paceline.core.results import PacelineError
+from paceline.core.quota import REQUESTS, USD
+from paceline.core.results import COOL_DOWN, PacelineError
 from paceline.data.progress import logged as lines_logged
 from paceline.limiter.limiter import Limiter
 from paceline.planner.forecast import eta
@@ -201,7 +201,11 @@ def binding(pools: dict[str, Any], left: int, workers: int) -> tuple[str, bool]:
     """What limits the speed now, in words, and whether requests wait for a quota."""
     name, pool = max(pools.items(), key=lambda item: item[1]["waiting"], default=("", {"waiting": 0}))
     if pool["waiting"] and pool["binds"]:
-        return (f"{name}: {pool['binds']}" if len(pools) > 1 else str(pool["binds"])), True
+        binds = str(pool["binds"])
+        if binds == COOL_DOWN:  # after a refusal: the quota that it was about, if one is used up
+            used_up = [one for one in pool["quotas"] if one["remaining"] < 1 and one["period_s"] and one["unit"] != USD]
+            binds = max(used_up, key=lambda one: one["period_s"], default={"quota": binds})["quota"]
+        return (f"{name}: {binds}" if len(pools) > 1 else binds), True
     return (f"{workers:,} workers" if left > workers else "the answers"), False
 
 
