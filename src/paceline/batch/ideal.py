@@ -1,9 +1,9 @@
 """The ideal speed of a run: the shortest time in which the limits admit what was answered.
 
-Beside the meters of the limiter, each quota is counted here once more, with the answered requests alone: no refused attempt, and
-nothing of other processes. A quota that refills has a full bucket at the start, which gets each answer's amount back at the rate
-that is in effect then. It cannot get back more in a time than that time refills, so no share is above 1, whatever the limits were
-before, however they have changed, and though an answer may cost more than was held for it.
+Each quota is counted here once more, beside the meters of the limiter, with the run's own answers alone: without refused
+attempts, and without what other processes spend. A quota that refills begins with a full bucket. It gets back the amount of
+each answer at the rate in effect then, and cannot get back more in a time than that time refills. So no share is above 1,
+also after a limit has changed, and for answers that cost more than was held for them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class IdealSpeed:
                     self._lacks_s[name, quota["unit"], quota["period_s"]] = max(lack_s, 0.0)
 
     def sent(self, granted_s: float) -> None:
-        """Count the time until an attempt, whatever has become of it."""
+        """Count the time until an attempt, answered or not."""
         self._last_s = max(self._last_s, granted_s)
 
     def take(self, limiter: Limiter, record: Exchanged) -> None:
@@ -152,8 +152,8 @@ class IdealSpeed:
     def share(self) -> float | None:
         """The ideal time over the time to the last attempt.
 
-        ``None`` if no limit was reached, because a burst held everything, or if one is known by measurement only: nobody knows
-        what the provider would have admitted.
+        ``None`` if no limit was reached, because a burst held everything, or if one is known by measurement only: the provider's
+        own limit is not known then.
         """
         ideal_s = 0.0
         for refill, windows in () if self._measured else self._quotas.values():

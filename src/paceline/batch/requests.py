@@ -127,7 +127,7 @@ REQUIRED: Final = {
 }
 """Fields that a provider requires, by the end of the path."""
 
-FORMATS: Final = {"/messages": "anthropic", ":generateContent": "gemini", "": "openai"}
+FORMATS: Final = {":generateContent": "gemini", "/messages": "anthropic", "": "openai"}
 """Whose API a line uses, by the end of its path, where the user names no provider."""
 
 BARE: Final = frozenset(["/chat/completions", "/responses", "/embeddings", "/completions"])
