@@ -1,4 +1,4 @@
-from collections import Counter
+from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
@@ -40,7 +40,7 @@ def test_eta_by_what_each_pool_has_left():
 
 
 def test_eta_by_what_requests_turned_out_to_cost():
-    cost = Counter({"requests": 200.0, "tokens": 10_000.0})
+    cost = defaultdict(float, {"requests": 200.0, "tokens": 10_000.0})
     assert eta_s(PLAN, {"a": pool()}, 100, {"a": Served(100, cost)}) == pytest.approx(160)
     assert eta_s(PLAN, {"a": pool()}, 100, {"a": Served(10, cost)}) == pytest.approx(80)
 

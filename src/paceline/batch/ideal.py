@@ -9,10 +9,10 @@ also after a limit has changed, and for answers that cost more than was held for
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from paceline.core.meters import Bucket, Meter
 from paceline.core.quota import NS, Cost, Rule
@@ -26,23 +26,26 @@ _ROUNDING = 1e-9
 class _Refill:
     """A quota that refills: when it would be full again, and how long it was full; in seconds."""
 
-    __slots__ = ("_begin_s", "_full_s", "_idle_s", "_size_s")
+    __slots__ = ("_begin_s", "_full_s", "_idle_s", "_m", "_rate")
 
     def __init__(self, begin_s: float, lack_s: float) -> None:
-        self._begin_s, self._full_s, self._idle_s, self._size_s = begin_s, begin_s + lack_s, 0.0, 0.0
+        self._begin_s, self._full_s, self._idle_s = begin_s, begin_s + lack_s, 0.0
+        self._m, self._rate = cast("Meter | None", None), 1.0
 
     def take(self, at_s: float, amount: float, m: Meter) -> None:
         """Charge ``amount``."""
-        self._idle_s += max(at_s - self._full_s, 0.0)
-        rate = m.quota.rate * (m.ceiling if isinstance(m, Bucket) else 1.0)
-        self._full_s = max(self._full_s, at_s) + amount / rate
-        self._size_s = m.size / rate
+        self._m, self._rate = m, m.quota.rate * (m.ceiling if isinstance(m, Bucket) else 1.0)
+        if self._full_s < at_s:
+            self._idle_s += at_s - self._full_s
+            self._full_s = at_s
+        self._full_s += amount / self._rate
 
     def ideal_s(self, at_s: float) -> float:
         """The time in which it has refilled until now, less what is left of it, which a faster run has used before."""
         lack_s = self._full_s - at_s
         refilled_s = at_s - self._begin_s - self._idle_s - max(-lack_s, 0.0)
-        return refilled_s - max(self._size_s - max(lack_s, 0.0), 0.0)
+        size_s = 0.0 if self._m is None else self._m.size / self._rate
+        return refilled_s - max(size_s - max(lack_s, 0.0), 0.0)
 
 
 class _Windows:
@@ -82,7 +85,7 @@ class Served:
     """The answered requests of a pool: how many, and what they were charged in all, per unit."""
 
     answers: int = 0
-    charged: Counter[str] = field(default_factory=Counter)
+    charged: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
 class IdealSpeed:
@@ -128,7 +131,8 @@ class IdealSpeed:
         self.sent(granted_s)
         served = self.served.setdefault(scheduler.pool.name, Served())
         served.answers += 1
-        served.charged.update(cost)
+        for unit, amount in cost.items():
+            served.charged[unit] += amount
         for each in (scheduler, *scheduler.further):
             ledger, name, measured = each.pool.ledger, each.pool.name, False
             for i, (account, amount) in enumerate(zip(list(ledger.accounts), ledger.amounts(cost), strict=False)):

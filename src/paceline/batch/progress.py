@@ -203,7 +203,8 @@ def binding(pools: dict[str, Any], left: int, workers: int) -> tuple[str, bool]:
     if pool["waiting"] and pool["binds"]:
         binds = str(pool["binds"])
         if binds == COOL_DOWN:  # after a refusal: the quota that it was about, if one is used up
-            used_up = [one for one in pool["quotas"] if one["remaining"] < 1 and one["period_s"] and one["unit"] != USD]
+            quotas = [one for one in cast("Any", pool["quotas"]) if one["period_s"] and one["unit"] != USD]
+            used_up = [one for one in quotas if one["remaining"] < 1]
             binds = max(used_up, key=lambda one: one["period_s"], default={"quota": binds})["quota"]
         return (f"{name}: {binds}" if len(pools) > 1 else binds), True
     return (f"{workers:,} workers" if left > workers else "the answers"), False
