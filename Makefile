@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) "pip>=25.1"
-	$(INSTALL) --editable ".[all,demo]" --group dev
+	$(INSTALL) --editable ".[all]" --group dev
 	touch $(READY)
 
 demo: $(READY)  ## one batch, with and without paceline, live; ends with a picture

@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-NEEDS = "pip install '.[emulator,cli,yaml]'"
+NEEDS = "pip install '.[emulator,cli]'"
 
 try:
     import httpx2

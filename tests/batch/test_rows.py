@@ -215,7 +215,7 @@ def test_the_extra_is_named(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("paceline.batch.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(vars(paceline), "run", raising=False)
-    with pytest.raises(ImportError, match=r"paceline.run needs the package rich.*: pip install 'paceline\[cli\]'"):
+    with pytest.raises(ImportError, match=r"paceline.run needs the extra .cli.: pip install 'paceline\[cli\]'"):
         paceline.run([])
 
 

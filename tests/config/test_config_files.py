@@ -366,7 +366,7 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
 
     def test_without_pyyaml_the_extra_is_named(self, write, monkeypatch):
         monkeypatch.setitem(sys.modules, "yaml", None)
-        assert "pip install 'paceline[yaml]'" in message(write("workers: 3", "a.yaml"))
+        assert "pip install 'paceline[config]'" in message(write("workers: 3", "a.yaml"))
 
     def test_without_pydantic_the_extra_is_named(self):
         code = "import sys; sys.modules['pydantic'] = None; import paceline; paceline.Limiter.load()"

@@ -29,16 +29,20 @@ def test_a_higher_cutoff_suggests_less():
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn"), "install it"),
+        (
+            ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn"),
+            "a budget needs the extra 'budget': pip install 'paceline[budget]'",
+        ),
         (
             ImportError("DLL load failed while importing _speedups: not found", name="_speedups"),
             "_speedups is installed and does not load: DLL load failed while importing _speedups: not found",
         ),
         (ImportError("no library"), "a package is installed and does not load: no library"),
+        (ImportError("the page needs a server", name="paceline.telemetry"), "the page needs a server"),
     ],
 )
 def test_a_package_that_does_not_load_is_not_called_missing(error, words):
-    assert why_missing(error, "install it") == words
+    assert why_missing(error, "a budget", "budget") == words
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "docs" / "site"))
 import build
 import figures
 
-from paceline.cli.app import COMMANDS
+from paceline.cli.commands import COMMANDS
 
 LINKED = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "RELEASING.md", "SECURITY.md"))]
 LINK = re.compile(r"(?<!`)\]\(((?!https?:)[^)\s]+)\)")

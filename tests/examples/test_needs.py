@@ -14,7 +14,7 @@ NOWHERE = {name: value for name, value in os.environ.items() if name != "PYTHONP
 @pytest.mark.parametrize(
     ("example", "missing", "needs"),
     [
-        ("fifty_agents", "httpx2", "pip install '.[emulator,cli,yaml]'"),
+        ("fifty_agents", "httpx2", "pip install '.[emulator,cli]'"),
         (
             "paper_pipeline",
             "litellm",

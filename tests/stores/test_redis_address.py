@@ -194,7 +194,7 @@ def test_timeout_must_be_above_zero():
 
 def test_without_redis_py(monkeypatch):
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(StoreError, match=r'pip install "paceline\[redis\]"'):
+    with pytest.raises(StoreError, match=r"pip install 'paceline\[redis\]'"):
         open_store("redis://host")
 
 

@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from paceline.batch.forms import Form, lines_of, read_rows
 from paceline.batch.tables import RecordedAnswers, Table, checked
+from paceline.core.hints import needs
 from paceline.core.results import QuotaError
 from paceline.data.frames import Made, dicts, rows_of
 from paceline.pacing.owners import LOOK_S, in_a_loop, in_a_thread
@@ -79,8 +80,8 @@ def run(
         from paceline.batch.progress import logged, view
         from paceline.batch.runner import INTERRUPTED, interrupts
         from paceline.config import Config
-    except ModuleNotFoundError as error:
-        raise ImportError(f"paceline.run needs the package {error.name}: pip install 'paceline[cli]'") from error
+    except (ModuleNotFoundError, QuotaError) as error:  # the second: settings lack their packages
+        raise ImportError(f"paceline.run {needs('cli')}") from error
     config = Config.load(given=settings, where="arguments")
     found, table = _read_rows(rows)
     form = Form(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import signal
 import sys
+from typing import NoReturn
 
-from paceline.core.hints import why_missing
+from paceline.cli.commands import COMMANDS, objection, plain
 
 
 def main() -> None:
@@ -20,16 +21,33 @@ def main() -> None:
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
     try:
-        try:
-            import click  # noqa: F401
-        except ImportError as error:
-            remedy = "the command line needs the extra 'cli': pip install 'paceline[cli]'"
-            sys.exit(f"paceline: {why_missing(error, remedy)}")
-        from paceline.cli.app import app
-
-        if sys.platform == "win32" and isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
-            sys.stdout.reconfigure(encoding="utf-8")  # as files: the system's encoding lacks most characters
-        app(prog_name="paceline")
+        _run(sys.argv[1:] or ["--help"])
     except KeyboardInterrupt:  # while a module was imported
         print("paceline: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _run(arguments: list[str]) -> None:
+    """Run the command that ``arguments`` begin with, or say why that is impossible."""
+    first = arguments[0]
+    why = objection(first)
+    if why is not None:
+        _refuse(why)
+    if sys.platform == "win32" and isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8")  # as files: the system's encoding lacks most characters
+    try:
+        from paceline.cli.app import app
+    except ImportError as error:
+        if first in COMMANDS:  # its packages are there
+            _refuse(f"{error.name} is installed and does not load: {error}")
+        try:
+            print(plain(first), end="")
+        except ValueError as unknown:
+            _refuse(str(unknown))
+        return
+    app(arguments, prog_name="paceline")
+
+
+def _refuse(why: str) -> NoReturn:
+    print(f"paceline: {why}", file=sys.stderr)
+    sys.exit(2)

@@ -7,8 +7,6 @@ from typing import Any
 
 import click
 
-from paceline.core.hints import why_missing
-
 
 @click.command(short_help="one batch with and without paceline, live")
 @click.option(
@@ -30,15 +28,10 @@ def command(out: Path, **given: Any) -> None:
     """Send one batch twice to an emulated provider on this machine, with 500 workers: first as an SDK does it by
     itself, then at the pace of a limiter. It takes about 75 s and ends with a table and a picture.
     """  # noqa: D205  (click prints this as it stands)
-    try:
-        from paceline.demo.batch import DemoBatch
-        from paceline.demo.show import show
-        from paceline.emulator.server import Emulator as _Emulator  # noqa: F401
-        from paceline.pacing.lack import raise_files
-    except ImportError as error:
-        raise click.ClickException(
-            why_missing(error, f"{error.name} is missing: pip install 'paceline[demo]'")
-        ) from None
+    from paceline.demo.batch import DemoBatch
+    from paceline.demo.show import show
+    from paceline.pacing.lack import raise_files
+
     raise_files()  # 500 workers
     out.mkdir(parents=True, exist_ok=True)
     batch = DemoBatch(**{name: value for name, value in given.items() if value is not None})

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli.options import aligned, cannot_listen
-from paceline.core.hints import why_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,15 +78,11 @@ def command(
 
     Nothing leaves this machine, and any API key is accepted. GET /emulator/tally shows what arrived; Ctrl-C stops it.
     """
-    try:
-        from paceline.emulator.app import App
-        from paceline.emulator.server import listen, make_server
-        from paceline.gateway.signals import end_by_signals
-        from paceline.pacing.lack import raise_files
-    except ImportError as error:
-        raise click.ClickException(
-            why_missing(error, f"{error.name} is missing: pip install 'paceline[emulator]'")
-        ) from None
+    from paceline.emulator.app import App
+    from paceline.emulator.server import listen, make_server
+    from paceline.gateway.signals import end_by_signals
+    from paceline.pacing.lack import raise_files
+
     app = App(_settings(scenario, limits, faults, batches, given))
     try:
         listener = listen(host, port)

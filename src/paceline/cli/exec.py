@@ -114,7 +114,7 @@ def _gateway(config: Config, program: str) -> Gateway:
         from paceline.gateway.private import HOST, NAMES, find_way, private_gateway
         from paceline.gateway.server import ProcessSettings
     except ImportError as error:
-        raise PacelineError(why_missing(error, f"{error.name} is missing: pip install 'paceline[gateway]'")) from None
+        raise PacelineError(why_missing(error, f"pacing {program}", "gateway")) from None
     from paceline.providers.registry import PROVIDERS
 
     way = find_way(config, os.environ, program)

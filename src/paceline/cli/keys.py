@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from paceline.cli.options import print_table
-from paceline.core.hints import why_missing
 from paceline.core.results import PacelineError
 
 if TYPE_CHECKING:
@@ -151,12 +150,8 @@ def revoke(*, name: str, file: Path | None) -> None:
 
 
 def _keys(file: Path | None) -> KeyFile:
-    try:
-        from paceline.gateway.keys import KeyFile, keys_file
-    except ImportError as error:
-        raise click.ClickException(
-            why_missing(error, f"{error.name} is missing: pip install 'paceline[gateway]'")
-        ) from None
+    from paceline.gateway.keys import KeyFile, keys_file
+
     return KeyFile(file or keys_file(os.environ))
 
 

@@ -493,6 +493,6 @@ def draw_to(plans: Mapping[str, Plan], file: Path) -> None:
         draw({name: plan for name, plan in plans.items() if math.isfinite(plan.seconds)}, file)
         click.echo(f"the picture is in {file}", err=True)
     except ImportError as error:
-        raise PacelineError(why_missing(error, "--picture needs matplotlib: pip install 'paceline[demo]'")) from None
+        raise PacelineError(why_missing(error, "--picture", "demo")) from None
     except (ValueError, OSError) as error:
         raise PacelineError(f"--picture {file}: {error}") from None

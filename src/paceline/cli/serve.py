@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from paceline.cli import options
-from paceline.core.hints import why_missing
 from paceline.core.results import PacelineError, QuotaError, StoreError
 from paceline.telemetry.logs import JsonFormatter
 
@@ -96,15 +95,10 @@ def command(
     **given: Any,
 ) -> None:
     """Serve the APIs of all providers at one address, with every request in its queue until the limits allow it."""
-    try:
-        from paceline.gateway.handover import inherit, listen, tell_ready
-        from paceline.gateway.server import ProcessSettings, serve
-    except ImportError as error:
-        raise click.ClickException(
-            why_missing(error, f"{error.name} is missing: pip install 'paceline[gateway]'")
-        ) from None
     from paceline.config import Config, find_file, parse_limit
+    from paceline.gateway.handover import inherit, listen, tell_ready
     from paceline.gateway.keys import keys_file
+    from paceline.gateway.server import ProcessSettings, serve
 
     _log(as_json=log_format == "json", level=log_level)
     with ExitStack() as stack:

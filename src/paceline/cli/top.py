@@ -12,7 +12,6 @@ import httpx2
 
 from paceline.cli.options import KEY
 from paceline.cli.status import page_url, plain
-from paceline.core.hints import why_missing
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -35,10 +34,6 @@ _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 @KEY
 def command(url: str, key: str | None) -> None:
     """Show the pools of a gateway, or of a program that serves its status at URL, live."""
-    try:
-        import textual  # noqa: F401
-    except ImportError as error:
-        raise click.ClickException(why_missing(error, "textual is missing: pip install 'paceline[top]'")) from None
     if not sys.stdout.isatty():
         raise click.ClickException(f"paceline top needs a terminal; `paceline status {url}` prints the status once")
     make_app(str(page_url(url)).rstrip("/").removesuffix("/status"), key).run()

@@ -38,8 +38,7 @@ try:
     )
     from typing_extensions import TypedDict
 except ImportError as error:
-    remedy = "settings from files and variables need pydantic: pip install 'paceline[config]'"
-    raise QuotaError(why_missing(error, remedy)) from None
+    raise QuotaError(why_missing(error, "reading settings from files and variables", "config")) from None
 
 RUN_S: Final = 30 * 86_400.0
 """The longest time in which a request may be retried."""

@@ -160,8 +160,8 @@ def _yaml(file: Path, text: str, lines: dict[Place, int], problems: Problems) ->
     try:
         yaml = import_module("yaml")
     except ImportError as error:
-        remedy = "YAML needs an extra: pip install 'paceline[yaml]', or write the settings as TOML"
-        raise QuotaError(f"{file}: {why_missing(error, remedy)}") from None
+        why = why_missing(error, "YAML", "config")
+        raise QuotaError(f"{file}: {why}. TOML needs none") from None
     try:
         node = yaml.compose(text, yaml.SafeLoader)
         if node is None:

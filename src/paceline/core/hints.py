@@ -1,4 +1,4 @@
-"""Parts of error messages: suggestions for misspelt names, and why a package cannot be imported."""
+"""Parts of error messages: suggestions for misspelled names, and why a package cannot be imported."""
 
 from __future__ import annotations
 
@@ -24,15 +24,25 @@ def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
     return f"; did you mean {near[0]!r}?" if near and near[0] != name else ""
 
 
-def why_missing(error: ImportError, remedy: str) -> str:
-    """``remedy``, which says what to install, where a package is not installed; where one does not load, the reason for that.
+def needs(extra: str) -> str:
+    """``needs the extra 'redis': pip install 'paceline[redis]'``."""
+    return f"needs the extra {extra!r}: pip install 'paceline[{extra}]'"
+
+
+def why_missing(error: ImportError, what: str, extra: str) -> str:
+    """The extra that ``what`` needs if a package is not installed. If one is installed and does not load, the reason for that.
+
+    Never names the package that is not installed: it may be one that another package needs.
 
     Args:
-        error: The error of the import.
-        remedy: A sentence like ``budgets need prices: pip install 'paceline[budget]'``.
+        error: The error of the import. One that a module of paceline raises by hand says this already.
+        what: The subject of the sentence, like ``a budget``.
+        extra: The extra of this project.
     """
     if isinstance(error, ModuleNotFoundError):
-        return remedy
+        return f"{what} {needs(extra)}"
+    if error.name is not None and error.name.partition(".")[0] == "paceline":
+        return str(error)
     return f"{error.name or 'a package'} is installed and does not load: {error}"
 
 

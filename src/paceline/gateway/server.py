@@ -27,7 +27,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from paceline.config import Config
-from paceline.core.hints import why_missing
 from paceline.core.results import QuotaError
 from paceline.gateway.access import AccessLog
 from paceline.gateway.admission import Admission, names_of
@@ -241,7 +240,7 @@ def _otel() -> ModuleType:
     try:
         from paceline.telemetry import otel
     except ImportError as error:
-        raise QuotaError(why_missing(error, f"{error.name} is missing: pip install 'paceline[otel]'")) from None
+        raise QuotaError(str(error)) from None
     return otel
 
 

@@ -103,7 +103,7 @@ class Prices:
         try:
             self._snapshot: Any = import_module("genai_prices.data_snapshot").get_snapshot()
         except ImportError as error:
-            raise QuotaError(why_missing(error, "budgets need prices: pip install 'paceline[budget]'")) from None
+            raise QuotaError(why_missing(error, "a budget in US dollars", "budget")) from None
         self._usage: Any = import_module("genai_prices").Usage
         self._model = lru_cache(maxsize=4_096)(self._find_model)
         self._highest = lru_cache(maxsize=4_096)(self._find_highest)

@@ -3,7 +3,7 @@
 Nothing is sent twice: when it is not known whether a message arrived, the store raises :class:`StoreError` and the
 caller decides. Time is the clock of the server; the clocks of the processes play no part.
 
-Needs a server of version 5 or later, and ``pip install "paceline[redis]"``.
+Needs a server of version 5 or later, and ``pip install 'paceline[redis]'``.
 """
 
 from __future__ import annotations

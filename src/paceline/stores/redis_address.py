@@ -90,9 +90,7 @@ def library() -> Any:
     try:
         return import_module("redis")
     except ImportError as error:
-        raise StoreError(
-            why_missing(error, 'a store in Redis needs redis-py: pip install "paceline[redis]"')
-        ) from error
+        raise StoreError(why_missing(error, "a store in Redis", "redis")) from error
 
 
 def read_url(url: str) -> RedisAddress:

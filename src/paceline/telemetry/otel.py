@@ -15,12 +15,16 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from opentelemetry import metrics, propagate, trace
-from opentelemetry.metrics import CallbackOptions, Observation
-
+from paceline.core.hints import why_missing
 from paceline.core.quota import INPUT_TOKENS, NS, OUTPUT_TOKENS
 from paceline.telemetry.history import Reporting
 from paceline.telemetry.merged import merged
+
+try:
+    from opentelemetry import metrics, propagate, trace
+    from opentelemetry.metrics import CallbackOptions, Observation
+except ImportError as error:
+    raise ImportError(why_missing(error, "OpenTelemetry", "otel"), name=__name__) from error
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

@@ -29,8 +29,7 @@ class StatusServer:
         try:
             import uvicorn
         except ImportError as error:
-            why = why_missing(error, "the status page needs uvicorn: pip install 'paceline[gateway]'")
-            raise ImportError(why) from None
+            raise ImportError(why_missing(error, "the status page", "gateway"), name=__name__) from None
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family)
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/"

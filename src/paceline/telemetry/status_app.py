@@ -156,7 +156,7 @@ def _metrics(limiter: Reporting) -> Answer:
 
         return 200, CONTENT_TYPE, exposition(limiter.status())
     except ImportError as error:
-        why = why_missing(error, "metrics need prometheus-client: pip install 'paceline[gateway]'")
+        why = why_missing(error, "the page of metrics", "gateway")
         return _json(501, {"error": why})
 
 

@@ -13,7 +13,7 @@ __all__ = ["DeadlockError", "Emulator", "ManualClock", "StoreConformance", "run_
 
 _HOMES = {
     "DeadlockError": "paceline.testing.clock",
-    "Emulator": "paceline.emulator.server",
+    "Emulator": "paceline.emulator",
     "ManualClock": "paceline.testing.clock",
     "StoreConformance": "paceline.testing.stores",
     "run_virtual": "paceline.testing.clock",

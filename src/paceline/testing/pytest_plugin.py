@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def paceline_emulator() -> Iterator[Callable[..., Emulator]]:
     """Start emulated providers that stop when the test ends: ``paceline_emulator(limits=..., **settings)``."""
-    from paceline.emulator.server import Emulator
+    from paceline.emulator import Emulator
 
     with ExitStack() as running:
 
