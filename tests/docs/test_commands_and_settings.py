@@ -167,7 +167,7 @@ FILES = ROOT / "examples" / "gateway"
 
 def started():
     """The arguments of `paceline` in the files for deployment."""
-    unit, container = (FILES / name for name in ("paceline.service", "Containerfile"))
+    unit, container = FILES / "paceline.service", ROOT / "Dockerfile"
     yield from map(shlex.split, re.findall(r"^ExecStart=\S+/paceline (.*)$", unit.read_text("utf-8"), re.MULTILINE))
     words = dict(re.findall(r"^(ENTRYPOINT|CMD) (\[.*\])$", container.read_text("utf-8"), re.MULTILINE))
     assert words["ENTRYPOINT"] == '["paceline"]'
@@ -217,7 +217,10 @@ def test_the_manifests_agree_with_each_other_and_with_the_container():
     assert labels == deployment["selector"]["matchLabels"] == budget["selector"]["matchLabels"] == service["selector"]
     pod = deployment["template"]["spec"]
     [container] = pod["containers"]
-    assert f"USER {pod['securityContext']['runAsUser']}\n" in (FILES / "Containerfile").read_text("utf-8")
+    assert f"USER {pod['securityContext']['runAsUser']}\n" in (ROOT / "Dockerfile").read_text("utf-8")
+    image = f"registry.example/paceline:{paceline.__version__}"  # pulled, in both files
+    compose = yaml.safe_load((FILES / "compose.yaml").read_text("utf-8"))["services"]["gateway"]
+    assert (container["image"], compose["image"]) == (image, f"${{PACELINE_IMAGE:-{image}}}")
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
     folders = {mount["mountPath"] for mount in container["volumeMounts"] if "subPath" not in mount}
     files = [one["value"] for one in container["env"]]

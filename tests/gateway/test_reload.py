@@ -3,10 +3,13 @@
 import json
 import logging
 import os
+import runpy
 import signal
 import socket
 import ssl
 import sys
+from dataclasses import replace
+from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -24,6 +27,7 @@ from paceline.config.servers import server
 from paceline.core.results import QuotaError
 from paceline.gateway import stamps
 from paceline.gateway.certificate import Certificate
+from paceline.gateway.life import LifeEvent
 from paceline.gateway.server import ProcessSettings, server_config
 from paceline.gateway.settings_file import SettingsFile
 from paceline.gateway.supervisor import Supervisor
@@ -31,6 +35,7 @@ from paceline.gateway.upstreams import Secret
 from waits import until
 
 CHAT = "/openai/v1/chat/completions"
+HEALTHCHECK = Path(__file__).parents[2] / "examples" / "gateway" / "healthcheck.py"
 
 
 @pytest.fixture
@@ -171,6 +176,17 @@ class TestCertificate:
                 kept.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
                 assert kept.recv(15) == b"HTTP/1.1 200 OK"
             assert caplog.text.count("has changed, and is used for new connections") == 1
+
+    @pytest.mark.parametrize("tls", [True, False])
+    def test_the_healthcheck_of_the_container(self, tmp_path, settings, tls):
+        written(trustme.CA(), tmp_path)
+        ready = runpy.run_path(str(HEALTHCHECK))["ready"]
+        with running_gateway(settings if tls else replace(settings, certificate=None, private_key=None)) as running:
+            port = urlsplit(running.url).port
+            assert ready(port)
+            running.gateway.life.change(LifeEvent.ASKED)  # SIGTERM, and --drain
+            assert not ready(port)
+        assert not ready(port)
 
     @pytest.mark.parametrize("loop", ["auto", "asyncio"])
     def test_a_client_without_tls_is_told_so(self, tmp_path, settings, loop, monkeypatch):

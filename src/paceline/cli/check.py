@@ -45,7 +45,7 @@ def command(
         config = Config.load(file, given={**given, "limits": dict(parse_limit(text) for text in limits)})
         names = models or tuple(name for name in config.limits if not name.endswith("*"))
         if not names:
-            raise click.UsageError("name a model, e.g. 'paceline check gpt-5'")
+            raise click.UsageError("name a model, e.g. 'paceline check gpt-6-luna'")
         targets = [target(name, config, os.environ) for name in dict.fromkeys(names)]
         if not yes and not agreed(targets):
             click.echo("paceline check: nothing has been sent", err=True)

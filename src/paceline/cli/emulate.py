@@ -30,7 +30,7 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65_535), help="0 takes any free port.")
 @click.option(
-    "--limit", "limits", multiple=True, metavar="MODEL=LIMITS", help="'gpt-5=500 requests/min,400k tokens/min'; '*' for all others; repeatable."
+    "--limit", "limits", multiple=True, metavar="MODEL=LIMITS", help="'gpt-6-luna=500 requests/min,400k tokens/min'; '*' for all others; repeatable."
 )  # fmt: skip
 @click.option("--rule", metavar="RULE", help="bucket, quantised, window or sliding.")
 @click.option("--quantum", "quantum_s", type=float, help="Seconds of the rate that a quantised bucket holds.")

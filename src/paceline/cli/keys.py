@@ -33,7 +33,7 @@ def command() -> None:
 @click.option("--weight", type=float, default=1.0, show_default=True, help="The share of its lane among busy ones.")
 @click.option("--priority", type=int, default=0, show_default=True, help="A higher one goes before all lower ones.")
 @click.option(
-    "--model", "models", multiple=True, help="A model that it may use, e.g. 'gpt-5*'; repeatable; all by default."
+    "--model", "models", multiple=True, help="A model that it may use, e.g. 'gpt-6*'; repeatable; all by default."
 )
 @click.option("--limit", "limits", multiple=True, help="E.g. '60 requests/min', over all models; repeatable.")
 @click.option(

@@ -20,7 +20,7 @@ LIMIT: Decorator = click.option(
     "limits",
     multiple=True,
     metavar="TEXT",
-    help="E.g. 'gpt-5=500 requests/min,400k tokens/min'; repeatable.",
+    help="E.g. 'gpt-6-luna=500 requests/min,400k tokens/min'; repeatable.",
 )
 TIER: Decorator = click.option("--tier", help="Your tier there, e.g. 2.")
 BASE_URL: Decorator = click.option("--base-url", help="The server's root, with or without /v1.")

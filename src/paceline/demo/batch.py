@@ -14,7 +14,7 @@ import openai
 
 from paceline.emulator import Emulator
 
-MODEL = "gpt-5"
+MODEL = "gpt-6-luna"
 MAX_OUTPUT_TOKENS = 150
 TICK_S = 0.5
 RETRY_PAUSES_S = (2.0, 8.0, 16.0)

@@ -15,9 +15,9 @@ import aiohttp
 from paceline.emulator import Emulator
 
 LIMITS: Final = {
-    "gpt-5": "120 requests/min,90k tokens/min",
-    "gpt-5-mini": "500 requests/min,200k tokens/min",
-    "claude-sonnet-4-5": "50 requests/min,30k input_tokens/min,8k output_tokens/min",
+    "gpt-6.1-sol": "120 requests/min,90k tokens/min",
+    "gpt-6-luna": "500 requests/min,200k tokens/min",
+    "claude-sonnet-5-5": "50 requests/min,30k input_tokens/min,8k output_tokens/min",
 }
 
 
@@ -38,10 +38,10 @@ class Stream:
 
 
 STREAMS: Final = (
-    Stream("gpt-5", "documents", 30, 2.0, 300),
-    Stream("gpt-5", "interactive", 2, 6.0, 80),
-    Stream("gpt-5-mini", "titles", 6, 2.0, 60),
-    Stream("claude-sonnet-4-5", "review", 12, 5.0, 500),
+    Stream("gpt-6.1-sol", "documents", 30, 2.0, 300),
+    Stream("gpt-6.1-sol", "interactive", 2, 6.0, 80),
+    Stream("gpt-6-luna", "titles", 6, 2.0, 60),
+    Stream("claude-sonnet-5-5", "review", 12, 5.0, 500),
 )
 
 

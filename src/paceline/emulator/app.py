@@ -136,7 +136,7 @@ class App:
         return JSONResponse({"ok": True})
 
     async def _limits(self, request: Request) -> JSONResponse:
-        """Change limits in mid-run: a body like ``{"gpt-5": "250 requests/min"}``."""
+        """Change limits in mid-run: a body like ``{"gpt-6-luna": "250 requests/min"}``."""
         self.world.set_limits(self.now(), await _object(request))
         return JSONResponse({"ok": True})
 

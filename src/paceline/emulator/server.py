@@ -64,7 +64,7 @@ def listen(host: str, port: int) -> socket.socket:
 class Emulator:
     """A running emulated provider, as a context manager (``with`` or ``async with``).
 
-        with Emulator(limits={"gpt-5": "500 requests/min,400k tokens/min"}) as emulator:
+        with Emulator(limits={"gpt-6-luna": "500 requests/min,400k tokens/min"}) as emulator:
             client = openai.AsyncOpenAI(base_url=f"{emulator.base_url}/v1", api_key="any")
 
     Args:

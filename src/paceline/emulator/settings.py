@@ -24,7 +24,7 @@ _LIMIT = re.compile(
 )
 
 LimitsLike = str | Sequence[str] | Mapping[str, str | Sequence[str]]
-"""``"gpt-5=500 requests/min,400k tokens/min"``, a list of those, or ``{"gpt-5": "500 requests/min"}``."""
+"""``"gpt-6-luna=500 requests/min,400k tokens/min"``, a list of those, or ``{"gpt-6-luna": "500 requests/min"}``."""
 
 
 class SettingsError(ValueError):
@@ -205,7 +205,7 @@ class Settings:
         output_spread: The length varies evenly by this part of the average, up and down.
         default_output_tokens: Replaces ``max_tokens`` where a request has none, for the length of the answer.
         booked_output_tokens: What a ``tokens`` quota is charged at admission for the output of such a request.
-        changes: New limits or faults in mid-run: ``[{"at_s": 60, "limits": {"gpt-5": "250 requests/min"}}]``, seconds
+        changes: New limits or faults in mid-run: ``[{"at_s": 60, "limits": {"gpt-6-luna": "250 requests/min"}}]``, seconds
             after the start.
         dialect: The dialect on OpenAI's paths: ``openai``, ``azure``, ``groq``, ``together`` (OpenAI's, with Together's
             Batch API) or ``plain`` (OpenAI's, with refusals that name nothing); by the path if empty.
@@ -283,7 +283,7 @@ class Settings:
         for number, change in enumerate(self.changes):
             if not {"at_s"} < set(change) <= {"at_s", "limits", "faults"}:
                 raise SettingsError(
-                    f'changes[{number}]: write {{at_s = 60, limits = {{"gpt-5" = "250 requests/min"}}}}'
+                    f'changes[{number}]: write {{at_s = 60, limits = {{"gpt-6-luna" = "250 requests/min"}}}}'
                 )
             _check(f"changes[{number}].at_s", change["at_s"], most=1e9)
             _check_faults(f"changes[{number}].faults", change.get("faults", {}))

@@ -1,7 +1,7 @@
 """An emulated provider without its HTTP side: models, quotas, faults and the tally. No clock, no IO.
 
-    world = World(Settings(limits={"gpt-5": "500 requests/min,400k tokens/min"}), now=0.0)
-    answer = world.admit(now, "gpt-5", input_tokens=1_200, max_output_tokens=300)   # Admitted | Refused
+    world = World(Settings(limits={"gpt-6-luna": "500 requests/min,400k tokens/min"}), now=0.0)
+    answer = world.admit(now, "gpt-6-luna", input_tokens=1_200, max_output_tokens=300)   # Admitted | Refused
     world.finish(now + answer.duration_s, answer)
 
 Time is an argument (float seconds), so a test can run an hour in milliseconds. Not thread-safe.
