@@ -74,7 +74,7 @@ package:  ## what is published, in dist/, checked; RELEASE=v0.1.0 also that it c
 	$(PACKAGE)-installed/bin/python $(PIP) "$$(echo dist/*.whl)[all]"
 	mkdir -p build && $(PACKAGE)/bin/cyclonedx-py environment --output-file build/sbom.json $(PACKAGE)-installed/bin/python
 	test -z "$(RELEASE)" || test -e "dist/paceline-$(RELEASE:v%=%).tar.gz"  # the tag is the version
-	test -z "$(RELEASE)" || ! grep -n example.org pyproject.toml SECURITY.md  # RELEASING.md, step 1
+	test -z "$(RELEASE)" || ! grep -n example.org pyproject.toml SECURITY.md README.md docs/install.md  # RELEASING.md, step 1
 
 bench: bench-peers bench-speeds  ## both; two hours and three quarters
 

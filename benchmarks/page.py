@@ -44,7 +44,17 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 FRONT = ("requests bind", "tokens bind", "half the limits")
-"""The worlds in the summary of README.md."""
+"""The worlds in the summary of README.md: in the last one the limits are half of those that each limiter is told."""
+
+NAMED = (
+    "paceline",
+    "async-batch-llm",
+    "aiolimiter",
+    "LangChain's rate limiter",
+    "litellm Router",
+    "openai SDK, 8 retries",
+)
+"""The limiters with a row of their own in it: those that most programs have, and the one with the fewest refusals."""
 
 
 def summary(results: Sequence[Result], worlds: Collection[str] = (), server: Server | None = None) -> str:
@@ -73,6 +83,48 @@ def summary(results: Sequence[Result], worlds: Collection[str] = (), server: Ser
                 texts += _first(found[0])
             rows.append([f"**{peer}**" if peer == "paceline" else peer, *texts])
     return _markdown(head, rows)
+
+
+def front(results: Sequence[Result]) -> str:
+    """The summary of README.md: the fewest refused and unanswered requests first, and the limiters that are not named in one row."""
+    named, others = [], []
+    for peer in PEERS:
+        runs = [
+            one
+            for world in FRONT
+            for one in results
+            if (one["world"], one["peer"]) == (world, peer) and "why" not in one
+        ]
+        if len(runs) < len(FRONT):
+            continue
+        *known, half = runs
+        counts = sum(one["refused"] for one in known), half["refused"], sum(one["missing"] for one in runs)
+        shares = [one["share"] or 0.0 for one in runs if not one["unfinished"]]
+        (named if peer in NAMED else others).append((peer, counts, shares))
+    named.sort(key=lambda row: sum(row[1]))
+    rows = [[peer, *(f"{count:,}" for count in counts), _range(shares, ".2f")] for peer, counts, shares in named]
+    rows[0] = [f"**{cell}**" for cell in rows[0]]
+    if others:
+        columns = zip(*(counts for _, counts, _ in others), strict=True)
+        speeds = [share for _, _, shares in others for share in shares]
+        rows.append([f"{len(others)} others", *(_range(column, ",d") for column in columns), _range(speeds, ".2f")])
+    head = [
+        "",
+        "429s if you know your limits",
+        "429s if your limits are half of that",
+        "never answered",
+        "share of the ideal speed",
+    ]
+    return _markdown(head, rows)
+
+
+def _range(values: Collection[float], form: str) -> str:
+    """The least and the most; one number if they are the same."""
+    return (
+        "\N{EN DASH}".join(dict.fromkeys(format(value, form) for value in (min(values), max(values))))
+        if values
+        else "n/a"
+    )
 
 
 def _first(result: Result | None) -> list[str]:
@@ -297,9 +349,11 @@ def write_summary(readme: Path, report: Mapping[str, Any]) -> None:
     if START not in text:
         return
     shown = [one for one in report["results"] if one["world"] in FRONT and one["server"] == "mocklimit"]
+    sent = sum(max((one.get("requests", 0) for one in shown if one["world"] == world), default=0) for world in FRONT)
     told = (
-        "500 workers before [mocklimit](https://pypi.org/project/mocklimit/), a server that other people wrote. In *half the limits* each limiter is told"
-        f" twice what the server allows. {_dates(shown)}: [method, versions and pictures](docs/{PAGE})."
+        f"500 workers send {sent:,} requests through each limiter to [mocklimit](https://pypi.org/project/mocklimit/), a server by other"
+        " authors, in three runs: requests bind, tokens bind, and the server allows half of what the limiter is told."
+        f" {_dates(shown)}: [method, versions, and where paceline loses](docs/{PAGE})."
     )  # fmt: skip
-    block = f"{START}\n\n{told}\n\n{summary(report['results'], FRONT)}\n\n{END}"
+    block = f"{START}\n{told}\n\n{front(shown)}\n\n{END}"
     readme.write_text(re.sub(f"{re.escape(START)}.*?{re.escape(END)}", lambda _: block, text, flags=re.DOTALL), "utf-8")

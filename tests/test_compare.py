@@ -154,7 +154,7 @@ def test_the_days_of_the_runs_are_said(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text(f"{page.START}{page.END}")
     page.write_summary(readme, report)
-    assert "allows. 2026-11-26: [method" in readme.read_text()
+    assert "is told. 2026-11-26: [method" in readme.read_text()
     for one in report["results"]:
         one["date"] = "2026-11-27" if one["peer"] == "paceline" else "2026-11-24"
     page.write(tmp_path, report)
@@ -200,7 +200,7 @@ def test_the_summary_replaces_what_stands_between_the_markers_and_nothing_else(t
     readme.write_text(f"before\n\n{page.START}\n\nstale\n\n{page.END}\n\nafter\n")
     page.write_summary(readme, made_up())
     text = readme.read_text()
-    assert text.startswith(f"before\n\n{page.START}\n\n")
+    assert text.startswith(f"before\n\n{page.START}\n500 workers send ")
     assert text.endswith(f"{page.END}\n\nafter\n")
     assert "stale" not in text
     assert text.count("| **paceline** |") == 1

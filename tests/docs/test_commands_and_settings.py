@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from pages import BLOCKS, ROOT, Block
+from pages import BLOCKS, PAGES, ROOT, Block
 
 import paceline
 from paceline.cli import serve
@@ -58,6 +58,8 @@ def parse(args: list[str], command: click.Command = app, name: str = "paceline")
     """Parse the words of a command; an unknown subcommand or option, or a value of another type, is an error."""
     ctx = click.Context(command, info_name=name)
     if isinstance(command, click.Group):
+        if args == ["--help"]:
+            return None
         below = command.get_command(ctx, args[0])
         assert below is not None, f"{name} has no command {args[0]!r}"
         return parse(args[1:], below, f"{name} {args[0]}")
@@ -73,6 +75,16 @@ def parse(args: list[str], command: click.Command = app, name: str = "paceline")
     return None
 
 
+def extras_of(args: list[str]) -> set[str]:
+    return {extra for extras in re.findall(r"(?:\.|paceline)\[(.*?)\]", " ".join(args)) for extra in extras.split(",")}
+
+
+def test_the_address_of_the_repository_is_that_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for page in PAGES:
+        assert set(re.findall(r"git\+([^\s'`]+)", page.read_text("utf-8"))) <= {project["urls"]["Source"]}
+
+
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_an_example(line):
     for command, *args in parts_of(line):
@@ -81,8 +93,10 @@ def test_a_command_of_an_example(line):
         elif command == "make":
             assert [arg for arg in args if "=" not in arg and arg not in TARGETS] == []
         elif command == "pip":
-            for extras in re.findall(r"\.\[(.*?)\]", " ".join(args)):
-                assert set(extras.split(",")) <= set(EXTRAS)
+            assert extras_of(args) <= set(EXTRAS)
+        elif command in {"uvx", "pipx"}:
+            assert extras_of(args) <= set(EXTRAS)
+            parse(args[args.index("paceline") + 1 :])
         elif command == "python" and args[0].startswith("examples/"):
             script = (ROOT / args[0]).read_text("utf-8")
             assert [arg for arg in args if arg.startswith("--") and f'"{arg}"' not in script] == []
@@ -94,7 +108,7 @@ OPERATING = {"cp", "curl", "echo", "install", "promtool", "sqlite3", "systemctl"
 """The commands of an operator's shell."""
 
 NOT_RUN = {
-    r"^(\w+=\S+ )*(pip|make|export|grep|python|curl) ": "installs, or is no command of paceline",
+    r"^(\w+=\S+ )*(pip|pipx|uvx|make|export|grep|python|curl) ": "installs, or is no command of paceline",
     r"--by 18:00": "depends on the time of day: tests/planner",
     r"redis://": "needs a Redis: tests/stores",
     r"^(opentelemetry-instrument -- )?paceline (serve|emulate)": "a server: tests/gateway, tests/emulator, and docs/first_minutes.md",
