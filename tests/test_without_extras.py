@@ -81,11 +81,6 @@ def test_the_modules_of_an_extra_are_of_its_packages(extra):
     assert {names[module][0].lower() for module in MODULES[extra]} <= closure(extra)
 
 
-def test_all_is_all():
-    brought = set.union(*(closure(extra) for extra in EXTRAS if extra != "all"))
-    assert closure("all") == brought
-
-
 def test_an_extra_that_is_missing_in_part(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydantic", None)
     assert objection("emulate") is None

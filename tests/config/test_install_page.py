@@ -18,18 +18,11 @@ def brought(requirements):
         yield from [f"`{extra}`" if own else extra for extra in (extras or "").split(",") if extra]
 
 
-def test_all_extras_bring_no_sdk():
-    """litellm and others pin the SDKs that they use."""
-    assert not {"openai", "anthropic", "groq", "google-genai"} & {
-        package for extra in ROWS if extra[0] != "demo" for package in brought(EXTRAS[extra[0]])
-    }
-
-
 def test_the_table_has_every_extra_and_what_it_brings():
     told = dict(ROWS)
     assert list(told) == list(EXTRAS)
-    assert told.pop("all") == "all of these but `demo`"
-    assert list(brought(EXTRAS["all"])) == [f"`{extra}`" for extra in told if extra != "demo"]
+    assert told.pop("all") == "all of these"
+    assert list(brought(EXTRAS["all"])) == [f"`{extra}`" for extra in told]
     assert {extra: packages.split(", ") for extra, packages in told.items()} == {
         extra: list(brought(EXTRAS[extra])) for extra in told
     }

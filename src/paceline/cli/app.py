@@ -32,7 +32,8 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except ImportError as error:
             name = ctx.invoked_subcommand or ""
-            click.echo(f"paceline {name}: {why_missing(error, 'it', COMMANDS[name].extra)}", err=True)
+            why = why_missing(error, "it", COMMANDS[name].extra)
+            click.echo(f"paceline {name}: {why}" + ("" if str(error) in why else f" ({error})"), err=True)
             sys.exit(2)
         except KeyboardInterrupt:
             click.echo(f"paceline {ctx.invoked_subcommand or ''}".rstrip() + ": interrupted", err=True)
