@@ -87,7 +87,8 @@ def summary(results: Sequence[Result], worlds: Collection[str] = (), server: Ser
 
 def front(results: Sequence[Result]) -> str:
     """The summary of README.md: the fewest refused and unanswered requests first, and the limiters that are not named in one row."""
-    named, others = [], []
+    named: list[tuple[str, tuple[int, ...], list[float]]] = []
+    others: list[tuple[str, tuple[int, ...], list[float]]] = []
     for peer in PEERS:
         runs = [
             one
