@@ -39,6 +39,8 @@ def test_they_are_found():
 
 @pytest.mark.parametrize("line", lines())
 def test_it_can_be_resolved(fresh, line):
+    line = re.sub(r" @ git\+[^\s']+", "", line)  # the address of the repository is not known before a release
+    line = re.sub(r"^git\+\S+", ".", line)
     line = re.sub(r"\bpaceline(?=[\['\s]|$)", ".", line.replace("==VERSION", ""))  # this copy
     words = [*UV, "pip", "install", "--dry-run", "--python", str(fresh), *shlex.split(line)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
