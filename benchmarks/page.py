@@ -216,7 +216,7 @@ for it. paceline estimates. A relay before the server counts each request and th
 * † The server's own counts differ from the relay's: the run is not to be trusted. ‡ Other processes of the same priority took more than {BUSY * 100:.0f} % of the cores.
 
 There are two servers, so that no result rests on the project's own: **the emulator** of this project ([its page](emulator.md)), and
-**[mocklimit](https://pypi.org/project/mocklimit/)** {mocklimit}, by other authors, with OpenAI's headers. Its refusals have a `retry-after` in whole seconds, and
+**mocklimit** {mocklimit}, by other authors, with OpenAI's headers. Its refusals have a `retry-after` in whole seconds, and
 their text names tokens in every case.
 
 Weaknesses: one run for each cell, on a shared machine. 500 workers in Python need a core of it in the first second. A burst of a minute's worth comes first, so a
@@ -352,7 +352,7 @@ def write_summary(readme: Path, report: Mapping[str, Any]) -> None:
     shown = [one for one in report["results"] if one["world"] in FRONT and one["server"] == "mocklimit"]
     sent = sum(max((one.get("requests", 0) for one in shown if one["world"] == world), default=0) for world in FRONT)
     told = (
-        f"500 workers send {sent:,} requests through each limiter to [mocklimit](https://pypi.org/project/mocklimit/), a server by other"
+        f"500 workers send {sent:,} requests through each limiter to mocklimit, a server by other"
         " authors, in three runs: requests bind, tokens bind, and the server allows half of what the limiter is told."
         f" {_dates(shown)}: [method, versions, and where paceline loses](docs/{PAGE})."
     )  # fmt: skip
