@@ -1,0 +1,352 @@
+"""What the model has finished: the text of an answer, its thoughts and calls, and why it ended, in the form of every API.
+
+A status of 200 says that the provider has answered. It doesn't say that the model has: an answer may be cut off, declined, blocked
+or empty. :func:`finish_of` reads a whole body by the first row of :data:`FORMS` that fits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Any, Final, NamedTuple
+
+from paceline.providers.parse import MAPPING, as_mapping, as_text, error_in
+
+
+class State(StrEnum):
+    """How far the model has come with an answer."""
+
+    COMPLETE = "complete"
+    TOOL_CALL = "tool_call"
+    """It asks for a tool, which is an answer."""
+    CUT_OFF = "cut_off"
+    """It has reached the maximum of tokens."""
+    DECLINED = "declined"
+    """The model does not want to answer."""
+    BLOCKED = "blocked"
+    """A filter of the provider has removed the prompt or the answer."""
+    EMPTY = "empty"
+    """There is no text, or the provider has broken off."""
+    PAUSED = "paused"
+    """The model would go on if it were sent its answer so far."""
+
+
+FINISHED: Final = frozenset({State.COMPLETE, State.TOOL_CALL})
+"""The states of an answer that is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """What the model has finished.
+
+    Attributes:
+        state: How far it has come.
+        reason: Why it has ended, in the provider's word; empty if it gives none.
+        text: The model's text, without its thoughts.
+        thoughts: Its thoughts, where the provider shows them.
+        calls: The tools that it calls, each with ``name`` and ``arguments``.
+        words: What it, or the filter, says of a refusal.
+    """
+
+    state: State
+    reason: str = ""
+    text: str = ""
+    thoughts: str = ""
+    calls: tuple[dict[str, Any], ...] = ()
+    words: str = ""
+
+    @property
+    def answer(self) -> str:
+        """The text; of a call of tools, their JSON."""
+        if self.state is State.TOOL_CALL:
+            return json.dumps(self.calls, ensure_ascii=False)
+        return self.text
+
+    @property
+    def problem(self) -> str:
+        """Why there is no finished answer, as a sentence without the text; empty if there is one."""
+        if self.state in FINISHED:
+            return ""
+        said = " ".join(self.words.split())
+        return PROBLEMS[self.state] + (f" ({self.reason})" if self.reason else "") + (f": {said}" if said else "")
+
+
+PROBLEMS: Final = {
+    State.CUT_OFF: "the answer reached the maximum of tokens",
+    State.DECLINED: "the model declined to answer",
+    State.BLOCKED: "a filter of the provider blocked the answer",
+    State.EMPTY: "the answer has no text",
+    State.PAUSED: "the model paused before the end of its answer",
+}
+
+_WORDS: Final = {
+    State.CUT_OFF: "length max_tokens max_output_tokens max_length model_length model_context_window_exceeded token_limit maximum_tokens "
+    "error_limit time_limit incomplete alternative_status_truncated_final",
+    State.BLOCKED: "content_filter content_filtered contentfilter guardrail_intervened error_toxic sensitive safety recitation language "
+    "blocklist prohibited_content spii model_armor jailbreak image_safety image_prohibited_content image_recitation "
+    "alternative_status_content_filter",
+    State.DECLINED: "refusal",
+    State.PAUSED: "pause_turn",
+    State.EMPTY: "error failed cancelled abort load not_finished malformed_function_call malformed_response malformed_model_output "
+    "malformed_tool_use unexpected_tool_call too_many_tool_calls missing_thought_signature no_image image_other "
+    "insufficient_system_resource network_error",
+}
+STATES: Final = {word: state for state, words in _WORDS.items() for word in words.split()}
+"""The reasons of an answer that is not finished, in lower case. Any other one ends an answer if there is a text.
+
+Sources, 2026-11: platform.openai.com/docs/api-reference (chat, responses); platform.claude.com, stop reasons;
+ai.google.dev/api/generate-content#FinishReason; docs.cohere.com/reference/chat; docs.mistral.ai/api;
+docs.aws.amazon.com/bedrock, Converse (``stopReason``) and the parameters of each model; docs.ollama.com/api;
+huggingface.github.io/text-generation-inference; cloud.ibm.com/apidocs/watsonx-ai; api-docs.deepseek.com; docs.z.ai;
+yandex.cloud/docs, foundation models; help.aliyun.com, model studio."""
+
+
+class _Kind(Enum):
+    SAID = "said"  # text, or parts with their own kinds
+    THOUGHT = "thought"
+    WORDS = "words"
+    CALL = "call"
+    DATA = "data"  # an image or a sound, which is an answer without a text
+
+
+_SAID, _THOUGHT, _WORDS_OF, _CALL, _DATA = _Kind
+
+_FIELDS: Final = {
+    "content": _SAID, "parts": _SAID, "text": _SAID, "transcript": _SAID, "reasoningText": _SAID, "citationsContent": _SAID,
+    "reasoning_content": _THOUGHT, "reasoning": _THOUGHT, "thinking": _THOUGHT, "reasoningContent": _THOUGHT, "summary": _THOUGHT,
+    "tool_plan": _THOUGHT,
+    "refusal": _WORDS_OF,
+    "tool_calls": _CALL, "function_call": _CALL, "functionCall": _CALL, "toolUse": _CALL,
+    "audio": _SAID,
+    "images": _DATA, "image": _DATA, "inlineData": _DATA, "inline_data": _DATA, "result": _DATA,
+}  # fmt: skip
+"""What the fields of messages, blocks, items and parts contain."""
+
+_TYPES: Final = {
+    "text": _SAID, "output_text": _SAID, "message": _SAID, "summary_text": _SAID, "reasoning_text": _SAID, "refusal": _SAID,
+    "thinking": _THOUGHT, "reasoning": _THOUGHT, "thought": _THOUGHT,
+    "tool_use": _CALL, "function_call": _CALL, "custom_tool_call": _CALL, "function": _CALL,
+    "image_generation_call": _SAID, "image": _DATA, "output_image": _DATA,
+}  # fmt: skip
+"""What the parts with a ``type`` are. One of another type, such as the search of a server, is no part of the answer."""
+
+
+class AnswerForm(NamedTuple):
+    """Where the answer of an API is.
+
+    Attributes:
+        api: The API.
+        has: An answer of it has one of these paths.
+        reads: What the model has said, by its path.
+        why: The paths of the reason.
+        generates: Whether an answer without a text is none.
+    """
+
+    api: str
+    has: tuple[str, ...]
+    reads: Mapping[str, _Kind]
+    why: tuple[str, ...] = ()
+    generates: bool = True
+
+
+_BLOCKS: Final = ("promptFeedback.blockReason", "prompt_feedback.block_reason")
+
+FORMS: Final = (
+    AnswerForm(
+        "chat completions, completions", ("choices",), {"choices.0.message": _SAID, "choices.0.text": _SAID},
+        ("choices.0.finish_reason",),
+    ),
+    AnswerForm(
+        "Gemini generateContent", ("candidates", *_BLOCKS), {"candidates.0.content": _SAID},
+        ("candidates.0.finishReason", "candidates.0.finish_reason", *_BLOCKS),
+    ),
+    AnswerForm("Anthropic messages", ("content",), {"content": _SAID}, ("stop_reason",)),
+    AnswerForm("Cohere v2 chat, Ollama chat", ("message.role", "message.content"), {"message": _SAID}, ("finish_reason", "done_reason")),
+    AnswerForm("Bedrock Converse, Nova", ("output.message",), {"output.message": _SAID}, ("stopReason",)),
+    AnswerForm("DashScope messages", ("output.choices",), {"output.choices.0.message": _SAID}, ("output.choices.0.finish_reason",)),
+    AnswerForm("DashScope text", ("output.text",), {"output.text": _SAID}, ("output.finish_reason",)),
+    AnswerForm("OpenAI responses, Replicate", ("output",), {"output": _SAID}, ("incomplete_details.reason", "status")),
+    AnswerForm("Mistral on Bedrock", ("outputs.0.stop_reason",), {"outputs.0.text": _SAID}, ("outputs.0.stop_reason",)),
+    AnswerForm("Gemini interactions, Mistral conversations", ("outputs",), {"outputs": _SAID}, ("status",)),
+    AnswerForm("Titan", ("results.0.outputText",), {"results.0.outputText": _SAID}, ("results.0.completionReason",)),
+    AnswerForm("watsonx", ("results.0.generated_text",), {"results.0.generated_text": _SAID}, ("results.0.stop_reason",)),
+    AnswerForm("Llama on Bedrock", ("generation",), {"generation": _SAID}, ("stop_reason",)),
+    AnswerForm("Cohere generate", ("generations",), {"generations.0.text": _SAID}, ("generations.0.finish_reason",)),
+    AnswerForm(
+        "Aleph Alpha, AI21", ("completions",), {"completions.0.completion": _SAID, "completions.0.data.text": _SAID},
+        ("completions.0.finish_reason", "completions.0.finishReason.reason"),
+    ),
+    AnswerForm("Anthropic completions", ("completion",), {"completion": _SAID}, ("stop_reason",)),
+    AnswerForm(
+        "Ollama generate", ("response",), {"response": _SAID, "thinking": _THOUGHT}, ("done_reason",),
+    ),
+    AnswerForm("text generation inference", ("generated_text",), {"generated_text": _SAID}, ("details.finish_reason",)),
+    AnswerForm("text generation inference, listed", ("0.generated_text",), {"0.generated_text": _SAID}, ("0.details.finish_reason",)),
+    AnswerForm("Cloudflare", ("result.response",), {"result.response": _SAID, "result.tool_calls": _CALL}),
+    AnswerForm("Yandex", ("result.alternatives",), {"result.alternatives.0.message": _SAID}, ("result.alternatives.0.status",)),
+    AnswerForm("Reka", ("responses.0.message",), {"responses.0.message": _SAID}, ("responses.0.finish_reason",)),
+    AnswerForm("Vertex AI predict", ("predictions.0.content",), {"predictions.0.content": _SAID}),
+    AnswerForm("Cohere v1 chat, ERNIE", ("finish_reason",), {"text": _SAID, "result": _SAID, "tool_calls": _CALL}, ("finish_reason",)),
+    AnswerForm("transcriptions", ("text",), {"text": _SAID}, generates=False),
+)  # fmt: skip
+"""The forms of answers; the first one whose path is there holds. Of several choices the first one is the answer."""
+
+_ENVELOPE: Final = frozenset({
+    "id", "object", "created", "created_at", "model", "modelVersion", "model_version", "responseId", "response_id", "usage", "usageMetadata",
+    "usage_metadata", "meta", "metadata", "stop_reason", "system_fingerprint", "service_tier", "type", "role", "status", "warnings",
+    "done", "total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "provider", "sdk_http_response",
+})  # fmt: skip
+"""The fields of an answer that are about it. What an API that generates no text has beside them is its result."""
+
+
+@dataclass(slots=True)
+class _Read:
+    """What was found in an answer."""
+
+    text: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    data: list[Any] = field(default_factory=list)
+
+    def take(self, value: Any, kind: _Kind) -> None:
+        """Sort what ``value`` contains."""
+        if isinstance(value, list | tuple):
+            for one in value:
+                self.take(one, kind)
+        elif value is None or value == "":
+            return
+        elif kind is _CALL:
+            self._call(value)
+        elif kind is _DATA:
+            self.data.append(value)
+        elif isinstance(value, str):
+            {_SAID: self.text, _THOUGHT: self.thoughts, _WORDS_OF: self.words}[kind].append(value)
+        elif isinstance(value, MAPPING):
+            self._part(value, kind)
+
+    def _part(self, part: Mapping[str, Any], kind: _Kind) -> None:
+        """Sort the fields of a message, an item or a part."""
+        named = part.get("type")
+        own = _TYPES.get(named) if isinstance(named, str) else _SAID
+        if own is None:
+            return
+        if own in (_CALL, _DATA):
+            self.take(part, own)
+            return
+        if own is _THOUGHT or part.get("thought") is True:
+            kind = _THOUGHT
+        for name, inner in _FIELDS.items():
+            if part.get(name):
+                self.take(part[name], kind if inner is _SAID else inner)
+
+    def _call(self, value: Any) -> None:
+        call = as_mapping(value)
+        call = as_mapping(call.get("function")) or call
+        names = ("arguments", "input", "args", "parameters")
+        arguments: Any = next((call[name] for name in names if call.get(name) is not None), {})
+        if isinstance(arguments, str):
+            with suppress(ValueError, RecursionError):  # of a tool that takes a text, or cut off
+                arguments = json.loads(arguments)
+        if call.get("name"):
+            self.calls.append({"name": as_text(call["name"]), "arguments": arguments})
+
+    def texts(self) -> tuple[str, str]:
+        """The text and the thoughts. Some hosts of open models leave the thoughts in front of the text, in the model's own tags."""
+        text, thoughts = "".join(self.text), "".join(self.thoughts)
+        start = text.lstrip()
+        if start.startswith("<think>"):
+            inside, _, text = start.removeprefix("<think>").partition("</think>")
+            thoughts, text = thoughts + inside.strip(), text.lstrip()
+        return text, thoughts
+
+
+def form_of(body: Any) -> AnswerForm | None:
+    """The form of an answer; ``None`` if no API that generates text has it."""
+    return next((form for form in FORMS if any(_at(body, path) is not None for path in form.has)), None)
+
+
+def finish_of(body: Any) -> Finish:
+    """What the model has finished in an answer, of any API.
+
+    Args:
+        body: The JSON value of the whole answer, which is no error; or its text, where it is not JSON.
+
+    Returns:
+        The finish. Of an API that generates no text, such as embeddings, the text is the JSON of its result.
+    """
+    if isinstance(body, str):
+        return Finish(State.COMPLETE, text=body)
+    form = form_of(body)
+    if form is None:
+        return _of_data(body)
+    found = _Read()
+    for path, kind in form.reads.items():
+        found.take(_at(body, path), kind)
+    text, thoughts = found.texts()
+    reason = _reason(body, form.why)
+    calls, words = tuple(found.calls), "".join(found.words) or as_text(_at(body, "candidates.0.finishMessage"))
+    state = STATES.get(reason.lower())
+    if state is None and found.words:
+        state = State.DECLINED
+    elif state is None and _reason(body, _BLOCKS) and not (text or calls):
+        state = State.BLOCKED
+    if state is None:
+        state = State.TOOL_CALL if calls else State.COMPLETE
+        if not (calls or text.strip() or found.data or not form.generates):
+            state = State.EMPTY
+    if not text and found.data:
+        text = json.dumps(found.data, ensure_ascii=False)
+    return Finish(state, reason, text, thoughts, calls, words)
+
+
+def _of_data(body: Any) -> Finish:
+    """The finish of an answer without a generated text: its result as JSON."""
+    if not isinstance(body, MAPPING):
+        return Finish(State.COMPLETE if body else State.EMPTY, text=json.dumps(body, ensure_ascii=False))
+    rest = {name: value for name, value in body.items() if name not in _ENVELOPE and value is not None}
+    if not rest:
+        job = "id" in body and as_text(body.get("status"))  # it is made later
+        return Finish(State.COMPLETE, text=json.dumps(dict(body))) if job else Finish(State.EMPTY)
+    value = next(iter(rest.values())) if len(rest) == 1 else rest
+    return Finish(State.COMPLETE, text=value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _at(value: Any, path: str) -> Any:
+    """The value at a path; ``None`` if there is none."""
+    for name in path.split("."):
+        if isinstance(value, MAPPING):
+            value = value.get(name)
+        elif isinstance(value, list | tuple) and name.isdigit() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
+    return value
+
+
+def _reason(body: Any, paths: tuple[str, ...]) -> str:
+    """The first reason at ``paths``, as the wire or an SDK's enumeration has it."""
+    found = (_at(body, path) for path in paths)
+    return next((str(reason).rpartition(".")[2][:100] for reason in found if isinstance(reason, str) and reason), "")
+
+
+BLOCKED_CODES: Final = frozenset({
+    "content_filter", "content_policy_violation", "moderation_blocked", "responsibleaipolicyviolation", "data_inspection_failed",
+    "datainspectionfailed", "invalid_prompt", "1301", "sensitive_words_detected",
+})  # fmt: skip
+"""The codes of errors by which a provider blocks a prompt, in lower case: OpenAI, Azure, DashScope and Z.ai (2026-11)."""
+
+BLOCKED_TEXTS: Final = ("content filtering policy", "content exists risk", "violates usage guidelines")
+"""What the messages of such errors say where their codes do not: Anthropic, DeepSeek, xAI (2026-11)."""
+
+
+def blocks(payload: Any) -> bool:
+    """Whether an error of the provider says that its filter has blocked the prompt or the answer."""
+    error = error_in(payload) or {}
+    inner = as_mapping(error.get("innererror"))
+    codes = {str(one.get(name)).lower() for one in (error, inner) for name in ("code", "type")}
+    said = as_text(error.get("message")).lower()
+    return bool(codes & BLOCKED_CODES) or any(text in said for text in BLOCKED_TEXTS)

@@ -1,0 +1,259 @@
+"""What the model has finished, from bodies as the providers' references have them."""
+
+import json
+
+import pytest
+
+from paceline.providers.finish import FINISHED, FORMS, State, blocks, finish_of, form_of
+
+CUT = "The answer is that the"
+HM = "Let me see."
+CALL = {"name": "weather", "arguments": {"city": "Rome"}}
+IN_TEXT = '{"city": "Rome"}'
+
+
+def chat(content, reason="stop", **message):
+    choices = [{"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": content, **message}}]
+    return {
+        "id": "c",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": choices,
+        "usage": {"total_tokens": 9},
+    }
+
+
+def responses(*output, status="completed", **more):
+    return {
+        "id": "resp",
+        "object": "response",
+        "status": status,
+        "error": None,
+        "output": list(output),
+        "usage": {"input_tokens": 9},
+    } | more
+
+
+def said(*content):
+    return {"type": "message", "id": "msg", "status": "completed", "role": "assistant", "content": list(content)}
+
+
+def claude(stop, *content):
+    return {
+        "id": "msg",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": list(content),
+        "stop_reason": stop,
+        "usage": {"input_tokens": 9},
+    }
+
+
+def gemini(reason, *parts, **more):
+    content = {"content": {"role": "model", "parts": list(parts)}} if parts else {}
+    return {
+        "candidates": [{"index": 0, "finishReason": reason, **content}],
+        "usageMetadata": {"totalTokenCount": 9},
+        "modelVersion": "m",
+    } | more
+
+
+def cohere(reason, *content, **message):
+    return {
+        "id": "c",
+        "finish_reason": reason,
+        "message": {"role": "assistant", "content": list(content), **message},
+        "usage": {},
+    }
+
+
+def converse(reason, *content):
+    return {
+        "output": {"message": {"role": "assistant", "content": list(content)}},
+        "stopReason": reason,
+        "usage": {"inputTokens": 9},
+        "metrics": {"latencyMs": 1},
+    }
+
+
+def ollama(content, reason="stop", **message):
+    return {
+        "model": "m",
+        "created_at": "2026",
+        "message": {"role": "assistant", "content": content, **message},
+        "done": True,
+        "done_reason": reason,
+    }
+
+
+def text(value, kind="text"):
+    return {"type": kind, "text": value}
+
+
+CHAT_CALL = [{"id": "1", "type": "function", "function": {"name": "weather", "arguments": IN_TEXT}}]
+FILTER = {"hate": {"filtered": True, "severity": "high"}}
+HUGGING = {"generated_text": CUT, "details": {"finish_reason": "length", "generated_tokens": 20}}
+
+CASES = {
+    # openai: chat, its reasoning in the forms of DeepSeek, OpenRouter and Groq
+    "chat": (chat("42"), "complete", "42"),
+    "chat, two choices": (chat("42") | {"choices": chat("42")["choices"] + chat("43", "length")["choices"]}, "complete", "42"),
+    "chat, cut": (chat(CUT, "length"), "cut_off", CUT),
+    "chat, reasoning used all": (chat("", "length"), "cut_off", ""),
+    "chat, refusal": (chat(None, refusal="I can't help with that."), "declined", ""),
+    "chat, filter": (chat("", "content_filter"), "blocked", ""),
+    "chat, null": (chat(None), "empty", ""),
+    "chat, blank": (chat("\n "), "empty", "\n "),
+    "chat, tool": (chat(None, "tool_calls", tool_calls=CHAT_CALL), "tool_call", ""),
+    "chat, function": (chat(None, "function_call", function_call={"name": "weather", "arguments": IN_TEXT}), "tool_call", ""),
+    "chat, tool cut": (chat(None, "length", tool_calls=CHAT_CALL), "cut_off", ""),
+    "chat, sound": (chat(None, audio={"id": "a", "data": "UklG", "transcript": "42"}), "complete", "42"),
+    "chat, broken off": (chat(CUT, "error"), "empty", CUT),
+    "deepseek": (chat("42", reasoning_content=HM), "complete", "42"),
+    "deepseek, thoughts alone": (chat("", reasoning_content=HM), "empty", ""),
+    "deepseek, no resources": (chat(CUT, "insufficient_system_resource"), "empty", CUT),
+    "deepseek, tags": (chat(f"<think>\n{HM}\n</think>\n\n42"), "complete", "42"),
+    "deepseek, tags cut": (chat(f"<think>{HM}", "length"), "cut_off", ""),
+    "openrouter, image": (chat("", images=[{"type": "image_url", "image_url": {"url": "data:,"}}]), "complete", None),
+    "azure, filter": ({"choices": [{"finish_reason": "content_filter", "message": {"role": "assistant"}, "content_filter_results": FILTER}]}, "blocked", ""),
+    "mistral, chunks": (chat([{"type": "thinking", "thinking": [text(HM)]}, text("42"), {"type": "reference", "reference_ids": [1]}]), "complete", "42"),
+    "mistral, model's length": (chat(CUT, "model_length"), "cut_off", CUT),
+    "completions": ({"choices": [{"text": "42", "index": 0, "finish_reason": "stop"}], "usage": {}}, "complete", "42"),
+    "completions, cut": ({"choices": [{"text": CUT, "index": 0, "finish_reason": "length"}]}, "cut_off", CUT),
+    # openai: responses
+    "responses": (responses({"type": "reasoning", "summary": [text(HM, "summary_text")]}, said(text("42", "output_text"))), "complete", "42"),
+    "responses, cut": (responses(said(text(CUT, "output_text")), status="incomplete", incomplete_details={"reason": "max_output_tokens"}), "cut_off", CUT),
+    "responses, filter": (responses(status="incomplete", incomplete_details={"reason": "content_filter"}), "blocked", ""),
+    "responses, refusal": (responses(said({"type": "refusal", "refusal": "I can't help with that."})), "declined", ""),
+    "responses, tool": (responses({"type": "function_call", "call_id": "1", "name": "weather", "arguments": IN_TEXT}), "tool_call", ""),
+    "responses, own tool": (responses({"type": "custom_tool_call", "call_id": "1", "name": "weather", "input": IN_TEXT}), "tool_call", ""),
+    "responses, search": (responses({"type": "web_search_call", "status": "completed"}, said(text("42", "output_text"))), "complete", "42"),
+    "responses, nothing": (responses(), "empty", ""),
+    # anthropic
+    "claude": (claude("end_turn", {"type": "thinking", "thinking": HM, "signature": "x"}, text("42")), "complete", "42"),
+    "claude, sequence": (claude("stop_sequence", text("42")), "complete", "42"),
+    "claude, cut": (claude("max_tokens", text(CUT)), "cut_off", CUT),
+    "claude, window": (claude("model_context_window_exceeded", text(CUT)), "cut_off", CUT),
+    "claude, thinking used all": (claude("max_tokens", {"type": "thinking", "thinking": HM, "signature": "x"}), "cut_off", ""),
+    "claude, refusal": (claude("refusal"), "declined", ""),
+    "claude, refusal in the middle": (claude("refusal", text(CUT)), "declined", CUT),
+    "claude, pause": (claude("pause_turn", {"type": "server_tool_use", "id": "1", "name": "web_search", "input": {}}), "paused", ""),
+    "claude, tool": (claude("tool_use", text(HM), {"type": "tool_use", "id": "1", "name": "weather", "input": {"city": "Rome"}}), "tool_call", HM),
+    "claude, nothing": (claude("end_turn"), "empty", ""),
+    "claude, completions": ({"completion": " 42", "stop_reason": "stop_sequence", "stop": "\n"}, "complete", " 42"),
+    # google
+    "gemini": (gemini("STOP", {"text": HM, "thought": True}, {"text": "4"}, {"text": "2", "thoughtSignature": "x"}), "complete", "42"),
+    "gemini, cut": (gemini("MAX_TOKENS", {"text": CUT}), "cut_off", CUT),
+    "gemini, thinking used all": (gemini("MAX_TOKENS"), "cut_off", ""),
+    "gemini, prompt": ({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetadata": {}}, "blocked", ""),
+    "gemini, other block": ({"promptFeedback": {"blockReason": "OTHER"}, "modelVersion": "m"}, "blocked", ""),
+    "gemini, usage alone": ({"usageMetadata": {"promptTokenCount": 9}, "modelVersion": "m", "responseId": "r"}, "empty", ""),
+    "gemini, no parts": (gemini("STOP"), "empty", ""),
+    "gemini, malformed": (gemini("MALFORMED_FUNCTION_CALL", finishMessage="?"), "empty", ""),
+    "gemini, tool": (gemini("STOP", {"functionCall": {"name": "weather", "args": {"city": "Rome"}}}), "tool_call", ""),
+    "gemini, image": (gemini("STOP", {"inlineData": {"mimeType": "image/png", "data": "iVBO"}}), "complete", None),
+    "gemini, sdk": ({"candidates": [{"content": {"parts": [{"text": "42", "thought": None}], "role": "model"}, "finish_reason": "FinishReason.STOP"}]}, "complete", "42"),
+    **{f"gemini, {reason}": (gemini(reason), "blocked", "") for reason in ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "SPII", "IMAGE_SAFETY")},
+    "vertex predict": ({"predictions": [{"content": "42", "safetyAttributes": {"blocked": False}}]}, "complete", "42"),
+    # cohere
+    "cohere": (cohere("COMPLETE", {"type": "thinking", "thinking": HM}, text("42")), "complete", "42"),
+    "cohere, cut": (cohere("MAX_TOKENS", text(CUT)), "cut_off", CUT),
+    "cohere, toxic": (cohere("ERROR_TOXIC"), "blocked", ""),
+    "cohere, tool": (cohere("TOOL_CALL", tool_plan=HM, tool_calls=CHAT_CALL), "tool_call", ""),
+    "cohere v1": ({"text": "42", "generation_id": "g", "chat_history": [], "finish_reason": "COMPLETE", "meta": {}}, "complete", "42"),
+    "cohere v1, tool": ({"text": "", "finish_reason": "COMPLETE", "tool_calls": [{"name": "weather", "parameters": {"city": "Rome"}}]}, "tool_call", ""),
+    # amazon
+    "converse": (converse("end_turn", {"reasoningContent": {"reasoningText": {"text": HM, "signature": "x"}}}, {"text": "42"}), "complete", "42"),
+    "converse, cut": (converse("max_tokens", {"text": CUT}), "cut_off", CUT),
+    "converse, guardrail": (converse("guardrail_intervened", {"text": "Sorry, the model cannot answer."}), "blocked", "Sorry, the model cannot answer."),
+    "converse, filter": (converse("content_filtered"), "blocked", ""),
+    "converse, tool": (converse("tool_use", {"toolUse": {"toolUseId": "1", "name": "weather", "input": {"city": "Rome"}}}), "tool_call", ""),
+    "titan": ({"inputTextTokenCount": 9, "results": [{"tokenCount": 2, "outputText": "42", "completionReason": "FINISH"}]}, "complete", "42"),
+    "titan, cut": ({"inputTextTokenCount": 9, "results": [{"tokenCount": 2, "outputText": CUT, "completionReason": "LENGTH"}]}, "cut_off", CUT),
+    "titan, filter": ({"results": [{"tokenCount": 0, "outputText": "", "completionReason": "CONTENT_FILTERED"}]}, "blocked", ""),
+    "llama": ({"generation": CUT, "prompt_token_count": 9, "generation_token_count": 9, "stop_reason": "length"}, "cut_off", CUT),
+    "mistral on bedrock": ({"outputs": [{"text": "42", "stop_reason": "stop"}]}, "complete", "42"),
+    # others
+    "ollama": (ollama("42", thinking=HM), "complete", "42"),
+    "ollama, cut": (ollama(CUT, "length"), "cut_off", CUT),
+    "ollama, tool": (ollama("", tool_calls=[{"function": CALL}]), "tool_call", ""),
+    "ollama generate": ({"model": "m", "response": "42", "thinking": HM, "done": True, "done_reason": "stop", "context": [1]}, "complete", "42"),
+    "ollama generate, nothing": ({"model": "m", "response": "", "done": True, "done_reason": "load"}, "empty", ""),
+    "tgi": ({"generated_text": "42"}, "complete", "42"),
+    "tgi, listed": ([HUGGING], "cut_off", CUT),
+    "watsonx": ({"model_id": "m", "results": [{"generated_text": "42", "stop_reason": "eos_token"}]}, "complete", "42"),
+    "watsonx, cut": ({"model_id": "m", "results": [{"generated_text": CUT, "stop_reason": "max_tokens"}]}, "cut_off", CUT),
+    "replicate": ({"id": "p", "status": "succeeded", "output": ["4", "2"], "error": None}, "complete", "42"),
+    "cloudflare": ({"result": {"response": "42", "tool_calls": []}, "success": True, "errors": []}, "complete", "42"),
+    "dashscope": ({"output": {"text": "42", "finish_reason": "stop"}, "usage": {}}, "complete", "42"),
+    "dashscope, messages": ({"output": {"choices": [{"finish_reason": "length", "message": {"role": "assistant", "content": CUT}}]}}, "cut_off", CUT),
+    "ernie": ({"id": "e", "result": "42", "finish_reason": "normal", "is_truncated": False}, "complete", "42"),
+    "aleph alpha": ({"completions": [{"completion": CUT, "finish_reason": "maximum_tokens"}]}, "cut_off", CUT),
+    "yandex": ({"result": {"alternatives": [{"message": {"role": "assistant", "text": "42"}, "status": "ALTERNATIVE_STATUS_FINAL"}]}}, "complete", "42"),
+    "cohere generate": ({"generations": [{"text": CUT, "finish_reason": "MAX_TOKENS"}], "prompt": "?"}, "cut_off", CUT),
+    "interactions": ({"status": "completed", "outputs": [{"type": "thought", "summary": [text(HM)]}, text("42")]}, "complete", "42"),
+    "reka": ({"responses": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "42"}}]}, "complete", "42"),
+    # what generates no text
+    "embeddings": ({"object": "list", "data": [{"index": 0, "embedding": [0.5]}], "model": "m", "usage": {}}, "complete", '[{"index": 0, "embedding": [0.5]}]'),
+    "rerank": ({"id": "r", "results": [{"index": 0, "relevance_score": 0.5}], "meta": {}}, "complete", '[{"index": 0, "relevance_score": 0.5}]'),
+    "moderation": ({"id": "m", "model": "m", "results": [{"flagged": False}]}, "complete", '[{"flagged": false}]'),
+    "search without hits": ({"results": []}, "complete", "[]"),
+    "silence": ({"text": "", "usage": {"type": "duration", "seconds": 3}}, "complete", ""),
+    "a text": ("1\n00:00 --> 00:01\nHello", "complete", "1\n00:00 --> 00:01\nHello"),
+    "nothing": ({}, "empty", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_finish_of(name):
+    body, state, said = CASES[name]
+    finish = finish_of(body)
+    assert finish.state == state
+    if said is not None:
+        assert finish.text == said
+    assert HM in finish.thoughts or HM not in json.dumps(body) or "tool_use" in json.dumps(body)
+    if state == State.TOOL_CALL:
+        assert json.loads(finish.answer) == [CALL]
+    assert bool(finish.problem) == (finish.state not in FINISHED)
+    assert CUT not in finish.problem
+    for envelope in ('"choices"', '"candidates"', '"usage', '"promptFeedback"', '"stop_reason"'):
+        assert envelope not in finish.answer
+
+
+def test_each_form_has_a_case():
+    """A form behind another one that always fits would never be read."""
+    read = {form.api for body, _, _ in CASES.values() if (form := form_of(body)) is not None}
+    assert read == {form.api for form in FORMS}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        5,
+        [],
+        [[0.5]],
+        {"choices": "x"},
+        {"content": 5},
+        {"output": {}},
+        {"choices": [None]},
+        {"message": {"content": 3}},
+    ],
+)
+def test_malformed_bodies_raise_nothing(value):
+    assert finish_of(value).state in State
+
+
+@pytest.mark.parametrize(
+    ("error", "blocked"),
+    [
+        ({"code": "content_filter", "message": "The response was filtered", "innererror": {"code": "ResponsibleAIPolicyViolation"}}, True),
+        ({"type": "invalid_request_error", "message": "Output blocked by content filtering policy"}, True),
+        ({"code": "invalid_request_error", "message": "Content Exists Risk"}, True),
+        ({"code": "context_length_exceeded", "message": "too long"}, False),
+    ],
+)  # fmt: skip
+def test_errors_of_filters(error, blocked):
+    assert blocks({"error": error}) is blocked
