@@ -341,7 +341,7 @@ class Said200:
         pass
 
 
-BODY = b'{"object": "chat.completion", "usage": {"prompt_tokens": 5}}'
+BODY = b'{"choices": [{"message": {"content": "Yes."}}], "usage": {"prompt_tokens": 5}}'
 
 
 def run_on(path, count, on_request=lambda _number, _clock: None, body=BODY):
@@ -528,10 +528,10 @@ def test_any_value_is_written_as_json(value):
 
 
 def test_an_answer_with_nan_is_an_answer(tmp_path):
-    body = b'{"choices": [{"logprobs": [-Infinity, NaN]}]}'
+    body = b'{"choices": [{"text": "Yes.", "logprobs": [-Infinity, NaN]}]}'
     _, _, _, tally, _ = run_on(tmp_path / "out", 1, body=body)
     assert tally.ok == 1
-    assert strict((tmp_path / "out").read_bytes())["choices"] == [{"logprobs": ["-Infinity", "NaN"]}]
+    assert strict((tmp_path / "out").read_bytes())["choices"][0]["logprobs"] == ["-Infinity", "NaN"]
 
 
 FLIPPED = ok("b").replace(b'"error"', b'"errnr"')

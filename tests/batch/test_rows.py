@@ -16,7 +16,6 @@ from batch_helpers import FAST, call
 import paceline
 from odd_server import JSON, OddServer
 from paceline.batch.forms import Form, UnknownFormError, lines_of, schema_at
-from paceline.batch.tables import text_of
 from waits import join, until
 
 ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
@@ -280,7 +279,7 @@ class TestSchemas:
         assert (good["answer"], good["error"]) == ({"number": 5}, None)
         for row in (wrong, none):
             assert row["answer"] is None
-            assert row["error"].startswith("invalid_answer: the answer does not match the schema")
+            assert row["error"].startswith("invalid: the answer does not match the schema")
             assert "five" not in row["error"]
 
     @pytest.mark.parametrize(
@@ -303,11 +302,11 @@ class TestSchemas:
         schema.write_text(json.dumps(SCHEMA))
         with self.answering(['{"number": 5}', "five"]) as server:
             words = [source, "--model", "gpt-5", "--schema", schema, "-o", table]
-            call(*words, base_url=server.base_url, environ={"OPENAI_API_KEY": "key"})
+            call(*words, base_url=server.base_url, environ={"OPENAI_API_KEY": "key"}, code=1)
             assert server.asked[0]["response_format"]["json_schema"]["schema"] == SCHEMA
         good, wrong = csv.DictReader(table.read_text("utf-8").splitlines())
         assert (json.loads(good["answer"]), good["error"]) == ({"number": 5}, "")
-        assert (wrong["answer"], wrong["error"][:15]) == ("", "invalid_answer:")
+        assert (wrong["answer"], wrong["error"][:8]) == ("", "invalid:")
 
     @pytest.mark.parametrize(
         ("content", "message"),
@@ -329,17 +328,3 @@ class TestSchemas:
     def test_what_is_no_schema(self, ask):
         with pytest.raises(paceline.QuotaError, match="schema is a int: give a model of pydantic"):
             ask(ROWS, prompt="text", schema=5)
-
-
-@pytest.mark.parametrize(
-    ("body", "text"),
-    [
-        ({"choices": [{"message": {"content": "a"}}, {"message": {"content": "b"}}]}, "a"),
-        ({"content": [{"type": "thinking", "thinking": "…"}, {"type": "text", "text": "a"}]}, "a"),
-        ({"candidates": [{"content": {"parts": [{"text": "a"}, {"text": "b"}]}}]}, "ab"),
-        ({"output": [{"type": "reasoning"}, {"content": [{"type": "output_text", "text": "a"}]}]}, "a"),
-        ({"data": [1]}, '{"data": [1]}'),
-    ],
-)
-def test_the_text_of_an_answer(body, text):
-    assert text_of(body) == text

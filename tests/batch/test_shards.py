@@ -17,7 +17,7 @@ from paceline.cli.app import app
 from paceline.core.results import QuotaError
 
 LIMIT = "40 requests/s"
-OK = {"status_code": 200, "request_id": "r", "body": {}}
+OK = {"status_code": 200, "request_id": "r", "body": {"text": "Yes."}}
 
 
 def answer(custom_id, *, ok=True):

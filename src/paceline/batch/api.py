@@ -18,6 +18,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
+from paceline.batch.acceptance import UNREAD
 from paceline.batch.address import ProviderAddress
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import TRUST, error_of, one_line
@@ -25,7 +26,7 @@ from paceline.batch.index import Index
 from paceline.batch.reach import Reach, origin, reason
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import RunRequest
-from paceline.batch.results import UNREAD, read_json
+from paceline.batch.results import read_json
 from paceline.batch.transport import NO_CONNECTION
 from paceline.pacing.lack import lack_of
 from paceline.providers.parse import error_in

@@ -27,16 +27,19 @@ class Bill:
         given: Prices that hold before the public ones, as in the configuration.
 
     Attributes:
+        answers: How many there were, finished or not.
         batched: How many answers came in batches.
     """
 
     given: Mapping[str, Mapping[str, float]]
+    answers: int = 0
     batched: int = 0
     _stated: float = 0.0
     _sums: dict[tuple[str, str, str, int, bool], tuple[int, list[int]]] = field(default_factory=dict)
 
     def add(self, provider: str, model: str, usage: Usage, *, batch: bool) -> None:
         """Count one answer. Those in one band of lengths are added up, because their price is linear."""
+        self.answers += 1
         self.batched += batch
         if usage.usd is not None:
             self._stated += usage.usd

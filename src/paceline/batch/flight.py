@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from paceline.batch.acceptance import UNREAD, Acceptance
 from paceline.batch.api import BrokenError, Endpoints, NotYetError, RefusedError, Result, SeenBatch, known_form, spool
 from paceline.batch.batches import Batches
 from paceline.batch.chunks import BatchKind, Chunk, Load
@@ -17,8 +18,8 @@ from paceline.batch.endpoints import FULL
 from paceline.batch.index import Index
 from paceline.batch.journal import LOST
 from paceline.batch.progress import ProgressView
-from paceline.batch.results import UNREAD, ResultsFile, encode_answer
-from paceline.batch.runner import FAILED, USAGE, WRITE_AGAIN_S
+from paceline.batch.results import ResultsFile, encode_answer
+from paceline.batch.runner import CUTS, FAILED, USAGE, WRITE_AGAIN_S
 from paceline.batch.summary import RunTally
 from paceline.batch.timing import Outage, StopError, Timing, jittered, stopping
 from paceline.providers.registry import provider_named
@@ -43,10 +44,19 @@ class ResultsRead:
 
 
 class AnswerWriter:
-    """Writes the answers of batches, and counts them."""
+    """Writes the answers of batches, and counts them. What is no answer is sent again by the next run: a batch takes long."""
 
-    def __init__(self, results: ResultsFile, index: Index, tally: RunTally, view: ProgressView, timing: Timing) -> None:
+    def __init__(
+        self,
+        results: ResultsFile,
+        index: Index,
+        tally: RunTally,
+        view: ProgressView,
+        timing: Timing,
+        acceptance: Acceptance,
+    ) -> None:
         self._results, self._index, self._tally, self._view, self._time = results, index, tally, view, timing
+        self._acceptance = acceptance
 
     def take(self, kind: BatchKind, result: Result, reading: ResultsRead) -> None:
         """Write one result of a request of the batch, unless it is there already or the request can be sent again."""
@@ -57,18 +67,18 @@ class AnswerWriter:
         reading.left.discard(key)
         if result.again or (line is not None and not self._index.mark(line)):
             return
-        self._append(line, result.custom_id, result.response, result.error)
+        error = self._acceptance.error_of(result.response, result.error)
+        self._append(line, result.custom_id, result.response, error)
         if line is None:  # paid, and no longer in the input
             return
-        if result.error is None:
-            self._tally.ok += 1
-            usage = provider_named(kind.provider).usage(_body(result))
-            if usage is not None:
-                reading.answers += 1
-                reading.tokens += usage.input_tokens
-                self._tally.use(kind.provider, kind.model, usage, batch=True)
-        else:
-            self._tally.fail(result.error["code"])
+        self._tally.count(error)
+        if self._tally.cuts:
+            self._view.say(CUTS)
+        usage = provider_named(kind.provider).usage(_body(result)) if result.error is None else None
+        if usage is not None:
+            reading.answers += 1
+            reading.tokens += usage.input_tokens
+            self._tally.use(kind.provider, kind.model, usage, batch=True)
 
     def record(self, line: int, code: str, message: str) -> None:
         """Record that a request has failed."""
@@ -78,7 +88,7 @@ class AnswerWriter:
             self._tally.fail(code)
 
     def _append(
-        self, line: int | None, custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None
+        self, line: int | None, custom_id: str, response: dict[str, Any] | None, error: dict[str, Any] | None
     ) -> None:
         try:
             self._results.append(encode_answer(self._index.shown(line, custom_id), response, error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import stat
@@ -20,6 +21,7 @@ from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
 from paceline.batch import cost
+from paceline.batch.acceptance import Acceptance
 from paceline.batch.address import (
     ProviderAddress,
     account_of,
@@ -41,10 +43,10 @@ from paceline.batch.notes import Reporter
 from paceline.batch.offline import Offline, deadline_in
 from paceline.batch.progress import ProgressLine, ProgressView, eta_s, forecast_s
 from paceline.batch.requests import FORMATS, WHOLE, BadLineError, RunRequest, Shard, read_lines, read_request
-from paceline.batch.results import STDOUT, OutputError, Recovered, ResultsFile, read_answer
+from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
 from paceline.batch.summary import RunTally, in_time, in_words
-from paceline.batch.tables import Rows, Table, checked
+from paceline.batch.tables import Rows, Table
 from paceline.batch.transport import require_certificates
 from paceline.config import Config
 from paceline.config.servers import Server, ServerGroup
@@ -93,6 +95,7 @@ class Job:
         form: How the rows of an input that has no requests become requests.
         into: The column of the answers, where the output is a table.
         keeps: Whether the output is there after the run.
+        acceptance: Says which answers are taken: those that are finished, in the form of a schema if it has one.
         batch_queue: The provider's limit of enqueued input tokens for each model; learned from refusals when ``None``.
     """
 
@@ -112,6 +115,7 @@ class Job:
     form: Form = field(default_factory=Form)
     into: str = "answer"
     keeps: bool = True
+    acceptance: Acceptance = ANY
 
     def run(self, view: ProgressView) -> tuple[int, dict[str, Any]]:
         """Run the job.
@@ -138,7 +142,7 @@ class Job:
                 rows = partial(identified, file, self.source, form, self.shard)
                 if table is not None:
                     table.require_column(rows)
-                with ResultsFile(output) as results, explained():
+                with ResultsFile(output, self.acceptance) as results, explained():
                     lines.seek(0)
                     code, report = self._run(lines, results, view)
                     if table is not None and code != INTERRUPTED:
@@ -148,7 +152,7 @@ class Job:
     def _write(self, table: Table, rows: Rows, view: ProgressView) -> int:
         """Write the table of answers; return the exit code if that has failed."""
         try:
-            count = table.write(rows, partial(checked, self.form.schema))
+            count = table.write(rows, self.acceptance)
             view.say(f"{count:,} rows with their answers are in {table.path}")
         except OutputError as error:
             print(f"paceline run: {error}", file=sys.stderr)  # noqa: T201
@@ -185,6 +189,7 @@ class Job:
             tally = RunTally(
                 plan.requests,
                 recovered.answered,
+                final=recovered.final,
                 start=start,
                 store=store.url if store else None,
                 doubtful=recovered.doubtful,
@@ -203,7 +208,7 @@ class Job:
 
             runner = partial(
                 Runner, limiter=limiter, config=self.config, addresses=addresses, results=results, tally=tally, view=view,
-                meter=meter, group=group,
+                meter=meter, group=group, acceptance=self.acceptance, cut=recovered.cut,
             )  # fmt: skip
             with Reporter(self._notes(store), file, self.source, self.shard, tally, meter, view) as reporter:
                 try:
@@ -213,6 +218,7 @@ class Job:
                         offline = partial(
                             Offline, again, index, addresses, results, tally, view, most_lines=self.batch_lines,
                             queue=self.batch_queue, deadline=self._deadline(end_s, plan, limiter, tally, view),
+                            acceptance=self.acceptance,
                         )  # fmt: skip
                         end = _in_batches(offline, journal, end_s, again, index, runner, tally, results)
                     else:
@@ -533,7 +539,8 @@ def _opening(plan: InputPlan, recovered: Recovered, tally: RunTally, limiter: Li
         yield f"warning: {recovered.unknown:,} answers in the output have ids that the input does not have; they stay"
     answered = recovered.answered - recovered.doubtful
     before = f", {answered:,} answered before" if answered else ""
-    again = f", {recovered.failed:,} failed before and are sent again" if recovered.failed else ""
+    again = f", {recovered.failed:,} sent again because they failed before" if recovered.failed else ""
+    again += f", {recovered.final.total():,} with a final error" if recovered.final else ""
     later = ", each checked when it is sent" if tally.about else ""
     yield f"{tally.about}{tally.requests:,} requests{before}{again}{later}"
     if 0 < answered == tally.requests and not tally.about:
@@ -569,7 +576,7 @@ def _save(results: ResultsFile, tally: RunTally) -> Iterator[str]:
         again = "; the same command again adds them" if results.resumable else ""
         yield f"{unable}: {saved:,} answers are in {results.saved()}{again}"
     for line in islice(results.kept, saved, None):
-        ok = (read_answer(line) or ("", True))[1] is True
+        ok = json.loads(line)["error"] is None
         tally.ok, tally.failed = tally.ok - ok, tally.failed - (not ok)
     if results.unsaved:
         yield f"{unable}: {results.unsaved:,} answers fit nowhere else either and are lost; their requests are left"
@@ -595,7 +602,11 @@ def _end(
     )
     if batches is not None:
         report["batches"] = batches
-    lines = [*in_words(report, tally.left, tally.about), *cost.in_words(report, tally.ok), *runner.reach.at_end()]
+    lines = [
+        *in_words(report, tally.left, tally.about),
+        *cost.in_words(report, tally.bill.answers),
+        *runner.reach.at_end(),
+    ]
     again = "the same command again sends the rest" if results.resumable and tally.keeps else "nothing can be resumed"
     return _told(lines, stop, again, tally, view), report
 
@@ -694,7 +705,7 @@ def _end_offline(
     lines[1] = f"{created:,} batches created in {offline.calls:,} calls, {offline.refused:,} of them refused with a 429"
     goes = f"{in_progress:,} batches go on at the provider: " if in_progress else ""
     again = f"{goes}the same command again goes on"
-    return _told([*lines, *cost.in_words(report, tally.ok)], stop, again, tally, view), report
+    return _told([*lines, *cost.in_words(report, tally.bill.answers)], stop, again, tally, view), report
 
 
 def _from_start(

@@ -200,8 +200,8 @@ def _read_output(name: str, number: int, file: BinaryIO, index: Index, known: _R
         if line is None:
             merged.unknown += 1
         else:
-            merged.doubtful += found[1] is None
-            merged.twice += known.add(line, number, at, len(raw), ok=found[1] is True)
+            merged.doubtful += found[1].ok is None
+            merged.twice += known.add(line, number, at, len(raw), ok=found[1].ok is True)
         at, answers = at + len(raw), answers + 1
     return answers
 

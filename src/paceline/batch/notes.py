@@ -55,7 +55,7 @@ class RunNote:
         requests: The requests of the shard.
         about: Whether that number is estimated.
         done: Those that are answered or failed, in this run or before.
-        failed: Those that failed in this run.
+        failed: Those that failed in this run, and those that an earlier run has left as failed.
         refused: Answers with status 429.
         per_min: Requests in a minute now.
         left_s: The time left in seconds, if it is known.
@@ -191,8 +191,8 @@ class Reporter:
             state=self.state if ended else RUNNING,
             requests=tally.requests,
             about=bool(tally.about),
-            done=tally.skipped + done,
-            failed=tally.failed,
+            done=tally.before + done,
+            failed=tally.failed + tally.final.total(),
             refused=max(self.refused, meter.refused),
             per_min=0.0 if ended else round(per_min, 3),
             left_s=None if ended or left_s is None else round(left_s, 3),

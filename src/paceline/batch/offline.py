@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from paceline.batch.acceptance import Acceptance
 from paceline.batch.address import ProviderAddress, proxy_for
 from paceline.batch.api import Endpoints, Web
 from paceline.batch.batches import Batches
@@ -24,7 +25,7 @@ from paceline.batch.journal import BatchJournal
 from paceline.batch.progress import ProgressView
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import BadLineError, RunRequest
-from paceline.batch.results import OutputError, ResultsFile
+from paceline.batch.results import ANY, OutputError, ResultsFile
 from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed
 from paceline.batch.summary import RunTally
 from paceline.batch.timing import StopError, Timing
@@ -61,6 +62,7 @@ class Offline:
         most_lines: The most requests of a batch; ``None`` for the provider's limit.
         queue: The known limit of enqueued tokens of each model.
         deadline: When the batches are left; ``None`` for never.
+        acceptance: Says which results are answers.
 
     Attributes:
         stop: The exit code and the reason of a run that ended early.
@@ -80,13 +82,14 @@ class Offline:
         most_lines: int | None,
         queue: float | None,
         deadline: Deadline | None,
+        acceptance: Acceptance = ANY,
     ) -> None:
         self.stop: tuple[int, str] | None = None
         self._scan, self._addresses, self._tally, self._view = scan, addresses, tally, view
         self._most_lines, self._deadline, self._time = most_lines, deadline, TIMING
         self._ends: dict[str, Endpoints] = {}
         self.batches = Batches(journal, index, queue)
-        answers = AnswerWriter(results, index, tally, view, self._time)
+        answers = AnswerWriter(results, index, tally, view, self._time, acceptance)
         self._flight = Flight(self._ends, self.batches, answers, view, self._time)
 
     @property
@@ -258,7 +261,7 @@ class Offline:
         tally, states = self._tally, dict[str, int]()
         for seen in self._flight.seen.values():
             states[seen.state] = states.get(seen.state, 0) + 1
-        done = tally.ok + tally.failed + tally.skipped
+        done = tally.ok + tally.failed + tally.before
         parts = [
             f"{done:,}/{tally.requests:,}",
             *([f"{tally.failed:,} failed"] if tally.failed else []),

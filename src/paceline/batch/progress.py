@@ -185,8 +185,8 @@ class ProgressLine:
             left_s = max(left_s, tally.left / fastest, _LEFT_MIN_S)
         self.per_min, self.left_s, self.refused = rate * 60, left_s or None, refused
         parts = [
-            f"{done + tally.skipped:,}/{tally.about}{tally.requests:,}",
-            *([f"{tally.failed:,} failed"] if tally.failed else []),
+            f"{done + tally.before:,}/{tally.about}{tally.requests:,}",
+            *([f"{failed:,} failed"] if (failed := tally.failed + tally.final.total()) else []),
             f"{rate * 60:,.0f} requests/min",
             f"{refused:,} x 429",
             f"{tally.input_tokens + tally.output_tokens:,} tokens",
@@ -194,7 +194,7 @@ class ProgressLine:
         ]
         if not unwritten:
             parts.append((f"{in_time(left_s)} left" if left_s else "time left unknown") if tally.left else "done")
-        return "  ".join(parts), (done + tally.skipped) / max(tally.requests, 1)
+        return "  ".join(parts), (done + tally.before) / max(tally.requests, 1)
 
 
 def binding(pools: dict[str, Any], left: int, workers: int) -> tuple[str, bool]:

@@ -18,24 +18,24 @@ import secrets
 import stat
 import sys
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
+from paceline.batch.acceptance import Acceptance, Recorded
 from paceline.batch.index import Index
 from paceline.core.results import PacelineError
 from paceline.pacing.durable import Appender, close, create, lock, replace, replacing
-from paceline.providers.verdict import is_result
+from paceline.providers.finish import State
 
 STDOUT = "-"
 
-UNREAD: Final = "result_unread"
-"""The error's code of a request that the provider may have answered and charged: only ``--repair`` sends it again."""
+ANY: Final = Acceptance()
 
 DEPTH_MAX: Final = 100
 """Arrays and objects inside one another in an answer; some JSON readers refuse 128."""
@@ -57,6 +57,8 @@ class Recovered:
     Attributes:
         answered: Requests with an answer: they are not sent again.
         failed: Requests that failed: their lines are dropped, and they are sent again.
+        final: Requests that failed and are not sent again, by what is wrong with their answers; their lines stay.
+        cut: The input's lines of requests that are sent again with a larger maximum of tokens.
         unknown: Lines with ids that the input does not have; they are kept.
         doubtful: The ids whose line has status 200 and no result, or whose result was not read.
         corrupt: Lines that are not answers, and were moved to the file ``aside``; with ``--repair`` the doubtful ones, too.
@@ -72,9 +74,11 @@ class Recovered:
     corrupt: int = 0
     aside: str = ""
     added: int = 0
+    final: Counter[str] = field(default_factory=Counter)
+    cut: frozenset[int] = frozenset()
 
 
-def encode_answer(custom_id: str | int, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
+def encode_answer(custom_id: str | int, response: dict[str, Any] | None, error: dict[str, Any] | None) -> bytes:
     """One line of output, in JSON that every reader accepts. ASCII only, so that no text can break a line or an encoding.
 
     Numbers that are not finite become strings, and half a surrogate pair, which is no character, U+FFFD.
@@ -140,6 +144,7 @@ class ResultsFile:
 
     Args:
         path: The file; ``-`` for standard output. Standard output, pipes and devices have no lock and cannot be resumed.
+        acceptance: Says which of its lines are answers.
 
     Attributes:
         kept: Lines that the file could not take, in the order of their arrival: its disk is full, for example. They
@@ -151,8 +156,9 @@ class ResultsFile:
         OutputError: It cannot be written, or another process writes it.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, acceptance: Acceptance = ANY) -> None:
         self.path = path if path == STDOUT else os.path.realpath(path)  # two names of one file have one lock
+        self._acceptance = acceptance
         self.kept: deque[bytes] = deque()
         self.why, self.unsaved = "", 0
         self._file: Appender | None = None
@@ -189,13 +195,13 @@ class ResultsFile:
             raise OutputError(f"{self.path}: {error.strerror}") from None
 
     def _recover(self, index: Index, *, repair: bool) -> Recovered:
-        dropped = array("Q")
+        dropped, final, cut = array("Q"), Counter[str](), set[int]()
         answered = failed = unknown = doubtful = corrupt = 0
         end, raw = 0, b"\n"
         with open(self.path, "rb") as file:
             for number, raw in enumerate(file, 1):
-                found = read_answer(raw)
-                if found is None and is_torn(raw, before=answered + failed + unknown):
+                found = read_answer(raw, self._acceptance)
+                if found is None and is_torn(raw, before=answered + failed + unknown + final.total()):
                     break
                 end += len(raw)
                 if found is None:
@@ -208,7 +214,7 @@ class ResultsFile:
                     corrupt += 1
                     dropped.append(number)
                     continue
-                custom_id, ok = found
+                custom_id, (ok, name, again) = found
                 if ok is None and repair:
                     corrupt += 1
                     dropped.append(number)
@@ -216,12 +222,15 @@ class ResultsFile:
                 line = index.line_of(custom_id)
                 if line is None:
                     unknown += 1
-                elif ok is not False and index.mark(line):
-                    answered += 1
+                elif (ok is not False or not again) and index.mark(line):
+                    answered += ok is not False
                     doubtful += ok is None
+                    final.update([name] if ok is False else ())
                 else:
                     dropped.append(number)
-                    failed += ok is False
+                    failed += ok is False and again
+                    if name == State.CUT_OFF and again:
+                        cut.add(line)
         torn = end < os.path.getsize(self.path)
         aside = ""
         if dropped:
@@ -231,7 +240,7 @@ class ResultsFile:
                 file.truncate(end)
                 file.seek(end)
                 file.write(b"" if torn else b"\n")
-        return Recovered(answered, failed, unknown, torn, doubtful, corrupt, aside)
+        return Recovered(answered, failed, unknown, torn, doubtful, corrupt, aside, 0, final, frozenset(cut))
 
     def _rewrite(self, dropped: array[int], end: int, *, corrupt: bool) -> str:
         """Replace the file by a copy without the ``dropped`` lines and without the bytes after ``end``.
@@ -258,7 +267,8 @@ class ResultsFile:
                             break
                         if number == drop:
                             drop = next(drops)
-                            if aside is not None and (read_answer(raw) or ("", None))[1] is None:
+                            found = read_answer(raw, self._acceptance)
+                            if aside is not None and (found is None or found[1].ok is None):
                                 aside.write(raw)
                         else:
                             new.write(raw if raw.endswith(b"\n") else raw + b"\n")
@@ -291,16 +301,22 @@ class ResultsFile:
             OutputError: This file cannot take it.
         """
         answered = unknown = doubtful = 0
+        final = Counter(recovered.final)
         for path in filter(_is_own, self._places):
             try:
                 with closing(Appender(self.path)) as out, open(path, "rb") as saved:
                     for raw in saved:
-                        custom_id, ok = read_answer(raw) or ("", False)  # a kill may have cut the last line
+                        found = read_answer(raw, self._acceptance)
+                        if found is None:  # a kill may have cut the last line
+                            continue
+                        custom_id, (ok, name, again) = found
                         line = index.line_of(custom_id)
-                        if ok is not False and (line is None or index.mark(line)):
+                        if (ok is not False or not again) and (line is None or index.mark(line)):
                             out.append(raw if raw.endswith(b"\n") else raw + b"\n")
-                            answered, unknown = answered + (line is not None), unknown + (line is None)
+                            unknown += line is None
+                            answered += line is not None and ok is not False
                             doubtful += line is not None and ok is None
+                            final.update([name] if line is not None and ok is False else ())
                     out.sync()
             except OSError as error:
                 raise OutputError(
@@ -312,7 +328,8 @@ class ResultsFile:
             answered=recovered.answered + answered,
             unknown=recovered.unknown + unknown,
             doubtful=recovered.doubtful + doubtful,
-            added=answered + unknown,
+            added=answered + unknown + final.total() - recovered.final.total(),
+            final=final,
         )
 
     def set_aside(self) -> str | None:
@@ -432,21 +449,15 @@ def _is_own(path: str) -> bool:
     return False
 
 
-def read_answer(raw: bytes) -> tuple[str, bool | None] | None:
-    """The id in a line of output, and whether it has an answer; ``None`` for any other line.
-
-    The second value is ``None`` where the line says so and its body is none (an error with status 200), and where the request may be
-    answered and its result was not read.
-    """
+def read_answer(raw: bytes, acceptance: Acceptance = ANY) -> tuple[str, Recorded] | None:
+    """The id in a line of output, and what the line says; ``None`` for any other line."""
     try:
         value = json.loads(raw.decode("utf-8-sig"))
         _, custom_id, response, error = value["id"], value["custom_id"], value["response"], value["error"]
         if isinstance(custom_id, int):
             custom_id = str(custom_id)
         custom_id.encode()  # half a surrogate pair is in no input
-        if error is not None or response["status_code"] != 200:
-            return custom_id, None if isinstance(error, dict) and error.get("code") == UNREAD else False
-        return custom_id, True if is_result(response["body"]) else None
+        return custom_id, acceptance.recorded(response, error)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

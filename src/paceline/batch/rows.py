@@ -15,8 +15,9 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
+from paceline.batch.acceptance import KEEP, Acceptance
 from paceline.batch.forms import Form, lines_of, read_rows
-from paceline.batch.tables import RecordedAnswers, Table, checked
+from paceline.batch.tables import ERROR, FINISH, RecordedAnswers, Table, columns
 from paceline.core.hints import needs
 from paceline.core.results import QuotaError
 from paceline.data.frames import Made, dicts, rows_of
@@ -38,6 +39,8 @@ def run(
     into: str = "answer",
     max_tokens: int | None = None,
     schema: Any = None,
+    cut_off: str | int | None = None,
+    again: str | Sequence[str] = (),
     progress: bool = True,
     **settings: Any,
 ) -> Any:
@@ -60,13 +63,19 @@ def run(
         max_tokens: The most tokens of an answer.
         schema: A model of pydantic, or a JSON schema: each answer is asked for in this form, and is a dict. One of another form is an
             error. A JSON schema is checked if the package jsonschema is installed.
+        cut_off: What happens to an answer that has reached the maximum of tokens, which is an error by default: ``"keep"`` makes it
+            an answer, and adds a column ``finish``; ``"raise"`` asks once more with four times ``max_tokens``; a number, with this
+            maximum.
+        again: Names of errors that the same call doesn't send again by itself: ``"declined"``, ``"blocked"``, ``"cut_off"``,
+            ``"paused"``, of an older journal also ``"empty"`` and ``"invalid"``. Their rows are sent once more.
         progress: Whether to show the progress on standard error.
         **settings: Settings of the command by name: ``tier=2``, ``limits={"gpt-5": "500 requests/min"}``, ``base_url=...``,
             ``workers``, ``store``, ``budget``.
 
     Returns:
-        What ``rows`` was, a frame or a list of dicts, with both columns. An answer is ``None`` where there is an error, and an
-        error is ``None`` elsewhere.
+        What ``rows`` was, a frame or a list of dicts, with both columns. An answer is the text that the model has finished, or the
+        JSON of the tools that it calls. It is ``None`` where there is an error, and an error is ``None`` elsewhere. The error of an
+        answer that is none begins with its name: ``declined``, ``blocked``, ``cut_off``, ``empty``, ``paused`` or ``invalid``.
 
     Raises:
         PacelineError: Nothing could be sent: a setting, a row or a key is missing or invalid. Or ``output`` cannot be written at
@@ -83,19 +92,25 @@ def run(
     except (ModuleNotFoundError, QuotaError) as error:  # the second: settings lack their packages
         raise ImportError(f"paceline.run {needs('cli')}") from error
     config = Config.load(given=settings, where="arguments")
+    json_schema = _schema_of(schema)
+    acceptance = Acceptance(schema, cut_off, frozenset([again] if isinstance(again, str) else again) - {""})
     found, table = _read_rows(rows)
     form = Form(
         model,
         key=key,
         max_tokens=max_tokens,
         provider=provider_of(config),
-        schema=_schema_of(schema),
+        schema=json_schema,
         files=(files,) if isinstance(files, str) else tuple(files),
         folder=os.path.dirname(rows) if isinstance(rows, str | os.PathLike) else "",  # noqa: PTH120
     )
     # Rows that have their answers already, as a cell of a notebook that runs again gives them, are the same rows.
     named = f"{{{prompt}}}" if isinstance(prompt, str) else ""
-    new = {name for name in (into, "error") if f"{{{name}" not in named and name != key}
+    new = {
+        name
+        for name in (into, ERROR, *([FINISH] if acceptance.cut_off == KEEP else []))
+        if f"{{{name}" not in named and name != key
+    }
     asked = [{name: value for name, value in row.items() if name not in new} for row in found]
     if callable(prompt):
         prompts = [{"prompt": prompt(row)} for row in found]
@@ -106,25 +121,25 @@ def run(
     kept, written = _places(journal, output, into)
     lines = lines_of(asked, form, "rows")
     if not lines:
-        return table(found, {into: [], "error": []})
+        return table(found, {into: [], ERROR: []})
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "rows.jsonl"
         source.write_text("".join(json.dumps(line) + "\n" for line in lines), "ascii")
         path = kept or str(Path(folder) / "answers.jsonl")
         shown = view(quiet=not progress)
         with logged(shown):
-            job = partial(Job(str(source), path, config, keeps=kept is not None).run, shown)
+            job = partial(Job(str(source), path, config, keeps=kept is not None, acceptance=acceptance).run, shown)
             # The loop of a notebook runs here. An interrupt stops the job as Ctrl-C stops the command.
             code, _ = in_a_thread(job, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else job()
         if code == INTERRUPTED:
             raise KeyboardInterrupt
-        with RecordedAnswers(path) as answers:
-            columns = [checked(schema, *answers.of(line["custom_id"])) for line in lines]
+        with RecordedAnswers(path, acceptance) as answers:
+            told = [dict(columns(answers.of(line["custom_id"]), into, acceptance)) for line in lines]
     if written is not None:
-        bare = [{name: value for name, value in row.items() if name not in (into, "error")} for row in found]
+        bare = [{name: value for name, value in row.items() if name not in told[0]} for row in found]
         pairs = [(line["custom_id"], row) for line, row in zip(lines, bare, strict=True)]
-        written.write(lambda: nullcontext(iter(pairs)), partial(checked, schema))
-    return table(found, {into: [text for text, _ in columns], "error": [error for _, error in columns]})
+        written.write(lambda: nullcontext(iter(pairs)), acceptance)
+    return table(found, {name: [row[name] for row in told] for name in told[0]})
 
 
 def _awaited(function: Callable[_P, _R]) -> Callable[_P, Coroutine[Any, Any, _R]]:

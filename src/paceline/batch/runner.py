@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from paceline.batch.acceptance import UNSTABLE, Acceptance, maximum_of
 from paceline.batch.address import ProviderAddress
-from paceline.batch.client import RunClient
+from paceline.batch.client import RunClient, RunOutcome
 from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import BadLineError, RunRequest
-from paceline.batch.results import ResultsFile, encode_answer
-from paceline.batch.summary import RunTally
+from paceline.batch.results import ANY, ResultsFile, encode_answer
+from paceline.batch.summary import FIRST, RunTally
 from paceline.batch.transport import PausedError
 from paceline.config import Config
 from paceline.config.servers import ServerGroup
 from paceline.core.quota import NS
-from paceline.http.describe import Metered
+from paceline.http.describe import Metered, describe
 from paceline.limiter.limiter import Limiter
+from paceline.providers.finish import State
 
 WRITE_AGAIN_S: Final = 1.0
 UNWRITTEN_MAX_S: Final = 600.0
@@ -30,6 +33,11 @@ WHYS_SHOWN: Final = 3
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
+
+CUTS: Final = (
+    f"most of the first {FIRST} answers are cut off: they reach the maximum of tokens. Give a larger one (--max-tokens, or"
+    " --cut-off raise); or, if a part of an answer is what you want, --cut-off keep"
+)
 
 _STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
 
@@ -60,6 +68,8 @@ class Runner:
         source: The requests to send, with what they cost; one is read when a worker is free.
         addresses: Where requests go, by the provider's name.
         group: As for :class:`~paceline.batch.client.RunClient`.
+        acceptance: Says which answers are taken, and which are asked for once more.
+        cut: The lines of requests whose answer was cut off in an earlier run.
 
     Attributes:
         stop: The exit code and the reason of a run that ended early.
@@ -76,12 +86,15 @@ class Runner:
         view: ProgressView,
         meter: ProgressLine,
         group: ServerGroup | None = None,
+        acceptance: Acceptance = ANY,
+        cut: Collection[int] = (),
     ) -> None:
         self.stop: tuple[int, str] | None = None
         self._client = RunClient(limiter, addresses, config.timeout_s, view.say, lambda: bool(results.kept), group)
         self.reach, self.sender = self._client.reach, self._client.sender
         self._source, self._limiter, self._config = source, limiter, config
         self._results, self._tally, self._view, self._meter = results, tally, view, meter
+        self._acceptance, self._cut = acceptance, cut
         self._again: list[tuple[RunRequest, Metered]] = []  # not sent, because answers could not be written
         self._writing: asyncio.Task[None] | None = None  # while there are answers that could not be written
         self._tasks: list[asyncio.Task[None]] = []
@@ -187,9 +200,39 @@ class Runner:
 
     async def _serve(self, request: RunRequest, metered: Metered) -> None:
         """Send one request and record its answer, or halt because of it."""
-        outcome = await self._client.ask(request, metered)
+        more = self._raised(request) if request.line in self._cut else None
+        request, metered = more or (request, metered)
+        outcome, error = await self._ask(request, metered)
         if outcome is None:
             return
+        if error is None or outcome.error is not None or self.stop is not None:
+            self._record(request, outcome, error, raised=more is not None)
+            return
+        name = error["code"]
+        if name in UNSTABLE:
+            following: tuple[RunRequest, Metered] | None = (request, metered)
+        else:
+            following = self._raised(request) if name == State.CUT_OFF and more is None else None
+        raised = more is not None
+        if following is None:
+            self._record(request, outcome, error, raised=raised)
+            return
+        self.sender.free()  # its answer is paid for; the next attempt may wait, and be cancelled
+        try:
+            second, wrong = await self._ask(*following)
+            if second is not None and second.error is None:
+                raised = raised or following[0] is not request
+                request, outcome, error = following[0], second, wrong
+        except PausedError:
+            pass
+        finally:  # also if the second attempt fails, the first answer is recorded
+            self._record(request, outcome, error, raised=raised)
+
+    async def _ask(self, request: RunRequest, metered: Metered) -> tuple[RunOutcome | None, dict[str, Any] | None]:
+        """Send a request once; return its outcome, unless the run ends because of it, and the error to record."""
+        outcome = await self._client.ask(request, metered)
+        if outcome is None:
+            return None, None
         record = outcome.answer.record if outcome.answer is not None else None
         if record is not None:
             self._tally.waits.add(record.waited_s)
@@ -202,17 +245,29 @@ class Runner:
         elif outcome.ends:
             self._halt(FAILED if self._tally.ok else USAGE, f"line {request.line}: {words}")
         else:
-            self._record(request, outcome.response, outcome.error)
+            return outcome, self._acceptance.error_of(outcome.response, outcome.error)
+        return None, None
 
-    def _record(self, request: RunRequest, response: dict[str, Any] | None, error: dict[str, str] | None) -> None:
+    def _raised(self, request: RunRequest) -> tuple[RunRequest, Metered] | None:
+        """The request with a larger maximum of tokens, if this run raises it."""
+        body = self._acceptance.raised(request.body)
+        if body is None:
+            return None
+        request = replace(request, body=body)
+        metered = describe(self._limiter.pacer, request.provider, request.path, request.content())
+        return None if metered is None else (request, metered)
+
+    def _record(self, request: RunRequest, outcome: RunOutcome, error: dict[str, Any] | None, *, raised: bool) -> None:
+        """Write an answer and count it; ``raised``: the request had a larger maximum of tokens than in the input."""
+        if error is not None and error["code"] == State.CUT_OFF:
+            error = {**error, "max_tokens": maximum_of(request.body)[1] or None, "raised": raised}
         try:
-            self._results.append(encode_answer(request.shown_id, response, error))
+            self._results.append(encode_answer(request.shown_id, outcome.response, error))
         except OSError as failure:
             self._halt(FAILED, f"{self._results.path} cannot be written: {failure.strerror}")
             return
         if self._results.kept and self._writing is None:
             self._writing = asyncio.create_task(self._write_kept())
-        if error is None:
-            self._tally.ok += 1
-        else:
-            self._tally.fail(error["code"])
+        self._tally.count(error)
+        if self._tally.cuts:
+            self._view.say(CUTS)

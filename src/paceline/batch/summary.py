@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from paceline.batch.acceptance import NAMES, UNREAD, UNSTABLE
 from paceline.batch.cost import Bill
 from paceline.batch.ideal import IdealSpeed
-from paceline.batch.results import UNREAD
 from paceline.providers.base import Usage
+from paceline.providers.finish import State
 
 _STEP = math.log(1.05)  # each class of the histogram is 5 % wider than the one before
 _LEAST_S, _CLASSES = 0.001, 480  # from 1 ms to 160 days
@@ -22,6 +23,10 @@ ERRORS_SHOWN: Final = 10
 
 ERRORS_MAX: Final = 100
 """How many error codes are counted apart."""
+
+
+FIRST: Final = 20
+"""After so many requests a run says that most of its answers are cut off: early, and no chance."""
 
 
 class Quantiles:
@@ -62,6 +67,7 @@ class RunTally:
         doubtful: Answers of earlier runs that have status 200 and are no results.
         bill: Counts what answers cost.
         ideal: Counts what the limits have admitted for them.
+        final: Those that an earlier run has left as failed, by code.
         keeps: Whether the output is there after the run: no line names one that is not, or tells how to go on.
     """
 
@@ -80,19 +86,37 @@ class RunTally:
     bill: Bill = field(default_factory=lambda: Bill({}))
     ideal: IdealSpeed = field(default_factory=IdealSpeed)
     keeps: bool = True
+    final: Counter[str] = field(default_factory=Counter)
     started_s: float = field(default_factory=time.monotonic)
     started_cpu_s: float = field(default_factory=time.process_time)
 
     @property
     def left(self) -> int:
         """The requests that are neither answered nor failed."""
-        return self.requests - self.skipped - self.ok - self.failed
+        return self.requests - self.before - self.ok - self.failed
+
+    @property
+    def before(self) -> int:
+        """Those that an earlier run has done with."""
+        return self.skipped + self.final.total()
 
     def use(self, provider: str, model: str, usage: Usage, *, batch: bool = False) -> None:
         """Count the tokens of an answer, and its cost."""
         self.input_tokens += usage.input_tokens
         self.output_tokens += usage.output_tokens
         self.bill.add(provider, model, usage, batch=batch)
+
+    def count(self, error: Mapping[str, Any] | None) -> None:
+        """Count a request that is done."""
+        if error is None:
+            self.ok += 1
+        else:
+            self.fail(error["code"])
+
+    @property
+    def cuts(self) -> bool:
+        """Whether most of the first requests have ended in an answer that is cut off."""
+        return self.ok + self.failed == FIRST and self.errors[State.CUT_OFF] * 2 > FIRST
 
     def fail(self, code: str) -> None:
         """Count a failed request."""
@@ -104,8 +128,14 @@ class RunTally:
         if not self.keeps:
             return
         unread = self.errors[UNREAD]
-        if self.failed > unread:
+        final = {name: self.errors[name] + self.final[name] for name in NAMES if name not in UNSTABLE}
+        final = {name: count for name, count in final.items() if count}
+        if self.failed + self.final.total() > unread + sum(final.values()):
             yield "the same command again sends the failed requests once more"
+        if final:
+            told, names = ", ".join(f"{count:,} {name}" for name, count in final.items()), ",".join(final)
+            cut = "; for cut_off, --cut-off raise gives them more tokens" if State.CUT_OFF in final else ""
+            yield f"not sent again, because they would end the same: {told}: --again {names} sends them{cut}"
         if unread or self.doubtful:
             yield f"{unread + self.doubtful:,} requests may be answered, and no result of them was read: --repair sends them again"
 
@@ -125,8 +155,8 @@ class RunTally:
         return {
             "requests": self.requests,
             "ok": self.ok,
-            "failed": self.failed,
-            "errors": dict(self.errors.most_common(ERRORS_SHOWN)),
+            "failed": self.failed + self.final.total(),
+            "errors": dict((self.errors + self.final).most_common(ERRORS_SHOWN)),
             "skipped": self.skipped,
             "refused": refused,
             "attempts": attempts,

@@ -19,6 +19,7 @@ from math import isnan
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
+from paceline.batch.acceptance import KEEP, Acceptance, Told
 from paceline.batch.results import OutputError
 from paceline.core.results import QuotaError
 from paceline.pacing.durable import replacing
@@ -26,10 +27,13 @@ from paceline.pacing.durable import replacing
 ENDS: Final = (".csv", ".tsv", ".parquet")
 """The ends of the names of tables."""
 
+ERROR, FINISH = "error", "finish"
+"""The columns beside the answers; the second one where an answer may be cut off."""
+
 CHUNK: Final = 10_000
 """Rows that are made columns at a time: Python's objects take several times the memory of a column."""
 
-UNSENT: Final = None, "it was not sent: the run has ended before"
+UNSENT: Final = Told(None, "it was not sent: the run has ended before")
 
 Rows = Callable[[], AbstractContextManager[Iterator[tuple[str | int | None, Mapping[str, Any]]]]]
 """Opens the rows, each with the id of its request."""
@@ -92,12 +96,12 @@ class Table:
                 f"the rows have a column {self.into!r} already: name the one of the answers, e.g. --into reply"
             )
 
-    def write(self, rows: Rows, read: Callable[[str | None, str | None], tuple[Any, str | None]] | None = None) -> int:
+    def write(self, rows: Rows, acceptance: Acceptance) -> int:
         """Write all rows, in place of an earlier file; return how many.
 
         Args:
             rows: The rows.
-            read: Makes the answer and the error of a row of the text and the error in the journal.
+            acceptance: Says which records of the journal are answers.
 
         Raises:
             OutputError: It cannot be written; an earlier file is unchanged.
@@ -105,13 +109,18 @@ class Table:
 
         def whole(given: Iterator[tuple[str | int | None, Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:
             for custom_id, row in given:
-                found = answers.of(custom_id)
-                text, error = found if read is None else read(*found)
-                yield {**row, self.into: text, "error" if "error" not in row else f"{self.into}_error": error}
+                told = answers.of(custom_id)
+                yield {
+                    **row,
+                    **{
+                        name if name == self.into or name not in row else f"{self.into}_{name}": value
+                        for name, value in columns(told, self.into, acceptance)
+                    },
+                }
 
         try:
             like = self.journal if os.path.exists(self.journal) else ""
-            with RecordedAnswers(self.journal) as answers, replacing(self.path, like=like) as file:
+            with RecordedAnswers(self.journal, acceptance) as answers, replacing(self.path, like=like) as file:
                 if self.path.lower().endswith(".parquet"):
                     with rows() as given:
                         return _parquet(file, whole(given))
@@ -124,6 +133,12 @@ class Table:
             raise OutputError(
                 f"{self.path} cannot be written: {reason}; the answers are in {self.journal}, and the same command writes it"
             ) from None
+
+
+def columns(told: Told, into: str, acceptance: Acceptance) -> list[tuple[str, Any]]:
+    """The new columns of a row and their values."""
+    found = [(into, told.value), (ERROR, told.error)]
+    return [*found, (FINISH, told.finish)] if acceptance.cut_off == KEEP else found
 
 
 def _csv(file: BinaryIO, names: list[str], rows: Iterator[dict[str, Any]], separator: str) -> int:
@@ -189,7 +204,8 @@ def _text(value: Any) -> str:
 class RecordedAnswers:
     """The answers in the output of a run, by the id of the request; the last record of an id holds. A context manager."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], acceptance: Acceptance) -> None:
+        self._acceptance = acceptance
         self._file = open(path, "rb") if os.path.exists(path) else io.BytesIO()  # noqa: SIM115
         self._at: dict[str, int] = {}  # memory has the places alone
         at = 0
@@ -197,55 +213,16 @@ class RecordedAnswers:
             self._at[str(json.loads(raw)["custom_id"])] = at
             at += len(raw)
 
-    def of(self, custom_id: str | int | None) -> tuple[str | None, str | None]:
-        """The text of an answer, or the error."""
+    def of(self, custom_id: str | int | None) -> Told:
+        """The answer, or the error."""
         at = self._at.get(str(custom_id))
         if at is None:
             return UNSENT
         self._file.seek(at)
-        record = json.loads(self._file.readline())
-        error = record["error"]
-        return None if error else text_of(record["response"]["body"]), error and f"{error['code']}: {error['message']}"
+        return self._acceptance.told(json.loads(self._file.readline()))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._file.close()
-
-
-def text_of(body: Mapping[str, Any]) -> str:
-    """The text of an answer of OpenAI's chat or Responses API, Anthropic or Gemini; of others, its JSON."""
-    parts: list[Any]
-    match body:
-        case {"choices": [{"message": {"content": str(text)}}, *_]}:
-            return text
-        case {"content": list(parts)}:
-            pass
-        case {"candidates": [{"content": {"parts": list(parts)}}, *_]}:
-            pass
-        case {"output": list(items)}:
-            parts = [part for item in items for part in item.get("content") or ()]
-        case _:
-            return json.dumps(body)
-    return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
-
-
-def checked(schema: Any, text: str | None, error: str | None) -> tuple[Any, str | None]:
-    """An answer in the form of ``schema``; no message quotes it."""
-    if schema is None or text is None:
-        return text, error
-    try:
-        if not isinstance(schema, Mapping):
-            return schema.model_validate_json(text).model_dump(mode="json"), None
-        value = json.loads(text)
-    except ValueError as invalid:
-        return None, f"invalid_answer: the answer does not match the schema ({type(invalid).__name__})"
-    try:
-        jsonschema = import_module("jsonschema")
-    except ImportError:
-        return value, None
-    wrong = next(jsonschema.validators.validator_for(schema)(schema).iter_errors(value), None)
-    if wrong is None:
-        return value, None
-    return None, f"invalid_answer: the answer does not match the schema (at {wrong.json_path}: {wrong.validator})"

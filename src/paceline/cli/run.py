@@ -42,6 +42,18 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
 @click.option("--workers", type=int, help="Requests that wait or are in flight at the same time; 500 by default.")
 @options.rows
 @click.option("--into", default="answer", help="The column of the answers in a table; 'answer' by default.")
+@click.option(
+    "--cut-off",
+    metavar="keep|raise|TOKENS",
+    help="An answer that reaches the maximum of tokens is an error. keep: it is an answer. raise: it is asked for once more with four"
+    " times the maximum; TOKENS: with this one.",
+)
+@click.option(
+    "--again",
+    metavar="NAMES",
+    help="Send these errors of earlier runs once more, which are final otherwise: declined, blocked, cut_off, paused; of an old"
+    " output also empty, invalid. With commas between them.",
+)
 @click.option("--max-attempts", type=int, help="HTTP attempts for one request; 6 by default.")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds for one HTTP answer; 600 by default.")
 @click.option(
@@ -96,6 +108,8 @@ def command(
     batch_lines: int | None,
     batch_queue: int | None,
     into: str,
+    cut_off: str | None,
+    again: str | None,
     restart: bool,
     repair: bool,
     page: int | None,
@@ -104,6 +118,7 @@ def command(
     **given: Any,
 ) -> None:
     """Send a file of requests at the full speed that the limits allow, and write a file of answers."""
+    from paceline.batch.acceptance import Acceptance
     from paceline.batch.job import Job
     from paceline.batch.progress import logged, view
     from paceline.batch.requests import WHOLE, Shard
@@ -138,6 +153,7 @@ def command(
             batch_queue=batch_queue,
             form=form,
             into=into,
+            acceptance=Acceptance.parse(form.schema, cut_off, again),
         )
         raise_files()
         gc.freeze()  # what is imported stays; most of the rest is freed by its last reference

@@ -1,0 +1,283 @@
+"""What a run takes for an answer: one that the model has finished, in the form that was asked for.
+
+It is decided once, when an answer is recorded, so that the counts, the exit status, the page and the table say the same. A journal is
+judged by the same rules when it is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+from paceline.core.results import QuotaError
+from paceline.providers.finish import FINISHED, Finish, State, blocks, finish_of
+from paceline.providers.verdict import is_result
+
+UNREAD: Final = "result_unread"
+"""The error's code of a request that the provider may have answered and charged: only ``--repair`` sends it again."""
+
+INVALID: Final = "invalid"
+"""The name of an answer that does not have the form of the schema."""
+
+NAMES: Final = (*(state.value for state in State if state not in FINISHED), INVALID)
+"""The codes of errors of answers that came with status 200."""
+
+UNSTABLE: Final = frozenset({State.EMPTY.value, INVALID})
+"""The ones that are tried once more. Another attempt at the others costs the same and ends the same."""
+
+KEEP, RAISE = "keep", "raise"
+
+RAISED: Final = 4
+"""By what ``raise`` multiplies the maximum of tokens: reasoning models often need several times what the answer needs."""
+
+TEXT_MAX: Final = 2_000
+"""Characters of an unfinished text in the error of a row; the journal has the whole of it."""
+
+_TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
+_HOLDERS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
+_INNER: Final = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
+
+
+class Told(NamedTuple):
+    """A record for a table.
+
+    Attributes:
+        value: The answer; ``None`` if there is none.
+        error: The code, what it means, and the text that the model has not finished; ``None`` for an answer.
+        finish: How far the model has come; ``None`` without an answer of it.
+    """
+
+    value: Any
+    error: str | None
+    finish: str | None = None
+
+
+class Recorded(NamedTuple):
+    """What a record of a journal says.
+
+    Attributes:
+        ok: Whether it is an answer; ``None`` if the request may be answered, and no result of it was read.
+        name: What is wrong with it.
+        again: Whether this run sends its request again.
+    """
+
+    ok: bool | None
+    name: str = ""
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """The answers that a run takes.
+
+    Attributes:
+        schema: The form of an answer: a JSON schema, or a model of pydantic.
+        cut_off: What happens to an answer that has reached the maximum of tokens: ``keep`` takes it, ``raise`` asks once more with
+            four times the maximum, a number with this one; by default it is an error.
+        again: The names of errors that are sent again although they are final.
+
+    Raises:
+        QuotaError: The schema is none, or a name is unknown.
+    """
+
+    schema: Any = None
+    cut_off: str | int | None = None
+    again: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Refuse settings that are none."""
+        if unknown := sorted(self.again - set(NAMES)):
+            raise QuotaError(f"again: {unknown[0]!r} is no name of an error of this kind: {', '.join(NAMES)}")
+        number = isinstance(self.cut_off, int) and not isinstance(self.cut_off, bool) and self.cut_off > 0
+        if not (number or self.cut_off in (None, KEEP, RAISE)):
+            raise QuotaError(f"cut_off is {self.cut_off!r}: write 'keep', 'raise', or the maximum of tokens")
+        if isinstance(self.schema, Mapping):
+            require_schema(self.schema)
+
+    @classmethod
+    def parse(cls, schema: Any, cut_off: str | int | None, again: str | None) -> Acceptance:
+        """The acceptance in the texts of options: ``--cut-off 8000``, ``--again declined,blocked``."""
+        number = int(cut_off) if isinstance(cut_off, str) and cut_off.isdigit() else cut_off
+        return cls(schema, number, frozenset(filter(None, (name.strip() for name in (again or "").split(",")))))
+
+    @property
+    def raises(self) -> bool:
+        """Whether an answer that is cut off is asked for once more."""
+        return self.cut_off is not None and self.cut_off != KEEP
+
+    def error_of(self, response: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The error to record beside an answer; ``None`` for one that this run takes. No message quotes it.
+
+        Args:
+            response: ``status_code`` and ``body``; ``None`` without an answer.
+            error: The error of the transport.
+        """
+        if response is None or not isinstance(response.get("body"), dict | list | str):
+            return error
+        if error is None:
+            return self._judged(response["body"])[1]
+        if response["status_code"] in (400, 403, 422) and blocks(response["body"]):
+            return {"code": State.BLOCKED.value, "message": "a filter of the provider blocked the prompt"}
+        return error
+
+    def _judged(self, body: Any) -> tuple[Finish, dict[str, Any] | None, Any]:
+        """The finish, the error, and the value of an answer."""
+        finish = finish_of(body)
+        if finish.state is State.CUT_OFF and self.cut_off == KEEP and finish.text:
+            return finish, None, finish.text
+        if finish.problem:
+            return finish, {"code": finish.state.value, "message": finish.problem}, None
+        if self.schema is None or finish.state is State.TOOL_CALL:
+            return finish, None, finish.answer
+        value, wrong = self._formed(finish.text)
+        if wrong:
+            return finish, {"code": INVALID, "message": f"the answer does not match the schema ({wrong})"}, None
+        return finish, None, value
+
+    def _formed(self, text: str) -> tuple[Any, str]:
+        """The answer in the form of the schema, or what is wrong with it."""
+        try:
+            if not isinstance(self.schema, Mapping):
+                return self.schema.model_validate_json(text).model_dump(mode="json"), ""
+            value = json.loads(text)
+        except (ValueError, RecursionError) as invalid:
+            return None, type(invalid).__name__
+        wrong = None if self._validator is None else next(self._validator.iter_errors(value), None)
+        return value, "" if wrong is None else f"at {wrong.json_path}: {wrong.validator}"
+
+    @cached_property
+    def _validator(self) -> Any:
+        try:
+            jsonschema = import_module("jsonschema")
+        except ImportError:
+            return None
+        return jsonschema.validators.validator_for(self.schema)(self.schema)
+
+    def told(self, record: Mapping[str, Any]) -> Told:
+        """What a table has of a record."""
+        finish, error, value = self._read(record["response"], record["error"])
+        if error is None:
+            return Told(value, None, None if finish is None else finish.state.value)
+        said = f"{error['code']}: {error['message']}"
+        if finish is None:
+            return Told(None, said)
+        text = "" if finish.state in FINISHED else finish.text[:TEXT_MAX]
+        return Told(None, said + (f"; its text: {text}" if text else ""), finish.state.value)
+
+    def _read(self, response: Any, error: Any) -> tuple[Finish | None, Any, Any]:
+        """The finish, the error and the value of what is recorded: an answer of the model is judged anew."""
+        if error is None and response["status_code"] != 200:
+            error = {"code": f"http_{response['status_code']}", "message": "no answer"}
+        if error is not None and (response is None or _code(error) not in NAMES or response["status_code"] != 200):
+            return None, error, None
+        if not is_result(response["body"]):
+            return None, {"code": "no_result", "message": "the answer has status 200 and no result"}, None
+        return self._judged(response["body"])
+
+    def recorded(self, response: Any, error: Any) -> Recorded:
+        """What a record says: its response and the error beside it, as read from a journal.
+
+        Raises:
+            LookupError, TypeError: It is no record.
+        """
+        if error is not None and _code(error) == UNREAD:
+            return Recorded(None)
+        finish, found, _ = self._read(response, error)
+        if found is None:
+            return Recorded(True)
+        name = _code(found)
+        if finish is None:
+            final = name == State.BLOCKED and response is not None and blocks(response["body"])
+            doubtful = error is None and response["status_code"] == 200
+            return Recorded(None if doubtful else False, name, not final or name in self.again)
+        if error is None:  # a run before this rule has taken it for an answer
+            return Recorded(False, name, name in self.again)
+        again = name in UNSTABLE or name in self.again or (name == State.CUT_OFF and self._raises_above(error))
+        return Recorded(False, name, again)
+
+    def _raises_above(self, error: Mapping[str, Any]) -> bool:
+        """Whether a request whose answer was cut off gets a larger maximum in this run than it had."""
+        had = error.get("max_tokens")
+        if not self.raises or not isinstance(had, int):  # without one, the answer has reached the model's own
+            return False
+        return not error.get("raised") if self.cut_off == RAISE else had < int(self.cut_off or 0)
+
+    def raised(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The body of a request with a larger maximum of tokens; ``None`` if it has none, or one as large."""
+        path, had = maximum_of(body)
+        if not self.raises or not path:
+            return None
+        most = had * RAISED if self.cut_off == RAISE else int(self.cut_off or 0)
+        return _with(body, path, most) if most > had else None
+
+
+def _code(error: Any) -> str:
+    return str(error.get("code")) if isinstance(error, Mapping) else ""
+
+
+_MAXIMA: Final = (
+    ("max_completion_tokens",), ("max_tokens",), ("max_output_tokens",), ("generationConfig", "maxOutputTokens"), ("inferenceConfig", "maxTokens"),
+    ("options", "num_predict"), ("parameters", "max_new_tokens"), ("max_tokens_to_sample",), ("max_gen_len",),
+)  # fmt: skip
+"""Where the body of a request has the maximum of its output."""
+
+
+def maximum_of(body: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
+    """Where a body has the maximum of its output, and the number; empty and 0 if it has none."""
+    for path in _MAXIMA:
+        value: Any = body
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if isinstance(value, int) and value > 0:
+            return path, value
+    return (), 0
+
+
+def _with(body: Mapping[str, Any], path: tuple[str, ...], value: int) -> dict[str, Any]:
+    first, *rest = path
+    return {**body, first: _with(body[first], tuple(rest), value) if rest else value}
+
+
+def require_schema(schema: Mapping[str, Any]) -> None:
+    """Refuse what is no JSON schema: with the package jsonschema by all of its rules, else by the names of types.
+
+    Raises:
+        QuotaError: It is none.
+    """
+    try:
+        jsonschema = import_module("jsonschema")
+    except ImportError:
+        for place, name in _wrong_types(schema, "$"):
+            raise QuotaError(
+                f"schema: it is no JSON schema: at {place}.type: {name!r} is no type: {', '.join(sorted(_TYPES))}"
+            ) from None
+        return
+    try:
+        jsonschema.validators.validator_for(schema).check_schema(schema)
+    except jsonschema.SchemaError as error:
+        raise QuotaError(f"schema: it is no JSON schema: at {error.json_path}: {error.message[:200]}") from None
+
+
+def _wrong_types(schema: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """The names that are no types, with their places."""
+    if not isinstance(schema, Mapping):
+        return
+    if "type" in schema:
+        named = schema["type"]
+        for name in named if isinstance(named, list) else [named]:
+            if not isinstance(name, str) or name not in _TYPES:
+                yield place, name
+    for holder in _HOLDERS:
+        if isinstance(schema.get(holder), Mapping):
+            for name, inner in schema[holder].items():
+                yield from _wrong_types(inner, f"{place}.{holder}.{name}")
+    for holder in _LISTS:
+        for number, inner in enumerate(schema[holder] if isinstance(schema.get(holder), list) else ()):
+            yield from _wrong_types(inner, f"{place}.{holder}[{number}]")
+    for holder in _INNER:
+        yield from _wrong_types(schema.get(holder), f"{place}.{holder}")
