@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
 from paceline.batch import cost
-from paceline.batch.acceptance import Acceptance
+from paceline.batch.acceptance import UNREAD, Acceptance
 from paceline.batch.address import (
     ProviderAddress,
     account_of,
@@ -188,11 +189,10 @@ class Job:
             start, checker = limiter.status()["pools"], self._checker(limiter, index, members)
             tally = RunTally(
                 plan.requests,
-                recovered.answered,
-                final=recovered.final,
+                recovered.answered - recovered.doubtful,
+                final=recovered.final + Counter({UNREAD: recovered.doubtful}),
                 start=start,
                 store=store.url if store else None,
-                doubtful=recovered.doubtful,
                 bill=Bill(self.config.prices),
                 keeps=self.keeps,
             )
@@ -608,10 +608,17 @@ def _end(
         *runner.reach.at_end(),
     ]
     again = "the same command again sends the rest" if results.resumable and tally.keeps else "nothing can be resumed"
-    return _told(lines, stop, again, tally, view), report
+    return _told(lines, stop, again, tally, view, report), report
 
 
-def _told(lines: Iterable[str], stop: tuple[int, str] | None, again: str, tally: RunTally, view: ProgressView) -> int:
+def _told(
+    lines: Iterable[str],
+    stop: tuple[int, str] | None,
+    again: str,
+    tally: RunTally,
+    view: ProgressView,
+    report: Mapping[str, Any],
+) -> int:
     """Print the lines of a summary, and ``again`` after a stop; return the exit code."""
     view.close()
     for line in lines:
@@ -621,9 +628,9 @@ def _told(lines: Iterable[str], stop: tuple[int, str] | None, again: str, tally:
             left = f"{tally.about}{tally.left:,}"
             print(f"paceline run: stopped: {stop[1]}; {left} requests left: {again}", file=sys.stderr)  # noqa: T201
         return stop[0]
-    for line in tally.remedies():
+    for line in tally.remedies(report):
         view.say(line)
-    return FAILED if tally.failed or tally.doubtful else DONE
+    return FAILED if tally.failed or tally.final else DONE
 
 
 def _run(runner: Runner) -> None:
@@ -705,7 +712,7 @@ def _end_offline(
     lines[1] = f"{created:,} batches created in {offline.calls:,} calls, {offline.refused:,} of them refused with a 429"
     goes = f"{in_progress:,} batches go on at the provider: " if in_progress else ""
     again = f"{goes}the same command again goes on"
-    return _told([*lines, *cost.in_words(report, tally.bill.answers)], stop, again, tally, view), report
+    return _told([*lines, *cost.in_words(report, tally.bill.answers)], stop, again, tally, view, report), report
 
 
 def _from_start(

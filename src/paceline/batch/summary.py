@@ -64,10 +64,9 @@ class RunTally:
         waits: The time in the queue, for each request.
         start: ``limiter.status()["pools"]`` before the first request.
         store: Where the quotas are kept; ``None``: in this process.
-        doubtful: Answers of earlier runs that have status 200 and are no results.
         bill: Counts what answers cost.
         ideal: Counts what the limits have admitted for them.
-        final: Those that an earlier run has left as failed, by code.
+        final: Those that an earlier run has left as failed, by code; the ones that may be answered as ``UNREAD``.
         keeps: Whether the output is there after the run: no line names one that is not, or tells how to go on.
     """
 
@@ -81,7 +80,6 @@ class RunTally:
     waits: Quantiles = field(default_factory=Quantiles)
     start: dict[str, Any] = field(default_factory=dict)
     store: str | None = None
-    doubtful: int = 0
     about: str = ""
     bill: Bill = field(default_factory=lambda: Bill({}))
     ideal: IdealSpeed = field(default_factory=IdealSpeed)
@@ -123,21 +121,23 @@ class RunTally:
         self.failed += 1
         self.errors[code if code in self.errors or len(self.errors) < ERRORS_MAX else "other"] += 1
 
-    def remedies(self) -> Iterator[str]:
-        """What sends the requests without an answer again."""
+    def remedies(self, report: Mapping[str, Any]) -> Iterator[str]:
+        """What sends the requests without an answer again, and what that costs; ``report``: the summary."""
         if not self.keeps:
             return
-        unread = self.errors[UNREAD]
-        final = {name: self.errors[name] + self.final[name] for name in NAMES if name not in UNSTABLE}
-        final = {name: count for name, count in final.items() if count}
-        if self.failed + self.final.total() > unread + sum(final.values()):
-            yield "the same command again sends the failed requests once more"
-        if final:
-            told, names = ", ".join(f"{count:,} {name}" for name, count in final.items()), ",".join(final)
-            cut = "; for cut_off, --cut-off raise gives them more tokens" if State.CUT_OFF in final else ""
-            yield f"not sent again, because they would end the same: {told}: --again {names} sends them{cut}"
-        if unread or self.doubtful:
-            yield f"{unread + self.doubtful:,} requests may be answered, and no result of them was read: --repair sends them again"
+        unread = self.errors[UNREAD] + self.final[UNREAD]
+        ended = {name: 0 if name in UNSTABLE else self.errors[name] for name in NAMES}
+        again = self.failed - self.errors[UNREAD] - sum(ended.values())
+        stays = {name: count + self.final[name] for name, count in ended.items() if count + self.final[name]}
+        if again:
+            usd = report.get("usd", 0.0) / max(self.bill.answers, 1) * again
+            cost = f", for about {usd:,.4f} USD" if usd and not report.get("unpriced") else ""
+            yield f"the same command again sends the {again:,} failed requests once more{cost}"
+        if stays:
+            told, names = ", ".join(f"{count:,} {name}" for name, count in stays.items()), ",".join(stays)
+            yield f"not sent again, because they are paid for and would end the same: {told}; --again {names} sends them"
+        if unread:
+            yield f"{unread:,} requests may be answered, and no result of them was read: --repair sends them again"
 
     def report(
         self, pools: dict[str, Any], *, attempts: int, refused: int, output: str, interrupted: bool

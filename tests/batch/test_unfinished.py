@@ -1,0 +1,375 @@
+"""Answers that the model has not finished: the record, the counts, the exit status and the table say the same of them."""
+
+import asyncio
+import json
+from collections import Counter
+from itertools import product
+
+import pytest
+from batch_helpers import chat, read_answers, write_lines
+from unkind_batches import Anthropic, OpenAI, Unkind
+
+import paceline
+from odd_server import JSON, OddServer
+from paceline.batch import offline
+from paceline.batch.acceptance import Acceptance, maximum_of, require_schema
+from paceline.batch.job import Job
+from paceline.batch.progress import ProgressView
+from paceline.batch.results import encode_answer
+from paceline.batch.tables import RecordedAnswers
+from paceline.config import Config
+
+FAST = {"*": "60k requests/min"}
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+CUT = "The answer is th"
+
+
+def body(content, reason="stop", **message):
+    choices = [{"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": content, **message}}]
+    return {"object": "chat.completion", "choices": choices, "usage": {"prompt_tokens": 9, "completion_tokens": 9}}
+
+
+BODIES = {
+    "fine": body('{"n": 5}'),
+    "declined": body(None, refusal="I can't help with that."),
+    "blocked": body("", "content_filter"),
+    "cut_off": body(CUT, "length"),
+    "empty": body(""),
+    "invalid": body('{"n": "five"}'),
+}
+FINAL = {"declined", "blocked", "cut_off"}
+
+
+class Said(ProgressView):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+    @property
+    def text(self):
+        return "\n".join(self.lines)
+
+
+def asked_in(request):
+    """The name of the body that a prompt asks for."""
+    return request["messages"][0]["content"].split()[0]
+
+
+def answering(*_, bodies=BODIES):
+    return OddServer(lambda _, request: (200, JSON, bodies[asked_in(request)]))
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write_lines(tmp_path / "in.jsonl", [chat(name, text=name) for name in BODIES])
+
+
+def run(source, server, said=None, *, workers=4, **options):
+    given = {"base_url": server.base_url, "limits": FAST, "headroom_s": 0.0, "workers": workers}
+    acceptance = Acceptance(
+        SCHEMA, options.pop("cut_off", None), frozenset(options.pop("again", ())),
+    )  # fmt: skip
+    job = Job(
+        str(source),
+        None,
+        Config.load(environ={}, given=given),
+        environ={"OPENAI_API_KEY": "k"},
+        acceptance=acceptance,
+        **options,
+    )
+    return job.run(said or Said())
+
+
+def sent(server):
+    return Counter(asked_in(request) for request in server.asked)
+
+
+def records(source):
+    return {one["custom_id"]: one for one in read_answers(source.with_name("in.results.jsonl"))}
+
+
+def test_a_run_and_the_same_run_again(source):
+    with answering() as server:
+        code, report = run(source, server)
+        assert (code, report["ok"], report["failed"], report["errors"]) == (
+            1,
+            1,
+            5,
+            dict.fromkeys(BODIES.keys() - {"fine"}, 1),
+        )
+        assert sent(server) == {"fine": 1, "declined": 1, "blocked": 1, "cut_off": 1, "empty": 2, "invalid": 2}
+        found = records(source)
+        assert {name: one["error"] and one["error"]["code"] for name, one in found.items()} == {
+            name: None if name == "fine" else name for name in BODIES
+        }
+        assert all(one["response"]["body"] == BODIES[name] for name, one in found.items())  # nothing paid is lost
+    with answering(bodies=BODIES | {"empty": BODIES["fine"]}) as server:
+        code, report = run(source, server, said := Said())
+        assert (code, report["ok"], report["failed"], report["skipped"]) == (1, 1, 4, 1)
+        assert sent(server) == {"empty": 1, "invalid": 2}
+    assert "1 answered before, 2 sent again because they failed before, 3 with a final error" in said.text
+    assert "1 cut_off, 1 declined, 1 blocked; --again cut_off,declined,blocked sends them" in said.text
+    with answering(bodies=dict.fromkeys(BODIES, BODIES["fine"])) as server:
+        code, report = run(source, server, again=["declined", "blocked"])
+        assert sent(server) == {"declined": 1, "blocked": 1, "invalid": 1}
+        assert (code, report["failed"], report["errors"]) == (1, 1, {"cut_off": 1})
+        assert run(source, server, again=["cut_off"])[0] == 0
+        assert run(source, server)[1]["skipped"] == len(BODIES)
+    assert len(records(source)) == len(BODIES)
+
+
+def test_an_answer_that_is_better_at_the_second_attempt(source):
+    seen = Counter()
+
+    def answer(_, request):
+        name = asked_in(request)
+        seen[name] += 1
+        return 200, JSON, BODIES["fine" if seen[name] == 2 else name]
+
+    with OddServer(answer) as server:
+        report = run(source, server)[1]
+    assert (report["ok"], set(report["errors"])) == (3, FINAL)
+
+
+def test_an_older_output_is_judged_anew_and_not_paid_again(source):
+    output = source.with_name("in.results.jsonl")
+    output.write_bytes(
+        b"".join(
+            encode_answer(name, {"status_code": 200, "request_id": None, "body": BODIES[name]}, None) for name in BODIES
+        )
+    )
+    before = output.read_bytes()
+    with answering() as server:
+        code, report = run(source, server)
+        assert (code, report["skipped"], report["failed"], server.asked) == (1, 1, 5, [])
+        assert set(report["errors"]) == BODIES.keys() - {"fine"}
+        assert output.read_bytes() == before
+        run(source, server, again=["empty", "blocked"])
+        assert sent(server) == {"empty": 2, "blocked": 1}
+
+
+@pytest.mark.parametrize(("cut_off", "most"), [("raise", 80), (50, 50)])
+def test_a_larger_maximum(source, cut_off, most):
+    def answer(_, request):
+        name = asked_in(request)
+        return 200, JSON, BODIES["fine" if name == "cut_off" and request["max_tokens"] > 20 else name]
+
+    with OddServer(answer) as server:
+        report = run(source, server, cut_off=cut_off)[1]
+        assert report["ok"] == 2
+        assert [one["max_tokens"] for one in server.asked if asked_in(one) == "cut_off"] == [20, most]
+
+
+def test_a_larger_maximum_is_sent_once(source):
+    """What was cut off at the larger maximum too is not paid for a third time; a number above it is another thing."""
+    with answering() as server:
+        run(source, server)
+    with answering() as server:
+        run(source, server, cut_off="raise")
+        assert [one["max_tokens"] for one in server.asked if asked_in(one) == "cut_off"] == [80]
+    assert records(source)["cut_off"]["error"] | {"message": ""} == {
+        "code": "cut_off",
+        "message": "",
+        "max_tokens": 80,
+        "raised": True,
+    }
+    with answering() as server:
+        run(source, server, cut_off="raise")
+        run(source, server, cut_off=80)
+        assert "cut_off" not in sent(server)
+        run(source, server, cut_off=100)
+        assert [one["max_tokens"] for one in server.asked if asked_in(one) == "cut_off"] == [100]
+
+
+def test_a_larger_maximum_that_the_model_does_not_have(source):
+    def answer(_, request):
+        if request["max_tokens"] > 20:
+            return 400, JSON, {"error": {"message": "max_tokens is too large", "code": "invalid_value"}}
+        return 200, JSON, BODIES[asked_in(request)]
+
+    with OddServer(answer) as server:
+        assert run(source, server, cut_off="raise")[1]["errors"]["cut_off"] == 1
+    record = records(source)["cut_off"]
+    assert (record["response"]["body"], record["error"]["max_tokens"]) == (BODIES["cut_off"], 20)
+
+
+def test_answers_that_are_cut_off_can_be_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    rows = [{"id": name, "prompt": name} for name in ("fine", "cut_off", "declined")]
+    with answering() as server:
+        options = {
+            "model": "gpt-5",
+            "base_url": server.base_url,
+            "limits": FAST,
+            "progress": False,
+            "journal": tmp_path / "j",
+        }
+        told = [(row["answer"], row["error"] and row["error"].split(":")[0]) for row in paceline.run(rows, **options)]
+        assert told == [('{"n": 5}', None), (None, "cut_off"), (None, "declined")]
+        assert paceline.run(rows, **options)[1]["error"].endswith(f"(length); its text: {CUT}")
+        kept = paceline.run(rows, cut_off="keep", **options)
+        assert [(row["answer"], row["finish"]) for row in kept] == [
+            ('{"n": 5}', "complete"),
+            (CUT, "cut_off"),
+            (None, "declined"),
+        ]
+        assert (kept[1]["error"], len(server.asked)) == (None, 3)
+        again = paceline.run(rows, again="declined", **options)
+        assert (again[2]["error"][:8], len(server.asked)) == ("declined", 4)
+
+
+def test_most_of_the_first_answers_are_cut_off(tmp_path):
+    source = write_lines(tmp_path / "in.jsonl", [chat(str(n), text="cut_off" if n % 4 else "fine") for n in range(60)])
+    with answering() as server:
+        run(source, server, said := Said())
+        assert sum("most of the first 20 answers are cut off" in line for line in said.lines) == 1
+
+
+def test_a_stop_before_the_second_attempt_loses_no_answer(source, monkeypatch):
+    """The first answer was paid for; its request waits for a second attempt when the run is interrupted."""
+    from paceline.batch.runner import Runner
+
+    asked = Runner._ask
+    stopped = []
+
+    async def ask(self, request, metered):
+        if asked_in(request.body) == "empty" and stopped:
+            asyncio.get_running_loop().call_soon(self._on_signal)
+            await asyncio.sleep(10)
+        if asked_in(request.body) == "empty":
+            stopped.append(request)
+        return await asked(self, request, metered)
+
+    monkeypatch.setattr(Runner, "_ask", ask)
+    with answering() as server:
+        run(source, server, workers=1)
+    assert records(source)["empty"]["error"]["code"] == "empty"
+    assert sent(server)["empty"] == 1
+
+
+def test_an_error_of_a_filter_is_final(source):
+    refused = {"error": {"code": "content_filter", "message": "The prompt was filtered"}}
+    with OddServer(
+        lambda _, request: (400, JSON, refused) if asked_in(request) == "blocked" else (200, JSON, BODIES["fine"])
+    ) as server:
+        report = run(source, server)[1]
+        assert (report["ok"], report["errors"]) == (5, {"blocked": 1})
+        assert run(source, server)[1]["errors"] == {"blocked": 1}
+        assert sent(server)["blocked"] == 1
+
+
+@pytest.mark.parametrize("api", [OpenAI, Anthropic])
+def test_the_results_of_batches(tmp_path, monkeypatch, api):
+    """They are judged as answers one by one; what is none is sent again by the next command, and not in another batch now."""
+    monkeypatch.setattr(
+        offline,
+        "TIMING",
+        offline.Timing(poll_first_s=0.001, poll_most_s=0.005, settle_s=0.0, retry_s=0.002, quiet_s=0.0),
+    )
+    line = api.line
+    stops = {"declined": "refusal", "cut_off": "max_tokens", "blocked": "refusal"}
+
+    def changed(server, custom_id, prompt):
+        found, name = line(server, custom_id, prompt), prompt.split()[0]
+        if api is OpenAI:
+            found["response"]["body"] = BODIES[name]
+        else:
+            parts = [{"type": "text", "text": {"fine": '{"n": 5}', "empty": "", "cut_off": CUT}.get(name, "five")}]
+            found["result"]["message"] |= {"content": parts, "stop_reason": stops.get(name, "end_turn")}
+        return found
+
+    monkeypatch.setattr(api, "line", changed)
+    path = tmp_path / "in.jsonl"
+    if api is OpenAI:
+        write_lines(path, [chat(f"{name}-{n}", text=f"{name} {n}") for name, n in product(BODIES, range(3))])
+    else:
+        asked = {
+            name: {"model": "claude-sonnet-4-5", "max_tokens": 20, "messages": [{"role": "user", "content": name}]}
+            for name in BODIES
+        }
+        write_lines(
+            path, [{"custom_id": f"{name}-{n}", "params": asked[name]} for name, n in product(BODIES, range(3))]
+        )
+    with api(Unkind()) as server:
+        given = {"base_url": server.base_url, "limits": FAST}
+        keys = {"OPENAI_API_KEY": "sk-0123456789abcdef", "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef"}
+        job = Job(
+            str(path),
+            None,
+            Config.load(environ={}, given=given),
+            environ=keys,
+            mode="batch",
+            acceptance=Acceptance(SCHEMA),
+        )
+        code, report = job.run(Said())
+        wanted = dict.fromkeys(BODIES.keys() - {"fine"}, 3)
+        if api is Anthropic:
+            wanted = {"declined": 6, "cut_off": 3, "empty": 3, "invalid": 3}
+        assert (code, report["ok"], report["errors"]) == (1, 3, wanted)
+        code, report = job.run(Said())
+        assert (code, report["skipped"], report["errors"], report["batches"]) == (1, 3, wanted, 1)
+        assert len(server.batches[-1].requests) == 6  # empty and invalid
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [({"type": "objekt"}, "$.type"), ({"type": "object", "properties": {"n": {"type": "int"}}}, "$.properties.n.type")],
+)
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_schema_that_is_none_ends_the_run_before_it_begins(schema, place, installed, monkeypatch):
+    if not installed:
+        monkeypatch.setitem(__import__("sys").modules, "jsonschema", None)
+    with pytest.raises(paceline.QuotaError) as caught:
+        paceline.run([{"prompt": "a"}], model="gpt-5", schema=schema)
+    assert str(caught.value).startswith(f"schema: it is no JSON schema: at {place}: ")
+    require_schema(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"again": "refused"}, "again: 'refused' is no name"),
+        ({"cut_off": "leave"}, "cut_off is 'leave': write 'keep', 'raise', or the maximum of tokens"),
+        ({"cut_off": 0}, "cut_off is 0"),
+    ],
+)
+def test_settings_that_are_none(given, message):
+    with pytest.raises(paceline.QuotaError, match=message):
+        paceline.run([{"prompt": "a"}], model="gpt-5", **given)
+
+
+@pytest.mark.parametrize(
+    ("asked", "most"),
+    [
+        ({"max_completion_tokens": 5}, {"max_completion_tokens": 20}),
+        (
+            {"generationConfig": {"maxOutputTokens": 5, "topK": 1}},
+            {"generationConfig": {"maxOutputTokens": 20, "topK": 1}},
+        ),
+        ({"inferenceConfig": {"maxTokens": 5}}, {"inferenceConfig": {"maxTokens": 20}}),
+        ({"messages": []}, None),
+    ],
+)
+def test_where_the_maximum_is(asked, most):
+    assert Acceptance(cut_off="raise").raised(asked) == most
+    assert maximum_of(asked)[1] == (5 if most else 0)
+
+
+def test_a_record_of_an_error_is_no_answer_in_a_table(tmp_path):
+    """A body with status 200 and no result, as older outputs have it."""
+    path = tmp_path / "out"
+    path.write_bytes(
+        encode_answer("a", {"status_code": 200, "request_id": None, "body": {"error": {"message": "no"}}}, None)
+    )
+    with RecordedAnswers(path, Acceptance()) as answers:
+        assert answers.of("a") == (None, "no_result: the answer has status 200 and no result", None)
+
+
+def test_the_records_are_json_of_the_format(source):
+    with answering() as server:
+        run(source, server)
+    for one in records(source).values():
+        assert set(one) == {"id", "custom_id", "response", "error"}
+        assert json.dumps(one["error"] or {}).count(CUT) == 0  # the body has it
