@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from paceline.providers.finish import FINISHED, FORMS, State, blocks, finish_of, form_of
+from paceline.providers.base import Call
+from paceline.providers.finish import FINISHED, FORMS, State, blocks, finish_of, form_of, state_of
+from paceline.providers.registry import provider_named
 
 CUT = "The answer is that the"
 HM = "Let me see."
@@ -257,3 +259,61 @@ def test_malformed_bodies_raise_nothing(value):
 )  # fmt: skip
 def test_errors_of_filters(error, blocked):
     assert blocks({"error": error}) is blocked
+
+
+def sse(*events):
+    return "".join(f"data: {json.dumps(event)}\n\n" for event in events).encode()
+
+
+def chunk(reason=None, **delta):
+    return {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+
+
+def frame(kind, payload):
+    headers = b"".join(
+        bytes([len(name)]) + name + b"\x07" + len(value).to_bytes(2, "big") + value
+        for name, value in ((b":event-type", kind.encode()), (b":message-type", b"event"))
+    )
+    data = json.dumps(payload).encode()
+    size = 16 + len(headers) + len(data)
+    return size.to_bytes(4, "big") + len(headers).to_bytes(4, "big") + bytes(4) + headers + data + bytes(4)
+
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}}
+STREAMS = {
+    "chat": ("openai", "chat", sse(chunk(role="assistant", refusal=None), chunk(content="42"), chunk("stop"), USAGE), "complete"),
+    "chat, cut": ("openai", "chat", sse(chunk(content=CUT), chunk("length"), USAGE), "cut_off"),
+    "chat, refusal": ("openai", "chat", sse(chunk(refusal="I"), chunk(refusal=" can't"), chunk("stop"), USAGE), "declined"),
+    "chat, filter": ("azure", "chat", sse(chunk(content=CUT), chunk("content_filter")) + b"data: [DONE]\n\n", "blocked"),
+    "chat, tool": ("mistral", "chat", sse(chunk("tool_calls", tool_calls=CHAT_CALL)), "tool_call"),
+    "chat, broken off": ("openai", "chat", sse(chunk(content=CUT)), None),
+    "responses": ("openai", "responses", sse({"type": "response.completed", "response": responses(said(text("42", "output_text")))}), "complete"),
+    "responses, cut": ("openai", "responses", sse({"type": "response.incomplete", "response": responses(status="incomplete", incomplete_details={"reason": "max_output_tokens"})}), "cut_off"),
+    "responses, refusal": ("openai", "responses", sse({"type": "response.completed", "response": responses(said({"type": "refusal", "refusal": "No."}))}), "declined"),
+    **{
+        f"claude, {reason}": ("anthropic", "messages", sse({"type": "message_start", "message": claude(None)}, {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": 9}}, {"type": "message_stop"}), state)
+        for reason, state in (("end_turn", "complete"), ("tool_use", "tool_call"), ("max_tokens", "cut_off"), ("refusal", "declined"), ("pause_turn", "paused"))
+    },
+    "gemini": ("gemini", "streamGenerateContent", sse(gemini("", {"text": "4"}), gemini("STOP", {"text": "2"})), "complete"),
+    "gemini, safety": ("gemini", "streamGenerateContent", sse(gemini("", {"text": CUT}), gemini("SAFETY")), "blocked"),
+    "gemini, prompt": ("gemini", "streamGenerateContent", sse({"promptFeedback": {"blockReason": "OTHER"}, "usageMetadata": {"promptTokenCount": 9}}), "blocked"),
+    "cohere": ("cohere", "chat", sse({"type": "content-delta", "delta": {"message": {"content": {"text": CUT}}}}, {"type": "message-end", "delta": {"finish_reason": "MAX_TOKENS", "usage": {}}}), "cut_off"),
+    "converse": ("bedrock", "converse", frame("messageStop", {"stopReason": "guardrail_intervened"}) + frame("metadata", {"usage": {"inputTokens": 9, "outputTokens": 2}}), "blocked"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("size", [7, 10_000])
+def test_the_finish_of_a_stream(name, size):
+    provider, endpoint, body, state = STREAMS[name]
+    reader = provider_named(provider).usage_reader(Call(provider, endpoint, "m", 0, stream=True))
+    for at in range(0, len(body), size):
+        reader.feed(body[at : at + size])
+    reader.close()
+    assert reader.state == state
+
+
+@pytest.mark.parametrize("name", [name for name, (body, _, _) in CASES.items() if isinstance(body, dict) and body])
+def test_the_state_alone(name):
+    body, state, _ = CASES[name]
+    assert state_of(body) == ("complete" if name == "gemini, usage alone" else state)

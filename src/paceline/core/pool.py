@@ -58,6 +58,7 @@ class Pool:
         wake_ns: When :meth:`pump` must be called if no event comes before; ``None`` for never.
         counts: How many attempts were granted, settled, cancelled, refused (by kind), expired and lost, how many overtook
             others, and how often the store was lost.
+        finishes: How many answers there were, by how far the model has come.
         waits: The waits of all granted attempts.
         saved_tokens: The cached tokens of the requests whose cache would not have lived through the work that they overtook.
         estimates: Per unit the sums of the reserved and of the true amounts, over all attempts with a known true cost.
@@ -76,6 +77,7 @@ class Pool:
         self.queue.seconds_of = self._seconds_of
         self.wake_ns: int | None = None
         self.counts: defaultdict[str, int] = defaultdict(int)  # three times as fast as a Counter
+        self.finishes: defaultdict[str, int] = defaultdict(int)
         self.waits = Waits()
         self.saved_tokens = 0
         self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])

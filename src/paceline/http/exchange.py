@@ -49,6 +49,7 @@ from paceline.pacing.tries import Tries
 from paceline.providers import parse
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
+from paceline.providers.finish import state_of
 from paceline.providers.registry import provider_for_host
 from paceline.providers.verdict import Beginning, Decode, Judged, Verdict
 
@@ -493,10 +494,18 @@ class Exchange:
             if not (slots and self.charge is None):  # as held until the caller has asked for the answer
                 remember(self.pacer, job, lambda found: settle(None if found is None else provider.usage(found), None))
         elif isinstance(payload, parse.MAPPING):
+            self.metered.scheduler.finished(state_of(payload))
             settle(provider.usage(payload), None)
         else:
-            tap = Tap(provider.usage_reader(self.metered.call), settle, partial(self._adjust, permit))
+            reader = provider.usage_reader(self.metered.call)
+            tap = Tap(reader, partial(self._end, reader, settle), partial(self._adjust, permit))
             self.http.tap(response, headers, tap)
+
+    def _end(self, reader: UsageReader, settle: Settle, usage: Usage | None, refusal: Refusal | None) -> None:
+        """The body of an answer has passed; a reader of another package may not know how far the model has come."""
+        if (state := getattr(reader, "state", None)) is not None:
+            self.metered.scheduler.finished(state)
+        settle(usage, refusal)
 
     def _adjust(self, permit: Permit, usage: Usage) -> None:
         """The answer reports its input before its end."""

@@ -205,6 +205,14 @@ class Scheduler:
         """See :meth:`Pool.settle`."""
         self._section.settle(reservation, actual, waiter)
 
+    def finished(self, state: str) -> None:
+        """Count an answer by how far the model has come with it."""
+
+        def count(_: int) -> None:
+            self.pool.finishes[state] += 1
+
+        self._section.read(count)
+
     def adjust(self, reservation: Reservation, known: Cost, waiter: Waiter) -> None:
         """See :meth:`Pool.adjust`."""
         self._section.change(self.pool.adjust, reservation, known, waiter)

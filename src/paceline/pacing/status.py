@@ -89,6 +89,7 @@ class PoolStatus(TypedDict):
     cool_down_s: float
     stopped: str | None
     counts: dict[str, int]
+    finishes: dict[str, int]
     wait_s: dict[str, float]
     waits: dict[str, Waited]
     estimates: dict[str, dict[str, float | None]]
@@ -170,6 +171,7 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
         "cool_down_s": _up(pool.capacity.cool_down_ns(now_ns)),
         "stopped": pool.stopped.reason if pool.stopped else None,
         "counts": {name: count for name, count in sorted(pool.counts.items()) if count},
+        "finishes": dict(sorted(pool.finishes.items())),
         "wait_s": {
             "mean": round(pool.waits.total_ns / NS / max(pool.counts.get("granted", 0), 1), 3),
             "longest": round(pool.waits.longest_ns / NS, 3),

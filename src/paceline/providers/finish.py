@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from paceline.providers.parse import MAPPING, as_mapping, as_text, error_in
@@ -194,6 +195,9 @@ FORMS: Final = (
 )  # fmt: skip
 """The forms of answers; the first one whose path is there holds. Of several choices the first one is the answer."""
 
+_FIRST: Final = frozenset(path.partition(".")[0] for form in FORMS for path in form.has)
+"""The fields by which forms are recognised."""
+
 _ENVELOPE: Final = frozenset({
     "id", "object", "created", "created_at", "model", "modelVersion", "model_version", "responseId", "response_id", "usage", "usageMetadata",
     "usage_metadata", "meta", "metadata", "stop_reason", "system_fingerprint", "service_tier", "type", "role", "status", "warnings",
@@ -204,7 +208,7 @@ _ENVELOPE: Final = frozenset({
 
 @dataclass(slots=True)
 class _Read:
-    """What was found in an answer."""
+    """What was found in an answer, in the order of its fields."""
 
     text: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
@@ -217,14 +221,12 @@ class _Read:
         if isinstance(value, list | tuple):
             for one in value:
                 self.take(one, kind)
-        elif value is None or value == "":
-            return
         elif kind is _CALL:
             self._call(value)
         elif kind is _DATA:
             self.data.append(value)
         elif isinstance(value, str):
-            {_SAID: self.text, _THOUGHT: self.thoughts, _WORDS_OF: self.words}[kind].append(value)
+            (self.text if kind is _SAID else self.thoughts if kind is _THOUGHT else self.words).append(value)
         elif isinstance(value, MAPPING):
             self._part(value, kind)
 
@@ -239,9 +241,9 @@ class _Read:
             return
         if own is _THOUGHT or part.get("thought") is True:
             kind = _THOUGHT
-        for name, inner in _FIELDS.items():
-            if part.get(name):
-                self.take(part[name], kind if inner is _SAID else inner)
+        for name, value in part.items():
+            if value and (inner := _FIELDS.get(name)) is not None:
+                self.take(value, kind if inner is _SAID else inner)
 
     def _call(self, value: Any) -> None:
         call = as_mapping(value)
@@ -266,7 +268,13 @@ class _Read:
 
 def form_of(body: Any) -> AnswerForm | None:
     """The form of an answer; ``None`` if no API that generates text has it."""
-    return next((form for form in FORMS if any(_at(body, path) is not None for path in form.has)), None)
+    if isinstance(body, dict) and _FIRST.isdisjoint(body):
+        return None
+    for form in FORMS:
+        for path in form.has:
+            if _at(body, path) is not None:
+                return form
+    return None
 
 
 def finish_of(body: Any) -> Finish:
@@ -283,24 +291,45 @@ def finish_of(body: Any) -> Finish:
     form = form_of(body)
     if form is None:
         return _of_data(body)
-    found = _Read()
-    for path, kind in form.reads.items():
-        found.take(_at(body, path), kind)
-    text, thoughts = found.texts()
-    reason = _reason(body, form.why)
-    calls, words = tuple(found.calls), "".join(found.words) or as_text(_at(body, "candidates.0.finishMessage"))
-    state = STATES.get(reason.lower())
-    if state is None and found.words:
-        state = State.DECLINED
-    elif state is None and _reason(body, _BLOCKS) and not (text or calls):
-        state = State.BLOCKED
-    if state is None:
-        state = State.TOOL_CALL if calls else State.COMPLETE
-        if not (calls or text.strip() or found.data or not form.generates):
-            state = State.EMPTY
+    found, text, thoughts = _read(body, form)
+    state, reason = _state(body, form, found, text)
+    words = "".join(found.words) or as_text(_at(body, "candidates.0.finishMessage"))
     if not text and found.data:
         text = json.dumps(found.data, ensure_ascii=False)
-    return Finish(state, reason, text, thoughts, calls, words)
+    return Finish(state, reason, text, thoughts, tuple(found.calls), words)
+
+
+def state_of(body: Any) -> State:
+    """The state alone, of an answer that is JSON: for what passes every answer on, in a fraction of the time."""
+    form = form_of(body)
+    if form is None:
+        return State.COMPLETE
+    found, text, _ = _read(body, form)
+    return _state(body, form, found, text)[0]
+
+
+def _read(body: Any, form: AnswerForm) -> tuple[_Read, str, str]:
+    """What was found in an answer, its text, and its thoughts."""
+    found = _Read()
+    for path, kind in form.reads.items():
+        if (value := _at(body, path)) is not None:
+            found.take(value, kind)
+    return found, *found.texts()
+
+
+def _state(body: Any, form: AnswerForm, found: _Read, text: str) -> tuple[State, str]:
+    """The state of an answer, and the provider's reason."""
+    reason = _reason(body, form.why)
+    state = STATES.get(reason.lower())
+    if state is not None:
+        return state, reason
+    if found.words:
+        return State.DECLINED, reason
+    if found.calls:
+        return State.TOOL_CALL, reason
+    if text.strip() or found.data or not form.generates:
+        return State.COMPLETE, reason
+    return State.BLOCKED if _BLOCKS[0] in form.why and _reason(body, _BLOCKS) else State.EMPTY, reason
 
 
 def _of_data(body: Any) -> Finish:
@@ -315,13 +344,20 @@ def _of_data(body: Any) -> Finish:
     return Finish(State.COMPLETE, text=value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
+_names: Final = cache(lambda path: tuple(path.split(".")))
+
+
 def _at(value: Any, path: str) -> Any:
     """The value at a path; ``None`` if there is none."""
-    for name in path.split("."):
-        if isinstance(value, MAPPING):
+    for name in _names(path):
+        if isinstance(value, dict):
             value = value.get(name)
-        elif isinstance(value, list | tuple) and name.isdigit() and int(name) < len(value):
+        elif isinstance(value, list | tuple):
+            if not name.isdigit() or int(name) >= len(value):
+                return None
             value = value[int(name)]
+        elif isinstance(value, Mapping):
+            value = value.get(name)
         else:
             return None
     return value
@@ -331,6 +367,38 @@ def _reason(body: Any, paths: tuple[str, ...]) -> str:
     """The first reason at ``paths``, as the wire or an SDK's enumeration has it."""
     found = (_at(body, path) for path in paths)
     return next((str(reason).rpartition(".")[2][:100] for reason in found if isinstance(reason, str) and reason), "")
+
+
+_IN_EVENTS: Final = (
+    *dict.fromkeys(path for form in FORMS for path in form.why if path != "status"), "delta.stop_reason", "delta.finish_reason",
+    "response.incomplete_details.reason",
+)  # fmt: skip
+"""Where the events of streams have the reason: as whole answers do, in Anthropic's and Cohere's ``delta``, in OpenAI's ``response``."""
+
+_ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+SIGNS: Final = (b'eason":"', b'eason": "', b'"refusal":"', b'"refusal": "')
+"""An event of a stream that ends an answer contains one of these."""
+
+_CALLS: Final = frozenset({"tool_calls", "tool_call", "tool_use", "function_call"})
+
+
+def state_in(event: Any) -> State | None:
+    """The state of an answer, from an event of its stream; ``None`` for an event that does not end it.
+
+    An answer without a text cannot be told from one with a text here.
+    """
+    whole = _at(event, "response")
+    if _at(event, "type") in _ENDS and isinstance(whole, MAPPING):
+        return finish_of(whole).state
+    if _at(event, "choices.0.delta.refusal"):
+        return State.DECLINED
+    reason = _reason(event, _IN_EVENTS).lower()
+    if not reason:
+        return None
+    if _reason(event, _BLOCKS):
+        return State.BLOCKED
+    return STATES.get(reason) or (State.TOOL_CALL if reason in _CALLS else State.COMPLETE)
 
 
 BLOCKED_CODES: Final = frozenset({

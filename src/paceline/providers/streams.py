@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from paceline.core.results import Refusal
 from paceline.providers.base import Usage
+from paceline.providers.finish import FINISHED, SIGNS, State, state_in, state_of
 from paceline.providers.parse import decode
 
 Found = tuple[Usage | None, Refusal | None, bool]
@@ -28,6 +29,13 @@ class _Reader:
         self.usage: Usage | None = None
         self.done = False
         self.refusal: Refusal | None = None
+        self.state: State | None = None
+        """How far the model has come; ``None`` until that is known."""
+
+    def _end(self, state: State | None) -> None:
+        """Take the state in an event: of several, the first that says that the answer is not finished."""
+        if self.state is None or (self.state in FINISHED and state is not None):
+            self.state = state
 
     def _take(self, found: Found) -> None:
         usage, refusal, done = found
@@ -65,10 +73,12 @@ class JsonReader(_Reader):
         payload = decode(bytes(self._head + self._tail)) if self._length <= 2 * _END else None
         if isinstance(payload, Mapping):
             self.usage = self._usage_of(payload)
+            self.state = state_of(payload)
         else:
             ends = (self._tail[-_END:], self._head)
             line = decode(bytes(self._head + self._tail)[-_END:].rstrip().rpartition(b"\n")[2])  # of an object a line
             last = self._usage_of(line) if isinstance(line, Mapping) else None
+            self.state = state_in(line) if isinstance(line, Mapping) else None
             found = (self._usage_of(usage) for end in ends for usage in _usage_objects(bytes(end), self._name))
             self.usage = last or next(filter(None, found), None)
         self._head, self._tail = bytearray(), bytearray()
@@ -155,7 +165,7 @@ class SseReader(_Reader):
 
     def _relevant(self, events: bytes) -> bool:
         searched = events.replace(b'"usage":null', b"")  # every chunk of a chat stream but the last contains it
-        return any(map(searched.__contains__, self._needles))
+        return any(map(searched.__contains__, self._needles)) or any(map(events.__contains__, SIGNS))
 
     def _read_event(self, event: bytes) -> None:
         lines = [line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:")]
@@ -164,6 +174,7 @@ class SseReader(_Reader):
         for data in [whole] if whole is not None else map(decode, lines):
             if isinstance(data, dict):
                 self._take(self._on_event(data, self.usage))
+                self._end(state_in(data))
         if b"[DONE]" in lines:
             self.done = True
 
@@ -208,6 +219,8 @@ class EventStreamReader(_Reader):
     def _ends(self, headers: dict[str, str], payload: bytes) -> bool:
         """Read one frame; return whether it ends the answer."""
         kind = headers.get(":exception-type") or headers.get(":event-type", "")
+        if kind == "messageStop":
+            self._end(state_in(decode(payload)))
         event = decode(payload) if ":exception-type" in headers or kind in self._kinds else None
         if isinstance(event, dict):
             self._take(self._on_event(kind, event))

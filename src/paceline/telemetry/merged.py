@@ -43,7 +43,7 @@ def _pool(found: list[Any]) -> dict[str, Any]:
         return first
     for name in _ADDED:
         first[name] = sum(pool[name] for pool in found)
-    for name in ("lanes", "counts"):
+    for name in ("lanes", "counts", "finishes"):
         first[name] = summed(pool[name] for pool in found)
     waited = [pool["lanes_waited_s"] for pool in found]
     first["lanes_waited_s"] = {lane: max(each.get(lane, 0.0) for each in waited) for lane in first["lanes"]}

@@ -70,6 +70,10 @@ SCHEMAS: Final = {
         cool_down_s=NUMBER,
         stopped=MAYBE_TEXT,
         counts=_table(COUNT),
+        finishes={
+            **_table(COUNT),
+            "description": "Answers by how far the model has come: complete, cut_off, declined, ...",
+        },
         wait_s=_object(mean=NUMBER, longest=NUMBER),
         waits=_table(_object(counts=_list(COUNT), sum_s=NUMBER)),
         estimates=_table(_object(estimated=NUMBER, actual=NUMBER, ratio=MAYBE_NUMBER)),

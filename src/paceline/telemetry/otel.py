@@ -166,6 +166,7 @@ def watch(limiter: Reporting, meter_provider: MeterProvider | None = None) -> No
     counter("paceline.permits", "{permit}", "Permits by what became of them.", _counts(refused=False))
     counter("paceline.cache.tokens", "{token}", "Tokens by what prompt caches had of them.", _cached)
     counter("paceline.refusals", "{refusal}", "Refusals of the provider by kind.", _counts(refused=True))
+    counter("paceline.finishes", "{answer}", "Answers by how far the model has come.", _finishes)
 
 
 def _observing(
@@ -195,6 +196,11 @@ def _cached(name: str, pool: Any) -> Iterable[Observation]:
     for field, tokens in (pool.get("cache") or {}).items():
         if (kind := field.removesuffix("_tokens")) != field and kind != "input":
             yield Observation(tokens, {"paceline.pool": name, "paceline.kind": kind})
+
+
+def _finishes(name: str, pool: Any) -> Iterable[Observation]:
+    for state, count in pool.get("finishes", {}).items():
+        yield Observation(count, {"paceline.pool": name, "paceline.state": state})
 
 
 def _counts(*, refused: bool) -> Callable[[str, Any], Iterable[Observation]]:

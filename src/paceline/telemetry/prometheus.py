@@ -127,14 +127,18 @@ def _quotas(pools: Mapping[str, Any]) -> Iterator[Metric]:
 def _counts(pools: Mapping[str, Any]) -> Iterator[Metric]:
     events = CounterMetricFamily("paceline_permits", "Permits by what became of them.", labels=["pool", "event"])
     refused = CounterMetricFamily("paceline_refusals", "Refusals of the provider, by kind.", labels=["pool", "kind"])
+    about = "Answers, by how far the model has come with them."
+    finishes = CounterMetricFamily("paceline_finishes", about, labels=["pool", "state"])
     lanes = GaugeMetricFamily("paceline_lane_waiting", "Requests that wait, by lane.", labels=["pool", "lane"])
     for name, pool in pools.items():
         for event, count in {**_NONE_YET, **pool["counts"]}.items():
             kind = event.removeprefix("refused_")
             (events if kind == event else refused).add_metric([name, kind], count)
+        for state, count in pool.get("finishes", {}).items():
+            finishes.add_metric([name, state], count)
         for lane, waiting in _largest(pool["lanes"]):
             lanes.add_metric([name, lane], waiting)
-    yield from (events, refused, lanes)
+    yield from (events, refused, finishes, lanes)
 
 
 def _waits(pools: Mapping[str, Any]) -> Iterator[Metric]:

@@ -67,6 +67,8 @@ const REFUSALS = {
   never_fits: "larger than the limit",
 };
 
+const UNFINISHED = { cut_off: "cut off", declined: "declined", blocked: "blocked", empty: "empty", paused: "paused" };
+
 // The refusals so far; null where they are not known.
 function refused(pool) {
   if (!pool.counts) return pool.quotas?.find((quota) => quota.unit === "requests")?.refused ?? null;
@@ -291,6 +293,9 @@ function fill(name, pool, now) {
   if (pool.waiting !== undefined) pairs.push(["Waiting", number(pool.waiting)], ["In flight", number(pool.in_flight ?? 0)]);
   if (pool.counts) pairs.push(["Sent so far", brief(pool.counts.granted ?? 0)]);
   if (refused(pool) !== null) pairs.push(["Refused", number(refused(pool))]);
+  for (const [state, label] of Object.entries(UNFINISHED)) {
+    if (pool.finishes?.[state]) pairs.push([`Answers ${label}`, number(pool.finishes[state])]);
+  }
   if (pool.wait_s) pairs.push(["Mean wait", duration(pool.wait_s.mean)], ["Longest wait", duration(pool.wait_s.longest)]);
   if (pool.store) pairs.push(["Processes", number(pool.store.peers ?? 1)]);
   fillNumbers(list, pairs);
