@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         RefusalScope,
         StoreError,
         TooLargeError,
+        UnfinishedError,
     )
     from paceline.data.mapping import map, map_sync  # noqa: A004
     from paceline.data.partition import partition
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from paceline.pacing.retry import RetryPolicy
     from paceline.pacing.status import Waiting
     from paceline.planner.forecast import eta
-    from paceline.providers.answers import refusal_of
+    from paceline.providers.answers import finish_of, refusal_of
+    from paceline.providers.finish import Finish
     from paceline.providers.headers import HeaderLimits, limits_in
     from paceline.telemetry.status_app import status_app
 
@@ -54,7 +56,7 @@ _HOMES = {
     "paceline.core.results": (
         "AcquireTimeoutError", "BudgetError", "GaveUpError", "QueueFullError", "NeverFits", "NeverFitsError", "PacelineError",
         "PacelineWarning", "PoolStoppedError", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope",
-        "StoreError", "TooLargeError",
+        "StoreError", "TooLargeError", "UnfinishedError",
     ),
     "paceline.core.quota": ("Quota", "Rule"),
     "paceline.data.mapping": ("map", "map_sync"),
@@ -68,17 +70,18 @@ _HOMES = {
     "paceline.pacing.pacer": ("lane",),
     "paceline.limiter.limiter": ("Limiter",),
     "paceline.pacing.permit": ("Acquisition", "Later", "Permit"),
-    "paceline.providers.answers": ("refusal_of",),
+    "paceline.providers.answers": ("finish_of", "refusal_of"),
+    "paceline.providers.finish": ("Finish",),
     "paceline.providers.headers": ("HeaderLimits", "limits_in"),
     "paceline.telemetry.status_app": ("status_app",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "BudgetError", "Buffer", "Event", "GaveUpError", "Group", "HeaderLimits", "LaneSpec",
+    "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "BudgetError", "Buffer", "Event", "Finish", "GaveUpError", "Group", "HeaderLimits", "LaneSpec",
     "Later", "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError",
     "QueueFullError", "Quota", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule",
-    "StoreError", "TooLargeError", "Waiting", "arun", "eta", "instrument", "lane", "limits_in", "map", "map_sync", "partition", "refusal_of", "run",
+    "StoreError", "TooLargeError", "UnfinishedError", "Waiting", "arun", "eta", "finish_of", "instrument", "lane", "limits_in", "map", "map_sync", "partition", "refusal_of", "run",
     "status_app",
 ]  # fmt: skip
 

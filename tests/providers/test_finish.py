@@ -146,7 +146,7 @@ CASES = {
     "claude, nothing": (claude("end_turn"), "empty", ""),
     "claude, completions": ({"completion": " 42", "stop_reason": "stop_sequence", "stop": "\n"}, "complete", " 42"),
     # google
-    "gemini": (gemini("STOP", {"text": HM, "thought": True}, {"text": "4"}, {"text": "2", "thoughtSignature": "x"}), "complete", "42"),
+    "gemini": (gemini("STOP", {"text": HM, "thought": True}, {"text": "4"}, {"text": "2", "thoughtSignature": "eA=="}), "complete", "42"),
     "gemini, cut": (gemini("MAX_TOKENS", {"text": CUT}), "cut_off", CUT),
     "gemini, thinking used all": (gemini("MAX_TOKENS"), "cut_off", ""),
     "gemini, prompt": ({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetadata": {}}, "blocked", ""),

@@ -169,6 +169,19 @@ class GaveUpError(PacelineError):
         self.retry_after_s = refusal.retry_after_s
 
 
+class UnfinishedError(PacelineError):
+    """The model has not finished its answer; the message says why.
+
+    Attributes:
+        state: ``cut_off``, ``declined``, ``blocked``, ``empty`` or ``paused``.
+        text: The text so far.
+    """
+
+    def __init__(self, state: str, problem: str, text: str = "") -> None:
+        super().__init__(f"{state}: {problem}")
+        self.state, self.text = state, text
+
+
 class StoreError(PacelineError):
     """The store cannot be used; the message names it, the cause and the remedy."""
 

@@ -14,6 +14,8 @@ from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Cost
 from paceline.core.results import PacelineError, QuotaError, Reading, Refusal, RefusalKind
 from paceline.providers import parse
 from paceline.providers.base import Call, Provider, Usage
+from paceline.providers.finish import Finish
+from paceline.providers.finish import finish_of as finished
 from paceline.providers.parse import count, error_in
 from paceline.providers.registry import is_provider, provider_for_host, provider_named
 from paceline.providers.verdict import Verdict, has_content, judge
@@ -231,6 +233,39 @@ def _response_in(answer: object) -> tuple[object, int | None]:
         if status is not None and _get(response, "headers") is not None:
             return response, status
     return None, None
+
+
+def finish_of(answer: object) -> Finish:
+    """What the model has finished: the text, the thoughts and the calls of tools in an answer, and why it ended.
+
+        text = paceline.finish_of(await client.chat.completions.create(...)).whole()
+
+    Args:
+        answer: An SDK's answer, of any provider; its mapping, as boto3 returns it; or an HTTP response whose body is JSON.
+
+    Returns:
+        Its ``state`` is ``complete``, ``tool_call``, ``cut_off``, ``declined``, ``blocked``, ``empty`` or ``paused``. ``whole()``
+        returns the text, or raises an ``UnfinishedError``. Of several choices the first one counts.
+    """
+    dumped = _dumped(answer)
+    if not isinstance(dumped, Mapping | list | str):
+        response, _ = _response_in(answer)
+        dumped = parse.decode(_body(answer if response is None else response, most=None))
+    return finished(dumped)
+
+
+def _dumped(value: object, depth: int = 8) -> Any:
+    """An SDK's answer as JSON values: as it dumps itself, or by its attributes."""
+    if isinstance(value, Mapping | str) or not depth:
+        return value
+    if isinstance(value, list | tuple):
+        return [_dumped(one, depth - 1) for one in value]
+    for name in ("model_dump", "to_dict"):
+        if callable(dump := getattr(value, name, None)):
+            return dump()
+    if _get(value, "headers") is not None or not hasattr(value, "__dict__"):
+        return None if depth == 8 else value
+    return {name: _dumped(one, depth - 1) for name, one in vars(value).items() if not name.startswith("_")}
 
 
 def headers_in(answer: object) -> dict[str, str]:

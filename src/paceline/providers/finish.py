@@ -14,6 +14,7 @@ from enum import Enum, StrEnum
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+from paceline.core.results import UnfinishedError
 from paceline.providers.parse import MAPPING, as_mapping, as_text, error_in
 
 
@@ -73,6 +74,16 @@ class Finish:
             return ""
         said = " ".join(self.words.split())
         return PROBLEMS[self.state] + (f" ({self.reason})" if self.reason else "") + (f": {said}" if said else "")
+
+    def whole(self) -> str:
+        """The text; of a call of tools, their JSON.
+
+        Raises:
+            UnfinishedError: The model has not finished it.
+        """
+        if self.state not in FINISHED:
+            raise UnfinishedError(self.state.value, self.problem, self.text)
+        return self.answer
 
 
 PROBLEMS: Final = {

@@ -1,0 +1,57 @@
+"""`paceline.finish_of` reads the answers of SDKs as they return them."""
+
+import json
+
+import httpx
+import pytest
+from anthropic.types import Message
+from google.genai.types import GenerateContentResponse
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
+from test_finish import CASES, CUT
+
+import paceline
+
+SDKS = [
+    (ChatCompletion, "chat"),
+    (ChatCompletion, "chat, cut"),
+    (ChatCompletion, "chat, refusal"),
+    (ChatCompletion, "chat, tool"),
+    (Response, "responses, cut"),
+    (Message, "claude"),
+    (Message, "claude, refusal"),
+    (GenerateContentResponse, "gemini"),
+    (GenerateContentResponse, "gemini, SAFETY"),
+    (GenerateContentResponse, "gemini, tool"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), SDKS)
+def test_answers_of_sdks(kind, name):
+    body, state, text = CASES[name]
+    answer = kind.model_validate(body) if kind is GenerateContentResponse else kind.construct(**body)
+    finish = paceline.finish_of(answer)
+    assert (finish.state, finish.text) == (state, text)
+
+
+def test_an_http_response_and_a_mapping():
+    body = CASES["converse, cut"][0]
+    assert paceline.finish_of(body).state == "cut_off"
+    assert paceline.finish_of(httpx.Response(200, json=body)).text == CUT
+
+
+def test_an_object_by_its_attributes():
+    class Plain:
+        def __init__(self, **fields):
+            self.__dict__.update(fields)
+
+    choice = Plain(message=Plain(role="assistant", content="42"), finish_reason="stop")
+    assert paceline.finish_of(Plain(choices=[choice])).whole() == "42"
+
+
+def test_what_is_not_finished_is_raised():
+    with pytest.raises(paceline.UnfinishedError) as caught:
+        paceline.finish_of(CASES["chat, cut"][0]).whole()
+    assert str(caught.value) == "cut_off: the answer reached the maximum of tokens (length)"
+    assert (caught.value.state, caught.value.text) == ("cut_off", CUT)
+    assert json.loads(paceline.finish_of(CASES["chat, tool"][0]).whole())[0]["name"] == "weather"
