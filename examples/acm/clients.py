@@ -65,19 +65,19 @@ class Clients:
 
     async def _openai(self, model: str, prompt: str, most: int) -> str:
         answer = await self._clients["openai"].responses.create(model=model, input=prompt, max_output_tokens=most)
-        return str(answer.output_text)
+        return paceline.finish_of(answer).text
 
     async def _anthropic(self, model: str, prompt: str, most: int) -> str:
         messages = [{"role": "user", "content": prompt}]
         answer = await self._clients["anthropic"].messages.create(model=model, max_tokens=most, messages=messages)
-        return str(answer.content[0].text)
+        return paceline.finish_of(answer).text
 
     async def _google(self, model: str, prompt: str, most: int) -> str:
         settings = {"max_output_tokens": most}
         answer = await self._clients["google"].aio.models.generate_content(
             model=model, contents=prompt, config=settings
         )
-        return str(answer.text)
+        return paceline.finish_of(answer).text
 
     async def _azure(self, model: str, prompt: str, most: int) -> str:
         return await self._chat("azure", model, prompt, most)
@@ -88,7 +88,7 @@ class Clients:
     async def _chat(self, provider: str, model: str, prompt: str, most: int) -> str:
         messages = [{"role": "user", "content": prompt}]
         answer = await self._clients[provider].chat.completions.create(model=model, messages=messages, max_tokens=most)
-        return str(answer.choices[0].message.content)
+        return paceline.finish_of(answer).text
 
 
 def _client(provider: str, base_url: str | None) -> Any:
