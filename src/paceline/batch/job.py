@@ -218,7 +218,7 @@ class Job:
                         offline = partial(
                             Offline, again, index, addresses, results, tally, view, most_lines=self.batch_lines,
                             queue=self.batch_queue, deadline=self._deadline(end_s, plan, limiter, tally, view),
-                            acceptance=self.acceptance,
+                            acceptance=self.acceptance, cut=recovered.cut,
                         )  # fmt: skip
                         end = _in_batches(offline, journal, end_s, again, index, runner, tally, results)
                     else:

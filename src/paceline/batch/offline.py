@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from paceline.batch.acceptance import Acceptance
@@ -63,6 +64,7 @@ class Offline:
         queue: The known limit of enqueued tokens of each model.
         deadline: When the batches are left; ``None`` for never.
         acceptance: Says which results are answers.
+        cut: The lines of requests whose answer was cut off in an earlier run.
 
     Attributes:
         stop: The exit code and the reason of a run that ended early.
@@ -83,10 +85,12 @@ class Offline:
         queue: float | None,
         deadline: Deadline | None,
         acceptance: Acceptance = ANY,
+        cut: Collection[int] = (),
     ) -> None:
         self.stop: tuple[int, str] | None = None
         self._scan, self._addresses, self._tally, self._view = scan, addresses, tally, view
         self._most_lines, self._deadline, self._time = most_lines, deadline, TIMING
+        self._acceptance, self._cut = acceptance, cut
         self._ends: dict[str, Endpoints] = {}
         self.batches = Batches(journal, index, queue)
         answers = AnswerWriter(results, index, tally, view, self._time, acceptance)
@@ -220,9 +224,11 @@ class Offline:
         return min(most, max(LINES_MIN, -(-self._tally.left // PARTS)))
 
     def _items(self) -> Iterator[ChunkItem]:
-        for request, metered in self._scan():
-            if self.batches.holds(request.line):
+        for found, metered in self._scan():
+            if self.batches.holds(found.line):
                 continue
+            most = self._acceptance.raised(found.body) if found.line in self._cut else None
+            request = found if most is None else replace(found, body=most)
             kind = BatchKind(request.provider.name, request.path, request.model)
             try:
                 content = filled(self._ends[kind.provider].encode(request))

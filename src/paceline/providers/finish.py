@@ -73,7 +73,12 @@ class Finish:
         if self.state in FINISHED:
             return ""
         said = " ".join(self.words.split())
-        return PROBLEMS[self.state] + (f" ({self.reason})" if self.reason else "") + (f": {said}" if said else "")
+        broken = self.state is State.EMPTY and self.text.strip()
+        return (
+            (BROKEN if broken else PROBLEMS[self.state])
+            + (f" ({self.reason})" if self.reason else "")
+            + (f": {said}" if said else "")
+        )
 
     def whole(self) -> str:
         """The text; of a call of tools, their JSON.
@@ -93,6 +98,9 @@ PROBLEMS: Final = {
     State.EMPTY: "the answer has no text",
     State.PAUSED: "the model paused before the end of its answer",
 }
+
+BROKEN: Final = "the provider broke off the answer"
+"""What is said of an answer with a text that is as good as empty."""
 
 _WORDS: Final = {
     State.CUT_OFF: "length max_tokens max_output_tokens max_length model_length model_context_window_exceeded token_limit maximum_tokens "
