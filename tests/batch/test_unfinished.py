@@ -1,12 +1,13 @@
 """Answers that the model has not finished: the record, the counts, the exit status and the table say the same of them."""
 
 import asyncio
+import csv
 import json
 from collections import Counter
 from itertools import product
 
 import pytest
-from batch_helpers import chat, read_answers, write_lines
+from batch_helpers import chat, finish, read_answers, start, wait_for_lines, write_lines
 from unkind_batches import Anthropic, OpenAI, Unkind
 
 import paceline
@@ -373,3 +374,49 @@ def test_the_records_are_json_of_the_format(source):
     for one in records(source).values():
         assert set(one) == {"id", "custom_id", "response", "error"}
         assert json.dumps(one["error"] or {}).count(CUT) == 0  # the body has it
+
+
+@pytest.mark.long("starts three processes, and kills two")
+def test_thousands_of_rows_and_two_kills(tmp_path):
+    """All that counts them agrees, nothing is paid twice but what was in flight, and the next call sends what it says."""
+    names = [name for name in BODIES if name != "fine"]
+    rows = [names[n % 100 // 3] if n % 100 < 3 * len(names) else "fine" for n in range(3_000)]
+    source, table = tmp_path / "rows.csv", tmp_path / "answers.csv"
+    source.write_text("id,prompt\n" + "".join(f"{n},{name} {n}\n" for n, name in enumerate(rows)))
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps(SCHEMA))
+    journal = tmp_path / "answers.csv.results.jsonl"
+    words = [source, "--model", "gpt-5", "--schema", schema, "-o", table, "--workers", "50", "--store", "memory:"]
+    environ = {"OPENAI_API_KEY": "k"}
+
+    def paid(server):
+        return Counter(request["messages"][0]["content"].split()[1] for request in server.asked)
+
+    with answering() as server:
+        for share in (3, 2):
+            process = start(*words, base_url=server.base_url, environ=environ)
+            wait_for_lines(journal, 3_000 // share, process)
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            process.stderr.close()
+        finish(start(*words, "--json", base_url=server.base_url, environ=environ), 1)
+        total = paid(server)
+    with table.open(newline="") as file:
+        shown = Counter(row["error"].partition(":")[0] for row in csv.DictReader(file))
+    wanted = Counter(rows)
+    found = Counter((one["error"] or {"code": "fine"})["code"] for one in read_answers(journal))
+    assert found == wanted
+    assert shown == Counter({("" if name == "fine" else name): count for name, count in wanted.items()})
+    attempts = {"fine": 1, "declined": 1, "blocked": 1, "cut_off": 1, "empty": 2, "invalid": 2}
+    twice = sum(
+        max(0, total[str(n)] - attempts[name]) for n, name in enumerate(rows) if name not in ("empty", "invalid")
+    )
+    assert all(total[str(n)] >= attempts[name] for n, name in enumerate(rows))
+    assert twice <= 2 * 50  # the requests in flight at the kills
+    with answering() as server:
+        out, _ = finish(start(*words, "--json", base_url=server.base_url, environ=environ), 1)
+        assert sent(server) == {"empty": 2 * wanted["empty"], "invalid": 2 * wanted["invalid"]}
+    report = json.loads(out)
+    assert report["errors"] == {name: wanted[name] for name in names}
+    assert (report["skipped"], report["failed"], report["ok"]) == (wanted["fine"], 3_000 - wanted["fine"], 0)
