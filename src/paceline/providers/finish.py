@@ -124,6 +124,9 @@ huggingface.github.io/text-generation-inference; cloud.ibm.com/apidocs/watsonx-a
 yandex.cloud/docs, foundation models; help.aliyun.com, model studio."""
 
 
+_LISTS: Final = list, tuple  # a union of types takes several times as long to check
+
+
 class _Kind(Enum):
     SAID = "said"  # text, or parts with their own kinds
     THOUGHT = "thought"
@@ -237,7 +240,9 @@ class _Read:
 
     def take(self, value: Any, kind: _Kind) -> None:
         """Sort what ``value`` contains."""
-        if isinstance(value, list | tuple):
+        if kind is _SAID and isinstance(value, str):
+            self.text.append(value)
+        elif isinstance(value, _LISTS):
             for one in value:
                 self.take(one, kind)
         elif kind is _CALL:
@@ -245,7 +250,7 @@ class _Read:
         elif kind is _DATA:
             self.data.append(value)
         elif isinstance(value, str):
-            (self.text if kind is _SAID else self.thoughts if kind is _THOUGHT else self.words).append(value)
+            (self.thoughts if kind is _THOUGHT else self.words).append(value)
         elif isinstance(value, MAPPING):
             self._part(value, kind)
 
@@ -371,7 +376,7 @@ def _at(value: Any, path: str) -> Any:
     for name in _names(path):
         if isinstance(value, dict):
             value = value.get(name)
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, _LISTS):
             if not name.isdigit() or int(name) >= len(value):
                 return None
             value = value[int(name)]
@@ -384,8 +389,12 @@ def _at(value: Any, path: str) -> Any:
 
 def _reason(body: Any, paths: tuple[str, ...]) -> str:
     """The first reason at ``paths``, as the wire or an SDK's enumeration has it."""
-    found = (_at(body, path) for path in paths)
-    return next((str(reason).rpartition(".")[2][:100] for reason in found if isinstance(reason, str) and reason), "")
+    for path in paths:
+        reason = _at(body, path)
+        if isinstance(reason, str) and reason:
+            word = str(reason)
+            return (word if "." not in word else word.rpartition(".")[2])[:100]
+    return ""
 
 
 _IN_EVENTS: Final = (
