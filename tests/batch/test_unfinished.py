@@ -4,6 +4,7 @@ import asyncio
 import csv
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -14,6 +15,7 @@ import paceline
 from odd_server import JSON, OddServer
 from paceline.batch import offline
 from paceline.batch.acceptance import Acceptance, maximum_of, require_schema
+from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
 from paceline.batch.job import Job
 from paceline.batch.progress import ProgressView
 from paceline.batch.results import encode_answer
@@ -269,7 +271,8 @@ def test_the_results_of_batches(tmp_path, monkeypatch, api):
         "TIMING",
         offline.Timing(poll_first_s=0.001, poll_most_s=0.005, settle_s=0.0, retry_s=0.002, quiet_s=0.0),
     )
-    line = api.line
+    line, ends = api.line, OpenAIEndpoints if api is OpenAI else AnthropicEndpoints
+    encode = ends.encode
     stops = {"declined": "refusal", "cut_off": "max_tokens", "blocked": "refusal"}
 
     def changed(server, custom_id, prompt):
@@ -312,6 +315,10 @@ def test_the_results_of_batches(tmp_path, monkeypatch, api):
         code, report = job.run(Said())
         assert (code, report["skipped"], report["errors"], report["batches"]) == (1, 3, wanted, 1)
         assert len(server.batches[-1].requests) == 6  # empty and invalid
+        most = []
+        monkeypatch.setattr(ends, "encode", lambda self, one: most.append(one.body["max_tokens"]) or encode(self, one))
+        replace(job, acceptance=Acceptance(SCHEMA, "raise", frozenset({"cut_off"}))).run(Said())
+        assert Counter(most) == {20: 6, 80: 3}
 
 
 @pytest.mark.parametrize(
