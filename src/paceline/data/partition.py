@@ -46,7 +46,7 @@ def partition(
 
         async def ask(row, client):
             answer = await client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": row["text"]}])
-            return answer.choices[0].message.content
+            return paceline.finish_of(answer).whole()  # the text, or an UnfinishedError
 
         answered = paceline.partition(rows, ask, client=openai.AsyncOpenAI, journal="reviews-1", key="id")
 
