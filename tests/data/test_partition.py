@@ -52,6 +52,15 @@ def test_rows_get_two_columns_in_their_order():
     assert done([], length) == []
 
 
+def test_a_text_that_is_cut_off_is_in_the_error():
+    message = {"role": "assistant", "content": "The sky is"}
+    answer = {"choices": [{"finish_reason": "length", "message": message}]}
+    with pytest.warns(paceline.PacelineWarning, match="UnfinishedError"):
+        (row,) = done(ROWS[:1], lambda _: paceline.finish_of(answer).whole())
+    said = "cut_off: the answer reached the maximum of tokens (length); its text: The sky is"
+    assert (row["answer"], row["error"]) == (None, f"UnfinishedError: {said}")
+
+
 def test_what_is_in_the_journal_is_not_called_again():
     called = []
 

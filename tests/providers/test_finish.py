@@ -140,6 +140,7 @@ CASES = {
     "claude, window": (claude("model_context_window_exceeded", text(CUT)), "cut_off", CUT),
     "claude, thinking used all": (claude("max_tokens", {"type": "thinking", "thinking": HM, "signature": "x"}), "cut_off", ""),
     "claude, refusal": (claude("refusal"), "declined", ""),
+    "claude, refusal explained": (claude("refusal") | {"stop_details": {"type": "refusal", "explanation": "It could enable harm."}}, "declined", ""),
     "claude, refusal in the middle": (claude("refusal", text(CUT)), "declined", CUT),
     "claude, pause": (claude("pause_turn", {"type": "server_tool_use", "id": "1", "name": "web_search", "input": {}}), "paused", ""),
     "claude, tool": (claude("tool_use", text(HM), {"type": "tool_use", "id": "1", "name": "weather", "input": {"city": "Rome"}}), "tool_call", HM),
@@ -317,3 +318,18 @@ def test_the_finish_of_a_stream(name, size):
 def test_the_state_alone(name):
     body, state, _ = CASES[name]
     assert state_of(body) == ("complete" if name == "gemini, usage alone" else state)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("chat, refusal", "the model declined to answer (stop): I can't help with that."),
+        ("claude, refusal explained", "the model declined to answer (refusal): It could enable harm."),
+        ("gemini, other block", "a filter of the provider blocked the answer (OTHER)"),
+        ("chat, broken off", "the provider broke off the answer (error)"),
+        ("gemini, usage alone", "the answer has no text"),
+        ("claude, pause", "the model paused before the end of its answer (pause_turn)"),
+    ],
+)
+def test_what_is_said_of_it(name, problem):
+    assert finish_of(CASES[name][0]).problem == problem

@@ -111,7 +111,9 @@ class Acceptance:
         return self.cut_off is not None and self.cut_off != KEEP
 
     def error_of(self, response: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any] | None:
-        """The error to record beside an answer; ``None`` for one that this run takes. No message quotes it.
+        """The error to record beside an answer; ``None`` for one that this run takes.
+
+        A message has what the model says of a refusal, and nothing else of an answer.
 
         Args:
             response: ``status_code`` and ``body``; ``None`` without an answer.

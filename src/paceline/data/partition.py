@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
-from paceline.core.results import QuotaError, StoreError
+from paceline.core.results import QuotaError, StoreError, UnfinishedError
 from paceline.data.frames import rows_of
 from paceline.data.journal import SharedJournal
 from paceline.data.mapping import Map, Results
@@ -27,6 +27,9 @@ KEPT: Final = 8
 """How many limiters and journals a process keeps for its next partition, and how many clients of a limiter."""
 
 ERROR: Final = "error"
+
+TEXT_MAX: Final = 2_000
+"""Characters of an unfinished text in the error of a row."""
 
 T = TypeVar("T")
 
@@ -87,7 +90,10 @@ def partition(
 
 
 def _told(error: Exception | None) -> str | None:
-    return None if error is None else f"{type(error).__name__}: {error}"
+    if error is None:
+        return None
+    text = error.text[:TEXT_MAX] if isinstance(error, UnfinishedError) else ""
+    return f"{type(error).__name__}: {error}" + (f"; its text: {text}" if text else "")
 
 
 class _Paced:

@@ -72,7 +72,7 @@ class Finish:
         """Why there is no finished answer, as a sentence without the text; empty if there is one."""
         if self.state in FINISHED:
             return ""
-        said = " ".join(self.words.split())
+        said = " ".join(self.words.split())[:WORDS_MAX]
         broken = self.state is State.EMPTY and self.text.strip()
         return (
             (BROKEN if broken else PROBLEMS[self.state])
@@ -104,13 +104,13 @@ BROKEN: Final = "the provider broke off the answer"
 
 _WORDS: Final = {
     State.CUT_OFF: "length max_tokens max_output_tokens max_length model_length model_context_window_exceeded token_limit maximum_tokens "
-    "error_limit time_limit incomplete alternative_status_truncated_final",
+    "error_limit time_limit incomplete max_messages steered continuation alternative_status_truncated_final",
     State.BLOCKED: "content_filter content_filtered contentfilter guardrail_intervened error_toxic sensitive safety recitation language "
-    "blocklist prohibited_content spii model_armor jailbreak image_safety image_prohibited_content image_recitation "
-    "alternative_status_content_filter",
+    "blocklist prohibited_content spii model_armor jailbreak escalation pup_limited_disabled image_safety image_prohibited_content "
+    "image_recitation alternative_status_content_filter",
     State.DECLINED: "refusal",
-    State.PAUSED: "pause_turn",
-    State.EMPTY: "error failed cancelled abort load not_finished malformed_function_call malformed_response malformed_model_output "
+    State.PAUSED: "pause_turn compaction",
+    State.EMPTY: "error failed cancelled abort timeout load not_finished malformed_function_call malformed_response malformed_model_output "
     "malformed_tool_use unexpected_tool_call too_many_tool_calls missing_thought_signature no_image image_other "
     "insufficient_system_resource network_error",
 }
@@ -118,7 +118,7 @@ STATES: Final = {word: state for state, words in _WORDS.items() for word in word
 """The reasons of an answer that is not finished, in lower case. Any other one ends an answer if there is a text.
 
 Sources, 2026-11: platform.openai.com/docs/api-reference (chat, responses); platform.claude.com, stop reasons;
-ai.google.dev/api/generate-content#FinishReason; docs.cohere.com/reference/chat; docs.mistral.ai/api;
+ai.google.dev/api/generate-content#FinishReason, and the types of the SDKs of these three; docs.cohere.com/reference/chat; docs.mistral.ai/api;
 docs.aws.amazon.com/bedrock, Converse (``stopReason``) and the parameters of each model; docs.ollama.com/api;
 huggingface.github.io/text-generation-inference; cloud.ibm.com/apidocs/watsonx-ai; api-docs.deepseek.com; docs.z.ai;
 yandex.cloud/docs, foundation models; help.aliyun.com, model studio."""
@@ -216,6 +216,12 @@ FORMS: Final = (
     AnswerForm("transcriptions", ("text",), {"text": _SAID}, generates=False),
 )  # fmt: skip
 """The forms of answers; the first one whose path is there holds. Of several choices the first one is the answer."""
+
+_SAID_OF_IT: Final = ("candidates.0.finishMessage", "promptFeedback.blockReasonMessage", "stop_details.explanation")
+"""Where an API explains the reason."""
+
+WORDS_MAX: Final = 1_000
+"""Characters of what a model or a filter says in a message: an excuse, and not an answer."""
 
 _FIRST: Final = frozenset(path.partition(".")[0] for form in FORMS for path in form.has)
 """The fields by which forms are recognised."""
@@ -317,7 +323,7 @@ def finish_of(body: Any) -> Finish:
         return _of_data(body)
     found, text, thoughts = _read(body, form)
     state, reason = _state(body, form, found, text)
-    words = "".join(found.words) or as_text(_at(body, "candidates.0.finishMessage"))
+    words = "".join(found.words) or next((said for path in _SAID_OF_IT if (said := as_text(_at(body, path)))), "")
     if not text and found.data:
         text = json.dumps(found.data, ensure_ascii=False)
     return Finish(state, reason, text, thoughts, tuple(found.calls), words)
