@@ -47,25 +47,23 @@ def test_paths(path, endpoint):
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("path", "body", "images"),
     [
-        {"texts": ["a", "b", "c"]},
-        {"images": ["data:image/png;base64,QUJD"] * 3},
-        {"inputs": [{"content": [{"type": "text", "text": "a"}]}] * 3},
-        {"texts": ["a", "b"], "images": ["c"]},
+        ("/v2/embed", {"texts": ["a", "b", "c"]}, 0),
+        ("/v2/embed", {"images": ["data:image/png;base64,QUJD"] * 3}, 3),
+        ("/v2/embed", {"inputs": [{"content": [{"type": "text", "text": "a"}]}] * 3}, 0),
+        ("/v2/embed", {"inputs": [{"content": [{"type": "text"}, {"type": "image_url"}]}, {"content": "a"}, None]}, 1),
+        ("/v2/embed", {"texts": ["a", "b"], "images": ["c"]}, 1),
+        ("/compatibility/v1/embeddings", {"input": ["a", "b", "c"]}, 0),
     ],
 )
-def test_embeddings_count_inputs(body):
-    call = PROVIDER.describe("/v2/embed", {"model": "embed-v4.0", **body})
+def test_embeddings_count_inputs_and_images(path, body, images):
+    call = PROVIDER.describe(path, {"model": "embed-v4.0", **body})
     assert call is not None
-    assert PROVIDER.held(call, 10, 512) == {
-        REQUESTS: 1,
-        TOKENS: 10,
-        "input_tokens": 10,
-        "output_tokens": 0,
-        "inputs": 3,
-    }
-    assert PROVIDER.charged(call, Usage(8))["inputs"] == 3
+    held = {REQUESTS: 1, TOKENS: 10, "input_tokens": 10, "output_tokens": 0, "inputs": 3}
+    assert PROVIDER.held(call, 10, 512) == held | ({"images": images} if images else {})
+    charged = PROVIDER.charged(call, Usage(8))
+    assert (charged["inputs"], charged.get("images", 0)) == (3, images)
 
 
 def test_a_chat_has_no_inputs():
@@ -107,6 +105,10 @@ def test_what_the_sdk_returns():
 
 
 def test_limits():
-    assert [str(quota) for quota in lookup("cohere", "embed-v4.0").quotas] == ["2k requests/min", "2k inputs/min"]
+    assert [str(quota) for quota in lookup("cohere", "embed-v4.0").quotas] == [
+        "2k requests/min",
+        "2k inputs/min",
+        "5 images/min",
+    ]
     assert [str(quota) for quota in lookup("cohere", "rerank-v4.0-pro", "production").quotas] == ["1k requests/min"]
     assert provider_for_host("api.cohere.ai").name == "cohere"

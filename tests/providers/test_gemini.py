@@ -62,6 +62,25 @@ def test_paths(path, endpoint, stream):
         assert call.model == ("unknown" if endpoint == "chat" else path.split("/")[3].split(":")[0])
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "requests"),
+    [
+        ("/v1beta/models/gemini-embedding-001:batchEmbedContents", {"requests": [{"content": {}}] * 20}, 20),
+        ("/v1beta/models/gemini-embedding-001:batchEmbedContents", {"requests": 3}, 1),
+        ("/v1beta/models/gemini-embedding-001:embedContent", {"content": {}}, 1),
+        ("/v1beta/openai/embeddings", {"model": "gemini-embedding-001", "input": ["a", "b", "c"]}, 3),
+        ("/v1beta/openai/embeddings", {"model": "gemini-embedding-001", "input": "abc"}, 1),
+        ("/v1beta/openai/embeddings", {"model": "gemini-embedding-001", "input": [1, 2, 3]}, 1),
+        ("/v1beta/openai/chat/completions", {"model": "gemini-3.6-flash", "input": ["a", "b"]}, 1),
+    ],
+)
+def test_each_text_of_a_batch_is_a_request(path, body, requests):
+    call = PROVIDER.describe(path, body)
+    assert call is not None
+    assert PROVIDER.held(call, 10, 0)["requests"] == requests
+    assert PROVIDER.charged(call, Usage(8))["requests"] == requests
+
+
 def test_what_counts_as_input():
     want = estimate_tokens(TEXT, "gemma3")
     for body in (

@@ -32,8 +32,9 @@ class Call:
         mode: The mode of the request where the provider limits that mode apart from the model's other requests
             (``fast``, ``long_context``); empty otherwise. Such a request is charged to the model's pool like any other,
             but its answer teaches the pool nothing.
-        images: How many images the request asks for.
+        images: How many images the request asks for, or embeds where the provider counts these.
         tier: The service tier that the request asks for, if its price is another one; empty: the standard one.
+        requests: How many requests the provider counts for it: more than one for a batch of texts whose texts are counted.
     """
 
     provider: str
@@ -45,6 +46,7 @@ class Call:
     mode: str = ""
     images: int = 0
     tier: str = ""
+    requests: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ MEDIA: Final = MediaTokens(image=1_600, small_image=256, audio=600, file=4_500) 
 
 @dataclass(frozen=True, slots=True)
 class CohereCall(Call):
-    """A request to Cohere; ``inputs``: the texts and images that it embeds."""
+    """A request to Cohere; ``inputs``: the texts and images that it embeds, of which ``images`` have a limit of their own, too."""
 
     inputs: int = 0
 
@@ -52,7 +52,11 @@ class Cohere(OpenAIDialect):
         """Describe a request to one of ``PATHS``."""
         endpoint = parse.endpoint_of(path, PATHS)
         if endpoint is None:
-            return super().describe(path, body)
+            call = super().describe(path, body)
+            if call is None or call.endpoint != "embeddings":
+                return call
+            inputs = parse.inputs_in(body.get("input"))
+            return CohereCall(self.name, "embeddings", call.model, call.input_tokens, 0, inputs=inputs)
         lists = [body.get(key) for key in ("texts", "images", "inputs")] if endpoint == "embed" else []
         return CohereCall(
             provider=self.name,
@@ -62,6 +66,7 @@ class Cohere(OpenAIDialect):
             max_output_tokens=(count(body.get("max_tokens")) or None) if endpoint.startswith("chat") else 0,
             stream=body.get("stream") is True,
             inputs=sum(len(inputs) for inputs in lists if isinstance(inputs, list)),
+            images=_images(body) if endpoint == "embed" else 0,
         )
 
     def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
@@ -100,6 +105,17 @@ class Cohere(OpenAIDialect):
         if event.get("type") == "message-end":
             return self.usage(event), None, True
         return super()._on_event(event, known)
+
+
+def _images(body: Mapping[str, Any]) -> int:
+    """The images that a request embeds: in ``images``, or an input with one among its parts."""
+    images, inputs = (
+        [one for one in found if one] if isinstance(found := body.get(key), list) else []
+        for key in ("images", "inputs")
+    )
+    parts = (as_mapping(one).get("content") for one in inputs)
+    found = [any(as_mapping(part).get("type") == "image_url" for part in one) for one in parts if isinstance(one, list)]
+    return len(images) + sum(found)
 
 
 def _inputs(call: Call) -> Cost:

@@ -19,7 +19,7 @@ from paceline.providers.streams import Found, JsonReader, SseReader
 from paceline.providers.texts import DAY_S
 
 IMAGES: Final = "images"
-"""The unit of images that are made."""
+"""The unit of images that are made, and of those that Cohere embeds."""
 
 PERIOD_NAMES: Final = {60.0: "minute", 3_600.0: "hour", 86_400.0: "day"}
 
@@ -76,6 +76,8 @@ class CostRule:
 
     def _cost(self, call: Call, input_tokens: float, output_tokens: float, cached_tokens: int) -> Cost:
         cost = token_cost(input_tokens, output_tokens, self.output_weight)
+        if call.requests > 1:
+            cost[REQUESTS] = float(call.requests)
         if call.images:
             cost[IMAGES] = float(call.images)
         if self.uncached_unit:

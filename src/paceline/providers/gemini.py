@@ -54,7 +54,9 @@ class Gemini(OpenAIDialect):
         """Describe ``.../models/<model>:<method>``; the model and whether it streams stand in the path."""
         match = _PATH.search(path.partition("?")[0])
         if match is None:
-            return super().describe(path, body)
+            call, texts = super().describe(path, body), parse.inputs_in(body.get("input"))
+            is_batch = call is not None and call.endpoint == "embeddings" and texts > 1
+            return replace(call, requests=texts) if call is not None and is_batch else call
         model, method = match.groups()
         endpoint = METHODS.get(method)
         if endpoint is None:
@@ -66,6 +68,8 @@ class Gemini(OpenAIDialect):
         parts, schemas = [body.get(name) for name in names], [schema for schema in schemas if schema]
         most = 0 if endpoint == "embed" else most
         call = self._call(endpoint, model, parts, schemas, most, stream=method.startswith("stream"))
+        if method == "batchEmbedContents":  # each of its texts is a request (100 used up a free key's minute, 2026-06)
+            call = replace(call, requests=max(parse.inputs_in(body.get("requests")), 1))
         # https://ai.google.dev/gemini-api/docs/priority-inference, 2026
         tier = parse.tier_of(body) or parse.tier_of({"service_tier": body.get("serviceTier")})
         return replace(call, tier=tier) if tier else call

@@ -226,6 +226,13 @@ def as_text(value: Any) -> str:
     return str(value)[:20] if isinstance(value, int) and not isinstance(value, bool) else ""
 
 
+def inputs_in(value: Any) -> int:
+    """How many inputs an embedding request has in ``value``: texts, or lists of token ids; a text, or one such list, is one."""
+    if isinstance(value, list):
+        return 1 if value and type(value[0]) is int else len(value)
+    return int(isinstance(value, str))
+
+
 def model_of(body: Mapping[str, Any]) -> str:
     """The model that a request names; a half of a surrogate pair, which no report could encode, becomes ``?``."""
     name = as_text(body.get("model"))[:200] or UNKNOWN
