@@ -118,7 +118,7 @@ def test_a_refusal_of_a_mode_leaves_the_pool_alone(provider, body, reply):
 
 def test_a_mode_that_the_organization_does_not_have_is_not_tried_again():
     world = World("anthropic", said(429, FAST.format("0"), type="rate_limit_error"), OK)
-    assert world.run({"speed": "fast"}, {}) == ["gave_up", 200]
+    assert world.run({"speed": "fast"}, {}) == ["never_fits", 200]
     assert world.now_s() == 0
 
 

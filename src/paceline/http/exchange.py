@@ -652,6 +652,8 @@ def _own_refusal(http: Binding, error: PacelineError, record: Exchanged | None =
     if isinstance(error, GaveUpError):
         if error.refusal.kind is RefusalKind.MONEY:
             word = "stopped" if error.refusal.scope is RefusalScope.POOL else word
+        elif error.refusal.kind is RefusalKind.NEVER_FITS:
+            word = "never_fits"
         elif error.refusal.kind is RefusalKind.CAPACITY:
             status = 503
     headers = {"x-should-retry": "false", "x-paceline": word, "content-type": "application/json"}
