@@ -26,6 +26,7 @@ from paceline.batch.address import ProviderAddress
 from paceline.batch.check import Checker
 from paceline.batch.index import Index
 from paceline.batch.job import Job
+from paceline.batch.packs import Packer
 from paceline.batch.progress import LineView, ProgressLine, ProgressView
 from paceline.batch.reach import Reach
 from paceline.batch.redact import PART_MIN, Secrets
@@ -449,8 +450,7 @@ async def test_a_connection_that_was_closed_after_its_answer_is_not_used_again(t
         tally = RunTally(20)
         with ResultsFile(str(tmp_path / "out")) as results:
             results.open()
-            runner = Runner(
-                source, limiter, config, addresses, results, tally, ProgressView(), ProgressLine(checker.plan, tally, 1)
-            )
+            meter, packer = ProgressLine(checker.plan, tally, 1), Packer(checker.describe)
+            runner = Runner(source, limiter, config, addresses, results, tally, ProgressView(), meter, packer)
             await runner.run()
     assert (tally.ok, runner.sender.attempts) == (20, 20)

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from paceline.core.results import QuotaError
+from paceline.providers.embeddings import is_vector, vector_of
 from paceline.providers.finish import FINISHED, Finish, State, blocks, finish_of
 from paceline.providers.verdict import is_result
 
@@ -129,6 +130,8 @@ class Acceptance:
 
     def _judged(self, body: Any) -> tuple[Finish, dict[str, Any] | None, Any]:
         """The finish, the error, and the value of an answer."""
+        if (vector := vector_of(body)) is not None:
+            return self._judged_vector(vector)
         finish = finish_of(body)
         if finish.state is State.CUT_OFF and self.cut_off == KEEP and finish.text:
             return finish, None, finish.text
@@ -140,6 +143,18 @@ class Acceptance:
         if wrong:
             return finish, {"code": INVALID, "message": f"the answer does not match the schema ({wrong})"}, None
         return finish, None, value
+
+    @staticmethod
+    def _judged_vector(vector: list[Any]) -> tuple[Finish, dict[str, Any] | None, Any]:
+        if not vector:
+            return Finish(State.EMPTY), {"code": State.EMPTY.value, "message": "the answer has no vector"}, None
+        if not is_vector(vector):
+            return (
+                Finish(State.COMPLETE),
+                {"code": INVALID, "message": "the vector has values that are no numbers"},
+                None,
+            )
+        return Finish(State.COMPLETE), None, vector
 
     def _formed(self, text: str) -> tuple[Any, str]:
         """The answer in the form of the schema, or what is wrong with it."""

@@ -11,9 +11,10 @@ from itertools import islice
 from typing import BinaryIO, Final, NamedTuple
 
 from paceline.batch.index import Index
+from paceline.batch.packs import bounds_of, part_of
 from paceline.batch.requests import WHOLE, BadLineError, RunRequest, Shard, keyless, read_lines, read_request
 from paceline.config.servers import Server
-from paceline.core.quota import Rule
+from paceline.core.quota import INPUT_TOKENS, REQUESTS, Rule
 from paceline.core.results import GIVEN, NeverFits, PacelineError, PacelineWarning, QuotaError
 from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
@@ -41,11 +42,12 @@ class PoolWork:
     """The part of the input that is charged to one pool.
 
     Attributes:
+        requests: How many they are; of rows that share one, the parts of it that they fill.
         cost: The estimated cost of the requests, per unit.
         model: The first model that is charged to the pool, with its provider: ``openai/gpt-5``.
     """
 
-    requests: int = 0
+    requests: float = 0
     cost: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     model: str = ""
 
@@ -168,9 +170,11 @@ class Checker:
         if (first := self._index.add(request.custom_id, request.line, number=request.number)) is not None:
             raise BadLineError(f"custom_id is already in line {first}: it must be unique")
         self.plan.requests += 1
-        share.requests += 1
+        part = part_of(request, cost.get(INPUT_TOKENS, 0.0))
+        share.requests += part
         for unit, amount in cost.items():
-            share.cost[unit] += amount
+            alone = unit == REQUESTS and not (request.shares and bounds_of(request).counted)
+            share.cost[unit] += amount * part if alone else amount
         return metered
 
     def describe(self, request: RunRequest) -> Metered:

@@ -29,6 +29,7 @@ from paceline.batch.requests import BadLineError, Shard, decode, read_lines
 from paceline.batch.tables import is_missing
 from paceline.core.hints import shown_names
 from paceline.core.results import QuotaError
+from paceline.providers.embeddings import embedder, embeds
 from paceline.providers.registry import generate_path, maker, output_limit, provider_named
 
 PROMPTS: Final = ("prompt", "messages")
@@ -42,6 +43,9 @@ ENVELOPES: Final = ("body", "modelInput")
 
 BODIES: Final = {"messages": "/v1/chat/completions", "contents": "", "input": "/v1/responses"}
 """The field by which the body of a request is recognised, and its path."""
+
+TASKS: Final = "embed", "chat"
+"""What can be asked of a model for each row."""
 
 ANSWER_TOKENS: Final = 4_096
 """The maximum output of a request to Anthropic, which requires one, if none is given."""
@@ -69,6 +73,7 @@ class Form:
         files: The columns with the paths of images and PDF files.
         folder: Where relative paths may begin, too.
         header: Whether the first line of a table has the names of its columns. Else they are ``column1``, ``column2`` and so on.
+        task: What is asked of the model: ``embed`` for vectors, ``chat`` for answers; by the name of the model if it is not given.
     """
 
     model: str | None = None
@@ -81,9 +86,12 @@ class Form:
     files: tuple[str, ...] = ()
     folder: str = ""
     header: bool = True
+    task: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
+        if self.task not in (None, *TASKS):
+            raise QuotaError(f"task is {self.task!r}: it must be one of {', '.join(TASKS)}")
         if self.column is not None and self.template is not None:
             raise QuotaError("--column and --template exclude each other: both say what the prompt is")
 
@@ -91,6 +99,7 @@ class Form:
     def is_plain(self) -> bool:
         """Whether it says nothing about rows."""
         told = self.model or self.column or self.template or self.key or self.max_tokens or self.schema or self.files
+        told = told or self.task
         return self.header and not told
 
     @property
@@ -162,8 +171,8 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> tuple[BinaryIO, str]:
 def _require_plain(form: Form, name: str) -> None:
     if not form.is_plain:
         raise QuotaError(
-            f"{name}: its lines are whole requests: leave out --model, --column, --template, --key, --max-tokens, --schema, "
-            "--files and --no-header"
+            f"{name}: its lines are whole requests: leave out --model, --column, --template, --key, --task, --max-tokens, "
+            "--schema, --files and --no-header"
         )
 
 
@@ -537,6 +546,9 @@ def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Ma
     def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
         said = prompt(row)
         said = said.tolist() if hasattr(said, "tolist") else said  # pandas has the lists of a Parquet file as arrays
+        asked = form.model or str(row["model"])
+        if form.task == "embed" or (form.task is None and embeds(asked)):
+            return _embedded(identity(number, row), asked, said, form)
         messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
         wrong = (
             [messages] if not isinstance(messages, list) else [one for one in messages if not isinstance(one, Mapping)]
@@ -692,7 +704,7 @@ def _bodies(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int],
         if field == "contents":
             body.pop("model", None)
             return _generate(identity(number, row), model.removeprefix("models/"), body)
-        path = "/v1/embeddings" if field == "input" and "embed" in model else BODIES[field]
+        path = "/v1/embeddings" if field == "input" and embeds(model) else BODIES[field]
         if field == "messages" and _home(model, form) == "anthropic":
             path = "/v1/messages"
         return {"custom_id": identity(number, row), "method": "POST", "url": path, "body": body | {"model": model}}
@@ -723,6 +735,19 @@ def _asked(custom_id: str | int, model: str, messages: list[Any], form: Form) ->
     if form.schema is not None:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.schema}}
     return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
+
+
+def _embedded(custom_id: str | int, model: str, text: Any, form: Form) -> dict[str, Any]:
+    """The line of a row whose text is embedded; it may share a request with others."""
+    if not isinstance(text, str) or not text:
+        raise TypeError(
+            f"{model} makes vectors of texts, and its text is {'empty' if text == '' else f'a {type(text).__name__}'}"
+        )
+    if form.max_tokens or form.schema is not None or form.files:
+        raise TypeError(f"{model} makes vectors: leave out the most tokens, the schema and the files of an answer")
+    how = embedder(_home(model, form), model)
+    path, body = how.api.alone(model, text, how.more)
+    return {"custom_id": custom_id, "method": "POST", "url": path, "body": body, "shares": True}
 
 
 def _generate(custom_id: str | int, model: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from paceline.batch.index import Index, explained
 from paceline.batch.journal import BatchJournal
 from paceline.batch.notes import Reporter
 from paceline.batch.offline import Offline, deadline_in
+from paceline.batch.packs import Packer
 from paceline.batch.progress import ProgressLine, ProgressView, eta_s, forecast_s
 from paceline.batch.requests import FORMATS, WHOLE, BadLineError, RunRequest, Shard, read_lines, read_request
 from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile
@@ -208,7 +209,7 @@ class Job:
 
             runner = partial(
                 Runner, limiter=limiter, config=self.config, addresses=addresses, results=results, tally=tally, view=view,
-                meter=meter, group=group, acceptance=self.acceptance, cut=recovered.cut,
+                meter=meter, packer=Packer(checker.describe), group=group, acceptance=self.acceptance, cut=recovered.cut,
             )  # fmt: skip
             with Reporter(self._notes(store), file, self.source, self.shard, tally, meter, view) as reporter:
                 try:

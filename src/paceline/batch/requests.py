@@ -44,6 +44,8 @@ class RunRequest:
         body: The JSON body.
         model: The model, as the body or the path names it.
         number: Whether the input has the id as an integer; the output has it as that, too.
+        shares: Whether it may be sent together with others, as the texts of a table are that are embedded.
+        rows: What is sent together by this request, in order.
     """
 
     line: int
@@ -53,6 +55,8 @@ class RunRequest:
     body: dict[str, Any]
     model: str
     number: bool = False
+    shares: bool = False
+    rows: tuple[RunRequest, ...] = ()
 
     @property
     def shown_id(self) -> str | int:
@@ -118,6 +122,14 @@ def read_lines(file: BinaryIO, shard: Shard = WHOLE) -> Iterator[tuple[int, byte
         if not raw.endswith(b"\n"):
             return
 
+
+FORMATS: Final = {
+    "/messages": "anthropic",
+    ":generateContent": "gemini",
+    ":embedContent": "gemini",
+    "/v2/embed": "cohere",
+}
+"""The provider whose form a path has, by its end; OpenAI's any other."""
 
 REQUIRED: Final = {
     ":generateContent": ("contents",),
@@ -196,7 +208,7 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None)
     for field in next((fields for end, fields in REQUIRED.items() if path.rstrip("/").endswith(end)), ()):
         if not body.get(field):
             raise BadLineError(f"{name}.{field} is {_quote(body.get(field))}: it is required for {keyless(path)}")
-    return RunRequest(line, custom_id, dialect, path, body, model, number)
+    return RunRequest(line, custom_id, dialect, path, body, model, number, shares=value.get("shares") is True)
 
 
 _SECRET: Final = re.compile(r"([?&#][^=&#\s]*=|//)(?:(?<=//)[^/@\s]*(?=@)|(?<!//)[^&#\s]+)")

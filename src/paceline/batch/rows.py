@@ -20,7 +20,7 @@ from paceline.batch.forms import Form, lines_of, read_rows
 from paceline.batch.tables import ERROR, FINISH, RecordedAnswers, Table, columns
 from paceline.core.hints import needs
 from paceline.core.results import QuotaError
-from paceline.data.frames import Made, dicts, rows_of
+from paceline.data.frames import Made, Vectors, dicts, rows_of
 from paceline.pacing.owners import LOOK_S, in_a_loop, in_a_thread
 
 _P = ParamSpec("_P")
@@ -41,6 +41,7 @@ def run(
     schema: Any = None,
     cut_off: str | int | None = None,
     again: str | Sequence[str] = (),
+    task: str | None = None,
     progress: bool = True,
     **settings: Any,
 ) -> Any:
@@ -68,6 +69,9 @@ def run(
             maximum.
         again: Names of errors that the same call doesn't send again by itself: ``"declined"``, ``"blocked"``, ``"cut_off"``,
             ``"paused"``, of an older journal also ``"empty"`` and ``"invalid"``. Their rows are sent once more.
+        task: ``"embed"`` for a vector of each row, ``"chat"`` for an answer; by the name of the model if it is not given. The texts of
+            several rows are embedded by one request, up to the model's bounds. A vector is a list of floats, in a table of pyarrow and
+            in a Parquet file a list of fixed size.
         progress: Whether to show the progress on standard error.
         **settings: Settings of the command by name: ``tier=2``, ``limits={"gpt-5": "500 requests/min"}``, ``base_url=...``,
             ``workers``, ``store``, ``budget``.
@@ -101,6 +105,7 @@ def run(
         max_tokens=max_tokens,
         provider=provider_of(config),
         schema=json_schema,
+        task=task,
         files=(files,) if isinstance(files, str) else tuple(files),
         folder=os.path.dirname(rows) if isinstance(rows, str | os.PathLike) else "",  # noqa: PTH120
     )
@@ -128,18 +133,19 @@ def run(
         path = kept or str(Path(folder) / "answers.jsonl")
         shown = view(quiet=not progress)
         with logged(shown):
-            job = partial(Job(str(source), path, config, keeps=kept is not None, acceptance=acceptance).run, shown)
+            start = partial(Job(str(source), path, config, keeps=kept is not None, acceptance=acceptance).run, shown)
             # The loop of a notebook runs here. An interrupt stops the job as Ctrl-C stops the command.
-            code, _ = in_a_thread(job, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else job()
+            code, _ = in_a_thread(start, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else start()
         if code == INTERRUPTED:
             raise KeyboardInterrupt
         with RecordedAnswers(path, acceptance) as answers:
             told = [dict(columns(answers.of(line["custom_id"]), into, acceptance)) for line in lines]
+            made = {into: Vectors} if answers.vectors else {}
     if written is not None:
         bare = [{name: value for name, value in row.items() if name not in told[0]} for row in found]
         pairs = [(line["custom_id"], row) for line, row in zip(lines, bare, strict=True)]
         written.write(lambda: nullcontext(iter(pairs)), acceptance)
-    return table(found, {name: [row[name] for row in told] for name in told[0]})
+    return table(found, {name: made.get(name, list)(row[name] for row in told) for name in told[0]})
 
 
 def _awaited(function: Callable[_P, _R]) -> Callable[_P, Coroutine[Any, Any, _R]]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from paceline.batch.acceptance import UNSTABLE, Acceptance, maximum_of
 from paceline.batch.address import ProviderAddress
 from paceline.batch.client import RunClient, RunOutcome
+from paceline.batch.packs import Packer, answers_of
 from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import BadLineError, RunRequest
 from paceline.batch.results import ANY, ResultsFile, encode_answer
@@ -67,6 +68,7 @@ class Runner:
     Args:
         source: The requests to send, with what they cost; one is read when a worker is free.
         addresses: Where requests go, by the provider's name.
+        packer: Puts rows that may share a request into one.
         group: As for :class:`~paceline.batch.client.RunClient`.
         acceptance: Says which answers are taken, and which are asked for once more.
         cut: The lines of requests whose answer was cut off in an earlier run.
@@ -85,6 +87,7 @@ class Runner:
         tally: RunTally,
         view: ProgressView,
         meter: ProgressLine,
+        packer: Packer,
         group: ServerGroup | None = None,
         acceptance: Acceptance = ANY,
         cut: Collection[int] = (),
@@ -92,10 +95,13 @@ class Runner:
         self.stop: tuple[int, str] | None = None
         self._client = RunClient(limiter, addresses, config.timeout_s, view.say, lambda: bool(results.kept), group)
         self.reach, self.sender = self._client.reach, self._client.sender
-        self._source, self._limiter, self._config = source, limiter, config
+        self._source, self._limiter, self._config, self._packer = packer.packed(source), limiter, config, packer
         self._results, self._tally, self._view, self._meter = results, tally, view, meter
         self._acceptance, self._cut = acceptance, cut
-        self._again: list[tuple[RunRequest, Metered]] = []  # not sent, because answers could not be written
+        self._again: list[
+            tuple[RunRequest, Metered]
+        ] = []  # not sent, because answers could not be written; halves of others
+        self._shared, self._ended = 0, asyncio.Event()  # requests of several rows in flight; set when one has ended
         self._writing: asyncio.Task[None] | None = None  # while there are answers that could not be written
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -162,12 +168,18 @@ class Runner:
         task = asyncio.current_task()
         assert task is not None
         while self.stop is None and (found := await self._next()) is not None:
+            several = len(found[0].rows) > 1
+            self._shared += several
             try:
                 await self._serve(*found)
             except PausedError:
                 self._again.append(found)
             finally:
                 self.sender.in_flight.discard(task)
+                if several:
+                    self._shared -= 1
+                    self._ended.set()
+                    self._ended = asyncio.Event()
             await asyncio.sleep(0)  # the client notices here that the server has closed the connection after its answer
 
     async def _next(self) -> tuple[RunRequest, Metered] | None:
@@ -175,10 +187,12 @@ class Runner:
         while self._writing is not None:
             await asyncio.shield(self._writing)
         try:
-            return self._again.pop() if self._again else next(self._source, None)
+            while (found := self._again.pop() if self._again else next(self._source, None)) is None and self._shared:
+                await self._ended.wait()  # its halves may be sent side by side
         except BadLineError as error:  # the input has changed
             self._halt(FAILED if self._tally.ok else USAGE, str(error))
             return None
+        return found
 
     async def _write_kept(self) -> None:
         """Write the answers that could not be written, as soon as that is possible."""
@@ -200,6 +214,9 @@ class Runner:
 
     async def _serve(self, request: RunRequest, metered: Metered) -> None:
         """Send one request and record its answer, or halt because of it."""
+        if request.rows:
+            await self._serve_rows(request, metered)
+            return
         more = self._raised(request) if request.line in self._cut else None
         request, metered = more or (request, metered)
         outcome, error = await self._ask(request, metered)
@@ -244,9 +261,23 @@ class Runner:
             self._halt(FAILED, words)
         elif outcome.ends:
             self._halt(FAILED if self._tally.ok else USAGE, f"line {request.line}: {words}")
+        elif request.rows:  # each of them is judged
+            return outcome, None
         else:
             return outcome, self._acceptance.error_of(outcome.response, outcome.error)
         return None, None
+
+    async def _serve_rows(self, request: RunRequest, metered: Metered) -> None:
+        """Send one request of rows that share it, and record the answer of each, or cut it in halves because of one."""
+        outcome, _ = await self._ask(request, metered)
+        if outcome is None:
+            return
+        answers = answers_of(request, outcome)
+        if answers is None:
+            self._again += self._packer.halves(request)
+        for row, response, error in answers or ():
+            own = replace(outcome, response=response, error=error)
+            self._record(row, own, self._acceptance.error_of(response, error), raised=False)
 
     def _raised(self, request: RunRequest) -> tuple[RunRequest, Metered] | None:
         """The request with a larger maximum of tokens, if this run raises it."""

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Final, Self
 from paceline.batch.acceptance import KEEP, Acceptance, Told
 from paceline.batch.results import OutputError
 from paceline.core.results import QuotaError
+from paceline.data.frames import vectors
 from paceline.pacing.durable import replacing
 
 ENDS: Final = (".csv", ".tsv", ".parquet")
@@ -123,7 +124,7 @@ class Table:
             with RecordedAnswers(self.journal, acceptance) as answers, replacing(self.path, like=like) as file:
                 if self.path.lower().endswith(".parquet"):
                     with rows() as given:
-                        return _parquet(file, whole(given))
+                        return _parquet(file, whole(given), lambda name: name == self.into and answers.vectors)
                 with rows() as given:
                     names = list(dict.fromkeys(name for row in whole(given) for name in row))
                 with rows() as given:
@@ -164,12 +165,14 @@ def is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and isnan(value))
 
 
-def _parquet(file: BinaryIO, rows: Iterator[dict[str, Any]]) -> int:
+def _parquet(file: BinaryIO, rows: Iterator[dict[str, Any]], is_vectors: Callable[[str], bool]) -> int:
     arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     tables = []
     while chunk := list(islice(rows, CHUNK)):
         names = dict.fromkeys(name for row in chunk for name in row)
-        tables.append(arrow.table({name: _column(arrow, [row.get(name) for row in chunk]) for name in names}))
+        columns = {name: [row.get(name) for row in chunk] for name in names}
+        made = {name: vectors(one) if is_vectors(name) else _column(arrow, one) for name, one in columns.items()}
+        tables.append(arrow.table(made))
     for name in dict.fromkeys(name for table in tables for name in table.column_names):
         kinds = [arrow.schema([table.schema.field(name)]) for table in tables if name in table.column_names]
         try:
@@ -202,9 +205,14 @@ def _text(value: Any) -> str:
 
 
 class RecordedAnswers:
-    """The answers in the output of a run, by the id of the request; the last record of an id holds. A context manager."""
+    """The answers in the output of a run, by the id of the request; the last record of an id holds. A context manager.
+
+    Attributes:
+        vectors: Whether any that was read is a vector.
+    """
 
     def __init__(self, path: str | os.PathLike[str], acceptance: Acceptance) -> None:
+        self.vectors = False
         self._acceptance = acceptance
         self._file = open(path, "rb") if os.path.exists(path) else io.BytesIO()  # noqa: SIM115
         self._at: dict[str, int] = {}  # memory has the places alone
@@ -219,7 +227,9 @@ class RecordedAnswers:
         if at is None:
             return UNSENT
         self._file.seek(at)
-        return self._acceptance.told(json.loads(self._file.readline()))
+        told = self._acceptance.told(json.loads(self._file.readline()))
+        self.vectors |= isinstance(told.value, list) and self._acceptance.schema is None
+        return told
 
     def __enter__(self) -> Self:
         return self

@@ -18,6 +18,7 @@ from paceline.http import pace_transport
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.retry import RetryPolicy
 from paceline.providers.base import Provider
+from paceline.providers.embeddings import embeds
 from paceline.providers.registry import (
     generate_path,
     is_provider,
@@ -136,7 +137,7 @@ def _request(provider: str, model: str, key: str) -> tuple[str, dict[str, str], 
     if provider == "cohere":
         return "/v2/chat", bearer, {"model": model, "max_tokens": MAX_OUTPUT_TOKENS, "messages": messages}
     headers = {"api-key": key} if provider == "azure" else bearer
-    if "embed" in model.lower():
+    if embeds(model):
         return placed(provider, "/v1/embeddings"), headers, {"model": model, "input": TEXT}
     body = {"model": model, output_limit(provider): MAX_OUTPUT_TOKENS, "messages": messages}
     return placed(provider, "/v1/chat/completions"), headers, body

@@ -61,6 +61,9 @@ _ROWS: Final[tuple[Decorator, ...]] = (
     click.option(
         "--no-header", is_flag=True, help="The first line of the table is a row; its columns are column1, column2, ..."
     ),
+    click.option(
+        "--task", type=click.Choice(["embed", "chat"]), help="embed: a vector of each row; by the model when not given."
+    ),
     click.option("--max-tokens", type=click.IntRange(1), help="The most tokens of an answer."),
     click.option("--schema", metavar="FILE", help="A file with the JSON schema that the answers are asked for."),
 )
@@ -81,7 +84,7 @@ def form(given: dict[str, Any]) -> Form:
     """
     from paceline.batch.forms import Form, schema_at
 
-    names = "model", "column", "template", "key", "max_tokens"
+    names = "model", "column", "template", "key", "max_tokens", "task"
     told = {name: given.pop(name) for name in names}
     schema, files, no_header = given.pop("schema"), given.pop("files"), given.pop("no_header")
     return Form(**told, schema=schema_at(schema), files=files, header=not no_header)

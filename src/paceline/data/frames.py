@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 from paceline.core.results import QuotaError
@@ -44,7 +45,21 @@ def _appended(rows: Any) -> Made:
     def appended(_: list[dict[str, Any]], columns: dict[str, list[Any]]) -> Any:
         made = rows
         for name, values in columns.items():
-            made = made.append_column(name, [values])
+            made = made.append_column(name, [vectors(values) if isinstance(values, Vectors) else values])
         return made
 
     return appended
+
+
+class Vectors(list[Any]):
+    """A column of vectors, and of ``None`` where there is none."""
+
+
+def vectors(values: list[Any]) -> Any:
+    """A column of vectors as an array of Arrow, in single precision, of fixed length if they have one length."""
+    arrow = import_module("pyarrow")
+    sizes = {len(value) for value in values if value is not None}
+    if not sizes:
+        return arrow.nulls(len(values))
+    kind = arrow.list_(arrow.float32(), *sizes) if len(sizes) == 1 else arrow.list_(arrow.float32())
+    return arrow.array(values, kind)

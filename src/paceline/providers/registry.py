@@ -109,7 +109,11 @@ PROVIDERS: Final = {
     "groq": ProviderEntry("GROQ_API_KEY", ("api.groq.com",), encoding="o200k", slashes=True, day="", path="/openai/v1"),
     "mistral": ProviderEntry("MISTRAL_API_KEY", ("api.mistral.ai", "codestral.mistral.ai"), makes=_MISTRAL_MAKES),
     "cohere": ProviderEntry(
-        "CO_API_KEY", ("api.cohere.com", "api.cohere.ai"), "cohere:Cohere", makes="command-", path="/compatibility/v1"
+        "CO_API_KEY",
+        ("api.cohere.com", "api.cohere.ai"),
+        "cohere:Cohere",
+        makes="command-|embed-(v|english|multilingual)",
+        path="/compatibility/v1",
     ),
     "xai": ProviderEntry("XAI_API_KEY", ("api.x.ai", "*.api.x.ai"), makes="grok-"),
     "deepseek": ProviderEntry("DEEPSEEK_API_KEY", ("api.deepseek.com",), makes=r"deepseek-(chat|reasoner|v\d)"),

@@ -1,0 +1,176 @@
+"""Embeddings: which models make them, how several texts become one request, and which vector of the answer is whose."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import inf, isfinite
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
+
+from paceline.providers.parse import as_mapping
+from paceline.providers.registry import base_of, maker
+
+Body = Mapping[str, Any]
+
+_FAMILIES: Final = re.compile(
+    r"embed|voyage-|bge-|gte-|e5-|all-minilm|all-mpnet|paraphrase-|jina-clip|nvclip|m2-bert|uae-large|instructor-|labse|gtr-t5"
+)
+"""Words in the names of models that make vectors: of the providers' lists, Ollama's library and the MTEB leaderboard (2026-11)."""
+
+
+@lru_cache(maxsize=1_024)
+def embeds(model: str) -> bool:
+    """Whether a model makes vectors, by its name; one that ranks documents does not."""
+    name = model.lower()
+    return "rerank" not in name and _FAMILIES.search(name) is not None
+
+
+class EmbeddingApi(Protocol):
+    """The form of an API that embeds texts."""
+
+    def alone(self, model: str, text: str, more: Body) -> tuple[str, dict[str, Any]]:
+        """The path and the body of a request with one text, and the fields ``more``."""
+
+    def together(self, path: str, bodies: Sequence[Body]) -> tuple[str, dict[str, Any]]:
+        """The path and the body of one request with the texts of several, which differ in their text alone."""
+
+    def apart(self, payload: Body, count: int) -> list[dict[str, Any] | None] | None:
+        """What the answer for each of ``count`` texts would be alone; ``None`` where it is not known which vector is whose."""
+
+
+class _OpenAI:
+    """``/v1/embeddings``, which most servers have, too."""
+
+    def alone(self, model: str, text: str, more: Body) -> tuple[str, dict[str, Any]]:
+        return "/v1/embeddings", {"model": model, "input": text, **more}
+
+    def together(self, path: str, bodies: Sequence[Body]) -> tuple[str, dict[str, Any]]:
+        return path, {**bodies[0], "input": [body["input"] for body in bodies]}
+
+    def apart(self, payload: Body, count: int) -> list[dict[str, Any] | None] | None:
+        data = payload.get("data")
+        if not isinstance(data, list) or not all(isinstance(item, Mapping) for item in data):
+            return None
+        places = [item.get("index") for item in data]
+        if not all(type(place) is int for place in places):
+            places = list(range(len(data))) if len(data) == count else [-1]
+        if len(set(places)) < len(places) or not all(0 <= place < count for place in places):
+            return None
+        rest = {name: value for name, value in payload.items() if name not in ("data", "usage")}
+        found = dict(zip(places, data, strict=True))
+        return [rest | {"data": [{**found[n], "index": 0}]} if n in found else None for n in range(count)]
+
+
+class _Gemini:
+    """``:embedContent``, and ``:batchEmbedContents`` for several texts (ai.google.dev/api/embeddings, 2026-11)."""
+
+    def alone(self, model: str, text: str, more: Body) -> tuple[str, dict[str, Any]]:
+        from urllib.parse import quote
+
+        name = quote(model.removeprefix("models/"), safe="")
+        return f"/v1beta/models/{name}:embedContent", {"content": {"parts": [{"text": text}]}, **more}
+
+    def together(self, path: str, bodies: Sequence[Body]) -> tuple[str, dict[str, Any]]:
+        model = path.partition("/models/")[2].removesuffix(":embedContent")
+        many = path.removesuffix(":embedContent") + ":batchEmbedContents"
+        return many, {"requests": [{"model": f"models/{model}", **body} for body in bodies]}
+
+    def apart(self, payload: Body, count: int) -> list[dict[str, Any] | None] | None:
+        return [{"embedding": item} for item in items] if (items := _list(payload, "embeddings", count)) else None
+
+
+class _Cohere:
+    """``/v2/embed`` (docs.cohere.com/reference/embed, 2026-11)."""
+
+    def alone(self, model: str, text: str, more: Body) -> tuple[str, dict[str, Any]]:
+        return "/v2/embed", {"model": model, "texts": [text], "embedding_types": ["float"], **more}
+
+    def together(self, path: str, bodies: Sequence[Body]) -> tuple[str, dict[str, Any]]:
+        return path, {**bodies[0], "texts": [text for body in bodies for text in body["texts"]]}
+
+    def apart(self, payload: Body, count: int) -> list[dict[str, Any] | None] | None:
+        items = _list(as_mapping(payload.get("embeddings")), "float", count)
+        return [{"embeddings": {"float": [item]}} for item in items] if items else None
+
+
+def _list(holder: Body, name: str, count: int) -> list[Any] | None:
+    items = holder.get(name)
+    return items if isinstance(items, list) and len(items) == count else None
+
+
+class Embedder(NamedTuple):
+    """How a provider embeds texts.
+
+    Attributes:
+        inputs: The most texts of a request.
+        tokens: The most tokens of a request, over all texts.
+        more: Further fields that its API requires.
+        api: The form of its requests and answers.
+        counted: Whether each text is a request in its limits, as ``Call.requests`` says.
+    """
+
+    inputs: int
+    tokens: float = inf
+    more: Body = MappingProxyType({})
+    api: EmbeddingApi = _OpenAI()
+    counted: bool = False
+
+
+_UNKNOWN: Final = Embedder(32)
+"""TEI takes 32 inputs unless its operator raises that (huggingface.co/docs/text-embeddings-inference/cli_arguments, 2026-11)."""
+
+EMBEDDERS: Final = {
+    "openai": Embedder(2_048, 300_000),  # platform.openai.com/docs/api-reference/embeddings/create, 2026-11
+    "azure": Embedder(
+        2_048, 300_000
+    ),  # learn.microsoft.com/azure/ai-foundry/openai/how-to/embeddings, 2026-11; tokens as OpenAI
+    "github": Embedder(
+        2_048, 64_000
+    ),  # docs.github.com/github-models/use-github-models/prototyping-with-ai-models, 2026
+    # "at most 100 requests can be in one batch" (its refusals of 2025-09 and 2026-01)
+    "gemini": Embedder(100, api=_Gemini(), counted=True),
+    "cohere": Embedder(
+        96, more={"input_type": "search_document"}, api=_Cohere()
+    ),  # docs.cohere.com/reference/embed, 2026-11
+    "voyage": Embedder(
+        1_000, 120_000
+    ),  # docs.voyageai.com/reference/embeddings-api, 2026-11: some models take more tokens
+    "jina": Embedder(2_048),  # "larger than the largest allowed size 2048" (a refusal of 2025-05)
+    "mistral": Embedder(
+        512, 16_384
+    ),  # "Too many inputs", "Too many tokens in batch. Max is 16384" (refusals of 2025-02 and 2026-05)
+    "dashscope": Embedder(10),  # alibabacloud.com/help/model-studio/text-embedding-synchronous-api, 2026-05
+    "deepinfra": Embedder(1_024),  # a refusal of 2024-05
+    "cloudflare": Embedder(100),  # developers.cloudflare.com/workers-ai/platform/limits, 2026
+    # docs.nvidia.com/nim/nemo-retriever/text-embedding/reference, 2026-11: models for retrieval require it
+    "nvidia": Embedder(32, more={"input_type": "passage"}),
+}
+"""The bounds of a request by provider; of one that is not here, and of servers like OpenAI's, TEI's default."""
+
+
+def embedder(provider: str, model: str) -> Embedder:
+    """How ``model`` is embedded at ``provider``; empty: by the form of OpenAI, at a server that is not known."""
+    name = base_of(provider) if provider else maker(model) or ""
+    if name == "openai" and maker(model) != "openai":  # another server that has its form
+        return _UNKNOWN
+    return EMBEDDERS.get(name, _UNKNOWN)
+
+
+def vector_of(body: Any) -> list[float] | None:
+    """The vector in an answer for one text; ``None`` in any other answer. It may be empty."""
+    match body:
+        case {"data": [{"embedding": list(found)}]} | {"embedding": {"values": list(found)}}:
+            return found
+        case {"embeddings": {"float": [list(found)]}} | {"embeddings": [list(found)]} | {"embedding": list(found)}:
+            return found
+    return None
+
+
+def is_vector(found: list[Any]) -> bool:
+    """Whether all of it are finite numbers."""
+    try:
+        return isfinite(sum(found))
+    except TypeError:
+        return False
