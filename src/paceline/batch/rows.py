@@ -13,7 +13,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from paceline.batch.acceptance import KEEP, Acceptance
 from paceline.batch.forms import Form, lines_of, read_rows
@@ -42,6 +42,10 @@ def run(
     cut_off: str | int | None = None,
     again: str | Sequence[str] = (),
     task: str | None = None,
+    mode: str = "sync",
+    deadline: float | str | None = None,
+    restart: bool = False,
+    repair: bool = False,
     progress: bool = True,
     **settings: Any,
 ) -> Any:
@@ -72,6 +76,12 @@ def run(
         task: ``"embed"`` for a vector of each row, ``"chat"`` for an answer; by the name of the model if it is not given. The texts of
             several rows are embedded by one request, up to the model's bounds. A vector is a list of floats, in a table of pyarrow and
             in a Parquet file a list of fixed size.
+        mode: ``"batch"``: by the provider's Batch API, at its price for batches and within a day. ``"auto"``: so as long as the rest
+            can still be sent one by one before ``deadline``. Both need ``journal`` or ``output``.
+        deadline: For ``"auto"``: ``"6h"``, ``"90min"``, or seconds, from the start of the first call on.
+        restart: Whether to send everything again; the old journal is kept under another name.
+        repair: Whether to move corrupt lines of the journal to another file and send their rows again, and those that may be answered
+            and whose result was not read.
         progress: Whether to show the progress on standard error.
         **settings: Settings of the command by name: ``tier=2``, ``limits={"gpt-5": "500 requests/min"}``, ``base_url=...``,
             ``workers``, ``store``, ``budget``.
@@ -124,6 +134,17 @@ def run(
         is_text = "{" in prompt or (form.files and found and prompt not in found[0])
         form = replace(form, template=prompt) if is_text else replace(form, column=prompt)
     kept, written = _places(journal, output, into)
+    job = Job(
+        "",
+        kept,
+        config,
+        restart,
+        repair=repair,
+        mode=mode,
+        deadline_s=_deadline(mode, deadline, kept),
+        keeps=kept is not None,
+        acceptance=acceptance,
+    )
     lines = lines_of(asked, form, "rows")
     if not lines:
         return table(found, {into: [], ERROR: []})
@@ -133,7 +154,7 @@ def run(
         path = kept or str(Path(folder) / "answers.jsonl")
         shown = view(quiet=not progress)
         with logged(shown):
-            start = partial(Job(str(source), path, config, keeps=kept is not None, acceptance=acceptance).run, shown)
+            start = partial(replace(job, source=str(source), output=path).run, shown)
             # The loop of a notebook runs here. An interrupt stops the job as Ctrl-C stops the command.
             code, _ = in_a_thread(start, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else start()
         if code == INTERRUPTED:
@@ -207,6 +228,36 @@ def _places(
         raise QuotaError(f"output is {os.fspath(output)!r}: its name must end with .csv, .tsv or .parquet")
     table.require_own()
     return table.journal, table
+
+
+MODES: Final = "sync", "batch", "auto"
+
+
+def _deadline(mode: str, deadline: float | str | None, kept: str | None) -> float | None:
+    """The seconds of a deadline.
+
+    Raises:
+        QuotaError: The mode and what it needs do not go together.
+    """
+    if mode not in MODES:
+        raise QuotaError(f"mode is {mode!r}: it must be one of {', '.join(MODES)}")
+    if mode != "sync" and kept is None:
+        raise QuotaError(
+            f'mode="{mode}" needs journal="FILE" or output="FILE": batches go on at the provider when this program ends, are paid, and'
+            " are found again by what is beside that file"
+        )
+    if (mode == "auto") != (deadline is not None):
+        raise QuotaError('mode="auto" and deadline need each other: mode="auto", deadline="6h"')
+    if not isinstance(deadline, str):
+        if deadline is not None and not deadline > 0:
+            raise QuotaError(f"deadline is {deadline!r}: give seconds, or a text like '6h'")
+        return deadline
+    from paceline.planner.workload import seconds_of
+
+    try:
+        return seconds_of(deadline)
+    except ValueError as error:
+        raise QuotaError(f"deadline: {error}") from None
 
 
 def _schema_of(schema: Any) -> Mapping[str, Any] | None:
