@@ -21,6 +21,7 @@ from paceline import Limiter
 from paceline.batch.address import ProviderAddress
 from paceline.batch.check import Checker, InputPlan
 from paceline.batch.index import Index
+from paceline.batch.packs import Packer
 from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import read_request
 from paceline.batch.results import OutputError, ResultsFile, encode_answer, read_body
@@ -362,7 +363,7 @@ def run_on(path, count, on_request=lambda _number, _clock: None, body=BODY):
         meter = ProgressLine(InputPlan(), tally, config.workers)
         checker = Checker(limiter, Index())
         source = iter([(request, checker.describe(request)) for request in requests])
-        runner = Runner(source, limiter, config, addresses, results, tally, said, meter)
+        runner = Runner(source, limiter, config, addresses, results, tally, said, meter, Packer(checker.describe))
         runner.sender.post = answer
         await runner.run()
         return runner, tally

@@ -101,6 +101,7 @@ PARSED = {
         ],
         "tests/frameworks/engines and tests/frameworks/ray",
     ),
+    ("docs/run.md", 'mode="batch"'): "a batch takes its time: tests/batch/test_rows_in_batches.py",
     ("docs/stores.md", "redis.Redis(...)"): "needs a Redis: tests/stores",
     ("docs/stores.md", "StoreConformance"): "a test class: tests/stores/test_conformance.py runs that suite",
     ("docs/status.md", "Limiter(...,"): "`...` stands for limits",

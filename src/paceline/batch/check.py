@@ -70,6 +70,11 @@ class InputPlan:
     providers: dict[str, Provider] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
+    @property
+    def per_row(self) -> float:
+        """How many requests are sent for each of the input's: less than one if rows share them."""
+        return sum(share.requests for share in self.shares.values()) / self.requests if self.requests else 1.0
+
 
 def check(
     file: BinaryIO,
@@ -170,11 +175,11 @@ class Checker:
         if (first := self._index.add(request.custom_id, request.line, number=request.number)) is not None:
             raise BadLineError(f"custom_id is already in line {first}: it must be unique")
         self.plan.requests += 1
-        part = part_of(request, cost.get(INPUT_TOKENS, 0.0))
-        share.requests += part
+        fills = part_of(request, cost.get(INPUT_TOKENS, 0.0))
+        share.requests += fills
         for unit, amount in cost.items():
             alone = unit == REQUESTS and not (request.shares and bounds_of(request).counted)
-            share.cost[unit] += amount * part if alone else amount
+            share.cost[unit] += amount * fills if alone else amount
         return metered
 
     def describe(self, request: RunRequest) -> Metered:

@@ -98,9 +98,8 @@ class Form:
     @property
     def is_plain(self) -> bool:
         """Whether it says nothing about rows."""
-        told = self.model or self.column or self.template or self.key or self.max_tokens or self.schema or self.files
-        told = told or self.task
-        return self.header and not told
+        told = self.model, self.column, self.template, self.key, self.max_tokens, self.schema, self.files, self.task
+        return self.header and not any(told)
 
     @property
     def fields(self) -> set[str]:

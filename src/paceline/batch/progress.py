@@ -174,7 +174,7 @@ class ProgressLine:
         self._samples.append((now_s, done))
         then_s, before = self._samples[0]
         rate = (done - before) / (now_s - then_s) if now_s > then_s else 0.0
-        limit, waits = binding(pools, tally.left, self._workers)
+        limit, waits = binding(pools, tally.left * self._plan.per_row, self._workers)
         limit = lacking if lacking and not waits else limit
         left_s = eta_s(self._plan, pools, tally.left, tally.ideal.served)
         # The provider may admit less than the limits. Where requests wait for a quota, the last minute may have been the
@@ -197,7 +197,7 @@ class ProgressLine:
         return "  ".join(parts), (done + tally.before) / max(tally.requests, 1)
 
 
-def binding(pools: dict[str, Any], left: int, workers: int) -> tuple[str, bool]:
+def binding(pools: dict[str, Any], left: float, workers: int) -> tuple[str, bool]:
     """What limits the speed now, in words, and whether requests wait for a quota."""
     name, pool = max(pools.items(), key=lambda item: item[1]["waiting"], default=("", {"waiting": 0}))
     if pool["waiting"] and pool["binds"]:

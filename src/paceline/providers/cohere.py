@@ -34,7 +34,7 @@ MEDIA: Final = MediaTokens(image=1_600, small_image=256, audio=600, file=4_500) 
 
 @dataclass(frozen=True, slots=True)
 class CohereCall(Call):
-    """A request to Cohere; ``inputs``: the texts and images that it embeds, of which ``images`` have a limit of their own, too."""
+    """A request to Cohere; ``inputs``: the texts and images that it embeds. ``images`` have a limit of their own, too."""
 
     inputs: int = 0
 
@@ -109,13 +109,14 @@ class Cohere(OpenAIDialect):
 
 def _images(body: Mapping[str, Any]) -> int:
     """The images that a request embeds: in ``images``, or an input with one among its parts."""
-    images, inputs = (
-        [one for one in found if one] if isinstance(found := body.get(key), list) else []
-        for key in ("images", "inputs")
-    )
-    parts = (as_mapping(one).get("content") for one in inputs)
-    found = [any(as_mapping(part).get("type") == "image_url" for part in one) for one in parts if isinstance(one, list)]
-    return len(images) + sum(found)
+    images, inputs = body.get("images"), body.get("inputs")
+    parts = [as_mapping(one).get("content") for one in inputs] if isinstance(inputs, list) else []
+    with_image = [one for one in parts if isinstance(one, list) and any(map(_is_image, one))]
+    return (len(images) if isinstance(images, list) else 0) + len(with_image)
+
+
+def _is_image(part: Any) -> bool:
+    return as_mapping(part).get("type") == "image_url"
 
 
 def _inputs(call: Call) -> Cost:
