@@ -9,6 +9,7 @@ from batch_helpers import FAST, call, read_answers
 
 import paceline
 from odd_server import JSON, OddServer
+from paceline.batch import runner
 from paceline.batch.forms import Form, lines_of
 from paceline.batch.packs import Packer
 from paceline.batch.requests import request_of
@@ -169,6 +170,23 @@ def waits(condition):
     from waits import until
 
     until(condition)
+
+
+def test_few_rows_are_in_memory(ask, monkeypatch):
+    """However many workers there are: a request is made when there is room for its rows."""
+    made, packed = [], Packer.packed
+
+    def watched(self, source):
+        for found in packed(self, source):
+            made.append(len(server.asked))
+            yield found
+
+    monkeypatch.setattr(Packer, "packed", watched)
+    monkeypatch.setattr(runner, "ROWS_MAX", 64)
+    with OddServer(lambda _, body: (200, JSON, answer_of(body))) as server:
+        assert good(ask(server, rows_of(5 * 32), model="bge-m3", provider="openai"))
+    assert len(made) == 5
+    assert made[2] > 0
 
 
 @pytest.mark.parametrize(
