@@ -203,14 +203,40 @@ def test_few_rows_are_in_memory(ask, monkeypatch):
     ],
 )  # fmt: skip
 def test_what_is_no_vector_is_an_error(ask, data, errors, tmp_path):
-    journal = tmp_path / "vectors.jsonl"
-    with OddServer(lambda *_: (200, JSON, {"object": "list", "data": data})) as server:
+    journal, bad = tmp_path / "vectors.jsonl", [] if "empty" in errors else [None]
+
+    def answer(_, body):
+        again = [{"index": 0, "embedding": bad}]
+        return 200, JSON, {"object": "list", "data": data if len(texts_of(body)) > 1 else again}
+
+    with OddServer(answer) as server:
         answered = ask(server, rows_of(2), journal=journal)
     assert [row["error"] and row["error"].partition(":")[0] for row in answered] == errors
     assert [row["answer"] for row in answered] == [None if error else [0.5] for error in errors]
     with OddServer(lambda _, body: (200, JSON, answer_of(body))) as server:
         ask(server, rows_of(2), journal=journal)
     assert sum(len(texts_of(body)) for body in server.asked) == sum(error is not None for error in errors)
+
+
+def test_rows_without_a_vector_are_sent_once_more(ask):
+    def answer(number, body):
+        made = answer_of(body)
+        made["data"] = [one | {"embedding": one["embedding"] if number else []} for one in made["data"]]
+        return 200, JSON, made
+
+    with OddServer(answer) as server:
+        assert good(ask(server, rows_of(4)))
+    assert len(server.asked) == 2
+
+
+def test_one_row_has_one_vector(ask):
+    data = [{"index": n, "embedding": [0.5]} for n in range(2)]
+    with OddServer(lambda *_: (200, JSON, {"object": "list", "data": data})) as server:
+        (row,) = ask(server, rows_of(1))
+    assert (row["answer"], row["error"]) == (
+        None,
+        "invalid: the vectors of the answer are not as many as the texts (1)",
+    )
 
 
 def test_an_outage_is_no_reason_to_cut(ask):
@@ -301,6 +327,21 @@ def test_a_request_of_one_and_of_several(name):
     assert vector_of(answer_of(body)) == [1.0, 0.5]
     assert how.more.items() <= whole.items()
     assert many.startswith("/v")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"object": "list", "data": []}, {"embeddings": []}, {"embeddings": {"float": []}}, {"data": [{"embedding": []}]}],
+)
+def test_an_answer_without_a_vector(body):
+    assert vector_of(body) == []
+
+
+@pytest.mark.parametrize(
+    "body", [{"choices": []}, {"data": [{"b64_json": "x"}]}, {"data": [{"embedding": [1.0]}] * 2}, [], "x"]
+)
+def test_an_answer_of_something_else(body):
+    assert vector_of(body) is None
 
 
 def test_a_model_belongs_to_its_provider():

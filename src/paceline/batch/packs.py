@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from paceline.batch.requests import RunRequest
 from paceline.core.quota import INPUT_TOKENS
 from paceline.http.describe import Metered
-from paceline.providers.embeddings import Embedder, embedder
+from paceline.providers.embeddings import Embedder, embedder, vector_of
 
 if TYPE_CHECKING:
     from paceline.batch.client import RunOutcome
@@ -76,11 +76,11 @@ class Packer:
     def halves(self, request: RunRequest) -> list[Described]:
         """Two requests, each with half of its rows."""
         middle = len(request.rows) // 2
-        return [self._one(request.rows[:middle]), self._one(request.rows[middle:])]
+        return [self.together(request.rows[:middle]), self.together(request.rows[middle:])]
 
     def _fitting(self, rows: list[RunRequest] | tuple[RunRequest, ...]) -> Iterator[Described]:
         """As few requests as the quotas can hold, each at once."""
-        request, metered = self._one(rows)
+        request, metered = self.together(rows)
         ledger = metered.scheduler.pool.ledger
         amounts = ledger.amounts(metered.cost())
         if len(rows) == 1 or (ledger.never(amounts) is None and ledger.fitting(amounts) == amounts):
@@ -90,7 +90,8 @@ class Packer:
         yield from self._fitting(rows[:middle])
         yield from self._fitting(rows[middle:])
 
-    def _one(self, rows: list[RunRequest] | tuple[RunRequest, ...]) -> Described:
+    def together(self, rows: list[RunRequest] | tuple[RunRequest, ...]) -> Described:
+        """One request of these rows."""
         first, path, body = rows[0], rows[0].path, rows[0].body
         if len(rows) > 1:
             path, body = bounds_of(first).api.together(first.path, [row.body for row in rows])
@@ -121,9 +122,10 @@ def answers_of(request: RunRequest, outcome: RunOutcome) -> list[RowAnswer] | No
         return [RowAnswer(row, response, error) for row in rows]
     assert response is not None
     body, api = response["body"], bounds_of(rows[0]).api
-    parts = [body] if len(rows) == 1 else api.apart(body, len(rows))
+    alone = len(rows) == 1 and vector_of(body) is not None
+    parts = [body] if alone else api.apart(body, len(rows)) if isinstance(body, dict) else None
     if parts is None:
-        text = f"the answer has not one vector for each of {len(rows):,} texts"
+        text = f"the vectors of the answer are not as many as the texts ({len(rows):,})"
         return [RowAnswer(row, None, {"code": "invalid", "message": text}) for row in rows]
     missing = {"code": "empty", "message": "the answer has no vector for this text"}
     return [

@@ -103,6 +103,7 @@ class Runner:
         self._acceptance, self._cut = acceptance, cut
         self._again: list[tuple[RunRequest, Metered]] = []  # not sent as answers could not be written; halves of others
         self._shared, self._ended = 0, asyncio.Event()  # rows that share requests in flight; set when one of these ends
+        self._second: set[int] = set()  # lines of rows without a vector that are sent once more
         self._writing: asyncio.Task[None] | None = None  # while there are answers that could not be written
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -275,12 +276,18 @@ class Runner:
         outcome, _ = await self._ask(request, metered)
         if outcome is None:
             return
-        answers = answers_of(request, outcome)
+        answers, once_more = answers_of(request, outcome), list[RunRequest]()
         if answers is None:
             self._again += self._packer.halves(request)
-        for row, response, error in answers or ():
-            own = replace(outcome, response=response, error=error)
-            self._record(row, own, self._acceptance.error_of(response, error), raised=False)
+        for row, response, found in answers or ():
+            error = self._acceptance.error_of(response, found)
+            if error is not None and error["code"] in UNSTABLE and row.line not in self._second and self.stop is None:
+                self._second.add(row.line)
+                once_more.append(row)
+            else:
+                self._record(row, replace(outcome, response=response, error=error), error, raised=False)
+        if once_more:
+            self._again.append(self._packer.together(once_more))
 
     def _raised(self, request: RunRequest) -> tuple[RunRequest, Metered] | None:
         """The request with a larger maximum of tokens, if this run raises it."""

@@ -165,6 +165,8 @@ def vector_of(body: Any) -> list[float] | None:
             return found
         case {"embeddings": {"float": [list(found)]}} | {"embeddings": [list(found)]} | {"embedding": list(found)}:
             return found
+        case {"data": []} | {"embeddings": [] | {"float": []}}:
+            return []
     return None
 
 
