@@ -738,12 +738,14 @@ def _asked(custom_id: str | int, model: str, messages: list[Any], form: Form) ->
 
 def _embedded(custom_id: str | int, model: str, text: Any, form: Form) -> dict[str, Any]:
     """The line of a row whose text is embedded; it may share a request with others."""
-    if not isinstance(text, str) or not text:
-        raise TypeError(
-            f"{model} makes vectors of texts, and its text is {'empty' if text == '' else f'a {type(text).__name__}'}"
-        )
     if form.max_tokens or form.schema is not None or form.files:
-        raise TypeError(f"{model} makes vectors: leave out the most tokens, the schema and the files of an answer")
+        raise QuotaError(
+            f"{model} makes vectors: leave out the most tokens, the schema and the files; if it gives answers, say so: --task chat, in"
+            " Python task='chat'"
+        )
+    if not isinstance(text, str) or not text:
+        what = "empty" if text == "" else f"a {type(text).__name__}"
+        raise TypeError(f"{model} makes vectors of texts, and its text is {what}")
     how = embedder(_home(model, form), model)
     path, body = how.api.alone(model, text, how.more)
     return {"custom_id": custom_id, "method": "POST", "url": path, "body": body, "shares": True}
