@@ -123,14 +123,6 @@ def read_lines(file: BinaryIO, shard: Shard = WHOLE) -> Iterator[tuple[int, byte
             return
 
 
-FORMATS: Final = {
-    "/messages": "anthropic",
-    ":generateContent": "gemini",
-    ":embedContent": "gemini",
-    "/v2/embed": "cohere",
-}
-"""The provider whose form a path has, by its end; OpenAI's any other."""
-
 REQUIRED: Final = {
     ":generateContent": ("contents",),
     "/chat/completions": ("messages",),
@@ -139,7 +131,13 @@ REQUIRED: Final = {
 }
 """Fields that a provider requires, by the end of the path."""
 
-FORMATS: Final = {":generateContent": "gemini", "/messages": "anthropic", "": "openai"}
+FORMATS: Final = {
+    ":generateContent": "gemini",
+    ":embedContent": "gemini",
+    "/v2/embed": "cohere",
+    "/messages": "anthropic",
+    "": "openai",
+}
 """Whose API a line uses, by the end of its path, where the user names no provider."""
 
 BARE: Final = frozenset(["/chat/completions", "/responses", "/embeddings", "/completions"])
@@ -181,7 +179,7 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None)
             raise BadLineError(f"url is {_quote(shown)}: it must be a path like '/v1/chat/completions'")
     if provider == "azure" and (path in BARE or path.startswith("/v1/")):
         path = f"/openai/v1{path.removeprefix('/v1')}"
-    format_of = next((name for end, name in FORMATS.items() if path.rstrip("/").endswith(end)), "openai")
+    format_of = next(name for end, name in FORMATS.items() if path.rstrip("/").endswith(end))
     custom_id = value.get("custom_id")
     number = isinstance(custom_id, int) and not isinstance(custom_id, bool)
     if number:

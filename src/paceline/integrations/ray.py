@@ -304,13 +304,13 @@ class Actor:
             yield self._provider
             return
         found = 0
-        for name in reversed(FORMATS.values()):
+        for name in dict.fromkeys(reversed(FORMATS.values())):
             with suppress(QuotaError):
                 address_of(provider_named(name), self._config.base_url, os.environ)
                 found += 1
                 yield name
         if not found:
-            names = " or ".join(provider_named(name).key_env for name in reversed(FORMATS.values()))
+            names = " or ".join(provider_named(name).key_env for name in dict.fromkeys(reversed(FORMATS.values())))
             raise QuotaError(f"the actors have no key: set {names} in the environment of the cluster's machines")
 
     async def __call__(self, table: Any) -> Any:
