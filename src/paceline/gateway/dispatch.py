@@ -22,6 +22,7 @@ from paceline.gateway.keys import ClientKey
 from paceline.gateway.life import Life
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, plain, readable
+from paceline.gateway.rights import Asked, check_rights
 from paceline.gateway.upstreams import KEY_HEADERS, Destination, Upstream, without_key
 from paceline.gateway.waiting import (
     IDEMPOTENCY,
@@ -39,13 +40,14 @@ from paceline.gateway.waiting import (
     note_for,
     patience_s,
 )
-from paceline.http.describe import Metered, at_account, describe
+from paceline.http.describe import Metered, at_account, describe, model_named
 from paceline.http.exchange import Exchange, Exchanged
 from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.pacer import NAME_MAX, current_lane
 from paceline.pacing.settings import TIMEOUT_MAX_S
+from paceline.providers.parse import UNKNOWN
 
 log = logging.getLogger("paceline.gateway")
 
@@ -269,9 +271,8 @@ class Dispatch:
             if not self._models.use(request.key_name, one.scheduler, time.monotonic()):
                 message = f"more than {MODELS_MAX} models were named of late: one that is not used for {IDLE_S:g} s makes room"
                 raise RequestError(429, "models", message)
-        model = str(asked.get("model") or found[0].call.model)
-        if key is not None and not key.allows(first.provider.name if place.choice is None else place.name, model):
-            raise RequestError(403, "model", f"this key may not use the model {model[:100]!r}")
+        if key is not None:
+            self._check_rights(key, request, found[0], body, asked)
         ways = [Way(sent, one, sent.target()) for sent, one in zip(requests, found, strict=True)]
         if place.choice is None:
             return KeptExchange(pacer, *ways[0], timeout_s=timeout_s, name=name)
@@ -279,6 +280,17 @@ class Dispatch:
         named = {member.name: way for member, way in zip(place.members, ways, strict=True)}
         sticky = str(sticky)[:NAME_MAX] if sticky else None
         return KeptRoutedExchange(pacer, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name)
+
+    def _check_rights(
+        self, key: ClientKey, request: Incoming, first: Metered, body: bytes, asked: dict[str, Any]
+    ) -> None:
+        """Refuse a request for a model that ``key`` may not use; a group has names of its own for models that a body names."""
+        place, path, model = request.place, unquote(request.path), first.call.model
+        if asked.get("model") and model_named(first.provider, path, "") == UNKNOWN:
+            model = str(asked["model"])
+        server = first.provider.name if place.choice is None else place.name
+        sent = any(request.parts)
+        check_rights(key, server, first.provider, model, Asked(path, request.query, request.headers, body, sent))
 
     def _described(self, place: Destination, path: str, body: bytes, asked: dict[str, Any]) -> Iterator[Metered]:
         """The request as each member of ``place`` meters it; nothing for one that costs nothing."""
