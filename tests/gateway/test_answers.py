@@ -113,7 +113,7 @@ class TestAnswers:
         reply = ClientReply(200, [], b"x" * 11)
         reply.start(room)
         assert await reply.read() == b"x" * 11
-        assert (reply.seen, room.left) == (None, 100)
+        assert (reply.seen, room._shares.total) == (None, 0)
 
     async def test_room_is_given_back(self):
         room = NoteRoom(10, 100)
@@ -121,9 +121,9 @@ class TestAnswers:
         reply.start(room)
         await reply.read()
         reply.start(room)
-        assert (await reply.read(), await reply.read(), room.left) == (b"x" * 9, b"", 91)
+        assert (await reply.read(), await reply.read(), room._shares.total) == (b"x" * 9, b"", 9)
         reply.close()
-        assert room.left == 100
+        assert room._shares.total == 0
 
 
 class TestServed:
@@ -150,7 +150,7 @@ class TestServed:
             yield running
             odd.go.set()
             until(lambda: not running.dispatch._bodies.held and not running.dispatch._answers._under_way)
-            assert running.dispatch._answers.room.left == module.ALL_MAX
+            assert running.dispatch._answers._read.total == 0
 
     @pytest.fixture
     def ask(self, running, key):
@@ -204,6 +204,17 @@ class TestServed:
         assert b"200 OK" in read(ask(key=other), 1)
         assert b"200 OK" in read(ask(b""), 1)
         assert len(odd.seen) == count + 3
+
+    def test_it_is_for_whoever_has_the_key_and_not_its_name(self, odd, keys, key, ask):
+        assert b"200 OK" in read(ask(), 1)
+        new = keys.rotate("alice", 600.0)
+        until(lambda: b"200 OK" in read(ask(key=new), 1), seconds=5)
+        assert b"200 OK" in read(ask(key=key), 1)
+        assert len(odd.seen) == 1, "the owner is the same"
+        keys.revoke("alice")
+        other = keys.add("alice")
+        until(lambda: b"200 OK" in (got := read(ask(key=other), 1)) and b"idempotent-replayed" not in got, seconds=5)
+        assert len(odd.seen) == 2
 
     def test_one_that_is_being_answered_is_a_409(self, odd, ask):
         odd.go.clear()
@@ -266,8 +277,8 @@ class TestServed:
         assert ANSWER in read(ask(), 1)
         assert len(odd.seen) == 2
 
-    def test_one_that_has_become_too_large_is_asked_for_again(self, running, odd, ask):
-        running.dispatch._answers.room._of_one = 10
+    def test_one_that_has_become_too_large_is_asked_for_again(self, running, odd, ask, monkeypatch):
+        monkeypatch.setattr(module, "ANSWER_MAX", 10)
         odd.go.clear()
         first = ask()
         until(lambda: odd.seen)

@@ -948,16 +948,32 @@ class TestCrowds:
         page = talk(running.url, b"GET / HTTP/1.1\r\nhost: localhost\r\naccept: text/html\r\n\r\n")
         assert b"<script>alert" not in page
 
-    def test_too_many_connections_get_a_503(self, serve, upstream, monkeypatch, caplog):
+    def test_a_connection_too_many_ends_the_one_that_is_idle_for_longest(self, serve, upstream, monkeypatch, caplog):
         monkeypatch.setattr(server, "CONNECTIONS_MAX", 3)
+        monkeypatch.setattr(server, "_told_s", -server.TELL_S)
         running = serve(upstream.url)
         with ExitStack() as stack:
-            open_ones = [stack.enter_context(connect(running.url)) for _ in range(6)]
-            until(lambda: len(running.server.server_state.connections) == 3)
-            assert [answers(read(one, quiet_s=0.05)) for one in open_ones].count([503]) == 3
+            open_ones = [stack.enter_context(connect(running.url)) for _ in range(3)]
+            open_ones[0].sendall(post())
+            assert answers(read(open_ones[0], 1)) == [200]
+            for _ in range(2):
+                newest = stack.enter_context(connect(running.url))
+                newest.sendall(post())
+                assert answers(read(newest, 1)) == [200]
+            assert [one.recv(1) for one in open_ones[1:]] == [b"", b""]
             open_ones[0].sendall(post())
             assert answers(read(open_ones[0], 1)) == [200]
         assert "all 3 connections of this process are in use" in caplog.text
+
+    def test_where_all_connections_have_a_request_another_one_gets_a_503(self, serve, upstream, monkeypatch):
+        monkeypatch.setattr(server, "CONNECTIONS_MAX", 2)
+        running = serve(upstream.url, limits={"gpt-5": "1 requests/day"})
+        assert answers(talk(running.url, post())) == [200]
+        with ExitStack() as stack:
+            for number in range(2):
+                stack.enter_context(connect(running.url)).sendall(post())
+                until(lambda number=number: running.pool()["waiting"] == number + 1)
+            assert answers(read(stack.enter_context(connect(running.url)))) == [503]
 
     def test_clients_that_vanish_leave_nothing(self, serve, own_upstream):
         """Half of them while they wait, and half of them while their answer comes."""

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from paceline.gateway.client import Headers
 from paceline.gateway.relay import ClientReply, NoteRoom, decoded, decoder
+from paceline.gateway.shares import Shares
 from paceline.gateway.waiting import Identity
 from paceline.providers.events import JsonLines, ServerSent, StreamEventKind, splitter_of
 
@@ -23,7 +24,7 @@ OF_KEY_MAX: Final = 32 * 2**20
 """Bytes of the answers that are kept for one client key."""
 
 ALL_MAX: Final = 256 * 2**20
-"""The same of all client keys, and of all answers that are being read."""
+"""The same of all client keys; and of all answers that are being read, which client keys share."""
 
 _BESIDE: Final = 1_000
 """Bytes that the objects of an answer take beside its body and its headers."""
@@ -58,10 +59,14 @@ class KeptAnswers:
     """The requests with an ``Idempotency-Key`` that are under way, and the answers to those that are over."""
 
     def __init__(self) -> None:
-        self.room = NoteRoom(ANSWER_MAX, ALL_MAX)
+        self._read = Shares()
         self._under_way: dict[tuple[str, bytes], bytes] = {}  # by client key and digest: the content
         self._kept: dict[str, dict[bytes, KeptAnswer]] = {}  # by client key; the longest kept first
         self._sizes: Counter[str] = Counter()
+
+    def room(self, same: Identity) -> NoteRoom:
+        """The room for the answer to the request, while it is read."""
+        return NoteRoom(ANSWER_MAX, ALL_MAX, same.key, self._read)
 
     def content(self, same: Identity) -> bytes | None:
         """The content of the request with this ``Idempotency-Key``; ``None`` for a new one."""

@@ -23,6 +23,7 @@ from paceline.gateway.life import Life
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, plain, readable
 from paceline.gateway.rights import Asked, check_rights
+from paceline.gateway.shares import Shares, fits
 from paceline.gateway.upstreams import KEY_HEADERS, Destination, Upstream, without_key
 from paceline.gateway.waiting import (
     IDEMPOTENCY,
@@ -46,6 +47,7 @@ from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.pacer import NAME_MAX, current_lane
+from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import TIMEOUT_MAX_S
 from paceline.providers.parse import UNKNOWN
 
@@ -87,6 +89,7 @@ class Dispatch:
         self._tasks: dict[asyncio.Task[Any], Exchange] = {}  # those that wait for a permit or an answer
         self._places = KeptPlaces(self._end)
         self._answers = KeptAnswers()
+        self._under_way = Shares()  # of the connections: one for each request
 
     def leave(self) -> None:
         """The listener is closed: keep no place, and nothing that waits unless it may."""
@@ -126,6 +129,16 @@ class Dispatch:
         Raises:
             RequestError: It is not sent, and nothing of an answer either.
         """
+        owner = request.owner
+        if not self._under_way.fits(owner, 1, request.connection.most):
+            raise RequestError(503, "busy", "this key has too many requests under way: send this one later")
+        self._under_way.use(owner, 1)
+        try:
+            await self._relay(request)
+        finally:
+            self._under_way.use(owner, -1)
+
+    async def _relay(self, request: Incoming) -> None:
         place = request.place
         for upstream in place.members:
             if request.key is not None and not upstream.key:
@@ -161,7 +174,7 @@ class Dispatch:
             await reply.hide_key()
             await self._pass_on(reply, request.send, request.connection)
         finally:
-            self._bodies.release(request.parts)
+            self._bodies.release(request.owner, request.parts)
             if reply is not None:
                 reply.close()
                 _note(request, reply)
@@ -174,7 +187,7 @@ class Dispatch:
         try:
             reply = await self._send(request, held, options, asked_s)
             if held.named is not None and reply.is_good:
-                reply.start(self._answers.room)
+                reply.start(self._answers.room(held.named))
             await reply.hide_key()
             await self._pass_on(reply, request.send, request.connection)
             self._keep_answer(held, reply)
@@ -268,11 +281,13 @@ class Dispatch:
             announce(first.provider.name, first.host, request.path)
             return None
         for one in found:
-            if not self._models.use(request.key_name, one.scheduler, time.monotonic()):
+            if not self._models.use(request.owner, one.scheduler, time.monotonic()):
                 message = f"more than {MODELS_MAX} models were named of late: one that is not used for {IDLE_S:g} s makes room"
                 raise RequestError(429, "models", message)
         if key is not None:
             self._check_rights(key, request, found[0], body, asked)
+            if not any(self._has_room(key, one.scheduler) for one in found):
+                raise RequestError(429, "queue_full", "too many requests of this key wait already: send this one later")
         ways = [Way(sent, one, sent.target()) for sent, one in zip(requests, found, strict=True)]
         if place.choice is None:
             return KeptExchange(pacer, *ways[0], timeout_s=timeout_s, name=name)
@@ -292,6 +307,14 @@ class Dispatch:
         sent = any(request.parts)
         check_rights(key, server, first.provider, model, Asked(path, request.query, request.headers, body, sent))
 
+    def _has_room(self, key: ClientKey, scheduler: Scheduler) -> bool:
+        """Whether one more request of ``key`` may wait in a pool."""
+        queue, most = scheduler.pool.queue, self._limiter.pacer.settings.waiting_max
+        if fits(key.identity, queue.length, queue.length, 1, most):  # even if all are its own
+            return True
+        own = scheduler.read(lambda _: queue.waiting().get(key.name, 0))
+        return fits(key.identity, own, queue.length, 1, most)
+
     def _described(self, place: Destination, path: str, body: bytes, asked: dict[str, Any]) -> Iterator[Metered]:
         """The request as each member of ``place`` meters it; nothing for one that costs nothing."""
         first: Metered | None = None
@@ -308,9 +331,9 @@ class Dispatch:
         self, request: Incoming, exchange: KeptExchange | KeptRoutedExchange, requests: list[Relayed]
     ) -> HeldRequest | ClientReply:
         """The request in the place that was kept for it, or else in a new one; or the answer that was kept for it."""
-        headers, name, now_s = request.headers, request.key_name, time.monotonic()
+        headers, owner, now_s = request.headers, request.owner, time.monotonic()
         body = b"".join(request.parts)
-        identify = partial(identity, name, request.method, request.path, request.query, headers, body)
+        identify = partial(identity, owner, request.method, request.path, request.query, headers, body)
         named: Identity | None = None
         if request.key is not None and request.first.get(IDEMPOTENCY):
             named = identify()
@@ -320,7 +343,7 @@ class Dispatch:
             if (answer := self._answers.get(named)) is not None:
                 accepted = b",".join([value for one, value in headers if one == b"accept-encoding"])
                 return answer.reply(accepted.decode("latin-1"))
-        kept = self._places.claim(name, identify, request.connection.opened_s, now_s)
+        kept = self._places.claim(owner, identify, request.connection.opened_s, now_s)
         if kept is None:
             if named is not None:
                 if content is not None:
@@ -329,7 +352,7 @@ class Dispatch:
             return HeldRequest(exchange, requests, identify, now_s, named)
         if kept.reader is not None:
             kept.reader.cancel()
-        self._bodies.release(request.parts)
+        self._bodies.release(owner, request.parts)
         request.parts[:] = kept.parts
         return kept
 
@@ -347,8 +370,8 @@ class Dispatch:
             reply: ClientReply = await asyncio.shield(held.task)
         except Exception:  # noqa: BLE001  (for the client that comes back)
             return
-        if reply.is_good:
-            reply.start(self._answers.room)
+        if reply.is_good and held.named is not None:
+            reply.start(self._answers.room(held.named))
             with suppress(Exception):
                 while await reply.read() and reply.seen is not None:
                     pass
@@ -362,7 +385,8 @@ class Dispatch:
 
     def _end(self, held: HeldRequest) -> None:
         """End a request whose client has not come back."""
-        self._bodies.release(held.parts)
+        if held.same is not None:
+            self._bodies.release(held.same.key, held.parts)
         if held.named is not None:
             self._answers.end(held.named)
         if held.reader is not None and held.reader is not asyncio.current_task():

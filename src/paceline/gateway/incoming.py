@@ -12,6 +12,7 @@ from paceline.gateway.access import AccessEntry
 from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
+from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import Destination
 
 Event = MutableMapping[str, Any]
@@ -22,7 +23,7 @@ BODY_MAX: Final = 64 * 2**20
 """Bytes in the body of a request."""
 
 BODIES_MAX: Final = 1024 * 2**20
-"""Bytes of the bodies of all requests that wait or are in flight."""
+"""Bytes of the bodies of all requests that wait or are in flight, which client keys share."""
 
 BODY_S: Final = 60.0
 """The longest time in which the body of a request may arrive, or ``UPLOAD_LEAST`` of one that is passed on as it comes."""
@@ -52,6 +53,8 @@ class Connection(Protocol):
     """Whether the client went away."""
     opened_s: float
     """When it was opened, on the monotonic clock."""
+    most: float
+    """How many connections this process may have."""
 
     @property
     def answering(self) -> bool:
@@ -122,6 +125,11 @@ class Incoming:
         """The name of the client's key; empty for none."""
         return "" if self.key is None else self.key.name
 
+    @property
+    def owner(self) -> str:
+        """The identity of the client's key, which has a part of each bound; empty for none."""
+        return "" if self.key is None else self.key.identity
+
     def options(self) -> dict[bytes, str]:
         """Its headers that are options of the gateway."""
         return {name: value.decode("latin-1") for name, value in self.headers if name.startswith(OPTION)}
@@ -137,17 +145,21 @@ class Bodies:
     """The bodies of all requests of a process.
 
     Attributes:
-        held: Their bytes.
         slow: The connections over which one comes, and until when it must.
     """
 
     def __init__(self) -> None:
-        self.held = 0
+        self._shares = Shares()
         self.slow: dict[Connection, float] = {}
 
-    def release(self, parts: list[bytes]) -> None:
-        """What was counted is needed no more."""
-        self.held -= sum(map(len, parts))
+    @property
+    def held(self) -> int:
+        """Their bytes."""
+        return self._shares.total
+
+    def release(self, owner: str, parts: list[bytes]) -> None:
+        """What was counted for ``owner`` is needed no more."""
+        self._shares.use(owner, -sum(map(len, parts)))
 
     def expire(self, now_s: float) -> None:
         """Close the connections of clients that are too slow."""
@@ -160,7 +172,7 @@ class Bodies:
         Raises:
             RequestError: It is too large.
         """
-        length, looked, parts = request.length or 0, False, request.parts
+        length, looked, parts, owner = request.length or 0, False, request.parts, request.owner
         size, more, self.slow[request.connection] = 0, True, time.monotonic() + BODY_S
         try:
             while more:
@@ -170,12 +182,13 @@ class Bodies:
                         return None
                 if max(length, size) > BODY_MAX:
                     raise RequestError(413, "too_large", f"the body is larger than {BODY_MAX // 2**20} MB")
-                if self.held + max(length - size, 0) > BODIES_MAX:
-                    raise RequestError(503, "memory", "the bodies of all requests are too large: send this one later")
+                if not self._shares.fits(owner, max(length - size, 0), BODIES_MAX):
+                    whose = "this key's requests" if owner else "all requests"
+                    raise RequestError(503, "memory", f"the bodies of {whose} are too large: send this one later")
                 event = await request.receive()
                 parts.append(event.get("body", b""))
                 size += len(parts[-1])
-                self.held += len(parts[-1])
+                self._shares.use(owner, len(parts[-1]))
                 more = event.get("more_body", False)
             parts[:] = [parts[0] if len(parts) == 1 else b"".join(parts)]
             return parts[0]
@@ -186,7 +199,7 @@ class Bodies:
         """The parts of a body as they come, after those that have come; ends the connection of a client that is too slow."""
         parts = request.parts
         while parts:
-            self.held -= len(parts[0])
+            self._shares.use(request.owner, -len(parts[0]))
             if part := parts.pop(0):
                 yield part
         size, more, until_s = 0, True, time.monotonic() + BODY_S

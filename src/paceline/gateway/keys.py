@@ -55,6 +55,7 @@ class ClientKey:
             methods. None are possible beside ``models`` or ``limits``, which do not hold there.
         former: The SHA-256 of the secret before, which is valid for some time after a rotation; empty: none.
         former_until: Until when, in UTC.
+        first: The SHA-256 of its first secret, where it has another one by now; empty otherwise.
     """
 
     name: str
@@ -68,6 +69,7 @@ class ClientKey:
     endpoints: tuple[str, ...] = ()
     former: str = ""
     former_until: str = ""
+    first: str = ""
 
     def __post_init__(self) -> None:
         """Refuse invalid values.
@@ -91,6 +93,11 @@ class ClientKey:
                 f"the key {self.name} has limits or a list of models, which do not hold at unmetered endpoints: leave one of"
                 " them out, or make two keys"
             )
+
+    @property
+    def identity(self) -> str:
+        """What no other key has, of whatever name; the same after a rotation."""
+        return self.first or self.digest
 
     def allows(self, provider: str, model: str) -> bool:
         """Whether the key may use ``model`` of ``provider``."""
@@ -177,7 +184,8 @@ class KeyFile:
         key = _secret()
         with self._only_writer():
             old = self._named(name)
-            new = replace(old, digest=digest(key), former=old.digest, former_until=_utc(overlap_s))
+            made = {"digest": digest(key), "former": old.digest, "former_until": _utc(overlap_s)}
+            new = replace(old, **made, first=old.identity)
             self._write([new if one is old else one for one in self._all])
         return key
 

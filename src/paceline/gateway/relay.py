@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from paceline.gateway.client import Fetched, Headers, Upload, UpstreamClient
+from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import Upstream
 from paceline.http.exchange import Exchanged, Tap
 from paceline.pacing.permit import Permit
@@ -42,19 +43,26 @@ class NoteRoom:
     Args:
         of_one: The most for one answer.
         of_all: The most for all of them.
+        owner: The client key whose answers they are.
+        shares: What the answers of each key take, of ``of_all``.
     """
 
-    __slots__ = ("_of_one", "left")
+    __slots__ = ("_of_all", "_of_one", "_owner", "_shares")
 
-    def __init__(self, of_one: int = 0, of_all: int = 0) -> None:
-        self._of_one, self.left = of_one, of_all
+    def __init__(self, of_one: int = 0, of_all: int = 0, owner: str = "", shares: Shares | None = None) -> None:
+        self._of_one, self._of_all, self._owner = of_one, of_all, owner
+        self._shares = Shares() if shares is None else shares
 
     def take(self, before: int, size: int) -> bool:
         """Take ``size`` more bytes for an answer that has so many ``before``; false if there is no room."""
-        if before + size > self._of_one or size > self.left:
+        if before + size > self._of_one or not self._shares.fits(self._owner, size, self._of_all):
             return False
-        self.left -= size
+        self._shares.use(self._owner, size)
         return True
+
+    def give(self, size: int) -> None:
+        """Give back so many bytes."""
+        self._shares.use(self._owner, -size)
 
 
 _NO_ROOM: Final = NoteRoom()
@@ -203,7 +211,7 @@ class ClientReply:
 
     def _forget(self) -> None:
         if self.seen is not None:
-            self._room.left += len(self.seen)
+            self._room.give(len(self.seen))
             self.seen = None
 
     async def _raw(self) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import os
 import signal
 import socket
@@ -65,7 +66,8 @@ KEEP_S: Final = 75
 """How long a connection is kept that has no request."""
 
 CONNECTIONS_MAX: Final = 20_000
-"""The connections of one process; further ones get a 503. The limit of open files may allow fewer."""
+"""The connections of one process. For a further one, the one ends that is without a request for longest; where all have one, it gets a
+503. The limit of open files may allow fewer."""
 
 SELECT_MAX: Final = 240 if sys.platform == "win32" else CONNECTIONS_MAX
 """The connections of a process whose socket another one has, too: Windows' ``select``, which can share one, takes 512 sockets, and
@@ -261,7 +263,9 @@ class _Protocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._most, self.limit_concurrency = self.limit_concurrency, None
+        self.most: float = self.limit_concurrency or math.inf
+        self.limit_concurrency = None
+        self._idle: dict[_Protocol, None] = self.config.idle  # type: ignore[attr-defined]
         if self.config.tls is not None and self.config.ssl is not None:  # type: ignore[attr-defined]
             self.config.tls.look(self.config.ssl)  # type: ignore[attr-defined]  # before its handshake
 
@@ -269,12 +273,23 @@ class _Protocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.opened_s = time.monotonic()
         self._late = self.loop.call_later(HEAD_S, self.abort)
-        if self._most is not None and len(self.connections) > self._most:
-            _tell_full(self._most)
-            self._refuse(503, b"retry-after: 1\r\n")
+        if len(self.connections) > self.most:
+            _tell_full(self.most)
+            if self._idle:
+                next(iter(self._idle)).end_idle()
+            else:
+                self._refuse(503, b"retry-after: 1\r\n")
+                return
+        self._idle[self] = None
+
+    def end_idle(self) -> None:
+        """Close it at once: it is without a request, and another one needs its place."""
+        del self._idle[self]
+        self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone = True
+        self._idle.pop(self, None)
         for timer in (self._late, self._stuck):
             if timer is not None:
                 timer.cancel()
@@ -306,6 +321,7 @@ class _Protocol(HttpToolsProtocol):
         if not _clear(self.headers, self.parser.get_http_version()):
             self._refuse(400)
             return
+        self._idle.pop(self, None)
         super().on_headers_complete()
         self.headers = []  # for the trailers, which are dropped
         # An upgrade to another protocol is declined, and the parser reads no other request then. The next request of this
@@ -331,6 +347,10 @@ class _Protocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         awaited = not self.pipeline and self.cycle.more_body and self.expect_100_continue
         super().on_response_complete()
+        if (
+            self.timeout_keep_alive_task is not None and not self.transport.is_closing()
+        ):  # no request has come meanwhile
+            self._idle[self] = None
         if awaited:  # what comes next may be the body or another request
             self.transport.close()
         if self._late is None and self.transport.is_closing():
@@ -432,12 +452,12 @@ def _connections_max() -> int:
 _told_s = -TELL_S
 
 
-def _tell_full(most: int) -> None:
+def _tell_full(most: float) -> None:
     global _told_s  # noqa: PLW0603
     now_s = time.monotonic()
     if now_s - _told_s >= TELL_S:
         _told_s = now_s
-        log.warning("all %d connections of this process are in use: further ones get a 503", most)
+        log.warning("all %d connections of this process are in use: those without a request end for further ones", most)
 
 
 class _Config(uvicorn.Config):
@@ -445,14 +465,17 @@ class _Config(uvicorn.Config):
 
     Attributes:
         shared: Whether other processes have its listening socket, too.
+        idle: The connections without a request, the longest first.
     """
 
     tls: Certificate | None = None
     shared = False
+    idle: dict[_Protocol, None]
 
     def load(self) -> None:
         """Make what the server needs in this process."""
         super().load()
+        self.idle = {}
         if self.tls is not None:
             self.ssl = self.tls.context()
 

@@ -140,7 +140,7 @@ class Identity(NamedTuple):
     """What a request that comes again is known by.
 
     Attributes:
-        key: The name of the client's key; empty without client keys.
+        key: The identity of the client's key, whose name another one may have had; empty without client keys.
         digest: The digest of its ``Idempotency-Key``, or else of its target and body.
         content: The digest of its target and body, where the other one is of an ``Idempotency-Key``.
     """
