@@ -19,7 +19,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache, partial
 
 import pytest
-from attack_helpers import ANSWER, BODY, Process, answers, connect, post, raw_server, read, talk
+from attack_helpers import ANSWER, BODY, GOOD, Process, answers, connect, post, raw_server, read, talk
 from gateway_helpers import chat, running_gateway
 
 from paceline.config import Config
@@ -457,6 +457,53 @@ class TestHeaders:
         assert b"authorization: bearer sk-of-openai\r\n" in head
         assert b"client" not in head
         assert b"content-length: %d\r\n" % len(BODY) in head
+
+    NEVER = (b"X-HTTP-Method", b"x-http-method-override", b"x-method-override", b"x_http_method-override")
+    ACCOUNT = (
+        b"OpenAI-Organization",
+        b"openai-project",
+        b"openai_project",
+        b"x-goog-user-project",
+        b"x-dashscope-workspace",
+        b"cookie",
+    )
+    OTHERS = (
+        b"anthropic-beta",
+        b"anthropic-version",
+        b"chatgpt-account-id",
+        b"openai-beta",
+        b"x-title",
+        b"x-of-tomorrow",
+    )
+
+    def test_no_header_changes_the_method_or_the_account(self, open_gateway, upstream):
+        lines = [b"%b: value%d" % (name, number) for number, name in enumerate(self.NEVER + self.ACCOUNT)]
+        assert answers(talk(open_gateway.url, post(CHAT, *lines, *(name + b": other" for name in self.OTHERS)))) == [
+            200
+        ]
+        assert b"value" not in upstream.raw
+        assert upstream.raw.count(b": other\r\n") == len(self.OTHERS)
+
+    def test_the_account_of_a_clients_own_key_is_named(self, servers, upstream, tmp_path, monkeypatch):
+        with attacked(servers, tmp_path / "keys.json") as running:
+            monkeypatch.setattr(type(running.gateway.upstreams["openai"]), "key", "")
+            lines = [name + b": value" for name in self.NEVER + self.ACCOUNT]
+            upstream.answer = reply(b"200 OK", b"set-cookie: a=1", b"openai-organization: mine", body=GOOD)
+            got = talk(running.url, post(CHAT, b"authorization: Bearer own", *lines))
+        assert upstream.raw.count(b": value\r\n") == len(self.ACCOUNT)
+        assert b"set-cookie: a=1\r\n" in got
+        assert b"openai-organization: mine\r\n" in got
+
+    @pytest.mark.parametrize("status", [b"200 OK", b"404 No"])
+    def test_what_an_answer_tells_of_the_account_stays_here(self, open_gateway, upstream, status):
+        names = (b"Set-Cookie", b"openai-organization", b"openai-project", b"anthropic-organization-id")
+        upstream.answer = reply(
+            status, *(name + b": value" for name in names), b"x-request-id: 1", b"anthropic-priority: 2", body=GOOD
+        )
+        got = talk(open_gateway.url, post())
+        assert b": value\r\n" not in got
+        assert b"x-request-id: 1\r\n" in got
+        assert b"anthropic-priority: 2\r\n" in got
 
     def test_headers_named_by_any_connection_header_are_dropped(self, open_gateway, upstream):
         talk(open_gateway.url, post(CHAT, b"connection: keep-alive", b"connection: X-Hop", b"x-hop: 1"))

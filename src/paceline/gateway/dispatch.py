@@ -24,7 +24,7 @@ from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, plain, readable
 from paceline.gateway.rights import Asked, check_rights
 from paceline.gateway.shares import Shares, fits
-from paceline.gateway.upstreams import KEY_HEADERS, Destination, Upstream, without_key
+from paceline.gateway.upstreams import METHOD_HEADERS, OF_CLIENT, Destination, Upstream, without_key
 from paceline.gateway.waiting import (
     IDEMPOTENCY,
     NOTES_EVERY_S,
@@ -232,11 +232,12 @@ class Dispatch:
         sent = forwarded(request.headers, _DROPPED | {b"content-encoding"} if renamed else _DROPPED)
         if b"accept-encoding" in request.first:
             sent += [(name, readable(value)) for name, value in request.headers if name == b"accept-encoding"]
-        query = request.query
+        query, never = request.query, METHOD_HEADERS
         if upstream.key:
-            client = request.given.encode("latin-1")
-            sent = [pair for pair in sent if pair[0] not in KEY_HEADERS and not (client and client in pair[1])]
+            client, never = request.given.encode("latin-1"), METHOD_HEADERS | OF_CLIENT
+            sent = [pair for pair in sent if not (client and client in pair[1])]
             query = without_key(query, request.given)
+        sent = [pair for pair in sent if pair[0].replace(b"_", b"-") not in never]  # the same name for many servers
         return Relayed(self.client, upstream, request.method, request.path, query, sent, body)
 
     def _exchange(

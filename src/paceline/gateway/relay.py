@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from paceline.gateway.client import Fetched, Headers, Upload, UpstreamClient
 from paceline.gateway.shares import Shares
-from paceline.gateway.upstreams import Upstream
+from paceline.gateway.upstreams import OF_SERVER, Upstream
 from paceline.http.exchange import Exchanged, Tap
 from paceline.pacing.permit import Permit
 from paceline.providers.verdict import Beginning, Decode
@@ -290,7 +290,8 @@ class Relayed:
         fetched = await self._client.fetch(self._upstream, self.method, self._path + self._query, headers, self._body)
         if key and fetched.status == 401:
             self._upstream.secret.refused(key, self._upstream.root, self._upstream.key_env)
-        return ClientReply(fetched.status, fetched.headers, fetched=fetched, key=key)
+        told = [pair for pair in fetched.headers if pair[0] not in OF_SERVER] if key else fetched.headers
+        return ClientReply(fetched.status, told, fetched=fetched, key=key)
 
     def head(self, response: ClientReply) -> tuple[int, Mapping[str, str]]:
         return response.status, {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
