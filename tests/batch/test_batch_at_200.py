@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections import Counter
 
 import pytest
 from batch_helpers import chat, finish, read_answers, wait_for_lines, write_lines
@@ -71,6 +72,24 @@ def test_an_unreadable_answer_before_the_first_result_costs_no_request(tmp_path,
         )
         code, report = Job(str(source), None, config, environ={"OPENAI_API_KEY": "k"}).run(Said())
         assert (code, report["ok"], len(server.asked)) == (0, 3, 4)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_one_that_stays_unreadable_has_as_many_attempts_as_are_set_also_the_first_one(tmp_path, most):
+    asked = Counter()
+
+    def answer(_, body):
+        asked[body["user"]] += 1
+        return 200, JSON, {"choices": []} if body["user"] in ("r0", "r3") else TEXT
+
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}", user=f"r{n}") for n in range(5)])
+    with OddServer(answer) as server:
+        given = {"base_url": server.base_url, "limits": FAST, "workers": 1, "retry": SHORT | {"max_attempts": most}}
+        code, report = Job(
+            str(source), None, Config.load(environ={}, given=given), environ={"OPENAI_API_KEY": "k"}
+        ).run(Said())
+    assert (code, report["ok"], report["failed"]) == (1, 3, 2)
+    assert asked == {"r0": most, "r1": 1, "r2": 1, "r3": most, "r4": 1}
 
 
 @pytest.mark.parametrize(

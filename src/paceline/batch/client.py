@@ -39,6 +39,8 @@ from paceline.http.exchange import Binding, Exchange
 from paceline.http.routed import RoutedExchange, Way
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.lack import lack_of
+from paceline.pacing.retry import Again
+from paceline.pacing.tries import Tries
 from paceline.providers.meanings import KEY_INVALID, codes_of, refuses_key
 from paceline.providers.verdict import Judged, Verdict
 
@@ -255,8 +257,13 @@ class RunClient:
         route = self._routes.get(_kind(request))
         return route.why if route is not None else ""
 
-    async def ask(self, request: RunRequest, metered: Metered) -> RunOutcome | None:
+    async def ask(self, request: RunRequest, metered: Metered, tries: Tries | None = None) -> RunOutcome | None:
         """Send one request; ``None`` if it was not sent, because others like it show that the address or the model is wrong.
+
+        Args:
+            request: The request.
+            metered: What it costs.
+            tries: The attempts at it so far; ``None`` for none.
 
         Raises:
             PausedError: Nothing may be sent now.
@@ -270,6 +277,7 @@ class RunClient:
         if route.why or not (route.served or await route.enter()):
             return None
         exchange = self._exchange(request, metered, address, route)
+        exchange.tries = tries or exchange.tries
         try:
             with route.asking():
                 async with self._leads.behind(metered.prompt):
@@ -297,8 +305,9 @@ class RunClient:
             served, goes_on = route.served, await route.again()
             if served and not goes_on:
                 return None
-            if goes_on and not served:
-                return await self.ask(request, metered)
+            tries = exchange.tries
+            if goes_on and not served and isinstance(tries.failed(exchange.metered.scheduler, None, None), Again):
+                return await self.ask(request, metered, tries)
         elif judged is not None and judged.verdict is Verdict.FAULT:
             self._judge(route, request, answer, judged, exchange.http.address)
         outcome = _outcome(request, answer)
