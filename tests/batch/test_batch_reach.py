@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paceline.batch.address import ProviderAddress, proxy_for
 from paceline.batch.job import Job
 from paceline.batch.progress import LineView, Live, ProgressView
-from paceline.batch.reach import REPORT_EVERY_S, Reach, origin, reason
+from paceline.batch.reach import REPORT_EVERY_S, UNTRUSTED_MAX, Reach, origin, reason
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.core.results import QuotaError
@@ -117,6 +117,27 @@ def test_names_neither_paths_nor_keys(said):
     assert reach.lose(url, REFUSED) == words
     assert reach.at_end() == [words]
     assert origin("https://api.openai.com/v1") == "https://api.openai.com"
+
+
+class _DistrustedError(Exception):
+    certificate_error = ssl.SSLCertVerificationError(1, "no")
+    certificate_error.verify_message = "certificate has expired"
+
+
+def test_answers_over_older_connections_show_no_trust(reach, said):
+    reach.connected(URL, 0.0)
+    reach.answered(URL, 0.0, 1.0)
+    for number in range(UNTRUSTED_MAX):
+        assert not reach.distrusts(URL)
+        reach.failed(URL, _DistrustedError(), 2.0 + number, 2.9 + number)
+        reach.answered(URL, 2.1 + number, 2.8 + number)
+        reach.answered(URL, 2.95 + number, 2.96 + number)
+    assert reach.distrusts(URL)
+    assert said == [DOWN.replace("connection refused", "its certificate is not trusted: certificate has expired")]
+    reach.connected(URL, 99.0)
+    assert not reach.distrusts(URL)
+    reach.answered(URL, 99.0, 99.1)
+    assert said[1:] == [UP]
 
 
 UNTRUSTED = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] ...")

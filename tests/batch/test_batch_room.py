@@ -58,7 +58,7 @@ class Narrow:
 )
 def test_a_lack_lowers_the_requests_in_flight_and_is_named_once(tmp_path, monkeypatch, capsys, caplog, error, words):
     narrow = Narrow(20, error)
-    monkeypatch.setattr(client_module, "session", lambda _: narrow)
+    monkeypatch.setattr(client_module, "session", lambda *_: narrow)
     monkeypatch.setattr(room_module, "PAUSE_S", 0.01)
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(300)])
     given = {"base_url": "http://127.0.0.1:9", "workers": 100, "max_attempts": 1, "limits": {"*": parse_quotas(FAST)}}

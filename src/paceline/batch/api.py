@@ -308,6 +308,7 @@ class Web:
                 ) as response,
             ):
                 if own:
+                    self._reach.connected(root, time.monotonic())  # few connections are older: calls are rare
                     self._reach.answered(root, sent_s, time.monotonic())
                 async for part in response.content.iter_any():
                     size += len(part)

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import re
+import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -238,7 +239,7 @@ class RunClient:
 
     def open(self) -> None:
         """Open the connections of the running event loop."""
-        self._session = session(self._timeout_s)
+        self._session = session(self._timeout_s, lambda name: self.reach.connected(name, time.monotonic()))
         if self.sender.post is None:
             self.sender.post = functools.partial(self._session.post, allow_redirects=False, proxy=self._proxy)
 

@@ -17,7 +17,7 @@ REPORT_EVERY_S: Final = 30.0
 """The least time between two messages that one address cannot be reached."""
 
 UNTRUSTED_MAX: Final = 10
-"""How many certificates in a row show that an address which has answered will not be trusted again."""
+"""How many certificates in a row show that an address which was trusted will not be trusted again: one of several servers may be wrong."""
 
 REASON_MAX: Final = 200
 
@@ -33,6 +33,7 @@ class _Address:
     """The state of one address; instants in seconds of one clock."""
 
     answered_s: float = -math.inf
+    connected_s: float = -math.inf
     failed_s: float = -math.inf
     reported_s: float = -math.inf
     reported: bool = False  # as an address that cannot be reached
@@ -57,21 +58,26 @@ class Reach:
 
     def failed(self, name: str, error: BaseException, sent_s: float, now_s: float) -> None:
         """An attempt sent at ``sent_s`` to the address ``name`` got no connection; ignored if another was answered since."""
-        address = self._address(name)
-        if address.answered_s > sent_s:
+        address, is_untrusted = self._address(name), _is_untrusted(error)
+        if (address.connected_s if is_untrusted else address.answered_s) > sent_s:
             return
         address.why, address.failed_s = reason(error), now_s
-        address.untrusted = address.untrusted + 1 if _is_untrusted(error) else 0
+        address.untrusted = address.untrusted + 1 if is_untrusted else 0
         if not address.reported and now_s - address.reported_s >= REPORT_EVERY_S:
             address.reported, address.reported_s = True, now_s
             self._say(f"{self._unreached(name, address.why)}{'' if self.distrusts(name) else self._again}")
+
+    def connected(self, name: str, now_s: float) -> None:
+        """A new connection to the address is open: its certificate is trusted, as answers over older connections do not show."""
+        address = self._address(name)
+        address.connected_s, address.untrusted = now_s, 0
 
     def answered(self, name: str, sent_s: float, now_s: float) -> None:
         """An attempt sent at ``sent_s`` was answered; over an older connection that says nothing of new ones."""
         address = self._address(name)
         address.answered_s = now_s
-        if address.why and sent_s >= address.failed_s:
-            address.why, address.untrusted = "", 0
+        if address.why and sent_s >= address.failed_s and not address.untrusted:
+            address.why = ""
             if address.reported:
                 address.reported = False
                 self._say(f"{name} can be reached again")
@@ -79,7 +85,7 @@ class Reach:
     def distrusts(self, name: str) -> bool:
         """Whether no certificate of an address will be trusted: its first one was not, or many in a row were not."""
         address = self._address(name)
-        return address.untrusted >= (1 if address.answered_s == -math.inf else UNTRUSTED_MAX)
+        return address.untrusted >= (1 if address.connected_s == -math.inf else UNTRUSTED_MAX)
 
     def lose(self, name: str, error: BaseException) -> str:
         """A request got no connection and is not retried; returns the message for its record."""

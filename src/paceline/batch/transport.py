@@ -331,13 +331,30 @@ def require_certificates() -> None:
             raise QuotaError(f"SSL_CERT_FILE={path}: cannot be read: {error.strerror}") from None
 
 
-def session(timeout_s: float) -> aiohttp.ClientSession:
+class _Connector(aiohttp.TCPConnector):
+    """Tells of each new connection, by the origin of its address."""
+
+    def __init__(self, connected: Callable[[str], None], **options: Any) -> None:
+        super().__init__(**options)
+        self._connected = connected
+
+    async def _create_connection(self, req: Any, *given: Any, **options: Any) -> Any:
+        made = await super()._create_connection(req, *given, **options)
+        self._connected(origin(str(req.url)))
+        return made
+
+
+def session(timeout_s: float, connected: Callable[[str], None] = lambda _: None) -> aiohttp.ClientSession:
     """A session without a limit of connections: the workers are the limit, and a permit must not wait for a connection.
+
+    Args:
+        timeout_s: The time for a connection.
+        connected: Called with the origin of each new connection.
 
     Certificates are trusted as by httpx2: by the system's store on every system. Compressed answers are not asked for. Those that come are decoded in small pieces, as they are read.
     """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_S, ssl=httpx2.create_ssl_context()),
+        connector=_Connector(connected, limit=0, keepalive_timeout=KEEP_S, ssl=httpx2.create_ssl_context()),
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=["accept-encoding"],
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=min(CONNECT_S, timeout_s)),
