@@ -144,6 +144,9 @@ async def test_money_stops_the_pool_and_everybody_in_its_line():
         calls = [asyncio.create_task(http.post("/v1/chat/completions", json=BODY)) for _ in range(5)]
         answers = await asyncio.gather(*calls)
     assert [answer.headers["x-paceline"] for answer in answers] == ["stopped"] * 5
+    message = answers[-1].json()["error"]["message"]
+    assert "one request is tried in" in message
+    assert "limiter" not in message, "a client over HTTP has none"
     assert len(script.times) == 1
     assert pool(limiter)["stopped"] == "no money left (insufficient_quota)"
     limiter.scheduler("openai/gpt-5").resume()

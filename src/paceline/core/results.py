@@ -141,14 +141,14 @@ class PoolStoppedError(PacelineError):
     """The pool was stopped: the account has no money left, or the provider asked to wait longer than the retry policy allows.
 
     Attributes:
+        told: The message for a client that has no limiter to call.
         retry_after_s: Seconds until one request is tried.
     """
 
     def __init__(self, pool: str, reason: str, retry_after_s: float) -> None:
-        super().__init__(
-            f"{pool}: stopped: {reason} (one request is tried in {retry_after_s:,.0f} s, and then every 10 to 60 minutes;"
-            f" limiter.scheduler({pool!r}).resume() ends the stop)"
-        )
+        told = f"{pool}: stopped: {reason} (one request is tried in {retry_after_s:,.0f} s, and then every 10 to 60 minutes"
+        super().__init__(f"{told}; limiter.scheduler({pool!r}).resume() ends the stop)")
+        self.told = f"{told})"
         self.pool, self.reason, self.retry_after_s = pool, reason, retry_after_s
 
 

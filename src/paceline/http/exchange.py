@@ -661,7 +661,8 @@ def _own_refusal(http: Binding, error: PacelineError, record: Exchanged | None =
     if retry_after_s is not None and math.isfinite(retry_after_s):
         headers["retry-after"] = str(math.ceil(retry_after_s))
     kind = "rate_limit_error" if status == 429 else "service_unavailable_error"
-    detail = {"type": kind, "code": f"paceline_{word}", "message": f"paceline: {error}", "param": None}
+    told = error.told if isinstance(error, PoolStoppedError) else error
+    detail = {"type": kind, "code": f"paceline_{word}", "message": f"paceline: {told}", "param": None}
     response = http.respond(status, headers, json.dumps({"type": "error", "error": detail}).encode())
     if record is not None:
         http.note(response, record)
