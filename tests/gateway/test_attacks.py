@@ -751,10 +751,31 @@ class TestRights:
     def test_limits_and_further_endpoints_exclude_each_other(self, tmp_path):
         keys = KeyFile(tmp_path / "keys.json")
         for one in ({"limits": ("10 usd/day",)}, {"models": ("gpt-5",)}):
-            with pytest.raises(QuotaError, match="do not hold at unmetered endpoints"):
-                keys.add("ci", endpoints=("/v1/files",), **one)
+            for endpoint in (
+                "/v1/files",
+                "GET /v1/files",
+                "/v1/models",
+                "POST /v1/models",
+                "GET /v1/models*",
+                "GET /*/models",
+            ):
+                with pytest.raises(QuotaError, match="do not hold at unmetered endpoints"):
+                    keys.add("ci", endpoints=(endpoint,), **one)
         with pytest.raises(QuotaError, match="a path at the provider, or a method and a path"):
             keys.add("ci", endpoints=("batches",))
+
+    def test_a_list_of_models_is_for_every_key(self, upstream, own_upstream, tmp_path):
+        keys = KeyFile(tmp_path / "keys.json")
+        made = keys.add("ci", endpoints=("GET /v1/models",), models=("gpt-5",), limits=("10 usd/day",))
+        headers = b"authorization: Bearer " + made.encode()
+        with attacked((upstream, own_upstream), keys.file) as running:
+            for method, path, status in ((b"GET", b"/openai/v1/models", 200), (b"POST", b"/openai/v1/files", 403)):
+                assert answers(talk(running.url, post(path, headers).replace(b"POST", method, 1))) == [status]
+
+    def test_a_refusal_advises_what_was_asked_for(self, guarded):
+        running, key = guarded
+        got = talk(running.url, post(b"/openai/v1/batches", b"authorization: Bearer " + key))
+        assert b"paceline keys change alice --endpoint 'POST /v1/batches'`" in got
 
     def test_a_file_of_an_earlier_release_is_read(self, tmp_path):
         file = tmp_path / "keys.json"

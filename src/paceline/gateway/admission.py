@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable
 from functools import lru_cache
@@ -9,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
-from paceline.gateway.keys import ClientKey, KeyFile
+from paceline.gateway.keys import ClientKey, KeyFile, is_listing
 from paceline.gateway.upstreams import KEY_HEADERS, key_in_query
 from paceline.providers.registry import is_loopback
 
@@ -75,8 +76,9 @@ def refuse_unmetered(key: ClientKey | None, method: str, path: str) -> None:
         RequestError: The key may not use it.
     """
     if key is not None and not key.may_use(method, unquote(path)):
-        more = "; more: `paceline keys change NAME --endpoint 'GET /v1/models'`"
-        if key.models or key.limits:
+        endpoint = f"{method} {unquote(path)[:200]}"
+        more = f"; to allow it: `paceline keys change {key.name} --endpoint {shlex.quote(endpoint)}`"
+        if key.is_bounded and not is_listing(endpoint):
             more = ": it has limits or a list of models, which do not hold at others, so that these need a second key"
         raise RequestError(403, "endpoint", f"this key may use metered endpoints only, not {method} {path[:100]}{more}")
 

@@ -302,11 +302,12 @@ class Dispatch:
     ) -> None:
         """Refuse a request for a model that ``key`` may not use; a group has names of its own for models that a body names."""
         place, path, model = request.place, unquote(request.path), first.call.model
-        if asked.get("model") and model_named(first.provider, path, "") == UNKNOWN:
+        provider: Any = first.provider
+        if asked.get("model") and model_named(provider, path, "") == UNKNOWN:
             model = str(asked["model"])
-        server = first.provider.name if place.choice is None else place.name
+        server = provider.name if place.choice is None else place.name
         sent = any(request.parts)
-        check_rights(key, server, first.provider, model, Asked(path, request.query, request.headers, body, sent))
+        check_rights(key, server, provider, model, Asked(path, request.query, request.headers, body, sent))
 
     def _has_room(self, key: ClientKey, scheduler: Scheduler) -> bool:
         """Whether one more request of ``key`` may wait in a pool."""

@@ -32,6 +32,8 @@ PREFIX: Final = "pk-"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 _ENDPOINT: Final = re.compile(r"([A-Z]+ )?/[!-~]{0,200}")
+_LISTING: Final = re.compile(r"(?:GET|HEAD) (?:/[\w.-]+)*/models(?:/[\w.:/*-]*)?")
+"""Endpoints that list models, which costs nothing and shows nothing of other clients."""
 
 
 class KeyFileError(PacelineError):
@@ -52,7 +54,7 @@ class ClientKey:
         limits: Quotas that hold for the key over all models, as texts.
         may_read: Whether it may read the page, the status and the metrics.
         endpoints: Shell patterns of the unmetered endpoints that it may use: a path at the provider, after a method or for all
-            methods. None are possible beside ``models`` or ``limits``, which do not hold there.
+            methods. Beside ``models`` or ``limits``, which do not hold there, only those that list models are possible.
         former: The SHA-256 of the secret before, which is valid for some time after a rotation; empty: none.
         former_until: Until when, in UTC.
         first: The SHA-256 of its first secret, where it has another one by now; empty otherwise.
@@ -88,11 +90,16 @@ class ClientKey:
                     f"invalid endpoint {pattern[:100]!r} of the key {self.name}: use a path at the provider, or a method and a path,"
                     " such as 'GET /v1/models'"
                 )
-        if self.endpoints and (self.models or self.limits):
+        if self.is_bounded and not all(map(is_listing, self.endpoints)):
             raise QuotaError(
-                f"the key {self.name} has limits or a list of models, which do not hold at unmetered endpoints: leave one of"
-                " them out, or make two keys"
+                f"the key {self.name} has limits or a list of models, which do not hold at unmetered endpoints but 'GET /v1/models':"
+                " leave one of them out, or make two keys"
             )
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it has limits or a list of models."""
+        return bool(self.models or self.limits)
 
     @property
     def identity(self) -> str:
@@ -108,6 +115,11 @@ class ClientKey:
         """Whether the key may use the unmetered endpoint at ``path``, decoded, of a provider."""
         names = (path, f"{method} {path}")
         return any(fnmatchcase(name, pattern) for pattern in self.endpoints for name in names)
+
+
+def is_listing(endpoint: str) -> bool:
+    """Whether an unmetered endpoint, with its method, lists models."""
+    return _LISTING.fullmatch(endpoint) is not None
 
 
 class KeyFile:
@@ -184,8 +196,7 @@ class KeyFile:
         key = _secret()
         with self._only_writer():
             old = self._named(name)
-            made = {"digest": digest(key), "former": old.digest, "former_until": _utc(overlap_s)}
-            new = replace(old, **made, first=old.identity)
+            new = replace(old, digest=digest(key), former=old.digest, former_until=_utc(overlap_s), first=old.identity)
             self._write([new if one is old else one for one in self._all])
         return key
 

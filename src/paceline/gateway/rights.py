@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -116,7 +117,7 @@ def check_rights(key: ClientKey, server: str, provider: Provider, model: str, as
         RequestError: It is refused.
     """
     if not key.models:
-        if key.limits:  # what it costs is read from the body, too
+        if key.is_bounded:  # what it costs is read from the body, too
             _json(asked.body)
         return
     for name in dict.fromkeys(_names(provider, model, asked)):
@@ -205,7 +206,7 @@ def _parts(name: str) -> Iterable[str]:
     return (name,) if not (model and preset) else (model, preset + slug)
 
 
-def _spellings(provider: Provider, name: str) -> Iterator[str]:
+def _spellings(provider: Any, name: str) -> Iterator[str]:
     """How patterns may have a name: as the request, or as the provider's pools; Google's with and without their collection."""
     yield name
     if base_of(provider.name) in ("gemini", "vertex"):
@@ -253,9 +254,7 @@ def _json(body: bytes, else_: Callable[[str], RequestError] | None = None) -> An
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        seen = set[str]()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise _twice(twice)
+        raise _twice(next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1))
     return fields
 
 
