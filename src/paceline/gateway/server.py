@@ -93,8 +93,9 @@ HUNG_S: Final = 60
 """How long one of several processes may not answer the first one before it is replaced, with all that it has in flight: on a busy
 machine its start alone takes longer than the 5 s of uvicorn."""
 
-GC_THRESHOLD: Final = 50_000, 20, 100
-"""Of the garbage collector, as in a run."""
+GC_THRESHOLD: Final = 10_000, 5, 2_000
+"""Of the garbage collector: whole collections as rare as in a run, in smaller steps. Thousands of requests that wait are objects that
+stay, and a step over a million of them keeps all clients waiting for a second."""
 
 
 def _nothing() -> None:
