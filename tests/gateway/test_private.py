@@ -1,7 +1,8 @@
 """The gateway of one program: which servers its environment names, and what the program gets in their place."""
 
 import pytest
-from gateway_helpers import chat
+from gateway_helpers import chat, stub
+from test_gateway import Odd
 
 from paceline.config import Config
 from paceline.core.results import QuotaError
@@ -172,6 +173,24 @@ def test_a_limiter_without_an_address_for_its_provider_is_no_error(tmp_path):
     found = find_way(config, environ)
     settings = ProcessSettings(config=config, keys=tmp_path / "keys", host="127.0.0.1", servers=found.servers)
     assert list(settings.check(found.real)) == ["openai"]
+
+
+def test_a_program_names_the_account_of_its_own_key(client, tmp_path):
+    with stub(odd := Odd()) as url:
+        found = way({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": f"{url}/v1"})
+        settings = ProcessSettings(
+            config=Config.load(environ={}, given={}), keys=tmp_path / "private", host="127.0.0.1"
+        )
+        with private_gateway(settings, found, lambda _: None) as environ:
+            headers = {
+                "authorization": f"Bearer {environ['OPENAI_API_KEY']}",
+                "openai-organization": "mine",
+                "cookie": "a=1",
+            }
+            client.post(f"{environ['OPENAI_BASE_URL']}/chat/completions", json=chat(), headers=headers)
+    sent = odd.seen[0][3]
+    assert (sent[b"authorization"], sent[b"openai-organization"]) == (b"Bearer k", b"mine")
+    assert b"cookie" not in sent
 
 
 def test_a_program_sees_no_quotas_of_the_provider_which_it_need_not_keep(emulator, client, serve, tmp_path):

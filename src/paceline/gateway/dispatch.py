@@ -24,7 +24,7 @@ from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, plain, readable
 from paceline.gateway.rights import Asked, check_rights
 from paceline.gateway.shares import Shares, fits
-from paceline.gateway.upstreams import METHOD_HEADERS, OF_CLIENT, Destination, Upstream, without_key
+from paceline.gateway.upstreams import ACCOUNT, METHOD_HEADERS, OF_CLIENT, Destination, Upstream, without_key
 from paceline.gateway.waiting import (
     IDEMPOTENCY,
     NOTES_EVERY_S,
@@ -72,6 +72,7 @@ class Dispatch:
         limiter: The limiter.
         life: What the gateway does with requests.
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
+        names_account: Whether clients may name the account that pays, beside the gateway's own key.
 
     Attributes:
         client: The HTTP client; to be set when the event loop runs.
@@ -79,8 +80,9 @@ class Dispatch:
 
     client: UpstreamClient
 
-    def __init__(self, limiter: Limiter, life: Life, *, tells_quotas: bool) -> None:
+    def __init__(self, limiter: Limiter, life: Life, *, tells_quotas: bool, names_account: bool = False) -> None:
         self._limiter, self._life, self._tells_quotas = limiter, life, tells_quotas
+        self._not_with_key = METHOD_HEADERS | (OF_CLIENT - ACCOUNT if names_account else OF_CLIENT)
         self._models = NamedModels(limiter.pacer.pools)
         self._limited: dict[str, ClientKey] = {}  # the keys whose limits the limiter has
         self._unreported: set[tuple[str, str]] = set()  # the keys and pools of streams without usage, as logged
@@ -234,7 +236,7 @@ class Dispatch:
             sent += [(name, readable(value)) for name, value in request.headers if name == b"accept-encoding"]
         query, never = request.query, METHOD_HEADERS
         if upstream.key:
-            client, never = request.given.encode("latin-1"), METHOD_HEADERS | OF_CLIENT
+            client, never = request.given.encode("latin-1"), self._not_with_key
             sent = [pair for pair in sent if not (client and client in pair[1])]
             query = without_key(query, request.given)
         sent = [pair for pair in sent if pair[0].replace(b"_", b"-") not in never]  # the same name for many servers

@@ -103,7 +103,7 @@ class ClientKey:
 
     @property
     def identity(self) -> str:
-        """What no other key has, of whatever name; the same after a rotation."""
+        """What no other key has, also of the same name; a rotation leaves it."""
         return self.first or self.digest
 
     def allows(self, provider: str, model: str) -> bool:

@@ -210,6 +210,7 @@ def private_gateway(
         servers=way.servers,
         tallies=False,
         stop_s=1,  # its program has ended
+        names_account=True,  # OPENAI_ORG_ID
         tells_quotas=False,  # promptfoo 0.121 takes an answer after which nothing is left for a refusal, and pays again
     )
     settings.check(way.real)

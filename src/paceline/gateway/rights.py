@@ -1,4 +1,4 @@
-"""The models that a request names, in whatever field of whatever API, for keys that may use some of them.
+"""The models that a request names, in any field of any API, for keys that may use some of them.
 
 Beside ``model``, APIs have fields that name what answers, or works for it, and is billed. They are told by their names, which are alike,
 and not by their places, which are many and change: all is looked at that is not said to a model. So a new field is refused at worst.
@@ -271,7 +271,7 @@ def _flat(pairs: Iterable[tuple[str, str] | tuple[bytes, bytes]], *, once: bool 
 
 
 def _form(body: bytes, boundary: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The names and values of a form, with those of files."""
+    """The names and values of a form, files included."""
     start, *parts = (b"\r\n" + body).split(b"\r\n" + boundary)
     if start or body.count(boundary) != len(parts) or not parts or parts[-1] not in (b"--", b"--\r\n"):
         raise _unread("its form is malformed")

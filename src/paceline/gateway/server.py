@@ -116,6 +116,7 @@ class ProcessSettings:
         takes_over: Whether the process before serves until this one has reached its store.
         tallies: Whether it is counted what each client key uses.
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
+        names_account: Whether clients may name the account that pays, beside the gateway's own key: they are its owner's.
     """
 
     config: Config
@@ -134,6 +135,7 @@ class ProcessSettings:
     otel: bool = False
     tallies: bool = True
     tells_quotas: bool = True
+    names_account: bool = False
 
     def gateway(
         self,
@@ -165,6 +167,7 @@ class ProcessSettings:
             tally=Tally(limiter, lambda lane: lane if admission.needs_key else NO_KEY) if self.tallies else None,
             takes_over=self.takes_over,
             tells_quotas=self.tells_quotas,
+            names_account=self.names_account,
         )
 
     @property

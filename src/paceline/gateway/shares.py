@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 PART: Final = 0.75
-"""The most that one client key may use of what the others leave of a bound. So whatever one does, a quarter of each bound is there for
+"""The most that one client key may use of what the others leave of a bound. So a quarter of each bound is there for
 the others: of 1 GB, four of the largest bodies."""
 
 

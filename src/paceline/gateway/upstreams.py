@@ -33,16 +33,16 @@ METHOD_HEADERS: Final = frozenset({
 })  # fmt: skip
 """The headers by which frameworks take another method than the request's, which the gateway has judged."""
 
-_ACCOUNT: Final = frozenset({
+ACCOUNT: Final = frozenset({
     b"openai-organization", b"openai-project", b"anthropic-organization-id", b"anthropic-workspace-id", b"x-goog-user-project",
     b"x-dashscope-workspace", b"x-hf-bill-to", b"x-databricks-org-id", b"x-amz-security-token",
 })  # fmt: skip
 """The headers that name the account or the project that pays (documentation of the providers, 2026-11)."""
 
-OF_CLIENT: Final = _ACCOUNT | {*KEY_HEADERS, b"cookie"}
+OF_CLIENT: Final = ACCOUNT | {*KEY_HEADERS, b"cookie"}
 """The headers of a client that do not go with the gateway's own key."""
 
-OF_SERVER: Final = _ACCOUNT | {b"set-cookie", b"set-cookie2"}
+OF_SERVER: Final = ACCOUNT | {b"set-cookie", b"set-cookie2"}
 """The headers of an answer that are about the account of the gateway's own key."""
 
 _TRICKS: Final = re.compile(r"[\\;]|%2[ef]|%5c", re.IGNORECASE)
