@@ -66,9 +66,10 @@ own name has to be allowed."""
 _STANDS_IN: Final = {"openrouter": "models"}
 """The field that a provider takes in place of ``model``."""
 
-_IN_PATH = re.compile(r"/(?:engines|deployments|endpoints(?!/openapi/))/([^/]+)/")
-_IN_REPLICATES_PATH = re.compile(r"/(?:models|deployments)/([^/]+/[^/]+)/predictions/?$")
-"""Models in paths that :meth:`Provider.describe` does not read: of servers with Azure's paths, Vertex' own endpoints, and Replicate's."""
+_IN_PATH = re.compile(r"/(?:engines|deployments|endpoints(?!/openapi/)|conversations)/([^/]+)", re.IGNORECASE)
+_IN_REPLICATES_PATH = re.compile(r"/(?:models|deployments)/([^/]+/[^/]+)/predictions/?$", re.IGNORECASE)
+"""What decides on the model in paths, and :meth:`Provider.describe` does not read there: Azure's deployments, which have any case, and
+other servers' in that form, Vertex' own endpoints, Mistral's conversations, and Replicate's models."""
 
 _PATH_DECIDES: Final = {"azure": "/deployments/"}
 """The paths at which a provider does not read ``model`` in the body: what its SDK sends there is a name for people."""
