@@ -4,13 +4,20 @@ import asyncio
 import random
 from collections import Counter
 
+import httpx2
 import pytest
 
 import paceline
 from paceline.emulator import Refused, Settings, World
+from paceline.http.describe import describe
+from paceline.http.httpx import _Httpx
+from paceline.http.routed import RoutedExchange, Way
+from paceline.providers.registry import provider_named, under_name
 from paceline.testing import ManualClock, run_virtual
 
 QUOTA = "500 requests/min"
+CHAT = "/v1/chat/completions"
+MEMBERS = ("one.example", "two.example")
 
 
 def group_of(clock, quotas, **options):
@@ -165,5 +172,54 @@ def test_threads_and_mixed_sizes_lose_nothing():
         assert sum(taken.values()) == 200
         assert min(taken.values()) > 40
         assert all(limiter.status()["pools"]["jobs"]["in_flight"] == 0 for limiter in limiters.values())
+
+    run_virtual(main)
+
+
+REFUSED = {"error": {"message": "Rate limit reached on requests per min (RPM).", "code": "rate_limit_exceeded"}}
+
+
+@pytest.mark.parametrize("wait_s", [8, 30, 90])
+@pytest.mark.parametrize("timeout", [None, 200.0])
+@pytest.mark.parametrize("door", ["group", "routed"])
+def test_a_refused_attempt_is_made_again_however_long_the_wait(door, timeout, wait_s):
+    """The time after which another member would be chosen is no deadline of the request."""
+
+    async def main(clock):
+        seen = Counter()
+
+        async def server(request):
+            seen[request.url.host] += 1
+            await asyncio.sleep(0.2)
+            if seen[request.url.host] == 3:
+                return httpx2.Response(429, headers={"retry-after": str(wait_s)}, json=REFUSED)
+            usage = {"prompt_tokens": 5, "completion_tokens": 5}
+            return httpx2.Response(200, json={"choices": [{"message": {"content": "x"}}], "usage": usage})
+
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
+        limiter = paceline.Limiter({f"{name}/m": "120 requests/min burst 4" for name in MEMBERS}, clock=clock)
+        clients = {name: httpx2.AsyncClient(transport=httpx2.MockTransport(server)) for name in MEMBERS}
+        group = paceline.Group({name: (limiter, f"{name}/m") for name in MEMBERS})
+
+        async def in_group():
+            async with group.acquire(input_tokens=9, output_tokens=5, timeout=timeout) as (member, permit):
+                response = await limiter.attach(clients[member]).post(f"https://{member}{CHAT}", json=body)
+                permit.settle()
+                return response.status_code
+
+        async def routed():
+            def way(name):
+                request = clients[name].build_request("POST", f"https://{name}{CHAT}", json=body)
+                http = _Httpx(clients[name].send, request, is_async=True)
+                described = describe(limiter.pacer, under_name(provider_named("openai"), name), CHAT, request.content)
+                return Way(http, described, (name, CHAT))
+
+            ways = {name: way(name) for name in MEMBERS}
+            response = await RoutedExchange(limiter.pacer, ways, group.choice, timeout_s=timeout).run()
+            return response.status_code
+
+        one = in_group if door == "group" else routed
+        assert Counter(await asyncio.gather(*(one() for _ in range(20)))) == {200: 20}
+        assert sum(seen.values()) > 20
 
     run_virtual(main)

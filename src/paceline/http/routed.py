@@ -63,12 +63,10 @@ class RoutedExchange(Exchange):
     async def _acquire(self, last: Permit | None) -> Permit:
         clock = self.pacer.clock
         began_ns = clock.now_ns()
-        rest_s = None
-        if self._timeout_s is not None:
-            rest_s = max(self._timeout_s - (began_ns - self.started_ns) / NS, 0.0)
+        until_ns = None if self._timeout_s is None else self.started_ns + round(self._timeout_s * NS)
         cached = self._cached() if self._sticky is None else NOTHING_CACHED
         tries = self._choice.tries(
-            self._expected_s, rest_s, self._sticky, model=self._model, failed=self._failed_at, cached=cached
+            self._expected_s, until_ns, self._sticky, model=self._model, failed=self._failed_at, cached=cached
         )
         member, timeout_s = next(tries)
         while True:
@@ -81,6 +79,7 @@ class RoutedExchange(Exchange):
             else:
                 break
         self.waits = False
+        self.acquisition.waiter.deadline_ns = until_ns
         self.member = member
         self.http, self.metered, self.target = self._ways[member]
         self.record.pool, self.record.cost = self.metered.scheduler.pool.name, permit.cost

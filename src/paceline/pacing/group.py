@@ -81,7 +81,7 @@ class Choice:
         if not 0 <= sticky_s < math.inf:
             raise QuotaError(f"sticky_s is {sticky_s!r}: it must be 0 s or more")
         self.names = tuple(names)
-        self._clock, self._in_order, self._sticky_s = clock, in_order, sticky_s
+        self.clock, self._in_order, self._sticky_s = clock, in_order, sticky_s
         self._weights = {name: float(weights.get(name, 1.0)) for name in names}
         self._turns = dict.fromkeys(names, 0.0)  # smooth weighted round robin
         self._aside: dict[tuple[str, str], int] = {}  # until when a member is left out for some model
@@ -89,7 +89,7 @@ class Choice:
 
     def put_aside(self, name: str, model: str) -> bool:
         """Leave a member out for a model for ``ASIDE_S``, while there are others; return whether it was not left out before."""
-        now_ns = self._clock.now_ns()
+        now_ns = self.clock.now_ns()
         first = self._aside.pop((name, model), 0) <= now_ns
         self._aside[name, model] = now_ns + round(ASIDE_S * NS)
         if len(self._aside) > ASIDE_MAX:
@@ -99,7 +99,7 @@ class Choice:
     def _left_aside(self, model: str) -> Collection[str]:
         if not self._aside:
             return ()
-        now_ns = self._clock.now_ns()
+        now_ns = self.clock.now_ns()
         return [name for name in self.names if self._aside.get((name, model), 0) > now_ns]
 
     def pick(self, waits: Mapping[str, float], sticky: str | None, cached: Mapping[str, int] = NOTHING_CACHED) -> str:
@@ -130,7 +130,7 @@ class Choice:
     def tries(
         self,
         expected_s: Callable[[str], float],
-        timeout: float | None,
+        until_ns: int | None,
         sticky: str | None,
         *,
         model: str = "",
@@ -139,9 +139,12 @@ class Choice:
     ) -> Tries:
         """Where to wait for a permit.
 
+        The seconds are the patience with one member. They are no deadline of the request: after a grant the caller gives its waiter
+        ``until_ns``, because a further attempt has the time that is left until then.
+
         Args:
             expected_s: The expected wait at a member, in seconds; infinite where the request cannot be granted.
-            timeout: Seconds to wait at most, in all.
+            until_ns: When the request ends; ``None`` for never.
             sticky: See :meth:`Group.acquire`.
             model: The model, as for :meth:`put_aside`.
             failed: Members that have failed this request already: they come last.
@@ -150,8 +153,7 @@ class Choice:
         Raises:
             PacelineError: The error of the last member, when none is left.
         """
-        clock, left_out = self._clock, set[str]()
-        until_ns = None if timeout is None else clock.now_ns() + round(timeout * NS)
+        clock, left_out = self.clock, set[str]()
         while True:
             waits = {name: expected_s(name) for name in self.names if name not in left_out}
             possible = {name: wait_s for name, wait_s in waits.items() if wait_s < math.inf} or waits
@@ -251,6 +253,7 @@ class GroupAcquisition:
     def __init__(self, group: Group, sticky: str | None, timeout: float | None, options: dict[str, Any]) -> None:
         self._group, self._sticky, self._timeout, self._options = group, sticky, timeout, options
         self._entered: Acquisition | None = None
+        self._until_ns: int | None = None
         for member in group.members:
             group.ask(member, timeout, options)  # invalid arguments raise here
 
@@ -282,7 +285,7 @@ class GroupAcquisition:
         assert self._entered is not None
         await self._entered.__aexit__(kind, error, tb)
 
-    def _wait_with(self, wait: Any) -> tuple[str, Permit]:
+    def _wait_with(self, wait: Callable[[Acquisition], Permit]) -> tuple[str, Permit]:
         tries = self._tries()
         member, timeout = next(tries)
         while True:
@@ -292,7 +295,7 @@ class GroupAcquisition:
             except HERE as error:
                 member, timeout = tries.send(error)
             else:
-                self._entered = acquisition
+                self._granted(acquisition)
                 return member, permit
 
     async def _wait_async(self, *, enter: bool) -> tuple[str, Permit]:
@@ -305,8 +308,12 @@ class GroupAcquisition:
             except HERE as error:
                 member, timeout = tries.send(error)
             else:
-                self._entered = acquisition
+                self._granted(acquisition)
                 return member, permit
+
+    def _granted(self, acquisition: Acquisition) -> None:
+        acquisition.waiter.deadline_ns = self._until_ns
+        self._entered = acquisition
 
     def _tries(self) -> Tries:
         def expected_s(member: str) -> float:
@@ -316,7 +323,9 @@ class GroupAcquisition:
         if self._options["conversation"] is not None:
             tokens = {member: self._ask(member).waiter.cached_tokens for member in self._group.members}
             cached = {member: number for member, number in tokens.items() if number}
-        return self._group.choice.tries(expected_s, self._timeout, self._sticky, cached=cached)
+        choice, timeout = self._group.choice, self._timeout
+        self._until_ns = None if timeout is None else choice.clock.now_ns() + round(timeout * NS)
+        return choice.tries(expected_s, self._until_ns, self._sticky, cached=cached)
 
     def _ask(self, member: str) -> Acquisition:
         return self._group.ask(member, None, self._options)

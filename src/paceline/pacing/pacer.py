@@ -192,6 +192,8 @@ class Pacer:
             raise TooLargeError(scheduler.pool.name, total_tokens(cost), most)
         if again is not None:
             waiter = again.waiter_again(scheduler, cost, name, lane.name if isinstance(lane, LaneSpec) else lane)
+            if (until_ns := self.deadline_ns(timeout)) is not None:
+                waiter.deadline_ns = until_ns if waiter.deadline_ns is None else min(waiter.deadline_ns, until_ns)
         else:
             spec = (
                 lane if isinstance(lane, LaneSpec) else self._lanes[(lane, None, None) if lane else self._lane_of(name)]
@@ -279,8 +281,6 @@ class BaseLimiter:
         if cached_tokens is not None and conversation is None:
             raise QuotaError("cached_tokens is given without a conversation: name the one whose prompt is cached")
         waiter = pacer.waiter(scheduler, cost, timeout, lane, again, name)
-        if again is not None and (until_ns := pacer.deadline_ns(timeout)) is not None:
-            waiter.deadline_ns = until_ns if waiter.deadline_ns is None else min(waiter.deadline_ns, until_ns)
         if conversation is not None and again is None:
             pacer.begin_turn(scheduler, waiter, conversation, cached_tokens)
         return Acquisition(scheduler, waiter)
