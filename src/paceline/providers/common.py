@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, Final
 
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
@@ -158,7 +158,7 @@ class BaseProvider(Provider):
         if refusal.kind is not RefusalKind.RATE or refusal.retry_after_s is not None or not self.wait_header:
             return refusal
         unit, period = (refusal.unit or "").removeprefix("uncached_"), PERIOD_NAMES.get(refusal.period_s or 0.0, "")
-        until = parse.reset_s(headers.get(self.wait_header.format(unit=unit, period=period)), headers, inf)
+        until = parse.reset_s(headers.get(self.wait_header.format(unit=unit, period=period)), headers, time.time())
         return replace(refusal, retry_after_s=until or None)
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002

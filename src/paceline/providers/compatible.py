@@ -7,9 +7,9 @@ headers report no quota. What a provider counts and reports, with sources, is no
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import Any, Final
 
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
@@ -284,7 +284,9 @@ class OpenRouter(Compatible):
         period_s = parse.PERIODS_S[(free[1] or free[2]).replace("daily", "day")] if free else reading.period_s
         return replace(
             refusal,
-            retry_after_s=refusal.retry_after_s or parse.reset_s(headers.get(self.wait_header), headers, inf) or None,
+            retry_after_s=refusal.retry_after_s
+            or parse.reset_s(headers.get(self.wait_header), headers, time.time())
+            or None,
             unit=REQUESTS if period_s else None,
             period_s=period_s,
             limit=reading.limit,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import islice
@@ -147,27 +148,30 @@ def http_date_s(text: str | None) -> float | None:
 def retry_after_s(headers: Headers) -> float | None:
     """The wait that ``retry-after-ms``, AWS's ``x-amz-retry-after`` or ``retry-after`` asks for, in seconds; ``None`` for none, 0 or a past date.
 
-    An HTTP date is compared with the answer's own ``date`` header, so that the local clock does not matter.
+    An HTTP date is the form of the standard (RFC 9110, 10.2.3). Servers send other instants and durations, too.
     """
     milliseconds = wait(number(headers.get("retry-after-ms"))) or wait(number(headers.get("x-amz-retry-after")))
-    text = headers.get("retry-after")
-    if milliseconds:
-        return milliseconds / 1_000
-    seconds = number(text)
-    return (seconds_until(http_date_s(text), headers) if seconds is None else wait(seconds)) or None
+    return milliseconds / 1_000 if milliseconds else reset_s(headers.get("retry-after"), headers, time.time()) or None
 
 
 def seconds_until(instant_s: float | None, headers: Headers) -> float | None:
-    """Seconds from the answer's ``date`` header to ``instant_s`` (seconds since the epoch); ``None`` for a past one."""
-    now_s = http_date_s(headers.get("date"))
-    return None if instant_s is None or now_s is None else wait(instant_s - now_s) or None
+    """Seconds from the answer to ``instant_s`` (seconds since the epoch); ``None`` for a past one."""
+    return None if instant_s is None else wait(instant_s - answered_s(headers, time.time())) or None
+
+
+def answered_s(headers: Headers, now_s: float) -> float:
+    """When an answer was made, in seconds since the epoch: by its ``date`` header, so that this machine's clock does not matter.
+
+    A server without one (RFC 9110 asks only servers with a clock for it) is compared with ``now_s``, the time of this machine.
+    """
+    return http_date_s(headers.get("date")) or now_s
 
 
 def instant_s(text: str | None) -> float | None:
-    """Seconds since the epoch of an instant: of RFC 3339, or in seconds or milliseconds since the epoch."""
+    """Seconds since the epoch of an instant: an HTTP date, of RFC 3339, or in seconds or milliseconds since the epoch."""
     value = number(text)
     if value is None:
-        return rfc3339_s(text)
+        return rfc3339_s(text) or http_date_s(text)
     return (value / 1_000 if value > 1e11 else value) if value > MAX_WAIT_S else None  # 1e11 s are in the year 5138
 
 
@@ -180,7 +184,7 @@ def reset_s(text: str | None, headers: Headers, now_s: float) -> float | None:
         now_s: The time in seconds since the epoch, for headers without a ``date``.
     """
     if (at_s := instant_s(text)) is not None:
-        return wait(max(0.0, at_s - (http_date_s(headers.get("date")) or now_s)))
+        return wait(max(0.0, at_s - answered_s(headers, now_s)))
     value = number(text)
     return go_duration_s(text) if value is None else wait(value)
 

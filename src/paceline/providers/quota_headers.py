@@ -213,7 +213,7 @@ def _reading(
 def _until_s(reset: str | None, headers: Headers, now_s: float) -> float | None:
     """Seconds until a reset that is an instant, by the clock of this machine; ``None`` if the server's differs from it."""
     instant_s = parse.instant_s(reset)
-    if instant_s is None or abs((parse.http_date_s(headers.get("date")) or now_s) - now_s) > CLOCKS_AGREE_S:
+    if instant_s is None or abs(parse.answered_s(headers, now_s) - now_s) > CLOCKS_AGREE_S:
         return None
     return instant_s - now_s
 
