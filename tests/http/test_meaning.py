@@ -94,6 +94,25 @@ def test_no_balance_stops_the_pool():
     assert world.run({}, {}) == ["stopped", "stopped"]
 
 
+def test_a_limit_of_0_stops_the_pool_as_no_balance_does():
+    text = (
+        "Rate limit reached for gpt-5.4 on tokens per min (TPM): Limit 0, Used 0, Requested 9. Please try again in 20s."
+    )
+    world = World("openai", said(429, text, code="rate_limit_exceeded"))
+    assert world.run({}, {}) == ["stopped", "stopped"]
+    assert world.pool()["stopped"] == "the provider allows none of it, because a limit is 0 (rate_limit_exceeded)"
+
+
+@pytest.mark.parametrize(
+    "text", ["Your account has 3 RPM and 10K TPM.", "Allowed: 3 requests per minute and 10,000 tokens per minute"]
+)
+def test_a_refusal_that_names_two_quotas_teaches_both(text):
+    world = World("openai", OK, OK, OK, said(429, text), *[OK] * 3)
+    assert world.run(*[{}] * 6) == [200] * 6
+    assert world.limits() == [3, 10_000]
+    assert world.times[-1] - world.times[3] > 39  # two more of three a minute
+
+
 @pytest.mark.parametrize(
     ("provider", "body", "reply"),
     [

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import email.utils
 import json
+import time
+from datetime import UTC, datetime
 
 import pytest
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
-from paceline.core.results import QuotaError, RefusalKind
+from paceline.core.results import QuotaError, RefusalKind, RefusalScope
 from paceline.estimation.estimate import estimate_tokens
 from paceline.http.describe import body_of
 from paceline.providers.answers import usage_cost
@@ -273,6 +276,39 @@ def test_the_longer_wait_holds(headers, wait_s):
     refusal = OPENAI.refusal(429, headers, RATE)
     assert refusal is not None
     assert refusal.retry_after_s == pytest.approx(wait_s)
+
+
+@pytest.mark.parametrize("form", ["http date", "rfc 3339", "epoch", "milliseconds"])
+def test_an_instant_without_a_date_is_compared_with_this_machine(form):
+    at_s = round(time.time()) + 300
+    written = {
+        "http date": email.utils.formatdate(at_s, usegmt=True),
+        "rfc 3339": datetime.fromtimestamp(at_s, UTC).isoformat(),
+        "epoch": str(at_s),
+        "milliseconds": f"{at_s}000",
+    }
+    refusal = OPENAI.refusal(429, {"retry-after": written[form]}, b"{}")
+    assert refusal.retry_after_s == pytest.approx(300, abs=60)
+
+
+LARGE = "Request too large for organization o on tokens per min (TPM): Limit {}, Requested {}."
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "code", "kind"),
+    [
+        (429, LARGE.format(250_000, 546), "rate_limit_exceeded", RefusalKind.RATE),
+        (429, LARGE.format(250_000, 250_001), "rate_limit_exceeded", RefusalKind.NEVER_FITS),
+        (413, LARGE.format(6_000, 546), "rate_limit_exceeded", RefusalKind.RATE),
+        (413, LARGE.format(6_000, 9_000), "rate_limit_exceeded", RefusalKind.NEVER_FITS),
+        (413, "Request exceeds the maximum size", "request_too_large", RefusalKind.NEVER_FITS),
+        (429, "Request too large.", "", RefusalKind.NEVER_FITS),
+    ],
+)
+def test_numbers_decide_whether_a_request_fits(status, message, code, kind):
+    refusal = OPENAI.refusal(status, {}, json.dumps({"error": {"message": message, "code": code}}).encode())
+    assert refusal.kind is kind
+    assert refusal.scope is (RefusalScope.REQUEST if kind is RefusalKind.NEVER_FITS else RefusalScope.POOL)
 
 
 NOW = {"date": "Sat, 21 Nov 2026 10:00:00 GMT"}

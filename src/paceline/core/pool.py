@@ -25,7 +25,6 @@ from paceline.core.results import (
     QueueFull,
     Reading,
     Refusal,
-    RefusalKind,
     RefusalScope,
     Reservation,
     Stopped,
@@ -33,7 +32,7 @@ from paceline.core.results import (
     WaitUntil,
 )
 from paceline.core.silence import Silence
-from paceline.core.stop import STOP_MAX_NS, Stop
+from paceline.core.stop import ENDS, STOP_MAX_NS, Stop
 from paceline.core.waits import Waits
 
 WAITING_MAX = 1_000_000
@@ -348,7 +347,7 @@ class Pool:
     ) -> None:
         """Close ``reservation``, keep its charge, and pause the pool for ``pause_s`` seconds.
 
-        A refusal for money stops the pool. With ``stop_s`` any refusal stops it for so many seconds, for the reason ``why``. The
+        A refusal that no wait can end stops the pool (:data:`ENDS`). With ``stop_s`` any refusal stops it for so many seconds, for the reason ``why``. The
         next :meth:`pump` removes the waiters. A refusal that is not about the pool corrects the charge, so that the request counts
         and none of its tokens, and takes back what the pool has wrongly learned from earlier refusals of the request.
         """
@@ -366,8 +365,8 @@ class Pool:
             self.recount()
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
         code = f" ({refusal.code})" if refusal.code else ""
-        if refusal.kind is RefusalKind.MONEY:
-            stop_s, why = STOP_MAX_NS / NS, "no money left"
+        if ends := ENDS.get(refusal.kind):
+            stop_s, why = STOP_MAX_NS / NS, ends
         if stop_s:
             self._stop = self._stop or Stop()
             self._stop.begin(now_ns, reservation.granted_ns, f"{why}{code}", stop_s)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from paceline.core.pause import Pause, PausePhase
 from paceline.core.quota import NS
-from paceline.core.results import Stopped
+from paceline.core.results import RefusalKind, Stopped
 
 STOP_NS, STOP_MAX_NS = 600 * NS, 3_600 * NS
 """How long a stopped pool sends nothing, at first and at most; then one request goes, the probe."""
+
+ENDS = {
+    RefusalKind.MONEY: "no money left",
+    RefusalKind.NEVER_FITS: "the provider allows none of it, because a limit is 0",
+}
+"""The refusals that stop a pool where they are about all of it, because no wait helps, and the words for them. A limit of 0 is that of a
+model, which this account does not have."""
 
 
 class Stop:

@@ -35,6 +35,7 @@ from paceline.core.results import (
     StoreError,
     TooLargeError,
 )
+from paceline.core.stop import ENDS
 from paceline.http.background import job_of, poll_of, remember
 from paceline.http.describe import Metered, describe, describe_guessed, is_metered, provider_guessed
 from paceline.http.recognise import Trial, answers_here, is_chat, llm_body, owner_of, recognised
@@ -646,16 +647,19 @@ _WORDS = {
 def _own_refusal(http: Binding, error: PacelineError, record: Exchanged | None = None) -> Any:
     """A 429 of paceline's own, which every SDK raises as its ``RateLimitError`` without another attempt.
 
-    After refusals for want of capacity it is a 503, as the provider's was.
+    After refusals for want of capacity it is a 503, as the provider's was. So it is where the store of the quotas has never answered:
+    a handler of 429 backs off, and this needs somebody.
     """
     word, status = _WORDS.get(type(error), "gave_up"), 429
     if isinstance(error, GaveUpError):
-        if error.refusal.kind is RefusalKind.MONEY:
+        if error.refusal.kind in ENDS:
             word = "stopped" if error.refusal.scope is RefusalScope.POOL else word
         elif error.refusal.kind is RefusalKind.NEVER_FITS:
             word = "never_fits"
         elif error.refusal.kind is RefusalKind.CAPACITY:
             status = 503
+    elif isinstance(error, StoreError):
+        status = 503
     headers = {"x-should-retry": "false", "x-paceline": word, "content-type": "application/json"}
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None and math.isfinite(retry_after_s):

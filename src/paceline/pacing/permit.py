@@ -373,6 +373,8 @@ class Permit:
     def refuse(self, refusal: Refusal, decision: Again | GiveUp) -> None:
         """Like :meth:`refused`, with the pause or the stop that the caller has decided."""
         self.refusal = refusal
+        if refusal.limits and refusal.scope is RefusalScope.POOL and self.open:
+            self._scheduler.observe(refusal.limits, self.reservation)
         if self._waiter.turn is not None:
             self._waiter.turn.refused(refusal)
         if refusal.kind is not RefusalKind.CAPACITY:

@@ -38,10 +38,8 @@ def classify(
     if said is None:
         return None
     facts, kind, scope = facts_in(error, text), said.kind, RefusalScope.POOL
-    if kind is RefusalKind.RATE:
-        above = facts.limit is not None and facts.requested is not None and facts.requested > facts.limit
-        if facts.limit == 0 or above or text.startswith("Request too large"):
-            kind = RefusalKind.NEVER_FITS
+    if kind in (RefusalKind.RATE, RefusalKind.NEVER_FITS):
+        kind = _by_numbers(kind, facts, text)
     if kind is RefusalKind.NEVER_FITS and facts.limit != 0:  # with a limit of 0 the model or the mode is not enabled
         scope = RefusalScope.REQUEST
     waits = [wait for wait in (parse.retry_after_s(headers), facts.wait_s) if wait]
@@ -63,7 +61,20 @@ def classify(
         limit=facts.limit or None,
         used=facts.used,
         requested=facts.requested,
+        limits=facts.limits,
     )
+
+
+def _by_numbers(kind: RefusalKind, facts: Said, text: str) -> RefusalKind:
+    """Whether a request is too large for a quota, ever: by the numbers where a refusal states them, and by its words where not.
+
+    OpenAI says "Request too large ... Limit 250000, Requested 546", too, while others use up the quota: it fits later.
+    """
+    if facts.limit == 0:
+        return RefusalKind.NEVER_FITS
+    if facts.limit is None or facts.requested is None or facts.unit is None:
+        return RefusalKind.NEVER_FITS if text.startswith("Request too large") else kind
+    return RefusalKind.NEVER_FITS if facts.requested > facts.limit else RefusalKind.RATE
 
 
 _UNIT = re.compile(r"(?:rate_limit_reached_|rate_)?(token|request)s?(?:_(?:rate_)?limit_(?:reached|exceeded))?")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
+from paceline.core.results import Reading
 from paceline.providers import parse
 
 TEXT_MAX: Final = 2_048
@@ -40,6 +41,7 @@ class Said:
         requested: What the request would have cost.
         wait_s: The wait that it asks for, in seconds.
         reset_s: The time until the quota restarts, in seconds.
+        limits: The quotas that it names with their amounts, where it names several and not which of them is used up.
     """
 
     unit: str | None = None
@@ -49,6 +51,7 @@ class Said:
     requested: float | None = None
     wait_s: float | None = None
     reset_s: float | None = None
+    limits: tuple[Reading, ...] = ()
 
 
 _AMOUNT = r"\d[\d,]{0,19}(?:\.\d{1,6})?"
@@ -94,6 +97,12 @@ _SHORT_UNITS: Final = {
 _SHORT_PERIODS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": DAY_S}
 _EVERY: Final = {"hour": 3_600.0, "dai": DAY_S, "week": 7 * DAY_S, "month": MONTH_S}
 _EXCEEDED = re.compile(r"\bexceeded for (\w{3,80})")  # "... per 60s exceeded for UserByModelByMinuteOutputTokens"
+_STATED = re.compile(
+    rf"(?<![\w.,-])(?P<limit>{_AMOUNT})(?P<thousands>[km])? ?"
+    rf"(?:(?P<short>(?:IT|OT|T|R|Q)P[SMHD])\b|(?P<unit>{_WORDS}{_THINGS}) ?(?:/|per) ?{_PERIOD})",
+    re.IGNORECASE,
+)
+_THOUSANDS: Final = {"": 1.0, "k": 1e3, "m": 1e6}
 _CONCURRENT = re.compile(r"\bconcurren|\bin parallel\b|并发", re.IGNORECASE)
 
 _LIMIT = re.compile(
@@ -147,7 +156,25 @@ def said_in(text: str) -> Said:
         used, limit = _found(_CHINESE_USED, text), _found(_CHINESE_LIMIT, text)
     reset = _RESET.search(text)
     reset_s = duration_s(reset[1]) if reset else None
-    return Said(unit, period_s, limit, used, _found(_REQUESTED, text), wait_in(text), reset_s)
+    several = _several(text) if used is None else ()
+    if several:
+        own = next((reading for reading in several if reading.unit == unit), None)
+        period_s, limit = (own.period_s, own.limit) if own else (period_s, None)
+    return Said(unit, period_s, limit, used, _found(_REQUESTED, text), wait_in(text), reset_s, several)
+
+
+def _several(text: str) -> tuple[Reading, ...]:
+    """The quotas of "3 RPM and 10K TPM", "60 requests per minute, 1,000 requests per day"; empty for one or none."""
+    found: dict[tuple[str, float], float] = {}
+    for match in _STATED.finditer(text):
+        if match["short"]:
+            unit, period_s = _in_short(match["short"])
+        else:
+            unit, period_s = unit_of(match["unit"]) or "", period_of(match["count"], match["period"]) or 0.0
+        amount = (_amount(match["limit"]) or 0.0) * _THOUSANDS[(match["thousands"] or "").lower()]
+        if amount and period_s:
+            found.setdefault((unit, period_s), amount)
+    return tuple(Reading(unit, limit, period_s=period_s) for (unit, period_s), limit in found.items() if len(found) > 1)
 
 
 def _named(text: str) -> dict[str, str]:
