@@ -104,6 +104,44 @@ def test_with_limits_for_the_host_they_are_paced_at_once(log):
     assert said(log) == []
 
 
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("/ml/v1/text/embeddings?version=2025-10-15", {"json": {"model_id": "m", "inputs": ["a"]}}),
+        ("/v1/ranking", {"json": {"model": "m", "query": {"text": "q"}, "passages": [{"text": "a"}]}}),
+        ("/embed", {"json": {"inputs": ["a"]}}),
+        ("/rerank", {"json": {"query": "q", "texts": ["a"]}}),
+        ("/predict", {"json": {"instances": [{"content": "a"}]}}),
+        ("/transcribe", {"data": {"model": "m"}, "files": {"file": ("a.wav", b"RIFF")}}),
+    ],
+    ids=["watsonx", "NIM", "TEI", "TEI rerank", "no known field", "a recording"],
+)
+def test_with_limits_for_the_host_a_body_of_any_form_is_paced(path, content):
+    limits = {"own.example/*": "2 requests/min burst 1"}
+    with answering({"results": [1]}, limits, acquire_timeout_s=0.1) as client:
+        assert [client.post(f"http://own.example{path}", **content).status_code for _ in range(3)] == [200, 429, 429]
+        assert client.post("http://own.example/v1/files", **content).status_code == 200
+
+
+def test_limits_for_other_models_at_the_host_hold_nothing_back():
+    with answering({"results": [1]}, {"own.example/m": "1 requests/min burst 1"}, acquire_timeout_s=0.1) as client:
+        answers = [client.post("http://own.example/predict", json={"instances": []}) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200] * 3
+
+
+def test_a_recording_for_an_unknown_host_is_paced():
+    with answering({"text": "Hi."}, {"*": "2 requests/min burst 1"}, acquire_timeout_s=0.1) as client:
+        form = {"data": {"model": "m"}, "files": {"file": ("a.wav", b"RIFF")}}
+        answers = [client.post("http://own.example/v1/audio/transcriptions", **form) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+
+
+def answering(answer, limits, **settings):
+    """A client whose server gives this answer to all requests."""
+    inner = httpx2.MockTransport(lambda _: httpx2.Response(200, json=answer))
+    return httpx2.Client(transport=pace_transport(paceline.Limiter(limits, **settings), inner))
+
+
 def test_the_limits_of_the_only_provider_hold_for_them(log):
     limiter = paceline.Limiter({"openai/*": "100 requests/min"})
     with OddServer(lambda *_: (200, JSON, OK)) as server:

@@ -187,7 +187,7 @@ def body_of(content: bytes) -> dict[str, Any]:
 
 # An unknown host: a proxy, a gateway, a server of the user's own, or a service that has nothing to do with LLMs.
 
-INPUTS: Final = ("messages", "input", "prompt", "contents", "texts", "documents")
+INPUTS: Final = ("messages", "input", "inputs", "prompt", "contents", "texts", "documents", "passages")
 """Fields: an LLM's request has one of them."""
 
 
@@ -223,7 +223,8 @@ def describe_guessed(pacer: Pacer, guess: Any, host: str, path: str, content: by
     model = model_named(guess, path, as_text(body.get("model"))[:MODEL_MAX])
     if model is None or model == UNKNOWN:
         return None
-    if not any(map(body.get, INPUTS)) and model_named(guess, path, "") != model:  # nor is the model in the path
+    has_input = any(map(body.get, INPUTS)) or content.startswith(b"--")  # a form has a file: a recording, a picture
+    if not has_input and model_named(guess, path, "") != model:  # nor is the model in the path
         return None
     if not named and not pacer.pools.limits.given_for(guess.name, model, guess.pool(model)):
         if guess.name != host:

@@ -38,7 +38,16 @@ from paceline.core.results import (
 from paceline.core.stop import ENDS
 from paceline.http.background import job_of, poll_of, remember
 from paceline.http.describe import Metered, describe, describe_guessed, is_metered, provider_guessed
-from paceline.http.recognise import Trial, answers_here, is_chat, llm_body, owner_of, recognised
+from paceline.http.recognise import (
+    Trial,
+    answers_here,
+    has_limits,
+    is_chat,
+    limited_body,
+    llm_body,
+    owner_of,
+    recognised,
+)
 from paceline.http.unpaced import MEDIA_HOSTS, announce
 from paceline.pacing.allowances import Charge
 from paceline.pacing.breaker import is_server_fault
@@ -176,10 +185,15 @@ async def _describe(
     else:
         guess = provider_guessed(pacer, host, path, http.has_header, fallback)
         if guess is not None:
-            return describe_guessed(pacer, guess, host, path, await http.content(), named=guess is fallback)
+            content, named = await http.content(), guess is fallback
+            if (found := describe_guessed(pacer, guess, host, path, content, named=named)) is not None:
+                return found
     if holds_permit():
         return None
-    body = llm_body(path, await http.content()) if http.in_memory else None
+    if known is None and has_limits(pacer, host):
+        body = limited_body(pacer, host, path, await http.content())
+    else:
+        body = llm_body(path, await http.content()) if http.in_memory else None
     if body is not None and known is not None and is_chat(body):
         return recognised(pacer, known, body, guessed=False)
     if body is not None and known is None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from paceline.core.results import Refusal
-from paceline.http.describe import Metered, body_of, call_by_hand, metered
+from paceline.http.describe import INPUTS, Metered, body_of, call_by_hand, metered
 from paceline.http.unpaced import MANAGEMENT
 from paceline.pacing.pacer import Pacer
 from paceline.providers import parse
@@ -25,8 +25,7 @@ ANSWER_MAX: Final = 65_536
 PATHS_MAX: Final = 1_000
 """How many paths are remembered."""
 _MODELS: Final = ("model", "model_id", "modelId")
-_INPUTS: Final = ("messages", "input", "prompt", "contents")
-_MARKS: Final = tuple(f'"{name}"'.encode() for name in _INPUTS)
+_MARKS: Final = tuple(f'"{name}"'.encode() for name in INPUTS)
 
 _llms: set[tuple[str, str]] = set()  # hosts and paths at which an LLM has answered
 
@@ -41,10 +40,35 @@ def llm_body(path: str, content: bytes) -> Mapping[str, Any] | None:
     if MANAGEMENT.search(path[:2_000]):
         return None
     body = body_of(content)
-    model = next(filter(None, (as_text(body.get(name)) for name in _MODELS)), "")
-    if not model or not any(body.get(name) for name in _INPUTS):
+    model = _model_in(body)
+    if not model or not any(body.get(name) for name in INPUTS):
         return None
-    return {**body, "model": model[:200]}
+    return {**body, "model": model}
+
+
+def _model_in(body: Mapping[str, Any]) -> str:
+    return next(filter(None, (as_text(body.get(name))[:200] for name in _MODELS)), "")
+
+
+def has_limits(pacer: Pacer, host: str) -> bool:
+    """Whether the user has given limits for models at a host."""
+    start = f"{provider_named(host).name}/"
+    return any(name.startswith(start) for name in pacer.pools.limits.given)
+
+
+def limited_body(pacer: Pacer, host: str, path: str, content: bytes) -> Mapping[str, Any] | None:
+    """The body of a request at a host for which the user has given limits, with its model as ``model``, whatever its form is.
+
+    The limits say that the requests there cost something. ``None`` for a path at which nothing is generated, and for a model that the
+    limits leave out.
+    """
+    if MANAGEMENT.search(path[:2_000]):
+        return None
+    provider, body = provider_named(host), body_of(content)
+    model = _model_in(body) or parse.UNKNOWN
+    if pacer.pools.limits.given_for(provider.name, model, provider.pool(model)) is None:
+        return None
+    return {**body, "model": model}
 
 
 def is_chat(body: Mapping[str, Any]) -> bool:
@@ -64,7 +88,7 @@ def owner_of(pacer: Pacer, host: str, model: str, fallback: Provider | None) -> 
     """The provider under whose name a model at an unknown host is paced, and whether the user has given limits for the host."""
     limits, at_host = pacer.pools.limits, provider_named(host)
     home = fallback or (provider_named(limits.home) if limits.home else None)
-    sure = any(name.startswith(f"{at_host.name}/") for name in limits.given)
+    sure = has_limits(pacer, host)
     if home is not None and not sure and limits.given_for(home.name, model, home.pool(model)) is not None:
         return home, False
     return at_host, sure
