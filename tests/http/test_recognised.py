@@ -96,6 +96,25 @@ def test_without_such_an_answer_they_pass_as_they_are(log, answer):
     assert sum("is not paced" in line for line in said(log)) == 1
 
 
+@pytest.mark.parametrize(
+    ("provider", "base", "path", "model", "pool"),
+    [
+        ("openai", "http://127.0.0.1:1", "/v1/chat/completions", "gpt-5.4", "openai/gpt-5.4"),
+        ("openai@eu", "http://localhost:1", "/v1/responses", "gpt-5.4", "openai@eu/gpt-5.4"),
+        ("anthropic", "http://[::1]:1", "/v1/messages", "claude-opus-5", "anthropic/claude-opus-5"),
+        ("openai", "http://localhost:1", "/v1/chat/completions", "llama3", "localhost/llama3"),
+        ("openai", "http://gateway.example", "/v1/chat/completions", "gpt-5.4", "gateway.example/gpt-5.4"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:no published limits:paceline.PacelineWarning")
+def test_a_server_here_stands_for_the_provider_of_the_limiter(provider, base, path, model, pool):
+    limiter = paceline.Limiter.for_provider(provider)
+    inner = httpx2.MockTransport(lambda _: httpx2.Response(200, json=OK))
+    with httpx2.Client(transport=pace_transport(limiter, inner)) as client:
+        client.post(base + path, json={"model": model, "messages": MESSAGES})
+    assert [name for name, count in pools(limiter).items() if count] == [pool]
+
+
 def test_with_limits_for_the_host_they_are_paced_at_once(log):
     limiter = paceline.Limiter({"127.0.0.1/*": "100 requests/min"})
     with OddServer(lambda *_: (200, JSON, OK)) as server:

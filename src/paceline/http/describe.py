@@ -22,7 +22,8 @@ from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.turns import answered, estimated, refused
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.parse import UNKNOWN, as_text
-from paceline.providers.registry import base_of, provider_named, under_name
+from paceline.providers.registry import base_of, is_loopback, provider_named, under_name
+from paceline.providers.tables import known_providers, stated_tiers
 
 log = logging.getLogger("paceline.http")
 
@@ -226,12 +227,24 @@ def describe_guessed(pacer: Pacer, guess: Any, host: str, path: str, content: by
     has_input = any(map(body.get, INPUTS)) or content.startswith(b"--")  # a form has a file: a recording, a picture
     if not has_input and model_named(guess, path, "") != model:  # nor is the model in the path
         return None
+    named = named or _stands_in(pacer, guess, host, model)
     if not named and not pacer.pools.limits.given_for(guess.name, model, guess.pool(model)):
         if guess.name != host:
             _log_unknown(guess.name, host)
         guess = _under_host(guess, host, path)
     metered = described(pacer, guess, path, body, partial(body_of, content))
     return metered and replace(metered, guessed=not named)
+
+
+def _stands_in(pacer: Pacer, guess: Any, host: str, model: str) -> bool:
+    """Whether a server on this machine stands for the provider that the limiter was given: an emulator, a proxy, a mock.
+
+    Only of models that the provider is known to have: a server of the user's own has others.
+    """
+    if guess.name != pacer.pools.limits.provider or not is_loopback(host):
+        return False
+    name = base_of(guess.name)
+    return name in known_providers() and bool(stated_tiers(name, model))
 
 
 _unknown: Final[dict[tuple[str, str], object]] = {}
