@@ -5,15 +5,18 @@ from __future__ import annotations
 import heapq
 import logging
 import os
+import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.core.quota import NS
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 CANCELLED_MAX = 100
 """How many cancelled timers are kept beyond the number of the others."""
@@ -133,7 +136,7 @@ class SystemClock:
         self._pending: set[_Timer] = set()
         self._heap: list[_Timer] = []  # used by the thread only
         self._tidy_at = CANCELLED_MAX
-        self._new: SimpleQueue[_Timer] = SimpleQueue()
+        self._new: SimpleQueue[_Timer] = queue.SimpleQueue()
         self._threads: list[threading.Thread | None] = [None]  # empty while a caller looks after it
 
     def _run(self) -> None:
@@ -141,7 +144,9 @@ class SystemClock:
 
     def _serve(self) -> None:
         """Make the calls that are pending, and all later ones."""
-        new: SimpleQueue[_Timer] = SimpleQueue()
+        # By its module: gevent may have replaced it since the import, and Thread, too. A greenlet that waits on the one before would
+        # stop the whole process.
+        new: SimpleQueue[_Timer] = queue.SimpleQueue()
         self._new = new  # first: a timer that is in neither queue is pending below
         self._heap = heap = list(self._pending)
         heapq.heapify(heap)
@@ -150,7 +155,7 @@ class SystemClock:
             try:
                 self._push(new.get(timeout=wait_s and min(wait_s, LOOK_S)))
                 continue
-            except Empty:
+            except queue.Empty:
                 if heap[0].at_ns > self.now_ns():
                     continue
             timer = heapq.heappop(heap)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import queue as queues
 import re
 import socket
 import threading
@@ -17,8 +18,7 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.capacity import Learns
 from paceline.core.ledger import Ledger
@@ -39,7 +39,8 @@ QUICK_S = 0.1
 STEADY_NS = 60 * NS
 """A store that is lost again in less time fails and answers by turns, until its state lasts as long."""
 
-_Queue = SimpleQueue[Scheduler | threading.Event | None]
+if TYPE_CHECKING:
+    _Queue = queues.SimpleQueue[Scheduler | threading.Event | None]
 
 ASIDE_S = 60.0
 """How often what is kept beside the quotas is brought up to date."""
@@ -133,7 +134,7 @@ class StoreWorker:
     def _reset(self) -> None:
         self._thread: threading.Thread | None = None
         self._before: threading.Thread | None = None  # the one that was closed last
-        self._queue: _Queue = SimpleQueue()
+        self._queue: _Queue = queues.SimpleQueue()
         self._lock = threading.RLock()  # a finalizer in this thread may settle an attempt, and poke
         self._away = False  # as it was asked by itself
         self._down: tuple[int, str] | None = None  # until when other pools do not try the store, and why
@@ -153,11 +154,15 @@ class StoreWorker:
             if not self.running:
                 if self._closed and not scheduler.pool.queue.length:
                     return False
-                self._closed, self._queue = False, SimpleQueue()
-                given = weakref.ref(self), self._queue, self._thread or self._before
-                self._thread = threading.Thread(target=_run, args=given, daemon=True)
+                self._closed, self._queue = False, queues.SimpleQueue()  # of gevent, if it has patched Thread
+                before = self._thread or self._before
+                self._thread = threading.Thread(target=_run, args=(weakref.ref(self), self._queue, before), daemon=True)
                 self._thread.name = "paceline-store"
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except BaseException:  # no more threads for now: the next message tries again
+                    self._thread = before
+                    raise
                 weakref.finalize(self, self._queue.put, None).atexit = False  # ends the thread
             self._queue.put(scheduler)
         return True
@@ -270,8 +275,12 @@ class StoreWorker:
 
     @property
     def running(self) -> bool:
-        """Whether the thread is started and not ended."""
-        return self._thread is not None and self._thread.is_alive()
+        """Whether the thread is being started, or has started and not ended.
+
+        Under gevent other greenlets come here while one starts the thread: the lock, if it is older than the patch, lets them in, because
+        they are one thread to it.
+        """
+        return self._thread is not None and (self._thread.ident is None or self._thread.is_alive())
 
     def flush(self, timeout_s: float) -> bool:
         """Make all exchanges that are due and deliver their replies; whether that took at most ``timeout_s``."""
