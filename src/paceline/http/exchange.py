@@ -666,8 +666,8 @@ def _own_refusal(http: Binding, error: PacelineError, record: Exchanged | None =
     """
     word, status = _WORDS.get(type(error), "gave_up"), 429
     if isinstance(error, GaveUpError):
-        if error.refusal.kind in ENDS:
-            word = "stopped" if error.refusal.scope is RefusalScope.POOL else word
+        if error.refusal.kind in ENDS and error.refusal.scope is RefusalScope.POOL:
+            word = "stopped"
         elif error.refusal.kind is RefusalKind.NEVER_FITS:
             word = "never_fits"
         elif error.refusal.kind is RefusalKind.CAPACITY:
