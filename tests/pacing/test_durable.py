@@ -18,7 +18,7 @@ from paceline.batch.merge import merge
 from paceline.batch.results import OutputError, encode_answer
 from paceline.gateway.keys import KeyFile
 from paceline.pacing import durable
-from paceline.pacing.durable import Appender, replacing
+from paceline.pacing.durable import Appender, WatchedFile, replacing
 from paceline.pacing.traffic import Entry, TrafficLog
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="modes, links")
@@ -361,3 +361,143 @@ def test_a_mac_flushes_the_cache_of_its_disk_where_the_file_system_can(tmp_path,
     file.append(LINE, synced=True)
     file.close()
     assert calls == ([51, "fsync"] if refused else [51])
+
+
+class Unnumbered:
+    """The calls of a file system that gives its files no numbers."""
+
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+    def stat(self, path):
+        return self.without(Path(path).stat())
+
+    def fstat(self, fd):
+        return self.without(os.fstat(fd))
+
+    @staticmethod
+    def without(about):
+        return os.stat_result([about.st_mode, 0, *about[2:]])
+
+
+@pytest.fixture(params=["numbered", "unnumbered"])
+def watched(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(durable, "LOOK_S", 0.0)
+    if request.param == "unnumbered":
+        monkeypatch.setattr(durable, "os", Unnumbered())
+    file = WatchedFile(str(tmp_path / "lines"))
+    for number in range(9):
+        file.append(b"line %d\n" % number)
+    yield file
+    file.close()
+
+
+def written(file, *lines):
+    """Append lines, each again after an error; the content then."""
+    errors = []
+    for line in lines:
+        try:
+            file.append(line)
+        except OSError as error:
+            errors.append(error.strerror)
+            file.append(line)
+    file.settle()
+    return errors, Path(file.path).read_bytes()
+
+
+NINE = b"".join(b"line %d\n" % number for number in range(9))
+
+
+@posix
+def test_a_file_that_is_deleted_or_moved_is_written_again(watched, tmp_path):
+    for step in (Path.unlink, lambda path: path.rename(path.with_name("moved"))):
+        step(Path(watched.path))
+        before = len(list(tmp_path.iterdir()))
+        errors, content = written(watched, b"more\n")
+        assert (errors, content[: len(NINE)]) == (["another program has deleted or moved it"], NINE)
+        assert content.endswith(b"more\n")
+        assert (watched.moved, watched.shortened, len(list(tmp_path.iterdir()))) == (False, False, before + 1)
+    Path(watched.path).unlink()  # and nothing is written after it
+    watched.settle()
+    assert Path(watched.path).read_bytes() == NINE + b"more\nmore\n"
+
+
+@posix
+def test_a_file_that_is_put_back_goes_on(watched, tmp_path):
+    path = Path(watched.path)
+    path.rename(tmp_path / "aside")
+    with pytest.raises(OSError, match="deleted or moved"):
+        watched.append(b"more\n")
+    (tmp_path / "aside").rename(path)
+    assert written(watched, b"more\n") == ([], NINE + b"more\n")
+
+
+@posix
+def test_the_file_that_has_the_name_stays_as_it_is(watched, tmp_path):
+    (tmp_path / "lines.recovered").write_bytes(b"of an earlier run")
+    (tmp_path / "new").write_bytes(b"of another\n")
+    (tmp_path / "new").replace(watched.path)
+    errors, content = written(watched, b"more\n")
+    assert (errors, content) == (["another file has its name now"], NINE + b"more\n")
+    assert watched.path == str(tmp_path / "lines.recovered-2")
+    assert (tmp_path / "lines").read_bytes() == b"of another\n"
+    assert (tmp_path / "lines.recovered").read_bytes() == b"of an earlier run"
+
+
+@pytest.mark.parametrize("size", [0, 6, 7, 9, len(NINE) - 1])
+def test_a_file_that_is_shortened_goes_on_after_its_last_whole_line(watched, monkeypatch, size):
+    monkeypatch.setattr(durable, "_CHUNK", 4)
+    os.truncate(watched.path, size)
+    errors, content = written(watched, b"more\n")
+    assert (errors, watched.shortened) == (["another program has shortened or overwritten it"], True)
+    assert content == NINE[: size // 7 * 7] + b"more\n"
+
+
+@posix
+def test_a_file_that_is_shortened_and_deleted_has_what_is_left(watched):
+    os.truncate(watched.path, 20)
+    Path(watched.path).unlink()
+    assert written(watched, b"more\n")[1] == NINE[:14] + b"more\n"
+    assert watched.shortened
+
+
+def test_what_another_program_has_written_over_it_stays(watched):
+    Path(watched.path).write_bytes(b"of another\n" * 99)
+    _, content = written(watched, b"more\n")
+    assert (content, watched.moved, watched.shortened) == (b"more\n", True, True)
+
+
+@pytest.mark.parametrize(
+    "step", [Path.unlink, lambda path: os.truncate(path, 9), lambda path: path.write_bytes(b"x" * 99)]
+)
+@posix
+def test_a_mirrored_file_loses_nothing(tmp_path, monkeypatch, step):
+    monkeypatch.setattr(durable, "LOOK_S", 0.0)
+    (tmp_path / "lines").write_bytes(NINE)
+    file = WatchedFile(str(tmp_path / "lines"), mirrored=True)
+    file.append(b"more\n")
+    step(Path(file.path))
+    assert written(file, b"last\n")[1] == NINE + b"more\nlast\n"
+    assert not file.shortened
+    file.close()
+
+
+@posix
+def test_a_file_whose_disk_is_gone_goes_on_without_what_it_had(watched, tmp_path, monkeypatch):
+    """As after a mount: the name leads to another file system, and the open file cannot be read any more."""
+    (tmp_path / "new").write_bytes(b"line 0\n")
+    (tmp_path / "new").replace(watched.path)
+    read = os.read
+
+    def broken(fd, count):
+        if os.lseek(fd, 0, os.SEEK_CUR) == 10:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return read(fd, min(count, 10))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", broken)
+        with pytest.raises(OSError, match="another file has its name"):
+            watched.append(b"more\n")
+        watched.append(b"more\n")
+    assert Path(watched.path).read_bytes() == b"line 0\nmore\n"
+    assert watched.shortened

@@ -1,5 +1,5 @@
 """Files that a crash, a kill or a full disk leaves whole: appended to by whole lines, or replaced as a whole."""
-# ruff: noqa: PTH105, PTH108, PTH116, PTH118, PTH120, PTH123  (a path is a string)
+# ruff: noqa: PTH103, PTH105, PTH108, PTH110, PTH116, PTH118, PTH120, PTH123  (a path is a string)
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import errno
 import os
 import stat
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from enum import Enum
+from itertools import chain, count
 from typing import BinaryIO, Final
 
 SHARED_MOST_S: Final = 30.0
@@ -19,6 +22,10 @@ SHARED_MOST_S: Final = 30.0
 OPEN_ELSEWHERE_MOST_S: Final = 3.0
 """How long a file that another process has open is tried to be replaced, on Windows: scanners and indexers are done by then."""
 
+LOOK_S: Final = 1.0
+"""How often an open file is compared with its name: a kill loses what was written since. A look takes a few microseconds."""
+
+_MARK, _CHUNK = 64, 2**20  # bytes by which the first and the last line are known again, and that are copied at a time
 _FAR: Final = 2**31 - 2  # Windows locks bytes, and an old runtime cannot lock one behind this
 
 
@@ -40,10 +47,12 @@ class Appender:
         OSError: It cannot be opened.
     """
 
+    _ACCESS = os.O_WRONLY
+
     def __init__(
         self, file: str | int, *, mode: int = 0o600, end: int | None = None, new: bool = False, shared: bool = False
     ) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | (os.O_EXCL if new else 0)
+        flags = self._ACCESS | os.O_APPEND | os.O_CREAT | (os.O_EXCL if new else 0)
         self._fd = file if isinstance(file, int) else open_binary(file, flags, mode)
         self._owned = not isinstance(file, int)
         self._start = 0
@@ -97,6 +106,10 @@ class Appender:
             os.lseek(self._fd, self._start, os.SEEK_SET)  # standard output has other users
         self._failure = None
 
+    def settle(self) -> Fault | None:
+        """See :meth:`WatchedFile.settle`. This file belongs to others, too, and is compared with nothing."""
+        return None
+
     def size(self) -> int:
         """Its bytes."""
         return os.fstat(self._fd).st_size
@@ -113,6 +126,264 @@ class Appender:
         """Close the file."""
         if self._owned:
             os.close(self._fd)
+
+
+class Fault(Enum):
+    """What other programs have done to an open file."""
+
+    GONE = "another program has deleted or moved it"
+    TAKEN = "another file has its name now"
+    SHORT = "another program has shortened or overwritten it"
+
+
+class LostFileError(OSError):
+    """A file is not at its name any more, or has lost some of its content."""
+
+    def __init__(self, fault: Fault, path: str) -> None:
+        super().__init__(errno.EIO, fault.value, path)
+
+
+def is_same(one: os.stat_result, other: os.stat_result) -> bool:
+    """Whether both are of one file; never where files have no numbers."""
+    return one.st_ino != 0 and os.path.samestat(one, other)
+
+
+class Watch:
+    """Compares an open file with its name: to write into a file that has lost its name fails nowhere.
+
+    Where files have no numbers (some network and Windows file systems), or a file has another one by its name than by its handle from the
+    start, existence and length alone are compared.
+
+    Args:
+        path: The name.
+        fd: The open file; ``None`` where a library has it open.
+
+    Raises:
+        OSError: There is no such file.
+    """
+
+    def __init__(self, path: str, fd: int | None = None) -> None:
+        self._path, self._fd = path, fd
+        there = os.stat(path)
+        self._own = there if fd is None else os.fstat(fd)
+        self._numbered = is_same(self._own, there)
+        self._length, self._due_s = there.st_size, time.monotonic() + LOOK_S
+
+    def is_due(self) -> bool:
+        """Whether the last look was :data:`LOOK_S` ago."""
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return False
+        self._due_s = now_s + LOOK_S
+        return True
+
+    def look(self, least: int | None = None) -> Fault | None:
+        """What has happened to the file; ``None`` for nothing.
+
+        Args:
+            least: How many bytes it has at least; ``None``: as many as at the last look.
+
+        Raises:
+            OSError: Its file system does not answer.
+        """
+        try:
+            there = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return Fault.GONE
+        except PermissionError:  # of its folder: what is open is as good as before
+            return None
+        own = self._own if self._fd is None else os.fstat(self._fd)
+        if self._numbered and not os.path.samestat(own, there):
+            return Fault.TAKEN
+        size = there.st_size if self._fd is None else own.st_size
+        if size < (self._length if least is None else least):
+            return Fault.SHORT
+        if there.st_size < self._length:  # as of the last look: over a network a length may come late
+            return Fault.TAKEN
+        self._length = there.st_size
+        return None
+
+
+def recovered_names(path: str) -> Iterator[str]:
+    """Where a file goes whose name another file has: to the first of these that is free."""
+    return (f"{path}.recovered{f'-{number}' if number > 1 else ''}" for number in count(1))
+
+
+def take_back(path: str) -> None:
+    """Give a file its name again, if it went to the first of the :func:`recovered_names` and the name is free by now.
+
+    Raises:
+        OSError: It cannot be renamed.
+    """
+    if os.path.exists(aside := next(recovered_names(path))) and not os.path.exists(path):
+        replace(aside, path)
+
+
+class WatchedFile(Appender):
+    """A file that no other program should write, and that is looked after while it is open.
+
+    Once in :data:`LOOK_S`, and where it is settled, it is compared with its name, its length and its first and last line. If it was
+    deleted, moved, replaced or shortened, an append fails as on a full disk. The next one writes everything again from what is open: at
+    its name, or, if another file has that, at the first of the :func:`recovered_names`.
+
+    Args:
+        path: The path; the file is made where it is missing.
+        mode: The mode of a new file.
+        end: Where an existing file is cut before; not at all when ``None``.
+        mirrored: Whether a second file, without a name, has the same content: so a small file loses nothing.
+
+    Attributes:
+        path: Where the content is now.
+        shortened: Whether content was lost that cannot be read back.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+
+    _ACCESS = os.O_RDWR
+
+    def __init__(self, path: str, *, mode: int = 0o600, end: int | None = None, mirrored: bool = False) -> None:
+        self._name, self.path, self.shortened = path, path, False
+        self._lost = False  # an append has found that it must be written again
+        self._mirror: int | None = None
+        super().__init__(path, mode=mode, end=end)
+        try:
+            self._note()
+        except OSError:
+            self.close()
+            raise
+        if mirrored:
+            with suppress(OSError), tempfile.TemporaryFile() as mirror:  # without it the file is as safe as another one
+                self._mirror = os.dup(mirror.fileno())
+            self._copy_to_mirror(_contents(self._fd))
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is to be written again, and could not be yet."""
+        return self._lost
+
+    @property
+    def moved(self) -> bool:
+        """Whether the content is at another name, because another file has its own."""
+        return self.path != self._name
+
+    def _note(self) -> None:
+        """Take the file as it is now for what it is to be."""
+        self._watch, self._end = Watch(self.path, self._fd), self.size()
+        self._head, self._tail = _read(self._fd, 0, _MARK), b""
+
+    def _look(self) -> Fault | None:
+        found = self._watch.look(self._end)
+        return Fault.SHORT if found is None and not self._is_whole() else found
+
+    def _is_whole(self) -> bool:
+        at_end = _read(self._fd, self._end - len(self._tail), len(self._tail))
+        return self.size() >= self._end and at_end == self._tail and self._begins_as_before()
+
+    def _begins_as_before(self) -> bool:
+        return self._head.startswith(_read(self._fd, 0, len(self._head)))
+
+    def settle(self) -> Fault | None:
+        """Compare the file with its name and its content now, and write it again if that is needed; return why it was.
+
+        Raises:
+            OSError: It is not at its name any more, or has lost something, and cannot be written again.
+        """
+        fault = self._look()
+        if self._lost or fault is not None:
+            self._mend()
+        return fault
+
+    def _write(self, line: bytes, *, synced: bool = False) -> None:
+        if self._lost:
+            self._mend()
+        elif (self._watch.is_due() or self.size() < self._end) and (fault := self._look()) is not None:
+            self._lost = True
+            raise LostFileError(fault, self.path)
+        super()._write(line, synced=synced)
+        self._end, self._tail = self._start + len(line), line[-_MARK:]
+        self._head = self._head or _read(self._fd, 0, _MARK)
+        self._copy_to_mirror(iter([line]))
+
+    def _copy_to_mirror(self, contents: Iterator[bytes]) -> None:
+        if self._mirror is not None:
+            try:
+                os.lseek(self._mirror, 0, os.SEEK_END)
+                _write_all(self._mirror, contents)
+            except OSError:  # there is no room for it
+                os.close(self._mirror)
+                self._mirror = None
+
+    def _mend(self) -> None:
+        """Write the file again.
+
+        Raises:
+            OSError: That has failed, and what is open has all that it had.
+        """
+        self._lost = True
+        if self._failure is not None:
+            self._cut()
+        fault, names = self._look(), recovered_names(self._name)
+        if fault is Fault.SHORT and self._begins_as_before():
+            self._complete()
+        elif fault is not None:  # or else it was put back
+            self.move(chain([self._name], names) if fault is Fault.GONE else names)
+        self._lost = False
+
+    def _complete(self) -> None:
+        """Go on in a file that was shortened, with all that it had, or after its last whole line."""
+        if self._mirror is not None:
+            os.ftruncate(self._fd, 0)
+            _write_all(self._fd, _contents(self._mirror))
+        else:
+            _cut_line(self._fd)
+            self.shortened = True
+        self._note()
+
+    def move(self, names: Iterable[str], *, mode: int | None = None) -> None:
+        """Go on in a new file, with all that can be read of this one.
+
+        Args:
+            names: The file has the first of these names that no file has.
+            mode: The mode of the new file; ``None``: the same.
+
+        Raises:
+            OSError: It cannot be made or written.
+        """
+        fd, path = self._new(names, stat.S_IMODE(os.fstat(self._fd).st_mode) if mode is None else mode)
+        try:
+            if self._mirror is not None:
+                _write_all(fd, _contents(self._mirror))
+            elif not self._begins_as_before():  # what is open is another program's by now
+                self.shortened = True
+            elif not _write_all(fd, _contents(self._fd)) or not self._is_whole():
+                _cut_line(fd)
+                self.shortened = True
+            _sync(fd)
+        except OSError:
+            os.close(fd)
+            os.unlink(path)
+            raise
+        os.close(self._fd)
+        self._fd, self.path = fd, path
+        self._note()
+
+    def _new(self, names: Iterable[str], mode: int) -> tuple[int, str]:
+        """A new file, and its name."""
+        for name in names:
+            os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+            with suppress(FileExistsError):
+                fd = open_binary(name, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, mode)
+                if sys.platform != "win32":
+                    os.fchmod(fd, mode)
+                return fd, name
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.path)
+
+    def close(self) -> None:
+        """Close the file."""
+        super().close()
+        if self._mirror is not None:
+            os.close(self._mirror)
 
 
 class WriteTurn:
@@ -209,7 +480,7 @@ def replacing(path: str, *, like: str = "") -> Iterator[BinaryIO]:
     path = os.path.realpath(path)
     folder = os.path.dirname(path)
     name = os.path.join(folder, f".paceline-{os.urandom(8).hex()}")
-    file = create(name, like=path if os.path.exists(path) else like)  # noqa: PTH110
+    file = create(name, like=path if os.path.exists(path) else like)
     try:
         with file:
             yield file
@@ -289,6 +560,48 @@ def _sync_folder(folder: str) -> None:
             _sync(fd)
         finally:
             os.close(fd)
+
+
+def _read(fd: int, at: int, count: int) -> bytes:
+    os.lseek(fd, at, os.SEEK_SET)  # appends go to the end anyway
+    return os.read(fd, count)
+
+
+def _contents(fd: int) -> Iterator[bytes]:
+    """The content of an open file, in parts."""
+    at = 0
+    while content := _read(fd, at, _CHUNK):
+        yield content
+        at += len(content)
+
+
+def _write_all(fd: int, contents: Iterator[bytes]) -> bool:
+    """Write what is read; return whether it could be read to its end.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    while True:
+        try:
+            content = next(contents, b"")
+        except OSError:  # its file system is gone
+            return False
+        if not content:
+            return True
+        while content:
+            content = content[os.write(fd, content) :]
+
+
+def _cut_line(fd: int) -> None:
+    """Cut the file after its last whole line."""
+    end = at = os.lseek(fd, 0, os.SEEK_END)
+    while at:
+        at = max(0, end - _CHUNK)
+        if (found := _read(fd, at, end - at).rfind(b"\n")) >= 0:
+            at += found + 1
+            break
+        end = at
+    os.ftruncate(fd, at)
 
 
 def _ends_whole(path: str) -> bool:
