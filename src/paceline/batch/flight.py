@@ -36,11 +36,13 @@ class ResultsRead:
         left: The lines without a result, and the ids of requests that the input no longer has.
         answers: The answers with usage.
         tokens: Their input tokens.
+        counted: Whether this run has read them before.
     """
 
     left: set[int | str]
     answers: int = 0
     tokens: int = 0
+    counted: bool = False
 
 
 class AnswerWriter:
@@ -75,7 +77,7 @@ class AnswerWriter:
         if self._tally.cuts:
             self._view.say(CUTS)
         usage = provider_named(kind.provider).usage(_body(result)) if result.error is None else None
-        if usage is not None:
+        if usage is not None and not reading.counted:
             reading.answers += 1
             reading.tokens += usage.input_tokens
             self._tally.use(kind.provider, kind.model, usage, batch=True)
@@ -102,9 +104,9 @@ class AnswerWriter:
             StopError: There was no room for too long. The results can be read again.
         """
         said, started_s = False, time.monotonic()
-        while self._results.kept:
+        while self._results.kept or not self._results.settle():
             if not said:
-                self._view.say(f"cannot write {self._results.path}: {self._results.why}; free some space")
+                self._view.say(f"cannot write {self._results.path}: {self._results.why}{self._results.remedy}")
             said = True
             if time.monotonic() - started_s > self._time.lost_s:
                 raise StopError(FAILED, f"{self._results.path} cannot be written: {self._results.why}")
@@ -267,7 +269,9 @@ class Flight:
             self.returned = True
             await self._pause("the answers are lost")
             return
-        reading = ResultsRead({*filter(None, chunk.lines), *chunk.others})
+        reading = ResultsRead(
+            {*filter(None, chunk.lines), *chunk.others}, counted=chunk.name in self._batches.journal.counted
+        )
         seen = await self._results_of(chunk, reading)
         if reading.answers:
             self._batches.queue(chunk.kind).learn(chunk.tokens * reading.answers / len(chunk.lines), reading.tokens)

@@ -70,6 +70,10 @@ class Index:
         _set(self._done, line)
         return True
 
+    def unmark(self) -> None:
+        """Mark no line as done."""
+        self._done = bytearray()
+
     def is_done(self, line: int) -> bool:
         """Whether ``line`` is done."""
         return _has(self._done, line)

@@ -148,7 +148,7 @@ class Job:
                     lines.seek(0)
                     code, report = self._run(lines, results, view)
                     if table is not None and code != INTERRUPTED:
-                        code = self._write(table, rows, view) or code
+                        code = self._write(replace(table, journal=results.place), rows, view) or code
                     return code, report
 
     def _write(self, table: Table, rows: Rows, view: ProgressView) -> int:
@@ -178,8 +178,7 @@ class Job:
                 shard=self.shard,
                 tick=lambda n: view.say(f"checked {n:,} requests"),
             )
-            for line in self._foretold(plan, members):
-                view.say(line)
+            _say(view, self._foretold(plan, members))
             addresses = self._addresses(plan, provider, members, whole=whole)
             store = self._store(plan, addresses, view) if self.mode != "batch" else None
             if store is not None:
@@ -202,8 +201,7 @@ class Job:
             else:
                 tally.requests, tally.about = plan.requests * _size(file) // file.tell(), "about "
                 source = self._unchecked(file, provider, checker, addresses, tally, view)
-            for line in _opening(plan, recovered, tally, None if self.mode == "batch" else limiter):
-                view.say(line)
+            _say(view, _opening(plan, recovered, tally, None if self.mode == "batch" else limiter))
             results.open()
             meter = ProgressLine(plan if whole else checker.plan, tally, self.config.workers)
 
@@ -211,40 +209,36 @@ class Job:
                 Runner, limiter=limiter, config=self.config, addresses=addresses, results=results, tally=tally, view=view,
                 meter=meter, packer=Packer(checker.describe), group=group, acceptance=self.acceptance, cut=recovered.cut,
             )  # fmt: skip
+            again = partial(_from_start, file, index, provider, plan.last_line, checker, self.shard)
+            recount = _Recount(results, index, tally, view, whole=whole)
             with Reporter(self._notes(store), file, self.source, self.shard, tally, meter, view) as reporter:
                 try:
                     if journal is not None:
-                        again = partial(_from_start, file, index, provider, plan.last_line, checker, self.shard)
                         end_s = self._end_s(journal)
                         offline = partial(
                             Offline, again, index, addresses, results, tally, view, most_lines=self.batch_lines,
                             queue=self.batch_queue, deadline=self._deadline(end_s, plan, limiter, tally, view),
                             acceptance=self.acceptance, cut=recovered.cut,
                         )  # fmt: skip
-                        end = _in_batches(offline, journal, end_s, again, index, runner, tally, results)
+                        end = _in_batches(offline, journal, end_s, again, index, runner, tally, recount)
                     else:
-                        end = self._one_by_one(runner(source), file, limiter, tally)
+                        end = _one_by_one(partial(self._begin, file, limiter), runner, source, again, tally, recount)
                 finally:
                     saved += _save(results, tally)
-                if whole:
-                    _tell_added(file, plan, self.shard, view)
+                _tell_added(file, plan if whole else None, self.shard, view)
                 code, report = end(limiter, tally, view, results)
                 reporter.end(report)
-            return code, report
+            return code or (FAILED if saved else DONE), report
         finally:
             view.close()
-            for line in saved:
-                print(f"paceline run: {line}", file=sys.stderr)  # noqa: T201
+            sys.stderr.writelines(f"paceline run: {line}\n" for line in saved)
             index.close()
             limiter.close()
 
-    def _one_by_one(self, runner: Runner, file: BinaryIO, limiter: Limiter, tally: RunTally) -> _End:
-        """Send everything one by one; return the last step."""
+    def _begin(self, file: BinaryIO, limiter: Limiter) -> None:
+        """What comes before the first request of a run that sends them one by one."""
         file.seek(0)
-        if tally.left:
-            self._serve_page(limiter)
-            _run(runner)
-        return partial(_end, runner)
+        self._serve_page(limiter)
 
     def _end_s(self, journal: BatchJournal) -> tuple[float, float] | None:
         """The seconds of the deadline and its time: the time of an unfinished run with the same deadline, or one from now."""
@@ -292,6 +286,8 @@ class Job:
         if self.mode != "sync" and not results.resumable:
             raise OutputError(f"{results.path}: a run in batches needs a file for its output: name one with -o")
         journal = BatchJournal(results.path) if results.resumable else None
+        if journal is not None and not self.restart:
+            journal.require_name()
         if journal is not None and journal.unfinished and not self.restart and self.mode == "sync":
             raise OutputError(
                 f"{journal.path}: {journal.unfinished:,} batches of an earlier run have results that are not in the output:"
@@ -568,11 +564,54 @@ def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(parts)
 
 
+def _say(view: ProgressView, lines: Iterable[str]) -> None:
+    for line in lines:
+        view.say(line)
+
+
+class _Recount:
+    """Finds out at the end of a run what another program has cut off the output meanwhile.
+
+    Args:
+        whole: Whether the run has checked its whole input, and can send requests again: once, because that program may go on.
+    """
+
+    def __init__(self, results: ResultsFile, index: Index, tally: RunTally, view: ProgressView, *, whole: bool) -> None:
+        self.results, self._index, self._tally, self._view, self._again = results, index, tally, view, whole
+
+    def lacks_some(self, *, stopped: bool) -> bool:
+        """Count what the output has; return whether requests are to be sent again.
+
+        Args:
+            stopped: Whether nothing may be sent any more.
+        """
+        self.results.settle()
+        if not self.results.shortened:
+            return False
+        gone = self._tally.recount(*self.results.recount(self._index))
+        again, self._again = self._again and not stopped, False
+        if gone:
+            then = "their requests are sent again" if again else "the same command again sends their requests"
+            self._view.say(f"another program has cut {gone:,} answers off {self.results.path}: {then}")
+        return gone > 0 and again
+
+
 def _save(results: ResultsFile, tally: RunTally) -> Iterator[str]:
-    """Write the kept answers to the output, if it can take them now; returns lines that say where they are otherwise."""
-    if results.write_kept():
+    """Write what the output lacks, if it can take it now; returns lines that say where the answers are otherwise."""
+    settled = results.settle()
+    if not settled:
+        results.rescue()
+    if results.place != results.path:
+        yield (
+            f"{results.path} belongs to another file now, or cannot be written: all answers are in {results.place}: move it to"
+            f" {results.path}, and the same command again goes on"
+        )
+        settled = not results.kept
+    if settled:
         return
     unable, saved = f"{results.path} cannot be written: {results.why}", len(results.kept) - results.unsaved
+    if not results.kept:
+        yield f"{unable}: run the same command again"
     if saved:
         again = "; the same command again adds them" if results.resumable else ""
         yield f"{unable}: {saved:,} answers are in {results.saved()}{again}"
@@ -598,7 +637,7 @@ def _end(
         limiter.status()["pools"],
         attempts=attempts.attempts,
         refused=attempts.refused,
-        output=results.path,
+        output=results.place,
         interrupted=stop is not None and stop[0] == INTERRUPTED,
     )
     if batches is not None:
@@ -622,21 +661,47 @@ def _told(
 ) -> int:
     """Print the lines of a summary, and ``again`` after a stop; return the exit code."""
     view.close()
-    for line in lines:
-        view.say(line)
+    _say(view, lines)
     if stop is not None:
         with suppress(OSError):  # the terminal was closed
             left = f"{tally.about}{tally.left:,}"
             print(f"paceline run: stopped: {stop[1]}; {left} requests left: {again}", file=sys.stderr)  # noqa: T201
         return stop[0]
-    for line in tally.remedies(report):
-        view.say(line)
-    return FAILED if tally.failed or tally.final else DONE
+    _say(view, tally.remedies(report))
+    return FAILED if tally.failed or tally.final or tally.left else DONE
 
 
 def _run(runner: Runner) -> None:
     with asyncio.Runner(loop_factory=_loop_factory()) as loop:
         loop.run(runner.run())
+
+
+def _one_by_one(
+    begin: Callable[[], None],
+    runner: Callable[[Iterator[tuple[RunRequest, Metered]]], Runner],
+    source: Iterator[tuple[RunRequest, Metered]],
+    again: Callable[[], Iterator[tuple[RunRequest, Metered]]],
+    tally: RunTally,
+    recount: _Recount,
+) -> _End:
+    """Send the requests of ``source`` one by one; return the last step."""
+    current = runner(source)
+    if tally.left:
+        begin()
+        _run(current)
+    if recount.lacks_some(stopped=current.stop is not None):
+        current = _after(current, runner(again()))
+        _run(current)
+        recount.lacks_some(stopped=True)
+    return partial(_end, current)
+
+
+def _after(before: Runner | None, following: Runner) -> Runner:
+    """``following``, which counts on from ``before``."""
+    if before is not None:
+        following.sender.attempts, following.sender.refused = before.sender.attempts, before.sender.refused
+        following.sender.first_s = before.sender.first_s
+    return following
 
 
 def _in_batches(
@@ -647,7 +712,7 @@ def _in_batches(
     index: Index,
     runner: Callable[[Iterator[tuple[RunRequest, Metered]]], Runner],
     tally: RunTally,
-    results: ResultsFile,
+    recount: _Recount,
 ) -> _End:
     """Send in batches; where these are left for a deadline, send the rest one by one. Return the last step.
 
@@ -666,15 +731,16 @@ def _in_batches(
                 journal.close()
         created += current.batches.created
         if current.stop is not None or not (current.left if sender is None else tally.left):
+            if recount.lacks_some(stopped=current.stop is not None):
+                journal = BatchJournal(recount.results.path, reread=sender is None)
+                continue
             _forget_deadline(journal, ended=current.stop is None)
             return partial(_end_offline, current, created=created)
-        following = runner(_free(again(), current.batches, index))
-        if sender is not None:
-            following.sender.attempts, following.sender.refused = sender.sender.attempts, sender.sender.refused
-        sender = following
+        sender = _after(sender, runner(_free(again(), current.batches, index)))
         _run(sender)
-        journal = BatchJournal(results.path)
-        if sender.stop is not None or not journal.unfinished:
+        lacking = recount.lacks_some(stopped=sender.stop is not None)
+        journal = BatchJournal(recount.results.path)
+        if sender.stop is not None or not (journal.unfinished or lacking):
             _forget_deadline(journal, ended=sender.stop is None)
             return partial(_end, sender, batches=created)
 
@@ -706,7 +772,7 @@ def _end_offline(
         limiter.status()["pools"],
         attempts=offline.calls,
         refused=offline.refused,
-        output=results.path,
+        output=results.place,
         interrupted=stop is not None and stop[0] == INTERRUPTED,
     ) | {"batches": created, "batches_in_progress": in_progress}
     lines = in_words(report, tally.left, tally.about)
@@ -746,9 +812,9 @@ def _checked(
         raise BadLineError(f"{changed}: it had a line {last_line}")
 
 
-def _tell_added(file: BinaryIO, plan: InputPlan, shard: Shard, view: ProgressView) -> None:
-    """Say how many lines a checked input has got meanwhile."""
-    if _size(file) > plan.end:
+def _tell_added(file: BinaryIO, plan: InputPlan | None, shard: Shard, view: ProgressView) -> None:
+    """Say how many lines an input with this plan has got meanwhile; ``None``: its lines were not checked before."""
+    if plan is not None and _size(file) > plan.end:
         file.seek(0)
         if added := sum(line > plan.last_line for line, _ in read_lines(file, shard)):
             view.say(f"{added:,} lines were added to the input after it was checked: the same command again sends them")

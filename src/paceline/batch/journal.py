@@ -22,15 +22,17 @@ import os
 import secrets
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import sha256
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Final
 
 from paceline.batch.chunks import BatchKind, Chunk, Load
 from paceline.batch.index import Index
 from paceline.batch.results import OutputError, require_one_name
-from paceline.pacing.durable import Appender, replace
+from paceline.pacing.durable import LostFileError, WatchedFile, recovered_names, replace, take_back
 
 LINE_MAX: Final = 256 * 2**20
 """Bytes in a line: the ids of the most requests that a batch has."""
@@ -40,37 +42,45 @@ SUFFIX: Final = ".batches.jsonl"
 LOST: Final = "never created"
 """The state of a batch that was not found after its creation had no answer."""
 
+NO_RESULTS: Final = (LOST, "refused", "failed", "gone")
+"""The states of batches without results."""
+
 
 class BatchJournal:
     """The batches of one output.
 
     Args:
         output: The path of the output.
+        reread: Whether batches that have ended are read again, because answers of theirs have gone from the output.
 
     Attributes:
         run: The id of all runs with this journal, in the metadata of their batches.
         known: The ids of all its batches.
+        counted: The names of the chunks whose results are read again.
         deadline: The seconds of ``--deadline`` and their end, in seconds since 1970, of a run that has not ended; or ``None``.
 
     Raises:
         OutputError: The file cannot be read, or is not a journal.
     """
 
-    def __init__(self, output: str) -> None:
-        self.path = output + SUFFIX
+    def __init__(self, output: str, *, reread: bool = False) -> None:
+        self.path, self._reread = output + SUFFIX, reread
         self.run = ""
         self.known: set[str] = set()
+        self.counted: set[str] = set()
         self.deadline: tuple[float, float] | None = None
         self._open: dict[str, dict[str, Any]] = {}
         self._lost: dict[str, dict[str, Any]] = {}
         self._count = self._end = 0
-        self._file: Appender | None = None
+        self._file: WatchedFile | None = None
         try:
+            take_back(self.path)
             self._read()
         except FileNotFoundError:
             pass
         except OSError as error:
             raise OutputError(f"{self.path}: {error.strerror}") from None
+        self._reread = False
 
     @property
     def unfinished(self) -> int:
@@ -90,6 +100,7 @@ class BatchJournal:
                 try:
                     self._take(json.loads(raw))
                 except (ValueError, KeyError, TypeError, AttributeError):
+                    self.require_name()
                     raise OutputError(
                         f"{self.path}, line {number}: not a line of a journal of batches; remove the file only if no batch"
                         " of this output is in progress"
@@ -112,9 +123,13 @@ class BatchJournal:
             self._open[name]["batch"] = event["batch"]
             self.known.add(event["batch"])
         elif kind == "ended":
-            chunk = self._open.pop(event["chunk"])
-            if event["state"] == LOST:
-                self._lost[event["chunk"]] = chunk
+            name = event["chunk"]
+            if self._reread and self._open[name]["batch"] and event["state"] not in NO_RESULTS:
+                self.counted.add(name)
+                return
+            chunk = self._open.pop(name, None)  # it has ended before, if its results were read again
+            if event["state"] == LOST and chunk is not None:
+                self._lost[name] = chunk
         elif kind == "deadline":
             seconds, end_s = float(event["seconds"]), float(event["end_s"])
             self.deadline = (seconds, end_s) if seconds else None
@@ -145,7 +160,7 @@ class BatchJournal:
         """
         require_one_name(self.path)
         try:
-            self._file = Appender(self.path, end=self._end)
+            self._file = WatchedFile(self.path, end=self._end, mirrored=True)
         except OSError as error:
             raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from None
         if not self.run:
@@ -200,30 +215,66 @@ class BatchJournal:
             self._write({"event": "deadline", "seconds": seconds, "end_s": end_s})
             self.deadline = deadline
 
+    def require_name(self) -> None:
+        """Refuse to go on while an earlier run's journal is at another name, because another file has its own.
+
+        Raises:
+            OutputError: It is.
+        """
+        if os.path.exists(aside := next(recovered_names(self.path))):  # noqa: PTH110
+            raise OutputError(
+                f"{self.path}: another file has taken the name of this journal of batches, which is in {aside}: move it to"
+                f" {self.path}, so that no batch is paid twice; or leave its batches with --restart"
+            )
+
     def set_aside(self) -> str | None:
         """Rename the file, and return its new name; ``None`` when there is none."""
-        if not os.path.exists(self.path):  # noqa: PTH110
-            return None
-        number = 1
-        while os.path.exists(name := f"{self.path}.bak{number}"):  # noqa: PTH110
-            number += 1
-        replace(self.path, name)
-        return name
+        name = ""
+        for path in (*takewhile(os.path.exists, recovered_names(self.path)), self.path):
+            if os.path.exists(path):  # noqa: PTH110
+                name = next(one for number in count(1) if not os.path.exists(one := f"{self.path}.bak{number}"))  # noqa: PTH110
+                replace(path, name)
+        return name or None
+
+    def settle(self) -> None:
+        """Look after the file: see :class:`~paceline.pacing.durable.WatchedFile`.
+
+        Raises:
+            OutputError: It is not at its name, and cannot be written there again.
+        """
+        self._do(lambda file: file.settle())
 
     def _write(self, event: dict[str, Any]) -> None:
-        assert self._file is not None
         raw = json.dumps(event).encode() + b"\n"
+        self._do(lambda file: _append(file, raw))
+        self._end += len(raw)
+
+    def _do(self, step: Callable[[WatchedFile], object]) -> None:
+        assert self._file is not None
         try:
-            self._file.append(raw, synced=True)
+            step(self._file)
         except OSError as error:
             raise OutputError(
                 f"{self.path}: cannot be written: {error.strerror}; no batch is created without it: make room, and run the"
                 " same command again"
             ) from None
-        self._end += len(raw)
+        if self._file.moved:
+            raise OutputError(
+                f"{self.path}: another file has this name now, and was left as it is: the journal of batches is in"
+                f" {self._file.path}: move it to {self.path}, and run the same command again"
+            )
 
     def close(self) -> None:
-        """Close the file; remove it if there never was a batch to be remembered."""
+        """Close the file."""
         if self._file is not None:
+            with suppress(OSError):
+                self._file.settle()
             self._file.close()
             self._file = None
+
+
+def _append(file: WatchedFile, line: bytes) -> None:
+    try:
+        file.append(line, synced=True)
+    except LostFileError:  # it is written again now: no batch is created before
+        file.append(line, synced=True)

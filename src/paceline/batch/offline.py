@@ -27,7 +27,7 @@ from paceline.batch.progress import ProgressView
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import BadLineError, RunRequest
 from paceline.batch.results import ANY, OutputError, ResultsFile
-from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed
+from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed, look_after
 from paceline.batch.summary import RunTally
 from paceline.batch.timing import StopError, Timing
 from paceline.batch.transport import session
@@ -89,7 +89,7 @@ class Offline:
     ) -> None:
         self.stop: tuple[int, str] | None = None
         self._scan, self._addresses, self._tally, self._view = scan, addresses, tally, view
-        self._most_lines, self._deadline, self._time = most_lines, deadline, TIMING
+        self._results, self._most_lines, self._deadline, self._time = results, most_lines, deadline, TIMING
         self._acceptance, self._cut = acceptance, cut
         self._ends: dict[str, Endpoints] = {}
         self.batches = Batches(journal, index, queue)
@@ -134,6 +134,7 @@ class Offline:
             web = Web(client, address, secrets, self._time.call_s, proxy)
             self._ends[name] = endpoints(name, web, self._time.retry_s, self.batches.journal.run)
         progress = asyncio.create_task(self._show())
+        looks = asyncio.create_task(look_after(self._results, self._view, self.batches.journal.settle))
         try:
             await self._adopt()
             await self._flight.find_lost()
@@ -143,6 +144,7 @@ class Offline:
                 self._flight.leaving.set()
                 while self._flight.tasks:
                     await self._wait(None)
+            self.batches.journal.settle()
         except StopError as error:
             self.stop = error.code, str(error)
         except OutputError as error:
@@ -151,9 +153,9 @@ class Offline:
             if self.stop is None:
                 raise
         finally:
-            for task in (progress, *self._flight.tasks):
+            for task in (progress, looks, *self._flight.tasks):
                 task.cancel()
-            await asyncio.gather(progress, *self._flight.tasks, return_exceptions=True)
+            await asyncio.gather(progress, looks, *self._flight.tasks, return_exceptions=True)
             restore()
             await client.close()
 

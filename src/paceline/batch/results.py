@@ -23,14 +23,25 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import count
+from itertools import count, takewhile
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
-from paceline.batch.acceptance import Acceptance, Recorded
+from paceline.batch.acceptance import UNREAD, Acceptance, Recorded
 from paceline.batch.index import Index
 from paceline.core.results import PacelineError
-from paceline.pacing.durable import Appender, close, create, lock, replace, replacing
+from paceline.pacing.durable import (
+    Appender,
+    LostFileError,
+    WatchedFile,
+    close,
+    create,
+    lock,
+    recovered_names,
+    replace,
+    replacing,
+    take_back,
+)
 from paceline.providers.finish import State
 
 STDOUT = "-"
@@ -150,6 +161,8 @@ class ResultsFile:
         kept: Lines that the file could not take, in the order of their arrival: its disk is full, for example. They
             are at most the answers of the requests in flight, because nothing is sent while there are any.
         why: Why it could not take them.
+        mended: What had happened to the file when it was written again.
+        remedy: What to do about it, as the end of a sentence; empty if the file is written again without help.
         unsaved: How many of the kept lines, the last ones, are in no other file either.
 
     Raises:
@@ -160,20 +173,29 @@ class ResultsFile:
         self.path = path if path == STDOUT else os.path.realpath(path)  # two names of one file have one lock
         self._acceptance = acceptance
         self.kept: deque[bytes] = deque()
-        self.why, self.unsaved = "", 0
+        self.why, self.remedy, self.mended, self.unsaved = "", "", "", 0
         self._file: Appender | None = None
+        self._watched: WatchedFile | None = None  # the same, if it is a regular one
         path = self.path
         self.resumable = path != STDOUT and (os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path))
         name = sha256(os.fsencode(path)).hexdigest()[:32] if self.resumable else secrets.token_hex(16)
         self._places = [os.path.join(folder, f"paceline-answers-{name}.jsonl") for folder in _folders()]
         self._saved: dict[str, Appender] = {}
         self._lock = _Lock(path) if self.resumable else None
+        if self.resumable and _has_answers(next(recovered_names(path))):
+            with suppress(OSError):  # it is found again by the next run
+                take_back(path)
 
     def has_lines(self) -> bool:
         """Whether there is anything of an earlier run."""
         if not self.resumable or not os.path.exists(self.path):
             return False
-        return os.path.getsize(self.path) > 0 or any(map(_is_own, self._places))
+        return os.path.getsize(self.path) > 0 or any(self._earlier())
+
+    def _earlier(self) -> Iterator[str]:
+        """The files to which an earlier run has written because this one could not take it, or was another program's."""
+        yield from filter(_has_answers, takewhile(os.path.exists, recovered_names(self.path)))
+        yield from filter(_is_own, self._places)
 
     def recover(self, index: Index, *, repair: bool = False) -> Recovered:
         """Mark the answered requests in ``index``, and leave only answers in the file.
@@ -206,11 +228,7 @@ class ResultsFile:
                 end += len(raw)
                 if found is None:
                     if not repair:
-                        raise OutputError(
-                            f"{self.path}, line {number}: not an answer of paceline run; choose another output with -o, or"
-                            " start over with --restart; if the file is a damaged output, --repair moves such lines to"
-                            " another file and sends their requests again"
-                        )
+                        raise OutputError(self._no_answer(number))
                     corrupt += 1
                     dropped.append(number)
                     continue
@@ -241,6 +259,16 @@ class ResultsFile:
                 file.seek(end)
                 file.write(b"" if torn else b"\n")
         return Recovered(answered, failed, unknown, torn, doubtful, corrupt, aside, 0, final, frozenset(cut))
+
+    def _no_answer(self, number: int) -> str:
+        """What to do about a line that is not an answer."""
+        line = f"{self.path}, line {number}: not an answer of paceline run"
+        if _has_answers(aside := next(recovered_names(self.path))):
+            return f"{line}; the answers of an earlier run, whose name this file has taken, are in {aside}: move it to {self.path}"
+        return (
+            f"{line}; choose another output with -o, or start over with --restart; if the file is a damaged output, --repair moves such"
+            " lines to another file and sends their requests again"
+        )
 
     def _rewrite(self, dropped: array[int], end: int, *, corrupt: bool) -> str:
         """Replace the file by a copy without the ``dropped`` lines and without the bytes after ``end``.
@@ -302,7 +330,7 @@ class ResultsFile:
         """
         answered = unknown = doubtful = 0
         final = Counter(recovered.final)
-        for path in filter(_is_own, self._places):
+        for path in list(self._earlier()):
             try:
                 with closing(Appender(self.path)) as out, open(path, "rb") as saved:
                     for raw in saved:
@@ -335,7 +363,7 @@ class ResultsFile:
     def set_aside(self) -> str | None:
         """Rename an existing file, and those with saved lines; return the new names, ``None`` when there is no file."""
         aside = []
-        for path in (self.path, *filter(_is_own, self._places)):
+        for path in (self.path, *self._earlier()):
             if self.resumable and os.path.exists(path):
                 names = (f"{path}.bak{number if number > 1 else ''}" for number in count(1))
                 aside.append(next(name for name in names if not os.path.exists(name)))
@@ -349,7 +377,10 @@ class ResultsFile:
             OutputError: It cannot be written.
         """
         try:
-            self._file = Appender(1 if self.path == STDOUT else self.path, mode=0o666)
+            if self.resumable:
+                self._file = self._watched = WatchedFile(self.path, mode=0o666)
+            else:
+                self._file = Appender(1 if self.path == STDOUT else self.path, mode=0o666)
         except OSError as error:
             raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from None
 
@@ -379,7 +410,7 @@ class ResultsFile:
             if self._saved:
                 self._file.sync()
         except OSError as error:
-            self.why = error.strerror or str(error)
+            self._note(error)
         else:
             while self._saved:
                 path, file = self._saved.popitem()
@@ -388,6 +419,73 @@ class ResultsFile:
                     os.unlink(path)
         self.unsaved = min(self.unsaved, len(self.kept))
         return not self.kept
+
+    def settle(self) -> bool:
+        """Write the kept lines, and the file again if another program has deleted, moved, replaced or shortened it.
+
+        Returns:
+            Whether the file has all lines, except those that a program has cut off: see :attr:`shortened`.
+        """
+        assert self._file is not None
+        try:
+            if (fault := self._file.settle()) is not None:
+                self.mended = fault.value
+        except OSError as error:
+            self._note(error)
+            return False
+        return self.write_kept()
+
+    def rescue(self) -> None:
+        """At the end, write all lines elsewhere if they are in no file that has a name."""
+        if self._watched is not None and self._watched.lost:
+            for path in self._places:
+                with suppress(OSError):
+                    self._watched.move(recovered_names(path), mode=0o600)
+                    self.write_kept()
+                    return
+
+    def _note(self, error: OSError) -> None:
+        self.why = error.strerror or str(error)
+        self.remedy = "" if isinstance(error, LostFileError) else "; free some space"
+
+    @property
+    def place(self) -> str:
+        """Where the lines are: at another path, if another file has the path of this one by now."""
+        return self.path if self._watched is None else self._watched.path
+
+    @property
+    def shortened(self) -> bool:
+        """Whether another program has cut off lines that could not be read back."""
+        return self._watched is not None and self._watched.shortened
+
+    def recount(self, index: Index) -> tuple[int, Counter[str]]:
+        """Mark in ``index`` the requests that the file has, and no others.
+
+        Returns:
+            How many are answered, and the errors of the others by code.
+
+        Raises:
+            OutputError: It cannot be read.
+        """
+        answered, errors = 0, Counter[str]()
+        index.unmark()
+        try:
+            with open(self.place, "rb") as file:
+                for raw in file:
+                    found = read_answer(raw, self._acceptance)
+                    line = index.line_of(found[0]) if found is not None else None
+                    if found is None or line is None or not index.mark(line):
+                        continue
+                    ok, name, _ = found[1]
+                    if ok:
+                        answered += 1
+                    else:
+                        errors[UNREAD if ok is None else name] += 1
+        except OSError as error:
+            raise OutputError(f"{self.place}: cannot be read: {error.strerror}") from None
+        if self._watched is not None:
+            self._watched.shortened = False
+        return answered, errors
 
     def _save(self) -> None:
         """Write the kept lines that are in no other file to one with room, so that a kill does not lose them."""
@@ -446,6 +544,15 @@ def _is_own(path: str) -> bool:
         about = os.lstat(path)
         own = sys.platform == "win32" or about.st_uid == os.geteuid()
         return own and stat.S_ISREG(about.st_mode) and about.st_nlink == 1
+    return False
+
+
+def _has_answers(path: str) -> bool:
+    """Whether ``path`` is a file of this user that begins with an answer, and so no file of another program."""
+    with suppress(OSError):
+        if _is_own(path):
+            with open(path, "rb") as file:
+                return read_answer(file.readline()) is not None
     return False
 
 

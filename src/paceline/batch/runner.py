@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -16,7 +17,7 @@ from paceline.batch.client import RunClient, RunOutcome
 from paceline.batch.packs import Packer, answers_of
 from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import BadLineError, RunRequest
-from paceline.batch.results import ANY, ResultsFile, encode_answer
+from paceline.batch.results import ANY, OutputError, ResultsFile, encode_answer
 from paceline.batch.summary import FIRST, RunTally
 from paceline.batch.transport import PausedError
 from paceline.config import Config
@@ -24,6 +25,7 @@ from paceline.config.servers import ServerGroup
 from paceline.core.quota import NS
 from paceline.http.describe import Metered, describe
 from paceline.limiter.limiter import Limiter
+from paceline.pacing.durable import LOOK_S
 from paceline.providers.finish import State
 
 WRITE_AGAIN_S: Final = 1.0
@@ -63,6 +65,23 @@ def heed(on_signal: Callable[[], object]) -> Callable[[], None]:
             signal.signal(number, handler)
 
     return restore
+
+
+async def look_after(results: ResultsFile, view: ProgressView, settle: Callable[[], object] = lambda: None) -> None:
+    """Compare the output with its name, also while no answer comes, which may take hours.
+
+    Args:
+        results: The output.
+        view: Says that it was written again.
+        settle: Does so with another file; it may raise :class:`OutputError`, which the next use of that file raises again.
+    """
+    while True:
+        await asyncio.sleep(LOOK_S)
+        with suppress(OutputError):
+            settle()
+        if not results.kept and results.settle() and results.mended:
+            view.say(f"{results.path}: {results.mended}; the answers are in {results.place}")
+            results.mended = ""
 
 
 class Runner:
@@ -115,6 +134,7 @@ class Runner:
         self._client.open()
         self._tasks = [asyncio.create_task(self._work()) for _ in range(workers)]
         progress = asyncio.create_task(self._show())
+        looks = asyncio.create_task(look_after(self._results, self._view))
         try:
             await self._finish()
             whys = self._client.whys
@@ -122,6 +142,7 @@ class Runner:
                 self.stop = FAILED if self._tally.ok else USAGE, "; ".join(whys[:WHYS_SHOWN])
         finally:
             progress.cancel()
+            looks.cancel()
             if self._writing is not None:
                 self._writing.cancel()
             restore()
@@ -203,7 +224,7 @@ class Runner:
         path, results = self._results.path, self._results
         where = results.saved() or "memory alone, because they fit nowhere else"
         self._view.say(
-            f"cannot write {path}: {results.why}; sending is paused, and answers are kept in {where}; free some space"
+            f"cannot write {path}: {results.why}; sending is paused, and answers are kept in {where}{results.remedy}"
         )
         started_s, most = asyncio.get_running_loop().time(), 0
         while results.kept and (waited_s := asyncio.get_running_loop().time() - started_s) < UNWRITTEN_MAX_S:
@@ -213,7 +234,7 @@ class Runner:
         if results.kept:
             self._halt(FAILED, f"{path} could not be written for {waited_s / 60:.0f} minutes: {results.why}")
         else:
-            self._view.say(f"{path} can be written again; it has the {most:,} answers that were kept")
+            self._view.say(f"{results.place} can be written again; it has the {most:,} answers that were kept")
             self._writing = None
 
     async def _serve(self, request: RunRequest, metered: Metered) -> None:

@@ -121,10 +121,22 @@ class RunTally:
         self.failed += 1
         self.errors[code if code in self.errors or len(self.errors) < ERRORS_MAX else "other"] += 1
 
+    def recount(self, answered: int, errors: Counter[str]) -> int:
+        """Count what the output has by now; return how many requests it lacks that were counted before."""
+        before = self.left
+        errors["bad_line"] += self.errors["bad_line"]  # these are in no output
+        self.final &= errors  # of an earlier run
+        errors -= self.final
+        self.skipped = min(self.skipped, answered)
+        self.ok, self.failed, self.errors = answered - self.skipped, errors.total(), +errors
+        return self.left - before
+
     def remedies(self, report: Mapping[str, Any]) -> Iterator[str]:
         """What sends the requests without an answer again, and what that costs; ``report``: the summary."""
         if not self.keeps:
             return
+        if self.left:
+            yield "the same command again sends the rest"
         unread = self.errors[UNREAD] + self.final[UNREAD]
         ended = {name: 0 if name in UNSTABLE else self.errors[name] for name in NAMES}
         again = self.failed - self.errors[UNREAD] - sum(ended.values())

@@ -1,0 +1,243 @@
+"""Runs whose output or journal another program deletes, moves, replaces or shortens: no answer is lost at status 0, and few are paid twice."""
+
+import os
+import re
+import shutil
+import sys
+
+import pytest
+from batch_helpers import FAST, chat, read_answers, write_lines
+
+from paceline.batch import flight, offline, runner
+from paceline.batch.job import Job
+from paceline.batch.journal import BatchJournal
+from paceline.batch.progress import ProgressView
+from paceline.batch.results import OutputError, ResultsFile
+from paceline.config import Config
+from paceline.pacing import durable
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="an open file stays there")
+
+ROWS, AFTER = 40, 25
+KEYS = {"OPENAI_API_KEY": "sk-0123456789abcdef"}
+QUICK = {"turnaround_s": 0.01, "validating_s": 0.0, "finalizing_s": 0.0, "pending_s": 0.01}
+
+
+def delete(path):
+    path.unlink()
+
+
+def move(path):
+    path.rename(path.with_name("elsewhere"))
+
+
+def empty(path):
+    os.truncate(path, 0)
+
+
+def halve(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def replace(path, content=b"of another program\n"):
+    new = path.with_name("new")
+    new.write_bytes(content)
+    new.replace(path)
+
+
+def edit(path):
+    replace(path, path.read_bytes())
+
+
+def overwrite(path):
+    path.write_bytes(b"of another program\n" * 9_000)
+
+
+def remove_folder(path):
+    shutil.rmtree(path.parent)
+
+
+class Said(ProgressView):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+class Spoiled:
+    """A run in the middle of which something is done to one of its files."""
+
+    def __init__(self, emulator, folder, monkeypatch, mode):
+        self.emulator, self.mode, self.folder = emulator, mode, folder / "out"
+        self.folder.mkdir()
+        self.source = write_lines(folder / "in.jsonl", [chat(f"r{n}") for n in range(ROWS)])
+        self.output = self.folder / "out.jsonl"
+        self.journal = self.folder / "out.jsonl.batches.jsonl"
+        self.recovered = self.output.with_name("out.jsonl.recovered")
+        emulator.reset(batches=QUICK)
+        monkeypatch.setattr(durable, "LOOK_S", 0.0)
+        monkeypatch.setattr(runner, "WRITE_AGAIN_S", 0.01)
+        monkeypatch.setattr(flight, "WRITE_AGAIN_S", 0.01)
+        monkeypatch.setattr(offline, "TIMING", offline.Timing(poll_first_s=0.002, settle_s=0.0, retry_s=0.005))
+        self.append, self.settle, self.monkeypatch = ResultsFile.append, ResultsFile.settle, monkeypatch
+
+    def start(self, spoil=lambda: None, after=AFTER):
+        """The exit code of a run, and what it has said; ``spoil`` is called before one of its lines is written, or after all of them."""
+        count, said = 0, Said()
+
+        def append(results, line):
+            nonlocal count
+            count += 1
+            if count == after:
+                spoil()
+            self.append(results, line)
+
+        def settle(results):
+            nonlocal count
+            if after > ROWS and count == ROWS:
+                count += 1
+                spoil()
+            return self.settle(results)
+
+        with self.monkeypatch.context() as patch:
+            patch.setattr(ResultsFile, "settle", settle)
+            patch.setattr(ResultsFile, "append", append)
+            given = {"base_url": self.emulator.base_url, "limits": {"*": FAST}, "workers": 4}
+            lines = 10 if self.mode != "sync" else None
+            config = Config.load(environ={}, given=given)
+            code, _ = Job(
+                str(self.source), str(self.output), config, environ=KEYS, mode=self.mode, batch_lines=lines
+            ).run(said)
+        return code, "\n".join(said.lines)
+
+    def paid(self):
+        tally = self.emulator.tally()
+        return tally["batches"]["paid"] if self.mode == "batch" else tally["answered"]
+
+    def rows(self, path):
+        ids = [one["custom_id"] for one in read_answers(path)]
+        assert len(ids) == len(set(ids))
+        return len(ids)
+
+
+@pytest.fixture(params=["sync", "batch"])
+def spoiled(request, emulator, tmp_path, monkeypatch):
+    yield Spoiled(emulator, tmp_path, monkeypatch, request.param)
+    emulator.reset(batches={})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "after"), [(delete, 1), (delete, AFTER), (delete, ROWS + 1), (move, AFTER), (remove_folder, AFTER)]
+)
+def test_an_output_that_is_gone_is_written_again(spoiled, spoil, after):
+    code, said = spoiled.start(lambda: spoil(spoiled.output), after)
+    assert (code, spoiled.rows(spoiled.output), spoiled.paid()) == (0, ROWS, ROWS)
+    if after < ROWS:
+        assert f"cannot write {spoiled.output}: another program has deleted or moved it" in said
+        assert "free some space" not in said
+
+
+def test_nothing_is_paid_again_after_output_and_journal_are_deleted(spoiled):
+    def spoil():
+        for path in spoiled.folder.glob("out.jsonl*"):
+            path.unlink()
+
+    assert spoiled.start(spoil)[0] == 0
+    assert spoiled.start()[0] == 0
+    assert (spoiled.rows(spoiled.output), spoiled.paid()) == (ROWS, ROWS)
+
+
+@pytest.mark.parametrize("spoil", [empty, halve])
+def test_what_was_cut_off_is_sent_again_or_read_again(spoiled, spoil):
+    code, said = spoiled.start(lambda: spoil(spoiled.output))
+    assert (code, spoiled.rows(spoiled.output)) == (0, ROWS)
+    found = re.search(
+        f"another program has cut (\\d+) answers off {spoiled.output}: their requests are sent again", said
+    )
+    gone = int(found[1])
+    assert gone == AFTER - 1 if spoil is empty else 0 < gone < AFTER - 1
+    assert spoiled.paid() == ROWS + (gone if spoiled.mode == "sync" else 0)
+    assert f"{ROWS} of {ROWS} answers came in batches" in said or spoiled.mode == "sync"
+
+
+@pytest.mark.parametrize("spoil", [replace, edit, overwrite])
+def test_the_file_of_another_program_stays_as_it_is(spoiled, spoil, capsys):
+    content = []
+
+    def spoils():
+        spoil(spoiled.output)
+        content.append(spoiled.output.read_bytes())
+
+    code, _ = spoiled.start(spoils)
+    gone = AFTER - 1 if spoil is overwrite and spoiled.mode == "sync" else 0
+    assert (code, spoiled.rows(spoiled.recovered), spoiled.paid()) == (1, ROWS, ROWS + gone)
+    assert [spoiled.output.read_bytes()] == content
+    assert f"all answers are in {spoiled.recovered}: move it to {spoiled.output}" in capsys.readouterr().err
+
+
+def test_answers_beside_an_edited_output_are_added_to_it(spoiled):
+    spoiled.start(lambda: edit(spoiled.output))
+    code, said = spoiled.start()
+    assert (code, spoiled.rows(spoiled.output), spoiled.paid()) == (0, ROWS, ROWS)
+    assert not spoiled.recovered.exists()
+    assert f"{ROWS - AFTER + 1} answers that the earlier run could not write are in the output now" in said
+
+
+@pytest.mark.parametrize("spoiled", ["batch"], indirect=True)
+@pytest.mark.parametrize("spoil", [delete, empty, halve])
+def test_a_journal_of_batches_is_written_again(spoiled, spoil):
+    code, _ = spoiled.start(lambda: spoil(spoiled.journal))
+    assert (code, spoiled.rows(spoiled.output), spoiled.paid()) == (0, ROWS, ROWS)
+    journal = BatchJournal(str(spoiled.output))
+    assert (journal.unfinished, len(journal.known)) == (0, ROWS // 10)
+
+
+@pytest.mark.parametrize("spoiled", ["batch"], indirect=True)
+def test_a_run_goes_on_only_with_its_own_journal(spoiled):
+    """Its batches are paid, and known from it alone."""
+    code, _ = spoiled.start(lambda: replace(spoiled.journal))
+    recovered = spoiled.journal.with_name(f"{spoiled.journal.name}.recovered")
+    assert (code, spoiled.journal.read_bytes()) == (1, b"of another program\n")
+    with pytest.raises(OutputError, match=f"is in {recovered}: move it to {spoiled.journal}"):
+        spoiled.start()
+    spoiled.journal.unlink()
+    assert spoiled.start()[0] == 0
+    assert (spoiled.rows(spoiled.output), spoiled.paid()) == (ROWS, ROWS)
+    assert not recovered.exists()
+
+
+def test_answers_take_the_name_of_the_output_back(spoiled):
+    spoiled.start(lambda: replace(spoiled.output))
+    with pytest.raises(OutputError, match=f"are in {spoiled.recovered}: move it to {spoiled.output}"):
+        spoiled.start()
+    spoiled.output.unlink()
+    assert spoiled.start()[0] == 0
+    assert (spoiled.rows(spoiled.output), spoiled.paid()) == (ROWS, ROWS)
+
+
+def test_what_is_deleted_while_no_answer_comes_is_there_soon(spoiled, monkeypatch):
+    """A kill would lose the rest: a batch takes up to a day."""
+    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    monkeypatch.setattr(durable, "LOOK_S", 1e9)
+    files = [spoiled.output, *([spoiled.journal] if spoiled.mode == "batch" else [])]
+
+    class Waits(Said):
+        def say(self, text):
+            super().say(text)
+            if "the answers are in" in text:
+                back.append([path.exists() for path in files])
+
+    back = []
+    monkeypatch.setattr(sys.modules[__name__], "Said", Waits)
+    slow = {"latency_s": 0.1} if spoiled.mode == "sync" else {"batches": QUICK | {"turnaround_s": 0.2}}
+    spoiled.emulator.reset(**slow)
+
+    def spoil():
+        for path in files:
+            path.unlink()
+
+    code, said = spoiled.start(spoil, after=15)
+    assert (code, spoiled.rows(spoiled.output), spoiled.paid()) == (0, ROWS, ROWS)
+    assert back == [[True] * len(files)], said
+    spoiled.emulator.reset(latency_s=0.0)
