@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 
 import openai
@@ -31,6 +34,19 @@ ANSWER = {
     "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello."}}],
     "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
 }  # fmt: skip
+
+
+async def spoiled_map(journal, called, spoil=None, at=30, count=60):
+    """The values of a map; ``spoil`` is called in the call ``at``, or after all of them."""
+
+    async def call(number):
+        called.append(number)
+        if spoil is not None and len(called) == at:
+            spoil()
+        return number
+
+    pieces = quiet(call, range(count), journal=journal, concurrency=4)
+    return [value for _, value in sorted([(done.index, done.value) async for done in pieces])]
 
 
 async def double(number):
@@ -375,6 +391,83 @@ class TestJournal:
         lost[0] = 1_000
         with pytest.raises(paceline.StoreError, match="no space"):
             run_virtual(quiet(double, range(6), journal=journal)._collected(), clock)
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="an open file stays there")
+    @pytest.mark.parametrize("ends", [("", "-wal", "-shm", "-lock"), ("",), ("-wal",), ("folder",)])
+    def test_a_journal_that_another_program_deletes_is_written_again(self, tmp_path, ends):
+        journal, called = tmp_path / "folder" / "answers.db", []
+
+        def spoil():
+            if ends == ("folder",):
+                shutil.rmtree(journal.parent)
+            else:
+                for end in ends:
+                    Path(f"{journal}{end}").unlink()
+
+        for _ in range(2):
+            assert run_virtual(spoiled_map(journal, called, spoil), ManualClock()) == list(range(60))
+        assert sorted(called) == list(range(60))
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="an open file stays there")
+    def test_a_deleted_journal_is_there_again_while_calls_take_long(self, tmp_path):
+        """A kill would lose all values."""
+        journal, seen = tmp_path / "answers.db", []
+
+        def spoil():
+            journal.unlink()
+
+        async def call(number):
+            if number == 5:
+                spoil()
+                await asyncio.sleep(100)
+                db = sqlite3.connect(journal)
+                seen.extend(db.execute("SELECT count(*) FROM entries").fetchone())
+                db.close()
+            return number
+
+        run_virtual(quiet(call, range(6), journal=journal)._collected(), ManualClock())
+        assert seen == [5]
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="an open file stays there")
+    @pytest.mark.parametrize("at", [30, 60])
+    @pytest.mark.parametrize("another", [b"of another program\n", None])
+    def test_the_file_that_has_the_name_of_the_journal_stays_as_it_is(self, tmp_path, at, another):
+        """Also if it is a journal."""
+        journal, other, called = tmp_path / "answers.db", tmp_path / "other.db", []
+        recovered = tmp_path / "answers.db.recovered"
+        if another is None:
+            paceline.map_sync(lambda number: -number, range(1_000, 1_005), journal=other, progress=False)
+            another = other.read_bytes()
+        other.write_bytes(another)
+        with pytest.raises(paceline.StoreError, match=f"is in {recovered}: move it to {journal}"):
+            run_virtual(spoiled_map(journal, called, lambda: other.replace(journal), at), ManualClock())
+        assert journal.read_bytes() == another
+        recovered.rename(journal)
+        assert run_virtual(spoiled_map(journal, called), ManualClock()) == list(range(60))
+        assert sorted(called) == list(range(60))
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="an open file stays there")
+    @pytest.mark.parametrize(("share", "deleted"), [(0, False), (0.5, False), (0.5, True)])
+    def test_what_a_shortened_journal_has_is_read(self, tmp_path, share, deleted):
+        journal, called = tmp_path / "answers.db", []
+        recovered = tmp_path / "answers.db.recovered"
+        assert run_virtual(spoiled_map(journal, called, count=40), ManualClock()) == list(range(40))
+        large, padding = "x" * 200_000, range(1_000, 1_020)  # more than SQLite has in memory
+        paceline.map_sync(lambda _: large, padding, journal=journal, progress=False)
+
+        def spoil():
+            os.truncate(journal, int(journal.stat().st_size * share))
+            if deleted:
+                journal.unlink()
+
+        with pytest.raises(paceline.StoreError, match="entries are lost" if deleted else "replaced or shortened"):
+            run_virtual(spoiled_map(journal, called, spoil, at=50), ManualClock())
+        if not deleted:
+            recovered.rename(journal)
+        assert run_virtual(spoiled_map(journal, called), ManualClock()) == list(range(60))
+        assert set(called) == set(range(60))
+        assert len(called) <= 60 + 40
+        assert paceline.map_sync(lambda _: large, padding, journal=journal, progress=False) == [large] * 20
 
     async def test_cancellation_keeps_what_is_done(self, journal):
         called = []

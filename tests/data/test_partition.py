@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import openai
 import pytest
@@ -25,6 +26,7 @@ from paceline.data import journal as journals
 from paceline.data import partition as partitions
 from paceline.data import places
 from paceline.data.journal import SharedJournal
+from paceline.data.mapping import Map
 from paceline.data.places import open_place
 from waits import BOUND_S, join, until
 
@@ -211,6 +213,48 @@ def test_a_journal_of_a_map_is_refused(tmp_path):
     done(ROWS, lambda row: row)
     with pytest.raises(paceline.StoreError, match="has a journal that processes share"):
         paceline.map_sync(lambda row: row, ROWS, journal=tmp_path / "quotas.db.job.journal", progress=False)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file stays there")
+@pytest.mark.parametrize("another", [None, b"of another program\n"])
+def test_a_journal_that_another_program_deletes_or_replaces(tmp_path, another, monkeypatch):
+    """Two processes write it again, each what it can read, and neither pays again."""
+    monkeypatch.setattr(journals, "AGAIN_S", 0.01)
+    monkeypatch.setattr("paceline.data.mapping.JOURNAL_AGAIN_S", 0.01)
+    path, called = tmp_path / "job.db", []
+    two = [SharedJournal(open_place(f"sqlite:{path}", None), "job") for _ in range(2)]
+
+    def spoil():
+        for end in ("", "-wal", "-shm"):
+            Path(f"{path}{end}").unlink()
+        if another is not None:
+            path.write_bytes(another)
+
+    async def call(row):
+        called.append(row["id"])
+        if len(called) == 10:
+            spoil()
+        await asyncio.sleep(0.001)
+        return row["id"]
+
+    async def results():
+        maps = [
+            Map(call, rows, journal, "id", 2, progress=None)
+            for rows, journal in zip((ROWS, ROWS[::-1]), two, strict=True)
+        ]
+        return await asyncio.gather(*(one._collected() for one in maps), return_exceptions=True)
+
+    found = asyncio.run(results())
+    for journal in two:
+        journal.close()
+    if another is not None:
+        assert [type(one) for one in found] == [paceline.StoreError] * 2
+        assert path.read_bytes() == another
+        path.with_name("job.db.recovered").rename(path)
+    else:
+        assert [sorted(one) for one in found] == [list(range(20))] * 2
+    assert [row["answer"] for row in done(ROWS, call, f"sqlite:{path}")] == list(range(20))
+    assert sorted(called) == list(range(20))
 
 
 class TestSharedJournal:

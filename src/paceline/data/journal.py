@@ -66,6 +66,13 @@ class Journal(Protocol):
     def give_up(self, key: str) -> None:
         """The end of an item that was begun; if nothing was kept for it, another process may begin it."""
 
+    async def settle(self) -> None:
+        """Find out at the end that all values are where the next map looks for them, and put them there if that is needed.
+
+        Raises:
+            StoreError: They cannot be there.
+        """
+
 
 class ItemKeys:
     """The key of each item: its own, or the hash of its content.
@@ -112,6 +119,12 @@ class ItemKeys:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+class _OwnFile(EntryFile):
+    """A file of one program: another one at its name is not its own."""
+
+    joins = False
+
+
 class OwnJournal:
     """The values by key, in a SQLite file. One program at a time uses it.
 
@@ -124,7 +137,7 @@ class OwnJournal:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path, self.has_kept = os.fspath(path), False
-        self._entries = EntryFile(self._path, inf, TIMEOUT_S)
+        self._entries = _OwnFile(self._path, inf, TIMEOUT_S)
         try:
             self._lock = open_binary(f"{self._path}-lock", os.O_RDWR | os.O_CREAT)
         except OSError as error:
@@ -155,6 +168,15 @@ class OwnJournal:
 
     def give_up(self, key: str) -> None:
         """See :meth:`Journal.give_up`."""
+
+    def look(self) -> None:
+        """Write the file again if another program has deleted it: the calls of a map may take long, and a kill would lose the values."""
+        with suppress(StoreError):  # the end tells
+            self._entries.settle()
+
+    async def settle(self) -> None:
+        """See :meth:`Journal.settle`."""
+        self._entries.settle()
 
     def close(self) -> None:
         """Close the file, for another program to use."""
@@ -210,6 +232,10 @@ class SharedJournal:
         token = self._claims.pop(key, None)
         if token is not None:
             self._given_up.put((key, token))
+
+    async def settle(self) -> None:
+        """See :meth:`Journal.settle`."""
+        await asyncio.wrap_future(self._threads.submit(self._place.settle))
 
     def close(self) -> None:
         """Close the place; claims that are left run out."""

@@ -29,6 +29,7 @@ from paceline.core.results import PacelineWarning, QuotaError, StoreError
 from paceline.data.crowd import AHEAD, CallEndedError, Crowd, CrowdPlace
 from paceline.data.journal import ItemKeys, Journal, OwnJournal
 from paceline.data.progress import EVERY_S, SAID_S, Bar, bar
+from paceline.pacing.durable import LOOK_S
 from paceline.pacing.owners import in_a_loop, in_a_thread, is_async
 from paceline.pacing.permit import Acquisition, around_waits
 
@@ -150,7 +151,8 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
         with ExitStack() as stack:
             journal = self._journal
             if isinstance(journal, str | os.PathLike):
-                journal = stack.enter_context(closing(OwnJournal(journal)))
+                own = journal = stack.enter_context(closing(OwnJournal(journal)))
+                stack.enter_context(_every(LOOK_S, own.look))
             shown = stack.enter_context(
                 bar(len(self._items) if isinstance(self._items, Sized) else None, self._progress)
             )
@@ -167,6 +169,8 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
                         crowd.is_paced = True  # it is said once
                         self._warn("nothing that it calls is paced: limiter.attach(client) paces a client")
                     yield done
+            if journal is not None:
+                await journal.settle()
         if errors:
             first = min(errors)
             self._warn(
@@ -418,7 +422,7 @@ def _around_waits(crowd: Crowd) -> Generator[None, None, None]:
 def _watched(crowd: Crowd, shown: Bar) -> Generator[None, None, None]:
     """Let ``shown`` say why no call ends for a while: after :data:`EVERY_S`, and then once in :data:`SAID_S`."""
     loop = asyncio.get_running_loop()
-    ended, next_s, timers = 0, 0.0, list[asyncio.TimerHandle]()
+    ended, next_s = 0, 0.0
 
     def look() -> None:
         nonlocal ended, next_s
@@ -427,9 +431,21 @@ def _watched(crowd: Crowd, shown: Bar) -> Generator[None, None, None]:
         elif loop.time() >= next_s and (why := crowd.why()) is not None:
             shown.stands(why)
             next_s = loop.time() + SAID_S
-        timers[:] = [loop.call_later(EVERY_S, look)]
 
-    timers[:] = [loop.call_later(EVERY_S, look)]
+    with _every(EVERY_S, look):
+        yield
+
+
+@contextmanager
+def _every(seconds: float, step: Callable[[], None]) -> Generator[None, None, None]:
+    """Call ``step`` again and again."""
+    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+
+    def turn() -> None:
+        step()
+        timers[:] = [loop.call_later(seconds, turn)]
+
+    timers[:] = [loop.call_later(seconds, turn)]
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import Collection
 from math import inf
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from paceline.core.results import QuotaError, StoreError
 from paceline.stores import NO_STORE
@@ -55,6 +55,9 @@ class JournalPlace(Protocol):
 
     def write(self, key: str, entry: bytes) -> None:
         """Keep an entry; on return it outlives this process. Its claim ends."""
+
+    def settle(self) -> None:
+        """Find out that all entries are where the next process looks for them, and put them there if that is needed."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -102,65 +105,47 @@ class FilePlace(EntryFile):
     """A file; see :class:`JournalPlace`. It counts the time of claims by the wall clock, which all its processes read."""
 
     kind = 2
-
-    def __init__(self, path: str, keep_s: float, timeout_s: float) -> None:
-        super().__init__(path, keep_s, timeout_s)
-        try:
-            self._db.execute("CREATE TABLE IF NOT EXISTS claims (key TEXT PRIMARY KEY, token TEXT, until REAL)")
-        except sqlite3.Error as error:
-            self.close()
-            raise self._explained(error) from error
+    TABLES: ClassVar[dict[str, str]] = EntryFile.TABLES | {"claims": "key TEXT PRIMARY KEY, token TEXT, until REAL"}
 
     def claim(self, key: str, token: str) -> Claim:
         """See :meth:`JournalPlace.claim`."""
         now_s = time.time()
-        try:
-            with self._lock:
-                if (entry := self._entry(key)) is not None:
-                    return Claim(entry, ours=False)
-                taken = self._db.execute(
-                    "INSERT INTO claims VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET token = excluded.token,"
-                    " until = excluded.until WHERE token = excluded.token OR until < ?",
-                    (key, token, now_s + CLAIM_S, now_s),
-                )
-                return Claim(self._entry(key), taken.rowcount > 0)  # one may have been written meanwhile
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
-
-    def _entry(self, key: str) -> bytes | None:
-        found = self._db.execute("SELECT entry FROM entries WHERE key = ?", (key,)).fetchone()
-        return None if found is None else found[0]
+        with self._used() as db:
+            if (entry := _entry(db, key)) is not None:
+                return Claim(entry, ours=False)
+            taken = db.execute(
+                "INSERT INTO claims VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET token = excluded.token,"
+                " until = excluded.until WHERE token = excluded.token OR until < ?",
+                (key, token, now_s + CLAIM_S, now_s),
+            )
+            return Claim(_entry(db, key), taken.rowcount > 0)  # one may have been written meanwhile
 
     def renew(self, claims: Collection[tuple[str, str]]) -> None:
         """See :meth:`JournalPlace.renew`."""
         until_s = time.time() + CLAIM_S
-        try:
-            with self._lock, self._db:
-                self._db.execute("BEGIN IMMEDIATE")
-                self._db.executemany(
-                    "UPDATE claims SET until = ? WHERE key = ? AND token = ?",
-                    [(until_s, key, token) for key, token in claims],
-                )
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
+        with self._used() as db, db:
+            db.execute("BEGIN IMMEDIATE")
+            db.executemany(
+                "UPDATE claims SET until = ? WHERE key = ? AND token = ?",
+                [(until_s, key, token) for key, token in claims],
+            )
 
     def release(self, key: str, token: str) -> None:
         """See :meth:`JournalPlace.release`."""
-        try:
-            with self._lock:
-                self._db.execute("DELETE FROM claims WHERE key = ? AND token = ?", (key, token))
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
+        with self._used() as db:
+            db.execute("DELETE FROM claims WHERE key = ? AND token = ?", (key, token))
 
     def write(self, key: str, entry: bytes) -> None:
         """See :meth:`JournalPlace.write`."""
-        try:
-            with self._lock, self._db:
-                self._db.execute("BEGIN IMMEDIATE")
-                self._db.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (key, entry, time.time()))
-                self._db.execute("DELETE FROM claims WHERE key = ?", (key,))
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
+        with self._used() as db, db:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (key, entry, time.time()))
+            db.execute("DELETE FROM claims WHERE key = ?", (key,))
+
+
+def _entry(db: sqlite3.Connection, key: str) -> bytes | None:
+    found = db.execute("SELECT entry FROM entries WHERE key = ?", (key,)).fetchone()
+    return None if found is None else found[0]
 
 
 class RedisPlace:
@@ -207,6 +192,9 @@ class RedisPlace:
     def write(self, key: str, entry: bytes) -> None:
         """See :meth:`JournalPlace.write`. The claim runs out by itself."""
         self._ask(("set", self._prefix + key, entry, self._keep_s))
+
+    def settle(self) -> None:
+        """See :meth:`JournalPlace.settle`. No other program moves them."""
 
     def close(self) -> None:
         """See :meth:`JournalPlace.close`."""

@@ -1,16 +1,24 @@
 """Entries by key in a SQLite file of their own, for the processes of one machine."""
 
+# ruff: noqa: PTH108, PTH110, PTH116  (a path is a string)
+
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
+from typing import ClassVar
 
+from paceline.pacing.durable import Fault, LostFileError, Watch, is_same, recovered_names
 from paceline.stores.base import StoreError
+
+log = logging.getLogger("paceline")
 
 OURS = 0x7061636C
 """The `application_id` of such a file: `pacl`. SQLite keeps it for programs to recognise their files."""
@@ -25,6 +33,10 @@ READ_ALL = "SELECT key, entry, at FROM entries"
 class EntryFile:
     """Entries in a file; the processes share memory beside it, as WAL does, so not for network drives.
 
+    SQLite goes on in a file that was deleted or replaced, and no write fails. So the file is compared with its name where it is used. A
+    write that finds it lost fails, and the next one copies all that can be read: to a new file at its name, into a file of the same kind
+    there if it :attr:`joins` one, or else to the first of :func:`~paceline.pacing.durable.recovered_names`.
+
     Args:
         path: The file; it and its folder are made when they are missing.
         keep_s: How long an entry is kept; older ones are deleted at the opening.
@@ -32,55 +44,68 @@ class EntryFile:
 
     Attributes:
         kind: Which of :data:`KINDS` it is.
+        joins: Whether others make and write this file, too.
 
     Raises:
         StoreError: The file cannot be used, is another program's, of another kind, or has a newer format; the calls raise it, too.
     """
 
-    kind = 1
+    kind, joins = 1, True
+    TABLES: ClassVar[dict[str, str]] = {"entries": "key TEXT PRIMARY KEY, entry BLOB, at INTEGER"}
 
     def __init__(self, path: str, keep_s: float, timeout_s: float) -> None:
-        self._lock, self._path = threading.Lock(), path
+        self._lock, self._name, self._timeout_s = threading.Lock(), path, timeout_s
+        self._lost: Fault | None = None
+        self._damaged = False
+        self._beside: dict[str, os.stat_result] = {}
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # the files beside it get its mode
             with ExitStack() as opened:
-                self._db = opened.enter_context(
-                    closing(sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False))
-                )
-                self._recognise()
-                self._db.execute("PRAGMA journal_mode = WAL")
-                # A killed process loses nothing, a machine that crashes a second.
-                self._db.execute("PRAGMA synchronous = NORMAL")
-                self._db.execute("PRAGMA checkpoint_fullfsync = ON")  # as in sqlite.py
-                self._db.execute("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, entry BLOB, at INTEGER)")
+                self._db = opened.enter_context(closing(self._opened(path)))
                 self._db.execute("DELETE FROM entries WHERE at < ?", (time.time() - keep_s,))
+                self._path, self._watch = path, Watch(path)
+                self._look()
                 opened.pop_all()
         except (OSError, sqlite3.Error) as error:
             raise self._explained(error) from error
         with suppress(OSError):
             Path(path).chmod(0o600)
 
-    def _recognise(self) -> None:
+    def _opened(self, path: str) -> sqlite3.Connection:
+        """A connection to a file of this kind."""
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # the files beside it get its mode
+        with ExitStack() as opened:
+            db = opened.enter_context(
+                closing(sqlite3.connect(path, timeout=self._timeout_s, isolation_level=None, check_same_thread=False))
+            )
+            self._recognise(db, path)
+            db.execute("PRAGMA journal_mode = WAL")
+            # A killed process loses nothing, a machine that crashes a second.
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute("PRAGMA checkpoint_fullfsync = ON")  # as in sqlite.py
+            for table, columns in self.TABLES.items():
+                db.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+            opened.pop_all()
+        return db
+
+    def _recognise(self, db: sqlite3.Connection, path: str) -> None:
         """Mark a new file as ours; refuse one that is not."""
         (application,), (version,) = (
-            self._db.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
+            db.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
         )
-        tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if application != OURS and tables - {"entries"}:
-            raise StoreError(f"sqlite:{self._path}: the file belongs to another program: name a file of its own")
+            raise StoreError(f"sqlite:{path}: the file belongs to another program: name a file of its own")
         if version > max(KINDS):
-            raise StoreError(
-                f"sqlite:{self._path}: a newer paceline has written it, in format {version}: update paceline"
-            )
+            raise StoreError(f"sqlite:{path}: a newer paceline has written it, in format {version}: update paceline")
         is_kind = version or (1 if tables else self.kind)
         if is_kind != self.kind:
             raise StoreError(
-                f"sqlite:{self._path}: the file has {KINDS[is_kind]}, and not {KINDS[self.kind]}: name a file of its own"
+                f"sqlite:{path}: the file has {KINDS[is_kind]}, and not {KINDS[self.kind]}: name a file of its own"
             )
         if not version:
-            self._db.execute(f"PRAGMA application_id = {OURS}")
-            self._db.execute(f"PRAGMA user_version = {self.kind}")
+            db.execute(f"PRAGMA application_id = {OURS}")
+            db.execute(f"PRAGMA user_version = {self.kind}")
 
     def look_up(self, keys: Sequence[str]) -> dict[str, bytes]:
         """The entries that there are."""
@@ -94,15 +119,144 @@ class EntryFile:
 
     def write(self, key: str, entry: bytes) -> None:
         """Keep an entry; on return it outlives this process."""
+        with self._used() as db:
+            db.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (key, entry, time.time()))
+
+    @contextmanager
+    def _used(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for this thread alone, after the file was looked after."""
         try:
             with self._lock:
-                self._db.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (key, entry, time.time()))
-        except sqlite3.Error as error:
+                if self._lost is not None:
+                    self._mend()
+                elif (fault := self._look()) is not None:
+                    self._lost = fault
+                    raise LostFileError(fault, self._path)
+                yield self._db
+        except (OSError, sqlite3.Error) as error:
             raise self._explained(error) from error
+
+    def settle(self) -> None:
+        """Compare the file with its name now, and write it again if that is needed.
+
+        Raises:
+            StoreError: That cannot be done, or entries are at another name or lost.
+        """
+        try:
+            with self._lock:
+                if self._lost is not None or self._look() is not None:
+                    self._mend()
+        except (OSError, sqlite3.Error) as error:
+            raise self._explained(error) from error
+        if self._path != self._name:
+            raise StoreError(
+                f"sqlite:{self._name}: another program has replaced or shortened this file, which was left as it is: what could be read"
+                f" is in {self._path}: move it to {self._name}, and start again"
+            )
+        if self._damaged:
+            raise StoreError(
+                f"sqlite:{self._name}: another program has damaged this file, and entries are lost: start again"
+            )
+
+    def _look(self) -> Fault | None:
+        """What has happened to the file: asked before each use, because it grows only when SQLite copies the log to it."""
+        fault = self._watch.look()
+        if fault is Fault.SHORT and self._is_sound():  # after a VACUUM
+            self._watch, fault = Watch(self._path), None
+        if fault is None and (not self._beside or self._watch.is_due()):
+            names = [f"{self._path}-{end}" for end in ("wal", "shm")]
+            self._beside = {name: os.stat(name) for name in names if os.path.exists(name)}
+            if names[0] not in self._beside:  # the next connection would not find what is in the log
+                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        return fault
+
+    def _is_sound(self) -> bool:
+        """Whether another connection can read everything."""
+        with suppress(sqlite3.Error), closing(sqlite3.connect(self._path, timeout=self._timeout_s)) as other:
+            return _is_whole(other)
+        return False
+
+    def _mend(self) -> None:
+        """Write all that can be read again, and go on there."""
+        self._lost = self._look()  # it may have been put back
+        if self._lost is None:
+            return
+        for name, was in self._beside.items():  # another file that gets the name may not have the log of this one
+            with suppress(OSError):
+                if is_same(os.stat(name), was):
+                    os.unlink(name)
+        recovered = recovered_names(self._name)
+        for path in recovered if self._lost is Fault.SHORT else chain([self._name], recovered):
+            with ExitStack() as undo:
+                new = self._made(path, undo)
+                if not new and not self.joins:
+                    continue
+                try:
+                    db = undo.enter_context(closing(self._opened(path)))
+                except (StoreError, sqlite3.DatabaseError) as error:
+                    if isinstance(error, StoreError) or _is_unreadable(error):  # it is another program's
+                        continue
+                    raise
+                self._copy(db)
+                watch = Watch(path)
+                undo.pop_all()
+            self._db.close()
+            log.warning("sqlite:%s: %s; all that could be read is in %s", self._path, self._lost.value, path)
+            self._db, self._path, self._watch, self._beside, self._lost = db, path, watch, {}, None
+            return
+
+    def _made(self, path: str, undo: ExitStack) -> bool:
+        """Whether there is a new file now; ``undo`` removes it."""
+        if not os.path.exists(path):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+                for end in ("", "-wal", "-shm"):
+                    undo.callback(Path(f"{path}{end}").unlink, missing_ok=True)
+                return True
+        return False
+
+    def _copy(self, into: sqlite3.Connection) -> None:
+        """Add all that can be read of the file that is open."""
+        self._damaged = self._damaged or not _is_whole(self._db)
+        into.execute("BEGIN IMMEDIATE")
+        for table in self.TABLES:
+            for order in ("ASC", "DESC"):  # a shortened file has its first pages, and the log the last ones
+                try:
+                    rows = self._db.execute(f"SELECT * FROM {table} ORDER BY rowid {order}")  # noqa: S608
+                    whole = (row for row in rows if not (self._damaged and _has_hole(row[1])))
+                    into.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?)", whole)  # noqa: S608
+                    break
+                except sqlite3.DatabaseError as error:
+                    if not _is_unreadable(error):
+                        raise
+        into.execute("COMMIT")
 
     def close(self) -> None:
         """Close the connection."""
+        with suppress(StoreError):
+            self.settle()
         self._db.close()
 
     def _explained(self, error: Exception) -> StoreError:
-        return StoreError(f"sqlite:{self._path}: {getattr(error, 'strerror', None) or error}")
+        return StoreError(f"sqlite:{self._name}: {getattr(error, 'strerror', None) or error}")
+
+
+def _is_unreadable(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _is_whole(db: sqlite3.Connection) -> bool:
+    """Whether everything can be read."""
+    try:
+        db.execute("SELECT 1 FROM entries").fetchone()
+        return bool(db.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
+    except sqlite3.DatabaseError as error:
+        if _is_unreadable(error) or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:  # it has no tables
+            return False
+        raise
+
+
+def _has_hole(entry: bytes | str) -> bool:
+    """Whether a part is missing: SQLite reads zeros behind the end of a file. JSON has none, and compressed JSON not as many."""
+    return isinstance(entry, bytes) and bytes(16) in entry
