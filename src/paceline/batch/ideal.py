@@ -103,9 +103,13 @@ class IdealSpeed:
         self._measured: set[str] = set()  # the pools with a measured limit
 
     def begin(self, now_s: float, pools: Mapping[str, Any]) -> None:
-        """Begin the run: on the limiter's clock, with ``limiter.status()["pools"]`` as they were before it."""
+        """Begin the run: on the limiter's clock, with ``limiter.status()["pools"]`` as they were before it.
+
+        A second call changes nothing: what is sent again, after another program has cut the output, belongs to the same run.
+        """
+        if self._begin_s:
+            return
         self._begin_s = self._last_s = now_s
-        self._quotas, self._measured = {}, set()
         for name, pool in pools.items():
             for quota in pool["quotas"]:
                 if quota["rule"] == Rule.BUCKET and quota["limit"]:  # what a window lacks comes back at an unknown time

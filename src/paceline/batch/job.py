@@ -700,7 +700,6 @@ def _after(before: Runner | None, following: Runner) -> Runner:
     """``following``, which counts on from ``before``."""
     if before is not None:
         following.sender.attempts, following.sender.refused = before.sender.attempts, before.sender.refused
-        following.sender.first_s = before.sender.first_s
     return following
 
 
