@@ -120,8 +120,7 @@ class Pool:
         at_ns, quota = self.soonest(now_ns, waiter)
         if self.queue.length >= self._waiting_max:
             return self._unsent(now_ns, QueueFull(self.queue.length, at_ns))
-        late = waiter.deadline_ns is not None and FAR_NS != at_ns > waiter.deadline_ns
-        if late and self.capacity.is_current(now_ns):
+        if self._is_late(now_ns, waiter, at_ns) and self.capacity.is_current(now_ns):
             self.counts["expired"] += 1
             return self._unsent(now_ns, Expired(at_ns, quota))
         if at_ns > now_ns + STALL_NS and self.capacity.learning is not None:
@@ -192,12 +191,16 @@ class Pool:
             self._set_wake(now_ns)
         return done + again + hopeless
 
+    def _is_late(self, now_ns: int, waiter: Waiter, at_ns: int) -> bool:  # noqa: ARG002
+        """Whether ``waiter`` cannot go in time, because it goes at ``at_ns`` at the earliest."""
+        return waiter.deadline_ns is not None and waiter.deadline_ns < at_ns != FAR_NS
+
     def _hopeless(self, now_ns: int) -> list[Waiter]:
         """Refuse the first waiters whose deadlines cannot be met by what the store has told: not all was known when they came."""
         found: list[Waiter] = []
-        while (head := self.queue.head()) is not None and head.deadline_ns is not None and head not in self.undecided:
+        while (head := self.queue.head()) is not None and head not in self.undecided:
             at_ns, binding = self.capacity.earliest(now_ns, head.amounts)
-            if not head.deadline_ns < at_ns != FAR_NS:
+            if not self._is_late(now_ns, head, at_ns):
                 break
             self.queue.withdraw(head)
             head.outcome = self._unsent(now_ns, Expired(at_ns, self._named(now_ns, at_ns, binding)))

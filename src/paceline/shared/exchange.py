@@ -63,6 +63,7 @@ class StoreExchange:
     def _begin(self, who: str) -> None:
         self._who, self._random = who, random.Random(who)
         self.asked: Asked | None = None
+        self._ungranted: list[float] | None = None  # the amounts of the first request that the last reply did not grant
 
     def message(self, now_ns: int, undecided: Sequence[Waiter] = (), *, at_once: bool = False) -> Message | None:
         """The message to send now; ``None`` when none is due.
@@ -113,6 +114,8 @@ class StoreExchange:
         before = membership.state
         if before.late:  # the others report first what they have spent without this process
             pause.until_ns = max(pause.until_ns, now_ns + membership.report_ns)
+        refused = asked.wants[len(reply.grants) :]
+        self._ungranted = refused[0] if refused and not (asked.slack_ns or holdings.unstated.meters) else None
         membership.replied(now_ns, asked, self._schedule.sent_ns, reply)
         holdings.outbox.confirm()
         if before.alone:
@@ -144,8 +147,10 @@ class StoreExchange:
         """Note what the pool has not granted by the last reply, and has not spent; ``undecided``: the waiters in its message."""
         if not self._membership.state.alone:
             turned_away = undecided and any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
-            # Waiters that came meanwhile are asked for at once.
-            self._schedule.head = None if turned_away else self._queue.head()
+            # Waiters that came meanwhile are asked for at once, and one that asks for something else now.
+            head = self._queue.head()
+            moved = self._ungranted is not None and head is not None and head.amounts != self._ungranted
+            self._schedule.head = None if turned_away or moved else head
             self._holdings.give_back(now_ns)
 
     def failed(self, now_ns: int, reason: str, *, final: bool = False) -> Resolution:
