@@ -358,7 +358,7 @@ class TestPrices:
         for minute in (0, 0, 1):
             monkeypatch.setattr("paceline.providers.prices.time.time", lambda m=minute: at.timestamp() + 60 * m)
             prices.usd("deepseek", "deepseek-chat", Usage(10))
-        assert len(asked) == 2 * 6
+        assert len(asked) == 2 * 8
 
     def test_every_length_at_which_a_known_price_changes_is_known(self):
         from genai_prices.data_snapshot import get_snapshot

@@ -63,8 +63,9 @@ def test_anthropic_paths(path, metered):
     [
         ({"max_completion_tokens": 100}, 100),
         ({"max_tokens": 100, "n": 3}, 300),
-        ({"max_output_tokens": 50}, 50),
+        ({"max_output_tokens": 50}, None),  # of another API: a server would ignore it
         ({"max_completion_tokens": 100, "max_tokens": 7}, 100),
+        ({"max_completion_tokens": 7, "max_tokens": 100}, 100),  # a server may read one of them alone
         ({}, None),
         ({"max_tokens": None}, None),
         ({"max_tokens": -5}, None),
@@ -77,6 +78,14 @@ def test_openai_most_output(body, most):
     call = OPENAI.describe("/v1/chat/completions", {"model": "gpt-5", "messages": MESSAGES, **body})
     assert call is not None
     assert call.max_output_tokens == most
+
+
+def test_the_most_output_of_responses():
+    call = OPENAI.describe(
+        "/v1/responses", {"model": "gpt-5", "input": "hi", "max_output_tokens": 50, "max_tokens": 90}
+    )
+    assert call is not None
+    assert call.max_output_tokens == 50
 
 
 def test_input_is_text_wherever_it_stands():

@@ -129,14 +129,26 @@ def test_the_last_usage_of_a_stream_counts():
     chunks = [
         {"candidates": [{}], "usageMetadata": {"promptTokenCount": 9, "totalTokenCount": 9}},
         {"candidates": [{}], "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 1, "thoughtsTokenCount": 30}},
-        {"candidates": [{}], "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 4, "thoughtsTokenCount": 30}},
+        {"candidates": [{"finishReason": "STOP"}], "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 4, "thoughtsTokenCount": 30}},
     ]  # fmt: skip
     assert feed(PROVIDER, sse(*chunks), stream=True).usage == Usage(9, 34)
+    assert feed(PROVIDER, sse(*chunks[:2]), stream=True).usage == Usage(9, 31, partial=True)
     compatible = [
         {"choices": [], "usage": None},
         {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}},
     ]
     assert feed(PROVIDER, sse(*compatible, b"[DONE]"), stream=True).usage == Usage(9, 4)
+
+
+def test_audio_is_a_part_of_either_side():
+    details = [{"modality": "TEXT", "tokenCount": 2}, {"modality": "AUDIO", "tokenCount": 7}, "odd"]
+    found = {
+        "promptTokenCount": 9,
+        "candidatesTokenCount": 9,
+        "promptTokensDetails": details,
+        "candidatesTokensDetails": 5,
+    }
+    assert PROVIDER.usage({"usageMetadata": found}) == Usage(9, 9, audio_tokens=7)
 
 
 def test_usage_at_the_end_of_a_long_answer():

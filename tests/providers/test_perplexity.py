@@ -46,7 +46,8 @@ def test_other_paths_are_not_metered():
 
 def test_every_chunk_names_the_usage_so_far_and_the_last_one_holds():
     chunks = [{"choices": [{}], "usage": {"prompt_tokens": 9, "completion_tokens": n, "citation_tokens": n * 10}} for n in (1, 2, 4)]  # fmt: skip
-    assert feed(PROVIDER, sse(*chunks), stream=True).usage == Usage(49, 4)
+    assert feed(PROVIDER, sse(*chunks, b"[DONE]"), stream=True).usage == Usage(49, 4)
+    assert feed(PROVIDER, sse(*chunks), stream=True).usage == Usage(49, 4, partial=True)
 
 
 def test_published():

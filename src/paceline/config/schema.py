@@ -296,6 +296,8 @@ class PriceTable(TypedDict, total=False):
     cache_write: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
     hour_write: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
     request: Annotated[float, within(0, 999_999, "a fee in USD for a request")]
+    audio: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
+    audio_output: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
 
 
 class UpstreamTable(TypedDict, total=False):

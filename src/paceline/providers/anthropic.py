@@ -59,6 +59,7 @@ class Anthropic(BaseProvider):
 
     costs = CostRule(counts_cached=False)
     charged_after = frozenset({OUTPUT_TOKENS})
+    asks_usage = True  # "stream_options: fully supported" (https://platform.claude.com/docs/en/api/openai-sdk, 2025-11)
     events = (b'"usage"', b'"error"', b"message_stop", b"[DONE]")
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
@@ -106,12 +107,17 @@ class Anthropic(BaseProvider):
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:
         """``message_start`` names the input; each ``message_delta`` the output so far, and perhaps the input again.
 
-        The events of OpenAI's form have no type.
+        The output is whole with the reason to stop, or at the end. The events of OpenAI's form have no type.
         """
         kind = event.get("type")
         if kind == "error" or event.get("error"):
             return None, self._refused(event), False
+        if kind == "message_stop":
+            return known and replace(known, partial=False), None, True
         usage = self.usage(event) if kind in ("message_start", "message_delta", None) else None
+        if usage:
+            stops = kind is None or parse.as_mapping(event.get("delta")).get("stop_reason")
+            usage = replace(usage, partial=not stops)
         if usage and known:
             side = usage if usage.input_tokens else known
             usage = replace(
@@ -119,8 +125,9 @@ class Anthropic(BaseProvider):
                 output_tokens=max(usage.output_tokens, known.output_tokens),
                 hour_write_tokens=min(max(usage.hour_write_tokens, known.hour_write_tokens), side.cache_write_tokens),
                 tier=usage.tier or known.tier,
+                partial=usage.partial,
             )
-        return usage, None, kind == "message_stop"
+        return usage, None, False
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
         """Find a limit of a mode, and what the organization does not have."""

@@ -33,6 +33,7 @@ class Call:
             (``fast``, ``long_context``); empty otherwise. Such a request is charged to the model's pool like any other,
             but its answer teaches the pool nothing.
         images: How many images the request asks for, or embeds where the provider counts these.
+        choices: How many answers it asks for.
         tier: The service tier that the request asks for, if its price is another one; empty: the standard one.
         requests: How many requests the provider counts for it: more than one for a batch of texts whose texts are counted.
     """
@@ -47,6 +48,7 @@ class Call:
     images: int = 0
     tier: str = ""
     requests: int = 1
+    choices: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,9 @@ class Usage:
         tier: The service tier that has answered; empty: not reported.
         usd: What the provider states that the request has cost; ``None``: nothing.
         answer: The id of the answer, where a later request may name it in place of its messages; empty: none.
+        audio_tokens: The part of the input that was audio, without what was read from a cache.
+        audio_output_tokens: The part of the output that is audio.
+        partial: Whether it is of the beginning of a stream: more output may follow.
     """
 
     input_tokens: int = 0
@@ -72,6 +77,9 @@ class Usage:
     tier: str = ""
     usd: float | None = None
     answer: str = ""
+    audio_tokens: int = 0
+    audio_output_tokens: int = 0
+    partial: bool = False
 
     @property
     def cache_s(self) -> int:
@@ -111,6 +119,8 @@ class Provider(Protocol):
     """Whether the whole prompt must fit at admission, even if it is cached."""
     units: frozenset[str]
     """The units that the costs of some requests have, or that headers report, beside the units of every cost."""
+    asks_usage: bool
+    """Whether its chat streams of OpenAI's form report their usage only if they are asked to, or may be asked."""
     encoding: str
     """The estimator's weights: ``o200k``, ``claude_v3``, ``claude_v4_8`` or ``gemma3``."""
 

@@ -138,7 +138,7 @@ def _model(model: str) -> tuple[float, int]:
 
 def _max_output_tokens(body: Mapping[str, Any]) -> int | None:
     holders = (body, as_mapping(body.get("inferenceConfig")), as_mapping(body.get("textGenerationConfig")))
-    return next(filter(None, (_first(holder, _MAXIMUM) for holder in holders)), None)
+    return max(count(holder.get(name)) for holder in holders for name in _MAXIMUM) or None
 
 
 def _messages(body: Mapping[str, Any]) -> Iterator[Any]:

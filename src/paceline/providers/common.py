@@ -109,6 +109,7 @@ class BaseProvider(Provider):
     """The header that says when to try again after a refusal that does not, with the quota's ``{unit}`` and ``{period}``."""
     day_ends_in = ""
     """The time zone at whose midnight a quota of a day restarts, also if a refusal states a shorter wait; empty: none."""
+    asks_usage = False
     errors_outrank = False
     """Whether an error beside a result means that the result is not whole."""
 

@@ -49,6 +49,7 @@ class Compatibility:
         paths: Further paths, each with its endpoint; a group ``model`` names the model.
         cache_s: How long it keeps a cached prompt, in seconds.
         holds_cached: As in :class:`~paceline.providers.base.Provider`.
+        asks_usage: Whether its streams are asked for their usage; else all of them report it.
     """
 
     costs: CostRule = OpenAIDialect.costs
@@ -64,6 +65,7 @@ class Compatibility:
     paths: tuple[tuple[re.Pattern[str], str], ...] = ()
     cache_s: float = OpenAIDialect.cache_s
     holds_cached: bool = False
+    asks_usage: bool = True
 
 
 class Compatible(OpenAIDialect):
@@ -76,6 +78,7 @@ class Compatible(OpenAIDialect):
         self.codes, self.documented = self.dialect.codes, self.dialect.documented
         self.wait_header, self.day_ends_in = self.dialect.wait_header, self.dialect.day_ends_in
         self.cache_s, self.holds_cached = self.dialect.cache_s, self.dialect.holds_cached
+        self.asks_usage = self.dialect.asks_usage
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request as OpenAI's; its mode is its ``service_tier``, if that has limits of its own."""
@@ -340,6 +343,7 @@ DIALECTS: Final = {
     "mistral": Compatibility(
         documented=Documented(known=True),
         refine=_mistral_refusal,
+        asks_usage=False,  # 422 extra_forbidden; the last chunk has it (https://github.com/TabbyML/tabby/pull/4082, 2025-03)
         paths=(
             (re.compile(r"/v1/conversations(?:/[^/]+(?:/restart)?)?$"), "conversations"),
             (re.compile(r"/v1/ocr$"), "ocr"),
@@ -392,7 +396,10 @@ DIALECTS: Final = {
         refine=_fireworks_refusal,
     ),
     "openrouter": Compatibility(
-        readings=_openrouter_readings, wait_header="x-ratelimit-reset", usage=_openrouter_usage
+        readings=_openrouter_readings,
+        wait_header="x-ratelimit-reset",
+        usage=_openrouter_usage,
+        asks_usage=False,  # "has no effect. Full usage details are always included" (its SDK's ChatStreamOptions, 2026)
     ),
     "cerebras": Compatibility(
         costs=CostRule(holds_maximum=True, holds_at_most=16_384, uncached_unit=UNCACHED_TOKENS),
@@ -400,7 +407,7 @@ DIALECTS: Final = {
         wait_header="x-ratelimit-reset-{unit}-{period}",
         holds_cached=True,  # "estimating the input tokens" (inference-docs.cerebras.ai, 2026)
     ),
-    "perplexity": Compatibility(usage=_perplexity_usage),
+    "perplexity": Compatibility(usage=_perplexity_usage, asks_usage=False),  # every chunk has the usage so far
     # https://docs.sambanova.ai/docs/en/models/rate-limits, 2026: a minute's. Resets are instants, which are not read.
     "sambanova": Compatibility(documented=Documented(periods={"requests": 60.0}, alone=True, known=True, resets=False)),
     # https://docs.digitalocean.com/products/inference/reference/quota-specific-response-headers, 2026-06: resets are instants.

@@ -64,7 +64,8 @@ class Gemini(OpenAIDialect):
         settings = as_mapping(body.get("generationConfig") or body.get("generation_config"))
         names = ("systemInstruction", "system_instruction", "contents", "content", "requests")
         schemas = [body.get("tools"), settings.get("responseSchema"), settings.get("responseJsonSchema")]
-        most = count(settings.get("maxOutputTokens")) * max(count(settings.get("candidateCount")), 1) or None
+        choices = max(count(settings.get("candidateCount")), 1)
+        most = count(settings.get("maxOutputTokens")) * choices or None
         parts, schemas = [body.get(name) for name in names], [schema for schema in schemas if schema]
         most = 0 if endpoint == "embed" else most
         call = self._call(endpoint, model, parts, schemas, most, stream=method.startswith("stream"))
@@ -72,7 +73,7 @@ class Gemini(OpenAIDialect):
             call = replace(call, requests=max(parse.inputs_in(body.get("requests")), 1))
         # https://ai.google.dev/gemini-api/docs/priority-inference, 2026
         tier = parse.tier_of(body) or parse.tier_of({"service_tier": body.get("serviceTier")})
-        return replace(call, tier=tier) if tier else call
+        return replace(call, tier=tier, choices=choices) if tier or choices > 1 else call
 
     def pool(self, model: str) -> str:
         """The model itself: Google names each in its refusals, snapshots too."""
@@ -101,7 +102,16 @@ class Gemini(OpenAIDialect):
                 ("cachedContentTokenCount", "cached_content_token_count"),
             )
         )
-        usage = parse.make_usage(prompt + tools, answer + thoughts, cached, 0)
+        audio, audio_output = (
+            _audio_of(found.get(wire) or found.get(sdk))
+            for wire, sdk in (
+                ("promptTokensDetails", "prompt_tokens_details"),
+                ("candidatesTokensDetails", "candidates_tokens_details"),
+            )
+        )
+        usage = parse.make_usage(
+            prompt + tools, answer + thoughts, cached, 0, audio_tokens=audio, audio_output_tokens=audio_output
+        )
         return usage or super().usage(payload)
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
@@ -112,6 +122,14 @@ class Gemini(OpenAIDialect):
         if refusal.kind is RefusalKind.RATE and unit is None and period_s is None:
             return replace(refusal, kind=self.unnamed)
         return refusal
+
+
+def _audio_of(details: Any) -> int:
+    """The audio in the counts of tokens by modality."""
+    parts = [as_mapping(part) for part in details] if isinstance(details, list) else []
+    return sum(
+        count(part.get("tokenCount") or part.get("token_count")) for part in parts if part.get("modality") == "AUDIO"
+    )
 
 
 _OTHER_PUBLISHERS = re.compile(r"/publishers/(?!google/)")

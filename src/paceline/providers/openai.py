@@ -13,7 +13,7 @@ from paceline.providers import parse
 from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import IMAGES, BaseProvider, CostRule
-from paceline.providers.parse import as_mapping, count
+from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.quota_headers import Documented
 from paceline.providers.streams import Found
@@ -64,11 +64,24 @@ _POOL_NAMED = re.compile(r"\(for limit ([\w.:-]{1,100})\)")
 _ANTHROPIC: Final = Anthropic("anthropic", "", (), "")
 
 
+_OVER: Final = ("response.completed", "response.incomplete", "response.failed")
+
+
+def _goes_on(event: Mapping[str, Any]) -> bool:
+    """Whether the answer goes on after an event with a usage, as with vLLM's ``continuous_usage_stats`` and Gemini: the usage is partial."""
+    kind, parts = as_text(event.get("type")), event.get("choices") or event.get("candidates")
+    if kind.startswith("response."):
+        return kind not in _OVER
+    parts = [as_mapping(part) for part in parts] if isinstance(parts, list) else []
+    return bool(parts) and not any(part.get("finish_reason") or part.get("finishReason") for part in parts)
+
+
 class OpenAIDialect(BaseProvider):
     """OpenAI's paths, bodies, errors and usage, without OpenAI's limits."""
 
     media = MEDIA
     units = frozenset({IMAGES})
+    asks_usage = True  # https://developers.openai.com/api/reference/resources/chat (2025-11): ``stream_options``
     paths: tuple[tuple[re.Pattern[str], str], ...] = ()
     """Further paths, each with its endpoint; a group ``model`` names the model, which the body then does not."""
 
@@ -84,11 +97,12 @@ class OpenAIDialect(BaseProvider):
     def _described(self, endpoint: str, model: str, body: Mapping[str, Any]) -> Call:
         parts = [body[key] for key in _TEXTS if key in body]
         schemas = [body.get(key) for key in ("tools", "functions", "response_format", "text") if body.get(key)]
-        most = 0 if endpoint in _NO_OUTPUT else _max_output_tokens(body)
+        most = 0 if endpoint in _NO_OUTPUT else _max_output_tokens(endpoint, body)
         call = self._call(endpoint, model[:200], parts, schemas, most, stream=body.get("stream") is True)
         tier = parse.tier_of(body)
         images = max(count(body.get("n")), 1) if endpoint == "images" else 0
-        return replace(call, tier=tier, images=images) if tier or images else call
+        choices = _choices(body)
+        return replace(call, tier=tier, images=images, choices=choices) if tier or images or choices > 1 else call
 
     def usage_reader(self, call: Call) -> UsageReader:
         """The reader of OpenAI's answers; of Anthropic's on its path."""
@@ -98,6 +112,7 @@ class OpenAIDialect(BaseProvider):
         """Usage under the names of chat (``prompt_tokens``) or Responses (``input_tokens``)."""
         found = parse.usage_of(payload)
         inputs = as_mapping(found.get("prompt_tokens_details") or found.get("input_tokens_details"))
+        outputs = as_mapping(found.get("completion_tokens_details") or found.get("output_tokens_details"))
         output_tokens = count(found.get("completion_tokens")) or count(found.get("output_tokens"))
         total_tokens = (
             0 if output_tokens else count(found.get("total_tokens"))
@@ -107,13 +122,17 @@ class OpenAIDialect(BaseProvider):
             output_tokens,
             count(inputs.get("cached_tokens")),
             count(inputs.get("cache_write_tokens")),
+            audio_tokens=count(inputs.get("audio_tokens")),
+            audio_output_tokens=count(outputs.get("audio_tokens")),
             tier=parse.tier_of(payload),
             answer=_answer_of(payload),
         )
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:  # noqa: ARG002
-        over = event.get("type") in ("response.completed", "response.incomplete", "response.failed")
-        return self.usage(event), self._refused(event), over
+        usage = self.usage(event)
+        if usage is not None and _goes_on(event):
+            usage = replace(usage, partial=True)
+        return usage, self._refused(event), event.get("type") in _OVER
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
         """Add the name of the limit, whose ending may name a mode."""
@@ -164,14 +183,17 @@ def _answer_of(payload: Mapping[str, Any]) -> str:
     return parse.as_text(response.get("id"))[: parse.ANSWER_MAX]
 
 
-def _max_output_tokens(body: Mapping[str, Any]) -> int | None:
-    most = (
-        count(body.get("max_completion_tokens"))
-        or count(body.get("max_tokens"))
-        or count(body.get("max_output_tokens"))
-    )
-    choices = max(count(body.get("n")), count(body.get("best_of")), 1) if "n" in body or "best_of" in body else 1
-    return most * choices or None
+_MOST: Final = ("max_completion_tokens", "max_tokens")
+
+
+def _max_output_tokens(endpoint: str, body: Mapping[str, Any]) -> int | None:
+    """The largest maximum that the request states: a server may read one of the two fields of a chat alone, and none of another API."""
+    names = ("max_output_tokens",) if endpoint == "responses" else _MOST
+    return max(count(body.get(name)) for name in names) * _choices(body) or None
+
+
+def _choices(body: Mapping[str, Any]) -> int:
+    return max(count(body.get("n")), count(body.get("best_of")), 1) if "n" in body or "best_of" in body else 1
 
 
 def _is_long(call: Call) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -10,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from math import isnan
+from math import nan as NAN  # noqa: N812
 from typing import Any, Final
 
 from paceline.core.hints import why_missing
@@ -44,7 +47,18 @@ NAMES: Final = {
 }
 """The names of providers in genai-prices, where they are other ones."""
 
-FIELDS: Final = ("input", "output", "cached", "cache_write", "hour_write", "request")
+OUTPUTS: Final = (
+    # https://developers.openai.com/api/docs/models (2025-11), one page for each model: "max output tokens"
+    (re.compile(r"gpt-5(?:\.[1-4])?(?:-|$)"), 128_000),
+    (re.compile(r"gpt-4\.1(?:-|$)"), 32_768),
+    (re.compile(r"gpt-4o(?:-|$)"), 16_384),
+    # https://ai.google.dev/gemini-api/docs/models (2025-11): "output token limit"
+    (re.compile(r"gemini-(?:2\.5|3)-"), 65_536),
+    (re.compile(r"gemini-2\.0-"), 8_192),
+)
+"""The most output of models whose context window is many times as large."""
+
+FIELDS: Final = ("input", "output", "cached", "cache_write", "hour_write", "request", "audio", "audio_output")
 """What a price may state: all in USD for a million tokens, but ``request`` in USD for one request."""
 
 
@@ -57,6 +71,8 @@ class Price:
         cache_write: Of input that was written to a cache.
         hour_write: Of input that was written to a cache which keeps it for an hour.
         request: The fee for each request, in US dollars.
+        audio: Of input that is audio; as ``input`` by default.
+        audio_output: Of output that is audio; as ``output`` by default.
     """
 
     input: float
@@ -65,18 +81,36 @@ class Price:
     cache_write: float
     hour_write: float
     request: float = 0.0
+    audio: float = NAN
+    audio_output: float = NAN
+
+    def __post_init__(self) -> None:
+        """Take what is not given as text."""
+        if isnan(self.audio):
+            object.__setattr__(self, "audio", self.input)
+        if isnan(self.audio_output):
+            object.__setattr__(self, "audio_output", self.output)
 
     def of(self, usage: Usage) -> float:
         """The price of an answer with this usage."""
         plain = usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens
+        audio, spoken = min(usage.audio_tokens, max(plain, 0)), min(usage.audio_output_tokens, usage.output_tokens)
         parts = (
             max(plain, 0) * self.input
+            + audio * (self.audio - self.input)
+            + spoken * (self.audio_output - self.output)
             + usage.cached_tokens * self.cached
             + (usage.cache_write_tokens - usage.hour_write_tokens) * self.cache_write
             + usage.hour_write_tokens * self.hour_write
             + usage.output_tokens * self.output
         )
         return parts / MTOK + self.request
+
+    def most(self, usage: Usage) -> float:
+        """The highest price of an answer with so much input and output: nothing is cached, all is written to the cache, or audio."""
+        of_input = max(self.input, self.cached, self.cache_write, self.hour_write, self.audio)
+        of_output = max(self.output, self.audio_output)
+        return (usage.input_tokens * of_input + usage.output_tokens * of_output) / MTOK + self.request
 
 
 OWN: Final = {
@@ -118,6 +152,18 @@ class Prices:
         found = self.find(provider, model, usage.tier, usage.input_tokens) or self._highest(provider, model)
         return found.of(usage)
 
+    def most_usd(self, provider: str, model: str, usage: Usage) -> float:
+        """What a request with so much input and output costs at most."""
+        found = self.find(provider, model, usage.tier, usage.input_tokens) or self._highest(provider, model)
+        return found.most(usage)
+
+    def output_max(self, provider: str, model: str) -> int | None:
+        """The tokens that an answer of a model has at most, its context window if no more is known; ``None``: nothing is."""
+        name = model.rpartition("/")[2]
+        stated = next((most for pattern, most in OUTPUTS if pattern.match(name)), None)
+        found = self._model(provider, model) if stated is None else None
+        return stated if found is None else found[1].context_window
+
     def find(self, provider: str, model: str, tier: str = "", input_tokens: float = 0) -> Price | None:
         """The price of a model for inputs of this length; ``None`` if it is not known."""
         band = bisect_left(STARTS, input_tokens)
@@ -157,7 +203,7 @@ class Prices:
             return float(model.calc_price(self._usage(**asked), provider, price_context=context).total_price)
 
         base, more = usd(), least + PROBE
-        of_input, of_output, of_cached, of_write, of_hour = (
+        of_input, of_output, of_cached, of_write, of_hour, of_audio, of_speech = (
             (amount - base) * MTOK / PROBE
             for amount in (
                 usd(input_tokens=more),
@@ -165,9 +211,12 @@ class Prices:
                 usd(input_tokens=more, cache_read_tokens=PROBE),
                 usd(input_tokens=more, cache_write_tokens=PROBE),
                 usd(input_tokens=more, cache_write_tokens=PROBE, cache_write_1h_tokens=PROBE),
+                usd(input_tokens=more, input_audio_tokens=PROBE),
+                usd(output_tokens=PROBE, output_audio_tokens=PROBE),
             )
         )
-        return Price(of_input, of_output, of_cached, of_write, of_hour, request=base - least * of_input / MTOK)
+        fee = base - least * of_input / MTOK
+        return Price(of_input, of_output, of_cached, of_write, of_hour, fee, of_audio, of_speech)
 
     def _find_highest(self, provider: str, model: str) -> Price:
         """The highest prices of the provider, for a model without a price; 0 for a provider without any."""
@@ -242,4 +291,6 @@ def _given(name: str, fields: Mapping[str, float]) -> Price:
         write,
         fields.get("hour_write", write),
         fields.get("request", 0.0),
+        fields.get("audio", of_input),
+        fields.get("audio_output", fields["output"]),
     )

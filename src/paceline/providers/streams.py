@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from paceline.core.results import Refusal
@@ -177,6 +178,7 @@ class SseReader(_Reader):
                 self._end(state_in(data))
         if b"[DONE]" in lines:
             self.done = True
+            self.usage = self.usage and replace(self.usage, partial=False)
 
 
 _PRELUDE, _CHECKSUM = 12, 4
