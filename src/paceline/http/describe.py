@@ -84,6 +84,12 @@ class Metered:
         input_tokens, output = self.tokens()
         return Usage(input_tokens=math.ceil(input_tokens), output_tokens=math.ceil(output), tier=self.call.tier)
 
+    def completed(self, usage: Usage) -> Usage:
+        """``usage``, of an answer that has broken off or reports none, with what it leaves open as expected."""
+        expected = self.expected()
+        output = max(usage.output_tokens, expected.output_tokens)
+        return replace(usage, input_tokens=usage.input_tokens or expected.input_tokens, output_tokens=output)
+
     @property
     def booked_call(self) -> Call:
         """The call; where it names no maximum, with the output that the provider is known to charge in its place."""

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -49,7 +50,7 @@ from paceline.http.recognise import (
     recognised,
 )
 from paceline.http.unpaced import MEDIA_HOSTS, announce
-from paceline.pacing.allowances import Charge
+from paceline.pacing.allowances import Asked, Charge
 from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.pacer import Pacer, current_lane
@@ -319,9 +320,8 @@ class Exchange:
 
     async def _hold(self) -> None:
         """Hold the cost of the request in the allowances of its lane."""
-        call, lane = self.metered.call, current_lane.get()[0]
-        expected = self.metered.expected
-        self.charge = self.pacer.allowances.charge(lane, call.provider, call.model, expected, self._timeout_s)
+        asked = [Asked(one.call, one.expected) for one in self._asked()]
+        self.charge = self.pacer.allowances.charge(current_lane.get()[0], asked, self._timeout_s)
         if self.charge is not None:
             for acquisition, account in self.charge.steps():
                 self.acquisition, self.waits = acquisition, True
@@ -334,6 +334,10 @@ class Exchange:
                     raise
                 finally:
                     self.waits = False
+
+    def _asked(self) -> list[Metered]:
+        """The request at each server that may answer it."""
+        return [self.metered]
 
     async def _acquire(self, last: Permit | None) -> Permit:
         """The permit for an attempt: for the first, the one that the caller holds, if any; else from the queue."""
@@ -408,6 +412,8 @@ class Exchange:
                 permit.cancel()
             else:
                 permit.settle()  # the provider may have counted it
+                if self.charge is not None and delay_s is not None:
+                    self.charge.broke()
             if delay_s is None:
                 raise
         else:
@@ -527,6 +533,8 @@ class Exchange:
         usage = plausible(self.record.pool, usage, permit.cost)
         self._begin(permit, usage)
         permit.adjust(self.metered.known(usage))
+        if self.charge is not None:
+            self.charge.begun(usage, self.metered.call.provider, self.metered.call.model)
 
     def _settle(self, headers: Mapping[str, str], permit: Permit, usage: Usage | None, refusal: Refusal | None) -> None:
         """The answer is over."""
@@ -542,10 +550,12 @@ class Exchange:
             usage = plausible(self.record.pool, usage, permit.cost)
             if tier != usage.tier:
                 usage = replace(usage, tier=tier[: parse.TIER_MAX])
-            self.record.usage = usage
             self._begin(permit, usage)
-            self.metered.learn(usage)
-            permit.usage = usage
+            if usage.partial:
+                usage = self.metered.completed(usage)
+            else:
+                self.record.usage = permit.usage = usage
+                self.metered.learn(usage)
             permit.settle(**self.metered.provider.charged(self.metered.booked_call, usage))
         self.record.charged = permit.charged if refusal is None else None
         if self.charge is not None:
@@ -598,7 +608,7 @@ class Exchange:
 class Tap:
     """Reads usage from the raw chunks of a body and settles once: at the terminal event, else at the body's end.
 
-    The end may be an early close, and a body may be iterated again after it.
+    The end may be an early close, and a body may be iterated again after it. What it does not report is counted by the text that has passed.
 
     Args:
         reader: Reads the usage.
@@ -609,7 +619,7 @@ class Tap:
         decode: Removes the content encoding, chunk by chunk; ``None`` for a plain body.
     """
 
-    __slots__ = ("_begin", "_reader", "_settle", "decode")
+    __slots__ = ("_begin", "_beginning", "_bytes", "_reader", "_settle", "decode")
 
     @property
     def done(self) -> bool:
@@ -620,6 +630,7 @@ class Tap:
         self._reader, self._begin = reader, begin
         self._settle: Settle | None = settle  # until it is called
         self.decode: Decode | None = None
+        self._beginning, self._bytes = bytearray(), 0
 
     def feed(self, chunk: bytes) -> None:
         """Take the next raw bytes. Never raises: an invalid body is for the caller's own reader to report."""
@@ -628,6 +639,9 @@ class Tap:
         try:
             for piece in (chunk,) if self.decode is None else self.decode(chunk):
                 self._reader.feed(piece)
+                self._bytes += len(piece)
+                if len(self._beginning) < SAMPLE:
+                    self._beginning += piece[:SAMPLE]
             done = self._reader.done
         except Exception as error:  # noqa: BLE001
             log.debug("usage cannot be read: %s", type(error).__name__)
@@ -649,7 +663,28 @@ class Tap:
             usage, refusal = self._reader.usage, self._reader.refusal
         except Exception as error:  # noqa: BLE001
             log.debug("usage cannot be read: %s", type(error).__name__)
+        if usage is None or usage.partial:
+            tokens = self._tokens()
+            if tokens and (usage is None or usage.output_tokens < tokens):
+                usage = replace(usage or Usage(), output_tokens=tokens, partial=True)
         settle(usage, refusal)
+
+    def _tokens(self) -> int:
+        """The tokens of the text that has passed, by the part of its beginning that is text."""
+        seen, text = len(self._beginning), sum(map(len, _TEXT.findall(self._beginning)))
+        return text * self._bytes // (seen * TOKEN_BYTES) if seen else 0
+
+
+_TEXT: Final = re.compile(
+    rb'"(?:text|content|thinking|reasoning|reasoning_content|arguments|partial_json|input|delta)":\s*"((?:[^"\\]|\\.)*)'
+)
+"""The texts of an answer, in the streams of all APIs."""
+
+SAMPLE: Final = 16_384
+"""Bytes of the beginning that are kept: some hundred events, of which each is as much text as the later ones."""
+
+TOKEN_BYTES: Final = 4
+"""The bytes of a token of text, on average (OpenAI's guide to tokens, 2025)."""
 
 
 _WORDS = {

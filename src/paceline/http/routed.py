@@ -60,6 +60,9 @@ class RoutedExchange(Exchange):
         self._ways, self._choice, self._sticky, self._model = ways, choice, sticky, self.metered.call.model
         self._failed_at: set[str] = set()
 
+    def _asked(self) -> list[Metered]:
+        return [way.metered for way in self._ways.values()]
+
     async def _acquire(self, last: Permit | None) -> Permit:
         clock = self.pacer.clock
         began_ns = clock.now_ns()

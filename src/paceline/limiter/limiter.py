@@ -79,11 +79,12 @@ class Limiter(BaseLimiter):
         lanes: Weights and priorities of lanes, for callers that give only the name.
         priorities: Priorities of waiters in no lane, by shell pattern of their names (``{"coordinator*": 10}``); the
             first that matches holds.
-        budget: Quotas in US dollars that hold for all requests of clients together (``"100 usd/day"``). A request above
-            what is left gets a :class:`~paceline.BudgetError`. A lane has budgets and limits in ``LaneSpec(limits=...)``.
+        budget: Quotas in US dollars that hold for all requests of clients together (``"100 usd/day"``): they cost at most the
+            budget and one request. When it is spent, requests get a :class:`~paceline.BudgetError`. A lane has budgets and limits in
+            ``LaneSpec(limits=...)``.
         prices: By ``provider/model`` the prices in US dollars for a million tokens: ``input``, ``output``, ``cached`` and
-            ``cache_write``, ``hour_write`` (of input written to a cache that keeps it for an hour), and ``request``, a fee for
-            each request in US dollars; by default the prices of the package genai-prices. ``provider/model@tier`` is the price of
+            ``cache_write``, ``hour_write`` (of input written to a cache that keeps it for an hour), ``audio`` and ``audio_output``,
+            and ``request``, a fee for each request in US dollars; by default the prices of the package genai-prices. ``provider/model@tier`` is the price of
             a service tier.
         unpriced: What a budget does with a request whose price is not known: ``count`` counts the highest price of the
             provider, or nothing at one without prices, and warns; ``refuse`` does not send it.

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from paceline.core.budget import ALONE, LEAST_USD, BudgetWaiter
 from paceline.core.queue import DEFAULT_LANE, LaneSpec, Waiter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Cost, Quota
-from paceline.core.results import AcquireTimeoutError, BudgetError, NeverFitsError, QuotaError
+from paceline.core.results import AcquireTimeoutError, BudgetError, QuotaError
 from paceline.pacing.permit import Acquisition, Permit
 from paceline.pacing.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from paceline.providers.base import Usage
+    from paceline.providers.base import Call, Usage
+    from paceline.providers.prices import Prices
 
 log = logging.getLogger("paceline")
 
@@ -29,8 +31,12 @@ UNITS: Final = (REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, USD, CONCURRENCY)
 Unpriced = Literal["count", "refuse"]
 """What a budget does with a request whose price is not known."""
 
-PATIENCE_S: Final = 5.0
-"""How long a request may wait for a budget, for example for the answer of its store."""
+PATIENCE_S: Final = 600.0
+"""How long a request without a timeout of its own waits for the requests before it, near the end of a budget: the timeout of OpenAI's and
+Anthropic's SDKs (openai 2.8, anthropic 0.75; 2025-11). A program that does not read a stream to its end would wait for itself."""
+
+OUTPUT_MAX: Final = 1_000_000
+"""The tokens of output that are charged where no maximum is known and the answer reports no usage: no model writes more in an answer."""
 
 Tally = Callable[[str, str, str, "Usage"], None]
 """Called with the lane, the provider, the model and the usage of a request that is charged."""
@@ -73,7 +79,7 @@ class Allowance:
 
     Attributes:
         rates: The queue for quotas on requests and tokens, in which requests wait; ``None`` without any.
-        budget: The one for quotas on US dollars, in which none waits; ``None`` without any.
+        budget: The one for quotas on US dollars (:class:`~paceline.core.budget.BudgetPool`); ``None`` without any.
         lane: In which its requests wait, so that the waits for its own limits are told as its own.
     """
 
@@ -81,24 +87,24 @@ class Allowance:
     quotas: tuple[Quota, ...]
     rates: Scheduler | None
     budget: Scheduler | None
-    warned: bool = False
+    warned: dict[int, int] = field(default_factory=dict)
     lane: LaneSpec = field(init=False)
 
     def __post_init__(self) -> None:
         self.lane = LaneSpec(self.name) if self.name else DEFAULT_LANE
 
     def warn(self) -> None:
-        """Log once that most of the budget is spent."""
+        """Log once in each period that most of the budget is spent."""
         assert self.budget is not None
-        for m in self.budget.pool.ledger.meters:
-            spent = m.quota.amount - m.level(self.budget.now_ns())
-            if spent >= WARN_AT * m.quota.amount:
-                if not self.warned:
-                    name, whole = self.budget.pool.name, _as_given(str(m.quota))
-                    log.warning("%s: %.4g of %s is spent or reserved", name, spent, whole)
-                self.warned = True
-                return
-        self.warned = False
+        ledger, now_ns = self.budget.pool.ledger, self.budget.now_ns()
+        for i, m in enumerate(ledger.meters):
+            spent = m.quota.amount - m.level(now_ns) - ledger.in_use(i)
+            if m.quota.unit != USD or spent < WARN_AT * m.quota.amount:
+                continue
+            period = (m.restart_ns(now_ns) or 0) // (60 * NS)  # clocks differ
+            if self.warned.get(i) != period:
+                self.warned[i] = period
+                log.warning("%s: %.4g of %s is spent", self.budget.pool.name, spent, _as_given(str(m.quota)))
 
 
 class Allowances:
@@ -185,34 +191,73 @@ class Allowances:
         """The allowances that a request in ``lane`` is charged to."""
         return [allowance for name in (EVERYONE, lane) if (allowance := self._by_lane.get(name)) is not None]
 
-    def charge(
-        self, lane: str, provider: str, model: str, expected: Callable[[], Usage], timeout_s: float | None
-    ) -> Charge | None:
+    def bounds_money(self, lane: str) -> bool:
+        """Whether a request in ``lane`` is charged to a budget."""
+        return any(allowance.budget is not None for allowance in self.of(lane))
+
+    def charge(self, lane: str, asked: Sequence[Asked], timeout_s: float | None) -> Charge | None:
         """What a request in ``lane`` will hold of the allowances, and be counted as; ``None`` if it is charged to nothing.
 
         Args:
             lane: The lane.
-            provider: The provider of the request.
-            model: The model.
-            expected: Estimates what it uses: where something is held, now, and else where its answer does not tell.
+            asked: The request at each server that may answer it.
             timeout_s: The longest wait.
 
         Raises:
             BudgetError: Its price is not known, and such a request is refused.
         """
-        tally, of = None if self.tally is None else partial(self.tally, lane), (provider, model)
-        allowances = self.of(lane)
-        if not allowances:
-            return None if tally is None else Charge([], expected, 0.0, self._prices, timeout_s, tally, of)
-        usage, usd = expected(), 0.0
+        tally, allowances = None if self.tally is None else partial(self.tally, lane), self.of(lane)
+        if not allowances and tally is None:
+            return None
+        most = list[Most]()
         budget = next((allowance.budget for allowance in allowances if allowance.budget is not None), None)
         if budget is not None:
             prices = self._prices()
-            if self._unpriced == "refuse" and prices.find(provider, model) is None:
-                unknown = f"no price is known of {model} at {provider}, and unpriced = 'refuse' is set: give one under [prices]"
-                raise BudgetError(budget.pool.name, unknown, None)
-            usd = prices.usd(provider, model, usage)
-        return Charge(allowances, lambda: usage, usd, self._prices, timeout_s, tally, of)
+            for one in asked:
+                call = one.call
+                if self._unpriced == "refuse" and prices.find(call.provider, call.model) is None:
+                    unknown = f"no price is known of {call.model} at {call.provider}, and unpriced = 'refuse' is set: give one under [prices]"
+                    raise BudgetError(budget.pool.name, unknown, None)
+                most.append(_most(prices, call, one.expected()))
+        dearest = max(most, key=lambda one: one.usd, default=None)
+        if dearest is not None and not all(one.known for one in most):
+            dearest = dearest._replace(known=False)
+        return Charge(allowances, asked[0], dearest, self._prices, timeout_s, tally)
+
+
+class Asked(NamedTuple):
+    """A request at a server.
+
+    Attributes:
+        call: Its description.
+        expected: Estimates what it uses: where something is held, now, and else where its answer does not tell.
+    """
+
+    call: Call
+    expected: Callable[[], Usage]
+
+
+class Most(NamedTuple):
+    """What a request can use and cost at most.
+
+    Attributes:
+        usage: The usage.
+        usd: Its price.
+        known: Whether that is a bound; else it is what an answer without usage is charged.
+    """
+
+    usage: Usage
+    usd: float
+    known: bool
+
+
+def _most(prices: Prices, call: Call, expected: Usage) -> Most:
+    output = call.max_output_tokens
+    if output is None and (of_one := prices.output_max(call.provider, call.model)) is not None:
+        output = of_one * call.choices
+    usage = replace(expected, output_tokens=OUTPUT_MAX if output is None else output)
+    usd = prices.most_usd(call.provider, call.model, usage)
+    return Most(usage, usd, known=output is not None or usd == 0)
 
 
 class Charge:
@@ -220,12 +265,11 @@ class Charge:
 
     Args:
         allowances: The allowances.
-        expected: Estimates what it uses.
-        usd: The price of that.
-        prices: Returns the prices (:class:`~paceline.providers.prices.Prices`).
+        asked: The request.
+        most: What it costs at most; ``None`` where there is no budget.
+        prices: Returns the prices.
         timeout_s: The longest wait in each, in seconds; ``None``: no bound.
         tally: Called once with what is charged; ``None``: nothing is.
-        of: The provider and the model that the estimate is of.
 
     Attributes:
         settles: Whether an answer was accepted, whose end settles it.
@@ -234,28 +278,33 @@ class Charge:
     def __init__(
         self,
         allowances: list[Allowance],
-        expected: Callable[[], Usage],
-        usd: float,
-        prices: Callable[[], Any],
+        asked: Asked,
+        most: Most | None,
+        prices: Callable[[], Prices],
         timeout_s: float | None,
         tally: Callable[[str, str, Usage], None] | None = None,
-        of: tuple[str, str] = ("", ""),
     ) -> None:
-        self._expected, self._tally, self._of = expected, tally, of
-        self._allowances, self._usd, self._timeout_s, self._prices = allowances, usd, timeout_s, prices
+        self._tally, self._asked, self._most = tally, asked, most
+        self._allowances, self._timeout_s, self._prices = allowances, timeout_s, prices
+        self._expected = asked.expected() if allowances else None
         self._permits: list[Permit] = []
+        self._broken = 0  # attempts without an answer, which the provider may have charged
         self.settles = False
 
     def steps(self) -> Iterable[tuple[Acquisition, Allowance | None]]:
         """The acquisitions to be made one after another, each with its allowance if it is one of a budget."""
         for allowance in self._allowances:
             if allowance.budget is not None:
-                yield _ask(allowance.budget, allowance.lane, {USD: self._usd}, PATIENCE_S), allowance
+                assert self._most is not None
+                yield _ask_budget(allowance.budget, allowance.lane, self._most, self._timeout_s), allowance
         for allowance in self._allowances:
             if allowance.rates is not None:
-                usage = self._expected()
+                usage = self._estimate()
                 cost: Cost = {INPUT_TOKENS: float(usage.input_tokens), OUTPUT_TOKENS: float(usage.output_tokens)}
                 yield _ask(allowance.rates, allowance.lane, cost, self._timeout_s), None
+
+    def _estimate(self) -> Usage:
+        return self._expected or self._asked.expected()
 
     def hold(self, permit: Permit) -> None:
         """Keep the permit of a step."""
@@ -264,36 +313,68 @@ class Charge:
     def fail(self, error: Exception, allowance: Allowance | None) -> Exception:
         """Give everything back, because a step has failed; the exception for the caller."""
         self.cancel()
-        if allowance is None or allowance.budget is None:
+        if allowance is None or allowance.budget is None or not isinstance(error, AcquireTimeoutError):
             return error
-        where = f"the budget of {allowance.name}" if allowance.name else "the budget"
-        if isinstance(error, NeverFitsError):
-            most = f"the request is estimated at {error.cost:.4g} USD, and {where} is {error.most:.4g} USD: it is never sent"
-            return BudgetError(allowance.budget.pool.name, most, None)
-        if isinstance(error, AcquireTimeoutError):
-            left = f"not enough is left of {where}, {_as_given(error.quota)},"
-            spent = f"{left} for this request of about {self._usd:.4g} USD"
-            return BudgetError(allowance.budget.pool.name, spent, error.retry_after_s)
-        return error
+        where, pool, now_ns = allowance.name, allowance.budget.pool, allowance.budget.now_ns()
+        least = min((m for m in pool.ledger.meters if m.quota.unit == USD), key=lambda m: m.level(now_ns))
+        budget = f"the budget{where and f' of {where}'}, {_as_given(str(least.quota))}"
+        if least.level(now_ns) < LEAST_USD:
+            return BudgetError(pool.name, f"nothing is left of {budget}", error.retry_after_s)
+        assert self._most is not None
+        most = f"can cost {self._most.usd:.4g} USD" if self._most.known else "has no known maximum: set its max_tokens"
+        left = f"{least.level(now_ns):.4g} USD are left of {budget}, and this request {most}"
+        return BudgetError(
+            pool.name, f"{left}: it goes when others have ended, which took too long", error.retry_after_s
+        )
+
+    def broke(self) -> None:
+        """An attempt has no answer, and another one follows: the provider may have charged it."""
+        self._broken += 1
+
+    def begun(self, usage: Usage, provider: str, model: str) -> None:
+        """The answer has reported its input: reserve no more than it can still cost."""
+        if self._most is not None and self._most.known:
+            usd = self._usd(usage, provider, model)
+            for permit in self._permits:
+                if permit.cost.get(USD, 0.0) > usd and ALONE not in permit.cost:
+                    permit.adjust({USD: usd})
 
     def settle(self, usage: Usage | None, provider: str, model: str) -> None:
-        """Charge what the answer reports; ``None``: as estimated."""
+        """Charge what the answer reports; what it does not, as the most where there is a budget, and else as estimated."""
         for permit in self._permits:
-            if usage is None:
+            if USD in permit.cost:
+                permit.settle(usd=self._usd(usage, provider, model))
+            elif usage is None:
                 permit.settle()
-            elif USD in permit.cost:
-                permit.settle(usd=self._prices().usd(provider, model, usage))
             else:
-                permit.settle(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
+                counted = self._counted(usage)
+                permit.settle(input_tokens=counted.input_tokens, output_tokens=counted.output_tokens)
         for allowance in self._allowances:
             if allowance.budget is not None:
                 allowance.warn()
         self._count(usage, provider, model)
 
+    def _usd(self, usage: Usage | None, provider: str, model: str) -> float:
+        """What an answer with this usage costs, and the attempts before it."""
+        assert self._most is not None
+        most = self._most.usd
+        return (
+            most if usage is None else self._prices().usd(provider, model, self._counted(usage))
+        ) + self._broken * most
+
+    def _counted(self, usage: Usage | None) -> Usage:
+        """``usage``, and what it leaves open as the most, or as estimated: hidden tokens are not in the text."""
+        if usage is not None and not usage.partial:
+            return usage
+        other = self._estimate() if self._most is None else self._most.usage
+        if usage is None:
+            return other
+        return replace(usage, output_tokens=max(usage.output_tokens, other.output_tokens), partial=False)
+
     def _count(self, usage: Usage | None, provider: str, model: str) -> None:
         tally, self._tally = self._tally, None
         if tally is not None:
-            tally(provider, model, usage or self._expected())
+            tally(provider, model, self._counted(usage))
 
     def cancel(self) -> None:
         """Give everything back: nothing was charged."""
@@ -302,10 +383,9 @@ class Charge:
             permit.cancel()
 
     def end(self) -> None:
-        """Close what is open, as estimated: the provider may have charged it."""
-        for permit in self._permits:
-            permit.close()
-        self._count(None, *self._of)
+        """Close what is open: the provider may have charged it."""
+        if any(permit.open for permit in self._permits) or self._tally is not None:
+            self.settle(None, self._asked.call.provider, self._asked.call.model)
 
 
 def _prices(given: Mapping[str, Mapping[str, float]]) -> Any:
@@ -317,6 +397,11 @@ def _prices(given: Mapping[str, Mapping[str, float]]) -> Any:
 def _as_given(quota: str) -> str:
     """A quota of a budget as the user gives it: the days of budgets restart at midnight UTC without being told."""
     return quota.removesuffix(" window utc")
+
+
+def _ask_budget(scheduler: Scheduler, lane: LaneSpec, most: Most, timeout_s: float | None) -> Acquisition:
+    deadline_ns = scheduler.now_ns() + round((PATIENCE_S if timeout_s is None else timeout_s) * NS)
+    return Acquisition(scheduler, BudgetWaiter(most.usd if most.known else None, lane, deadline_ns))
 
 
 def _ask(scheduler: Scheduler, lane: LaneSpec, cost: Cost, timeout_s: float | None) -> Acquisition:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
+from paceline.core.budget import THE_SLOT, BudgetPool
 from paceline.core.capacity import Capacity, LocalCapacity
 from paceline.core.ledger import Ledger
 from paceline.core.pool import Pool
@@ -136,6 +137,8 @@ class Pools:
     def allowance(self, name: str, quotas: tuple[Quota, ...]) -> Scheduler:
         """The scheduler of an allowance: its limits are the user's own, and used to the last."""
         quotas = in_days(quotas)
+        if quotas[0].unit == USD:
+            quotas += (THE_SLOT,)
         resolved = Resolved(name, quotas, (GIVEN,) * len(quotas))
         pool, worker = self._pool(resolved, self._settings.clock.now_ns(), own=True)
         return Scheduler(pool, self._settings.clock, worker)
@@ -227,6 +230,7 @@ class Pools:
         measures = bool(learns) and resolved.is_unstated
         if measures:
             quotas, sources = (), ()
+        of_money = own and quotas[0].unit == USD
         ledger = Ledger(
             quotas,
             now_ns,
@@ -234,7 +238,7 @@ class Pools:
             sources=sources,
             charged_after=resolved.charged_after if worker is None else (),  # a store counts it at admission
             headroom_s=HEADROOM_S if headroom_s is None else headroom_s,
-            ttl_s=max(settings.ttl_s, BUDGET_TTL_S) if own and quotas[0].unit == USD else settings.ttl_s,
+            ttl_s=max(settings.ttl_s, BUDGET_TTL_S) if of_money else settings.ttl_s,
             gentle=resolved.gentle,
         )
         queue = Queue()
@@ -247,7 +251,8 @@ class Pools:
             capacity = worker.capacity(ledger, queue, now_ns, learns=learns)
         if capacity.learning is not None and (measures or resolved.lacks_requests):
             capacity.learning.unstated.begin(now_ns)
-        return Pool(resolved.pool, capacity, queue, waiting_max=settings.waiting_max), worker
+        made = BudgetPool if of_money else Pool
+        return made(resolved.pool, capacity, queue, waiting_max=settings.waiting_max), worker
 
 
 def _in_use(pool: Pool, now_ns: int) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NotRequired, TypedDict, cast
 
+from paceline.core.budget import ALONE
 from paceline.core.meters import UNKNOWN_NS, Bucket, Meter
 from paceline.core.pool import Pool
 from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Rule
@@ -159,7 +160,7 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
             }
             for account in ledger.accounts
             for m in [account.meter]
-            if m.is_known
+            if m.is_known and account.unit != ALONE
         ],
         "waiting": pool.queue.length,
         "lanes": pool.queue.waiting(),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from paceline.core.budget import ALONE
 from paceline.core.quota import REQUESTS, Rule
 from paceline.core.results import StoreError
 from paceline.pacing.lines import KEEPS, is_shown
@@ -179,7 +180,7 @@ def _speed(kept: deque[Sample], now_s: float, state: PoolSample) -> dict[str, fl
 
 def _of_pool(pool: Pool, now_ns: int) -> PoolSample:
     ledger, counts = pool.ledger, pool.counts
-    known = [account for account in ledger.accounts if account.meter.is_known]
+    known = [account for account in ledger.accounts if account.meter.is_known and account.unit != ALONE]
     left = {one.name: _share(one.meter.level(now_ns), one.meter.quota.amount) for one in known}
     spent = {
         one.name: (one.spent, quota.amount / quota.period_s)

@@ -1,0 +1,240 @@
+"""What a server really charges, beside the budget: at most the budget and one request, for every shape of request."""
+
+import asyncio
+import datetime as dt
+import json
+import math
+from contextlib import suppress
+
+import httpx2
+import pytest
+
+import paceline
+from paceline.pacing.clock import SYSTEM_CLOCK
+from paceline.stores.memory import MemoryStore
+from paceline.testing import ManualClock, run_virtual
+
+MORNING_S = int(dt.datetime(2026, 11, 23, 8, tzinfo=dt.UTC).timestamp())
+PRICE = {"input": 10.0, "cached": 1.0, "cache_write": 20.0, "output": 100.0}
+SPOKEN = 400.0
+MODELS = {"openai": "gpt-5", "anthropic": "claude-opus-5", "gemini": "gemini-2.5-flash"}
+PRICES = {f"{provider}/{model}": PRICE for provider, model in MODELS.items()}
+PRICES |= {"openai/fine": PRICE, "openai/voice": PRICE | {"audio_output": SPOKEN}}
+PATHS = {
+    "chat": ("openai", "/v1/chat/completions"),
+    "responses": ("openai", "/v1/responses"),
+    "anthropic": ("anthropic", "/v1/messages"),
+    "gemini": ("gemini", "/v1beta/models/gemini-2.5-flash:{}enerateContent"),
+}
+BASE = {
+    "api": "chat", "stream": False, "ends": "whole", "most": 6_000, "used": 5_000, "told": True, "at_once": 60, "model": "",
+    "written": 0, "audio": False, "budget": "1 usd/day", "limiters": 1, "served": 1, "prompt": 9,
+}  # fmt: skip
+"""``ends``: ``whole``, ``breaks`` (by the server), ``left`` (by the client after the first part), ``early`` (before it). ``used``: the output that is billed, of
+which four tokens are text. ``told``: whether the answer reports the usage. ``served``: how many answers there are at least."""
+
+SHAPES = {
+    "a large maximum, nearly used": {},
+    "one after another": {"at_once": 1},
+    "used to the last": {"used": 6_000},
+    "hardly used": {"used": 50, "served": 60},
+    "above the whole budget": {"most": 64_000, "used": 60_000},
+    "above the whole budget, hardly used": {"most": 64_000, "used": 50, "served": 60},
+    "no maximum": {"most": None},
+    "no maximum of an unknown model": {"most": None, "model": "fine"},
+    "no maximum and no usage": {"most": None, "model": "fine", "stream": True, "told": False},
+    "a stream": {"stream": True},
+    "a stream without usage": {"stream": True, "told": False},
+    "a stream that breaks": {"stream": True, "ends": "breaks"},
+    "a stream whose client leaves": {"stream": True, "ends": "left"},
+    "a client that leaves before the answer": {"ends": "early", "served": 0},
+    "an answer without usage": {"told": False},
+    "responses": {"api": "responses"},
+    "responses, a stream that breaks": {"api": "responses", "stream": True, "ends": "breaks"},
+    "anthropic": {"api": "anthropic"},
+    "anthropic, a stream": {"api": "anthropic", "stream": True},
+    "anthropic, a stream that breaks": {"api": "anthropic", "stream": True, "ends": "breaks"},
+    "anthropic, a stream whose client leaves": {"api": "anthropic", "stream": True, "ends": "left"},
+    "anthropic, written to the cache": {
+        "api": "anthropic",
+        "written": 8_000,
+        "prompt": 8_000,
+        "used": 100,
+        "most": 100,
+    },
+    "gemini": {"api": "gemini"},
+    "gemini, a stream that breaks": {"api": "gemini", "stream": True, "ends": "breaks"},
+    "audio": {"audio": True, "used": 2_000, "most": 2_000, "model": "voice"},
+    "a month and a day": {"budget": "1 usd/day, 1.5 usd/month"},
+    "a budget that refills": {"budget": "1 usd/1000hour"},
+    "two processes": {"limiters": 2},
+    "two processes, without usage": {"limiters": 2, "stream": True, "told": False},
+    "two processes, no maximum": {"limiters": 2, "most": None},
+}
+
+
+class Server(httpx2.AsyncBaseTransport):
+    """Bills what it has produced, whatever it tells."""
+
+    def __init__(self, shape, seconds):
+        self.shape, self.seconds, self.usd = shape, seconds, 0.0
+
+    def price(self):
+        shape = self.shape
+        of_input = PRICE["cache_write"] if shape["written"] else PRICE["input"]
+        of_output = SPOKEN if shape["audio"] else PRICE["output"]
+        return (shape["prompt"] * of_input + shape["used"] * of_output) / 1e6
+
+    async def handle_async_request(self, request):
+        self.usd += self.price()
+        await asyncio.sleep(self.seconds)
+        *parts, last = self.answer(self.shape["stream"])
+        if not self.shape["stream"]:
+            return httpx2.Response(200, json=last)
+        return httpx2.Response(
+            200, headers={"content-type": "text/event-stream"}, stream=Stream(self.shape, parts, last)
+        )
+
+    def answer(self, stream):
+        """The events of a stream; without ``stream`` the answer."""
+        shape = self.shape
+        prompt, used = shape["prompt"], shape["used"]
+        heard = {"audio_tokens": used} if shape["audio"] else {}
+        usage = {"prompt_tokens": prompt, "completion_tokens": used, "completion_tokens_details": heard}
+        told = {"usage": usage} if shape["told"] else {}
+        match shape["api"], stream:
+            case "chat", False:
+                yield {"choices": [{"finish_reason": "stop", "message": {"content": "word"}}]} | told
+            case "chat", True:
+                yield {"choices": [{"delta": {"content": "word word word word"}, "finish_reason": None}]}
+                yield {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+                yield {"choices": []} | told
+            case "responses", _:
+                spent = {"input_tokens": prompt, "output_tokens": used}
+                item = {"type": "message", "content": [{"type": "output_text", "text": "word"}]}
+                whole = {"id": "r", "status": "completed", "output": [item], "usage": spent}
+                if stream:
+                    yield {"type": "response.created", "response": {"id": "r", "status": "in_progress", "usage": None}}
+                    yield {"type": "response.output_text.delta", "delta": "word word word word"}
+                yield {"type": "response.completed", "response": whole} if stream else whole
+            case "anthropic", False:
+                yield {"type": "message", "content": [{"type": "text", "text": "word"}], "usage": self.anthropic(used)}
+            case "anthropic", True:
+                yield {"type": "message_start", "message": {"role": "assistant", "usage": self.anthropic(1)}}
+                yield {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "word word word word"}}
+                yield {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": used}}
+            case "gemini", _:
+                words = {"content": {"parts": [{"text": "word"}]}}
+                if stream:
+                    so_far = {"promptTokenCount": prompt, "candidatesTokenCount": 4}
+                    yield {"candidates": [words], "usageMetadata": so_far}
+                spent = {"promptTokenCount": prompt, "candidatesTokenCount": 4, "thoughtsTokenCount": used - 4}
+                yield {"candidates": [words | {"finishReason": "STOP"}], "usageMetadata": spent}
+
+    def anthropic(self, output):
+        written = self.shape["written"]
+        fresh = self.shape["prompt"] - written
+        return {"input_tokens": fresh, "cache_creation_input_tokens": written, "output_tokens": output}
+
+
+class Stream(httpx2.AsyncByteStream):
+    def __init__(self, shape, parts, last):
+        self.shape, self.parts, self.last = shape, parts, last
+
+    async def __aiter__(self):
+        for part in self.parts:
+            yield f"event: {part.get('type', 'x')}\ndata: {json.dumps(part)}\n\n".encode()
+        await asyncio.sleep(0.5)
+        if self.shape["ends"] == "breaks":
+            raise httpx2.ReadError("the connection is closed")
+        yield f"event: {self.last.get('type', 'x')}\ndata: {json.dumps(self.last)}\n\ndata: [DONE]\n\n".encode()
+
+
+def request(shape):
+    provider, path = PATHS[shape["api"]]
+    model, stream, most = shape["model"] or MODELS[provider], shape["stream"], shape["most"]
+    text = "hi " * (shape["prompt"] - 8)
+    body = {"model": model, "stream": stream, "messages": [{"role": "user", "content": text}]}
+    names = {"chat": "max_completion_tokens", "responses": "max_output_tokens", "anthropic": "max_tokens", "gemini": ""}
+    if shape["api"] == "responses":
+        body = {"model": model, "stream": stream, "input": text}
+    elif shape["api"] == "gemini":
+        path = path.format("streamG" if stream else "g") + ("?alt=sse" if stream else "")
+        return path, {"contents": [{"parts": [{"text": text}]}], "generationConfig": {"maxOutputTokens": most}}
+    return path, body | ({names[shape["api"]]: most} if most else {})
+
+
+async def one(client, shape):
+    """The status of an answer, which is read as ``shape`` says."""
+    path, body = request(shape)
+    if shape["ends"] == "early":
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                return (await client.post(path, json=body)).status_code
+        return 429
+    try:
+        async with client.stream("POST", path, json=body) as answer:
+            async for _ in answer.aiter_bytes():
+                if shape["ends"] == "left":
+                    break
+            return answer.status_code
+    except httpx2.ReadError:
+        return 200
+
+
+async def drive(limiters, server, shape):
+    """The statuses of all requests of ``shape``, each limiter with its part of them."""
+    provider = PATHS[shape["api"]][0]
+
+    async def some(client):
+        if shape["at_once"] == 1:
+            return [await one(client, shape) for _ in range(60)]
+        return await asyncio.gather(*(one(client, shape) for _ in range(shape["at_once"] // len(limiters))))
+
+    clients = []
+    for limiter in limiters:
+        client = httpx2.AsyncClient(transport=server, base_url="http://a.test", timeout=None)
+        clients.append(limiter.attach(client, provider=provider))
+    found = await asyncio.gather(*map(some, clients))
+    return [status for statuses in found for status in statuses]
+
+
+def limiter_of(shape, clock, **options):
+    return paceline.Limiter({"*": "100k requests/min"}, prices=PRICES, budget=shape["budget"], clock=clock, **options)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_is_charged_is_at_most_the_budget_and_one_request(name):
+    shape = BASE | SHAPES[name]
+    if shape["limiters"] == 1:
+        clock, server = ManualClock(MORNING_S), Server(shape, 1.0)
+        statuses = run_virtual(lambda clock: drive([limiter_of(shape, clock)], server, shape), clock)
+    else:
+        store, server = MemoryStore(), Server(shape, 0.02)
+        limiters = [limiter_of(shape, SYSTEM_CLOCK, store=store) for _ in range(shape["limiters"])]
+        try:
+            statuses = asyncio.run(drive(limiters, server, shape))
+        finally:
+            for limiter in limiters:
+                limiter.close()
+    assert set(statuses) <= {200, 429}
+    assert statuses.count(200) >= shape["served"]
+    assert server.usd <= 1 + server.price() + 1e-9
+
+
+def test_thirty_agents_never_wait_before_nine_tenths_are_spent():
+    """All of them reserve less than a tenth."""
+    shape = BASE | {"most": 4_000, "used": 3_600, "budget": "125 usd/day"}
+    clock, server = ManualClock(MORNING_S), Server(shape, 1.0)
+
+    async def agent(client):
+        while server.usd < 0.9 * 125:
+            assert await one(client, shape) == 200
+
+    async def main(clock):
+        client = httpx2.AsyncClient(transport=server, base_url="http://a.test", timeout=None)
+        limiter_of(shape, clock).attach(client, provider="openai")
+        await asyncio.gather(*(agent(client) for _ in range(30)))
+        return clock.now_ns() / 1e9 - MORNING_S
+
+    assert run_virtual(main, clock) == math.ceil(0.9 * 125 / server.price() / 30)  # a second for all of them at once
