@@ -86,6 +86,7 @@ class Dispatch:
         self._models = NamedModels(limiter.pacer.pools)
         self._limited: dict[str, ClientKey] = {}  # the keys whose limits the limiter has
         self._unreported: set[tuple[str, str]] = set()  # the keys and pools of streams without usage, as logged
+        self._takes_usage: dict[str, bool] = {}  # by server: whether it can be asked for the usage of a stream
         self._bodies = Bodies()
         self._waiting: dict[str, Exchange] = {}  # by the id of the request
         self._tasks: dict[asyncio.Task[Any], Exchange] = {}  # those that wait for a permit or an answer
@@ -217,13 +218,13 @@ class Dispatch:
         return await _send_unpaced(self._relayed(request, first, body, renamed=False))
 
     def _tell_unreported(self, key: str, record: Exchanged | None) -> None:
-        """Log once for each key and pool that a whole stream has reported no usage: sums and budgets have an estimate of it."""
+        """Log once for each key and pool that a whole stream has reported no usage: sums have an estimate of it, and budgets what was reserved."""
         if record is None or record.usage is not None or len(self._unreported) >= UNREPORTED_MAX:
             return
         if (key, record.pool) not in self._unreported:
             self._unreported.add((key, record.pool))
             log.warning(
-                "%s%s: its streams report no usage, so that usage and budgets count them as estimated: chats of OpenAI's form"
+                "%s%s: its streams report no usage, so that usage counts them as estimated, and a budget as reserved: chats of OpenAI's form"
                 ' report it with "stream_options": {"include_usage": true}',
                 record.pool,
                 key and f", key {key}",
@@ -291,6 +292,9 @@ class Dispatch:
             self._check_rights(key, request, found[0], body, asked)
             if not any(self._has_room(key, one.scheduler) for one in found):
                 raise RequestError(429, "queue_full", "too many requests of this key wait already: send this one later")
+        if pacer.allowances.bounds_money(current_lane.get()[0]):
+            for sent in requests:
+                sent.ask_usage(self._takes_usage, BODY_MAX)
         ways = [Way(sent, one, sent.target()) for sent, one in zip(requests, found, strict=True)]
         if place.choice is None:
             return KeptExchange(pacer, *ways[0], timeout_s=timeout_s, name=name)

@@ -1,4 +1,4 @@
-"""One request on its way through the gateway, and its answer: the bytes pass unchanged."""
+"""One request on its way through the gateway, and its answer: the bytes pass unchanged, but for what a budget has asked for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
 
+from paceline.gateway.asked import REFUSES, Unasked, asking
 from paceline.gateway.client import Fetched, Headers, Upload, UpstreamClient
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import OF_SERVER, Upstream
@@ -80,7 +81,8 @@ class ClientReply:
     """
 
     __slots__ = (
-        "_again", "_body", "_decode", "_fetched", "_key", "_room", "_tap", "_unread", "broken", "headers", "record", "seen", "status",
+        "_again", "_body", "_decode", "_fetched", "_key", "_room", "_tap", "_unasked", "_unread", "broken", "headers", "record",
+        "seen", "status",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +100,7 @@ class ClientReply:
         self._unread = fetched is not None  # whether more of the body can come
         self._tap: Tap | None = None
         self._decode: Decode | None = None
+        self._unasked: Unasked | None = None
 
     async def peek(self, most: int) -> bytes:
         """The first bytes of the body, as they were sent."""
@@ -163,6 +166,12 @@ class ClientReply:
         if self._decode is not None:
             self.headers = [pair for pair in self.headers if pair[0] not in (b"content-encoding", b"content-length")]
 
+    def hide_usage(self) -> None:
+        """Leave the usage out of the stream: its client has not asked for it."""
+        self.decode()
+        self._unasked = Unasked()
+        self.headers = [pair for pair in self.headers if pair[0] != b"content-length"]
+
     @property
     def begun(self) -> bool:
         """Whether a part of the body is there."""
@@ -202,6 +211,10 @@ class ClientReply:
         part = b""
         while not part and (raw := await self._raw()):
             part = raw if self._decode is None else b"".join(self._decode(raw))
+            if self._unasked is not None:
+                part = self._unasked.feed(part)
+        if not part and self._unasked is not None:
+            part = self._unasked.end()
         if self.seen is not None:
             if self._room.take(len(self.seen), len(part)):
                 self.seen += part
@@ -248,7 +261,19 @@ class Relayed:
         pass_on: Sends the comments and pings of a stream to the client, while its beginning is held.
     """
 
-    __slots__ = ("_body", "_client", "_headers", "_key", "_path", "_query", "_upstream", "method", "pass_on")
+    __slots__ = (
+        "_asking",
+        "_body",
+        "_client",
+        "_headers",
+        "_key",
+        "_path",
+        "_query",
+        "_takes",
+        "_upstream",
+        "method",
+        "pass_on",
+    )
     is_async = in_memory = True
 
     def __init__(
@@ -265,6 +290,8 @@ class Relayed:
         self._path, self._headers, self._body = path, headers, body
         self._query = query and f"?{query}"
         self._key = ""  # that was sent last
+        self._asking: bytes | None = None
+        self._takes: dict[str, bool] = {}
         self.pass_on: Callable[[ClientReply, bytes], Awaitable[None]] = _keep_to_itself
 
     @property
@@ -282,12 +309,41 @@ class Relayed:
         assert isinstance(self._body, bytes)
         return self._body
 
+    def ask_usage(self, takes: dict[str, bool], most: int) -> None:
+        """Ask for the usage of a chat stream, which its client does not get.
+
+        Args:
+            takes: Whether a server takes the field, by its address, as far as is known.
+            most: The bytes of a decoded body.
+        """
+        upstream = self._upstream
+        asks = upstream.provider.asks_usage and self._path.rstrip("/").endswith("/completions")
+        if asks and takes.get(upstream.root, True) and isinstance(self._body, bytes):
+            encoding = dict(self._headers).get(b"content-encoding", b"identity")
+            self._asking, self._takes = asking(plain(encoding, self._body, most)), takes
+
     async def send(self, permit: Permit | None = None) -> ClientReply:  # noqa: ARG002
-        headers, key = self._headers, self._upstream.key  # as it is now: the request may have waited for long
+        if self._asking is None:
+            return await self._send(self._headers, self._body)
+        takes, root = self._takes, self._upstream.root
+        headers = [pair for pair in self._headers if pair[0] not in (b"content-encoding", b"accept-encoding")]
+        reply = await self._send([*headers, (b"accept-encoding", b"identity")], self._asking)
+        if reply.is_good:
+            takes[root] = True
+            reply.hide_usage()
+        elif reply.status in REFUSES and not takes.get(root):
+            reply.close()
+            reply = await self._send(self._headers, self._body)
+            if reply.is_good:
+                self._asking, takes[root] = None, False
+        return reply
+
+    async def _send(self, headers: Headers, body: bytes | Upload) -> ClientReply:
+        key = self._upstream.key  # as it is now: the request may have waited for long
         self._key = key
         if key:
             headers = [*headers, self._upstream.credentials(self._path, key)]
-        fetched = await self._client.fetch(self._upstream, self.method, self._path + self._query, headers, self._body)
+        fetched = await self._client.fetch(self._upstream, self.method, self._path + self._query, headers, body)
         if key and fetched.status == 401:
             self._upstream.secret.refused(key, self._upstream.root, self._upstream.key_env)
         told = [pair for pair in fetched.headers if pair[0] not in OF_SERVER] if key else fetched.headers

@@ -1,0 +1,81 @@
+"""Asking a server for the usage of a chat stream, for a client that has not: its budget needs it.
+
+A chat stream of OpenAI's form reports its usage in a further chunk, and only if it is asked to (OpenAI's API reference, ``stream_options``;
+2025-11). The client gets the stream without that chunk.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from paceline.providers.streams import MAX_EVENT
+
+OPTIONS: Final = "stream_options"
+
+REFUSES: Final = (400, 422)
+"""The statuses with which a server refuses a field that it does not know."""
+
+_EVENT_END = re.compile(rb"\r?\n\r?\n")
+# Inside of a text the quotes have backslashes, so that no text of an answer is changed.
+_NULL = re.compile(rb',\s*"usage"\s*:\s*null(?=\s*[,}])')
+
+
+def asking(body: bytes) -> bytes | None:
+    """``body`` with the field that asks for the usage; ``None`` where it has it, or is no request for a stream."""
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(asked, dict) or asked.get("stream") is not True:
+        return None
+    options = asked.get(OPTIONS)
+    if isinstance(options, Mapping):
+        if options.get("include_usage") is True:
+            return None
+        return json.dumps({**asked, OPTIONS: {**options, "include_usage": True}}).encode()
+    if OPTIONS in asked:
+        return json.dumps({**asked, OPTIONS: {"include_usage": True}}).encode()
+    return body.rstrip()[:-1] + b', "stream_options": {"include_usage": true}}'  # the rest as the client has written it
+
+
+class Unasked:
+    """Removes from a stream what its client has not asked for: the chunk of the usage, and ``"usage": null`` in all others."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, part: bytes) -> bytes:
+        """The whole events in what has come; the rest is kept for the next call."""
+        data, start, out = self._rest + part, 0, list[bytes]()
+        for end in _EVENT_END.finditer(data):
+            out.append(_without_usage(data[start : end.end()]))
+            start = end.end()
+        self._rest = data[start:]
+        if len(self._rest) > MAX_EVENT:
+            out.append(self.end())
+        return b"".join(out)
+
+    def end(self) -> bytes:
+        """What is kept at the end."""
+        rest, self._rest = self._rest, b""
+        return _without_usage(rest)
+
+
+def _without_usage(event: bytes) -> bytes:
+    if b'"usage"' not in event:
+        return event
+    event = _NULL.sub(b"", event)
+    data = event.partition(b"data:")[2]
+    if b'"usage"' in event and data:
+        try:
+            chunk: Any = json.loads(data)
+        except (ValueError, RecursionError):
+            return event
+        if isinstance(chunk, dict) and chunk.get("choices") == [] and chunk.get("usage"):
+            return b""
+    return event

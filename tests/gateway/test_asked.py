@@ -1,0 +1,99 @@
+"""The usage of a chat stream, which the gateway asks for where a budget needs it, and its client does not get."""
+
+import json
+
+import pytest
+from gateway_helpers import chat, stub
+
+from paceline.gateway.asked import Unasked, asking
+from paceline.gateway.keys import KeyFile
+
+PRICES = {"openai/gpt-5": {"input": 10.0, "output": 100.0}}
+USAGE = {"prompt_tokens": 9, "completion_tokens": 4_000}
+CHUNKS = (
+    b'data: {"choices": [{"delta": {"content": "is \\",\\"usage\\":null\\""}, "finish_reason": null}], "usage": null}\n\n',
+    b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}],"usage":null,"obfuscation":"x"}\n\n',
+    b'data: {"choices": [], "usage": %s}\n\n' % json.dumps(USAGE).encode(),
+    b"data: [DONE]\n\n",
+)
+PLAIN = (
+    b'data: {"choices": [{"delta": {"content": "is \\",\\"usage\\":null\\""}, "finish_reason": null}]}\n\n'
+    b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}],"obfuscation":"x"}\n\n'
+    b"data: [DONE]\n\n"
+)
+REFUSED = b'{"error": {"message": "Extra inputs are not permitted", "type": "invalid_request_error"}}'
+
+
+class Server:
+    """Reports its usage if it is asked to, or refuses to be asked."""
+
+    def __init__(self, refuses=200):
+        self.seen, self.refuses = [], refuses
+
+    async def __call__(self, scope, receive, send):
+        asked = json.loads((await receive())["body"])
+        self.seen.append(asked)
+        told = "stream_options" in asked
+        status, parts = (self.refuses, CHUNKS) if told else (200, (PLAIN,))
+        kind = b"text/event-stream" if status == 200 else b"application/json"
+        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
+        for part in parts if status == 200 else (REFUSED,):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.fixture
+def gateway(serve, tmp_path):
+    """Start a gateway before a server; returns a function that sends a chat with the key of alice, who has a budget, or of bob."""
+    keys = KeyFile(tmp_path / "keys.json")
+    secrets = {"alice": keys.add("alice", limits=("1 usd/day",)), "bob": keys.add("bob")}
+
+    def start(url, client):
+        running = serve(url, limits={"*": "100k requests/min"}, prices=PRICES)
+
+        def send(who, **fields):
+            headers = {"authorization": f"Bearer {secrets[who]}"}
+            return client.post(f"{running.url}/openai/v1/chat/completions", json=chat(**fields), headers=headers)
+
+        return send
+
+    return start
+
+
+def test_a_budget_asks_and_its_client_gets_what_it_has_asked_for(gateway, client):
+    with stub(server := Server()) as url:
+        send = gateway(url, client)
+        assert send("alice", stream=True).content == PLAIN
+        assert send("alice", stream=True, stream_options={"include_usage": False}).content == PLAIN
+        assert send("alice", stream=True, stream_options={"include_usage": True}).content == b"".join(CHUNKS)
+        assert send("alice", stream=True).status_code == 429  # three times 0.40 USD
+        assert send("bob", stream=True).content == PLAIN
+    first, *_, last = server.seen
+    assert first == chat(stream=True, stream_options={"include_usage": True})
+    assert last == chat(stream=True)
+    assert len(server.seen) == 4
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_server_that_refuses_the_field_gets_the_request_without_it(gateway, client, status):
+    with stub(server := Server(status)) as url:
+        send = gateway(url, client)
+        assert [send("alice", stream=True, max_tokens=4_000).content for _ in range(2)] == [PLAIN] * 2
+        assert ["stream_options" in asked for asked in server.seen] == [True, False, False]
+        assert [send("alice", stream=True, max_tokens=4_000).status_code for _ in range(2)] == [
+            200,
+            429,
+        ]  # the most is kept
+
+
+def test_any_cut_of_a_stream_gives_the_same():
+    stream = b"".join(CHUNKS).replace(b"\n\n", b"\r\n\r\n")
+    for at in range(len(stream)):
+        unasked = Unasked()
+        parts = unasked.feed(stream[:at]), unasked.feed(stream[at:]), unasked.end()
+        assert b"".join(parts) == PLAIN.replace(b"\n\n", b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"{", b'{"stream": false}', b"[" * 100_000, b'{"stream": 1}'])
+def test_what_is_no_stream_is_sent_as_it_is(body):
+    assert asking(body) is None
