@@ -1,6 +1,7 @@
 """Limits and budgets of lanes, through an attached client against an emulated provider."""
 
 import datetime as dt
+import json
 import threading
 from contextlib import closing
 
@@ -415,3 +416,75 @@ class TestPrices:
                     tiers = [tier for value in vars(price).values() for tier in getattr(value, "tiers", ())]
                     found |= {tier.start for tier in tiers}
         assert found <= set(STARTS)
+
+
+class TestMost:
+    """What is reserved, and kept where the answer does not tell."""
+
+    @staticmethod
+    def client(answer, *, provider="openai", **options):
+        limiter = limiter_with(budget="100 usd/day", **options)
+        transport = httpx2.MockTransport(answer)
+        return limiter, limiter.attach(httpx2.Client(transport=transport, base_url="http://a.test"), provider=provider)
+
+    def test_an_attempt_that_broke_is_counted_when_another_one_follows(self):
+        broken = [httpx2.ReadError("broken")]
+
+        def answer(_request):
+            if broken:
+                raise broken.pop()
+            usage = {"prompt_tokens": 10, "completion_tokens": 1}
+            return httpx2.Response(200, json={"choices": [{"message": {"content": "Hi."}}], "usage": usage})
+
+        limiter, client = self.client(answer, retry=paceline.RetryPolicy(faults=True, backoff_s=0.001))
+        reserved = 10 * 0.01
+        assert ask(client).status_code == 200
+        assert spent(limiter) == pytest.approx(reserved + 0.02, abs=0.02)
+
+    def test_what_the_beginning_of_a_stream_tells_is_not_reserved_any_more(self):
+        seen = []
+        usage = {"input_tokens": 10, "cache_read_input_tokens": 90, "output_tokens": 1}
+        start = {"type": "message_start", "message": {"role": "assistant", "usage": usage}}
+        text = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Hi."}}
+
+        class Stream(httpx2.SyncByteStream):
+            def __iter__(self):
+                seen.append(spent(limiter))
+                for event in (start, text):
+                    yield f"data: {json.dumps(event)}\n\n".encode()
+                seen.append(spent(limiter))
+
+        def answer(_request):
+            return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Stream())
+
+        price = {"input": 1_000.0, "cached": 0.0, "cache_write": 2_000.0, "output": 10_000.0}
+        prices = {"anthropic/claude-opus-5": price}
+        limiter = paceline.Limiter(BIG, prices=prices, budget="100 usd/day", clock=ManualClock(MORNING_S))
+        client = limiter.attach(
+            httpx2.Client(transport=httpx2.MockTransport(answer), base_url="http://a.test"), provider="anthropic"
+        )
+        asked = body(model="claude-opus-5") | {"stream": True, "messages": [{"role": "user", "content": "hi " * 100}]}
+        client.post("/v1/messages", json=asked)
+        before, after = seen
+        assert before > 0.2 + 0.1  # a hundred tokens, written to the cache, and ten of output
+        assert after == spent(limiter) == pytest.approx(0.01 + 0.1)
+
+    @pytest.mark.parametrize(
+        ("model", "fields", "usd"),
+        [
+            ("gpt-5", {}, 1_280),
+            ("gpt-5", {"n": 2}, 2_560),
+            ("gpt-4-turbo", {}, 1_280),  # its context window
+            ("my-own", {}, 10_000),  # a million tokens, alone
+            ("gpt-5", {"max_tokens": 7}, 0.07),
+        ],
+    )
+    def test_an_answer_without_usage(self, model, fields, usd):
+        prices = {f"openai/{model}": {"input": 0, "output": 10_000.0}}
+        limiter = paceline.Limiter(BIG, prices=prices, budget="100 usd/day", clock=ManualClock(MORNING_S))
+        answer = httpx2.Response(200, json={"choices": [{"message": {"content": "Hi."}}]})
+        client = limiter.attach(
+            httpx2.Client(transport=httpx2.MockTransport(lambda _: answer), base_url="http://a.test"), provider="openai"
+        )
+        client.post(CHAT, json={"model": model, "messages": [], **fields})
+        assert spent(limiter) == pytest.approx(usd)

@@ -550,13 +550,18 @@ class Exchange:
             usage = plausible(self.record.pool, usage, permit.cost)
             if tier != usage.tier:
                 usage = replace(usage, tier=tier[: parse.TIER_MAX])
-            self._begin(permit, usage)
-            if usage.partial:
-                usage = self.metered.completed(usage)
-            else:
+            is_text = usage.partial and not usage.input_tokens  # and nothing is reported
+            if not is_text:
+                self._begin(permit, usage)
+            if not usage.partial:
                 self.record.usage = permit.usage = usage
                 self.metered.learn(usage)
-            permit.settle(**self.metered.provider.charged(self.metered.booked_call, usage))
+                permit.settle(**self.metered.provider.charged(self.metered.booked_call, usage))
+            elif is_text and usage.output_tokens <= self.metered.tokens()[1]:
+                permit.settle()
+            else:
+                charged = self.metered.completed(usage)
+                permit.settle(**self.metered.provider.charged(self.metered.booked_call, charged))
         self.record.charged = permit.charged if refusal is None else None
         if self.charge is not None:
             self.charge.settle(usage, call.provider, call.model)

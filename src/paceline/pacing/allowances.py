@@ -369,7 +369,10 @@ class Charge:
         other = self._estimate() if self._most is None else self._most.usage
         if usage is None:
             return other
-        return replace(usage, output_tokens=max(usage.output_tokens, other.output_tokens), partial=False)
+        output = max(usage.output_tokens, other.output_tokens)
+        return replace(
+            usage, input_tokens=usage.input_tokens or other.input_tokens, output_tokens=output, partial=False
+        )
 
     def _count(self, usage: Usage | None, provider: str, model: str) -> None:
         tally, self._tally = self._tally, None
