@@ -477,10 +477,14 @@ class TestMost:
             ("gpt-4-turbo", {}, 1_280),  # its context window
             ("my-own", {}, 10_000),  # a million tokens, alone
             ("gpt-5", {"max_tokens": 7}, 0.07),
+            ("gpt-5", {"max_tokens": 7, "models": ["gpt-5", "dear"]}, 0.7),  # any of them may answer
+            ("gpt-5", {"max_tokens": 7, "fallbacks": [{"model": "dear"}, 1, None]}, 0.7),
         ],
     )
     def test_an_answer_without_usage(self, model, fields, usd):
-        prices = {f"openai/{model}": {"input": 0, "output": 10_000.0}}
+        prices = {
+            f"openai/{name}": {"input": 0, "output": usd} for name, usd in ((model, 1e4), ("dear", 1e5), ("1", 0))
+        }
         limiter = paceline.Limiter(BIG, prices=prices, budget="100 usd/day", clock=ManualClock(MORNING_S))
         answer = httpx2.Response(200, json={"choices": [{"message": {"content": "Hi."}}]})
         client = limiter.attach(

@@ -686,7 +686,7 @@ _TEXT: Final = re.compile(
 """The texts of an answer, in the streams of all APIs."""
 
 SAMPLE: Final = 16_384
-"""Bytes of the beginning that are kept: some hundred events, of which each is as much text as the later ones."""
+"""Bytes of the beginning that are kept: some hundred events, each with as much text as the later ones."""
 
 TOKEN_BYTES: Final = 4
 """The bytes of a token of text, on average (OpenAI's guide to tokens, 2025)."""

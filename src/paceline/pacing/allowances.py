@@ -218,7 +218,7 @@ class Allowances:
                 if self._unpriced == "refuse" and prices.find(call.provider, call.model) is None:
                     unknown = f"no price is known of {call.model} at {call.provider}, and unpriced = 'refuse' is set: give one under [prices]"
                     raise BudgetError(budget.pool.name, unknown, None)
-                most.append(_most(prices, call, one.expected()))
+                most += [_most(prices, call, model, one.expected()) for model in (call.model, *call.others)]
         dearest = max(most, key=lambda one: one.usd, default=None)
         if dearest is not None and not all(one.known for one in most):
             dearest = dearest._replace(known=False)
@@ -251,12 +251,13 @@ class Most(NamedTuple):
     known: bool
 
 
-def _most(prices: Prices, call: Call, expected: Usage) -> Most:
+def _most(prices: Prices, call: Call, model: str, expected: Usage) -> Most:
+    """What ``call`` can use and cost at most, if ``model`` answers."""
     output = call.max_output_tokens
-    if output is None and (of_one := prices.output_max(call.provider, call.model)) is not None:
+    if output is None and (of_one := prices.output_max(call.provider, model)) is not None:
         output = of_one * call.choices
     usage = replace(expected, output_tokens=OUTPUT_MAX if output is None else output)
-    usd = prices.most_usd(call.provider, call.model, usage)
+    usd = prices.most_usd(call.provider, model, usage)
     return Most(usage, usd, known=output is not None or usd == 0)
 
 

@@ -77,7 +77,8 @@ class Anthropic(BaseProvider):
         if tokens > _LONG_CONTEXT_TOKENS and _LONG_CONTEXT.fullmatch(alias):
             mode = "long_context"
         stream, tier = body.get("stream") is True, "fast" if mode == "fast" else ""
-        return Call(self.name, endpoint, model, tokens, most, stream=stream, mode=mode, tier=tier)
+        others = parse.others_of(body)
+        return Call(self.name, endpoint, model, tokens, most, stream=stream, mode=mode, tier=tier, others=others)
 
     def pool(self, model: str) -> str:
         """The class of models that shares the limit; a dated snapshot shares its alias's, and 4.5 is 4-5."""

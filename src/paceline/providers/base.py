@@ -34,6 +34,7 @@ class Call:
             but its answer teaches the pool nothing.
         images: How many images the request asks for, or embeds where the provider counts these.
         choices: How many answers it asks for.
+        others: The models that may answer in place of ``model``.
         tier: The service tier that the request asks for, if its price is another one; empty: the standard one.
         requests: How many requests the provider counts for it: more than one for a batch of texts whose texts are counted.
     """
@@ -49,6 +50,7 @@ class Call:
     tier: str = ""
     requests: int = 1
     choices: int = 1
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

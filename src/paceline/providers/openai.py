@@ -101,8 +101,10 @@ class OpenAIDialect(BaseProvider):
         call = self._call(endpoint, model[:200], parts, schemas, most, stream=body.get("stream") is True)
         tier = parse.tier_of(body)
         images = max(count(body.get("n")), 1) if endpoint == "images" else 0
-        choices = _choices(body)
-        return replace(call, tier=tier, images=images, choices=choices) if tier or images or choices > 1 else call
+        choices, others = _choices(body), parse.others_of(body)
+        if not (tier or images or choices > 1 or others):
+            return call
+        return replace(call, tier=tier, images=images, choices=choices, others=others)
 
     def usage_reader(self, call: Call) -> UsageReader:
         """The reader of OpenAI's answers; of Anthropic's on its path."""

@@ -243,6 +243,18 @@ def model_of(body: Mapping[str, Any]) -> str:
     return name if name.isascii() else name.encode("utf-8", "replace").decode()
 
 
+OTHERS_MAX: Final = 50
+"""The models in place of the first that are looked at."""
+
+
+def others_of(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The models that may answer in place of the first: OpenRouter's ``models``, and ``fallbacks`` of Anthropic and LiteLLM."""
+    lists = (body.get(name) for name in ("models", "fallbacks"))
+    named = [one for each in lists if isinstance(each, list) for one in each[:OTHERS_MAX]]
+    texts = (as_text(one.get("model")) if isinstance(one, Mapping) else as_text(one) for one in named)
+    return tuple(text[:200] for text in texts if text)
+
+
 def undated(model: str) -> str:
     """A model's alias: its name without the date of a snapshot (``-2024-08-06``, ``-20250929``, ``-0613``, ``-latest``)."""
     return _SNAPSHOT.sub("", model) or model
