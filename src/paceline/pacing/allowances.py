@@ -294,7 +294,9 @@ class Charge:
 
     def steps(self) -> Iterable[tuple[Acquisition, Allowance | None]]:
         """The acquisitions to be made one after another, each with its allowance if it is one of a budget."""
-        for allowance in self._allowances:
+        for allowance in reversed(
+            self._allowances
+        ):  # a wait for a lane's own keeps no other lane from the budget of all
             if allowance.budget is not None:
                 assert self._most is not None
                 yield _ask_budget(allowance.budget, allowance.lane, self._most, self._timeout_s), allowance
