@@ -97,4 +97,4 @@ class BudgetPool(Pool):
         until_ns = now_ns + CLOCK_NS
         if waiter.deadline_ns is not None and waiter.deadline_ns < until_ns:
             until_ns = waiter.deadline_ns
-        return until_ns < at_ns != FAR_NS and not self.capacity.ledger.in_flight
+        return until_ns < at_ns != FAR_NS and self.capacity.settled and not self.capacity.ledger.in_flight

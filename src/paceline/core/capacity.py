@@ -52,6 +52,7 @@ class Capacity(Protocol):
         exchange_ns: When an exchange with the store is due; ``FAR_NS``: not before the next event.
         exchange_due: Whether ``exchange_ns`` became earlier since it was last read.
         pause_reason: Why the pool pauses; of the last pause, if it does not.
+        settled: Whether the ledger has the true cost of all attempts that have ended.
     """
 
     behind: str
@@ -66,6 +67,9 @@ class Capacity(Protocol):
 
     @property
     def pause_reason(self) -> str: ...
+
+    @property
+    def settled(self) -> bool: ...
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         """Charge every quota for ``waiter``, or none; :data:`PENDING` when the store decides."""
@@ -144,6 +148,7 @@ class LocalCapacity:
     behind = QUEUE
     exchange_ns = FAR_NS
     exchange_due = False
+    settled = True
 
     def __init__(self, ledger: Ledger, *, learns: Learns = False, adapts: bool = False) -> None:
         self.ledger = ledger

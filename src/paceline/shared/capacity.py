@@ -96,6 +96,11 @@ class SharedCapacity:
         """When an exchange has something to send, if nothing happens before; ``FAR_NS``: not before a reply."""
         return self._schedule.due_ns if self.exchange.asked is None else FAR_NS
 
+    @property
+    def settled(self) -> bool:
+        """Whether the store knows of all attempts that have ended."""
+        return self.membership.state.alone or self.holdings.outbox.empty
+
     def forked(self, who: str, now_ns: int) -> None:
         """Start as a new process ``who`` in a forked child."""
         self.exchange.forked(who, now_ns)

@@ -74,6 +74,11 @@ class Outbox:
         self.due_ns = now_ns + self.linger_ns if self._news or self._settled else FAR_NS
         return self._unconfirmed
 
+    @property
+    def empty(self) -> bool:
+        """Whether the store has applied all news."""
+        return not (self._news or self._settled or self._unconfirmed)
+
     def confirm(self) -> None:
         """The store has applied the news of the last message."""
         self._unconfirmed = None
