@@ -378,7 +378,7 @@ class Relayed:
         if self._key:
             body = body.replace(self._key.encode(), HIDDEN)  # a message of the server that it quotes
         if headers.get("x-paceline") == "store":  # it may answer soon, or another process may reach it
-            status, body = 503, body.replace(b"rate_limit_error", b"api_error", 1)
+            body = body.replace(b"service_unavailable_error", b"api_error", 1)
             headers = {**headers, "x-should-retry": "true", "retry-after": "1"}
         stated = {"content-length": str(len(body))} if "content-length" in headers else {}
         return ClientReply(
