@@ -158,8 +158,8 @@ def said_in(text: str) -> Said:
     reset_s = duration_s(reset[1]) if reset else None
     several = _several(text) if used is None else ()
     if several:
-        own = next((reading for reading in several if reading.unit == unit), None)
-        period_s, limit = (own.period_s, own.limit) if own else (period_s, None)
+        named_one = next((reading for reading in several if reading.unit == unit), None)
+        period_s, limit = (period_s, None) if named_one is None else (named_one.period_s, named_one.limit)
     return Said(unit, period_s, limit, used, _found(_REQUESTED, text), wait_in(text), reset_s, several)
 
 
