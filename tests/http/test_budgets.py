@@ -9,8 +9,10 @@ import httpx2
 import pytest
 
 import paceline
-from paceline.core.quota import Quota
-from paceline.core.results import QuotaError
+from paceline.core.budget import BudgetWaiter
+from paceline.core.queue import DEFAULT_LANE
+from paceline.core.quota import NS, Quota
+from paceline.core.results import QuotaError, Reservation
 from paceline.emulator import Emulator
 from paceline.pacing.allowances import PATIENCE_S
 from paceline.providers.base import Usage
@@ -198,6 +200,18 @@ class TestLimits:
         assert pool["counts"] == {"granted": 2, "settled": 2}
         assert pool["wait_s"]["longest"] > 0
         assert list(pool["waits"]) == ["alice"]
+
+    def test_they_are_no_server_that_could_be_silent(self):
+        """Requests of a lane that get no answer, or are left by their clients, say nothing of the next ones."""
+        limiter = limiter_with(lanes=[paceline.LaneSpec("alice", limits=["6000 requests/min", "9 usd/day"])])
+        pools = [scheduler.pool for scheduler in limiter.pacer.allowances.schedulers]
+        assert [pool.name for pool in pools] == ["lane/alice", "budget/alice"]
+        now_ns, cost = limiter.pacer.clock.now_ns(), {"requests": 1.0, "usd": 0.01}
+        for pool in pools:
+            pool.settle(now_ns, pool.try_grant(now_ns, BudgetWaiter(0.01, DEFAULT_LANE, None)), cost)
+            for later_ns in (0, 10 * NS):
+                granted = [pool.try_grant(now_ns + later_ns, BudgetWaiter(0.01, DEFAULT_LANE, None)) for _ in range(9)]
+                assert all(isinstance(one, Reservation) for one in granted)
 
     def test_they_can_be_changed(self, server):
         limiter = limiter_with()

@@ -50,6 +50,10 @@ class Pool:
     3. One of :meth:`settle`, :meth:`cancel` and :meth:`refuse` closes it. The pause after a refusal depends on :meth:`row`.
     4. :meth:`pump`, after each of 2 and 3: what has changed may let others go.
 
+    Args:
+        waiting_max: How many may wait.
+        served: Whether its requests go to one server, so that all of them wait in vain when it is silent.
+
     Attributes:
         name: Its name, e.g. ``openai/gpt-5``.
         capacity: The quotas.
@@ -68,7 +72,13 @@ class Pool:
     """
 
     def __init__(
-        self, name: str, capacity: Capacity, queue: Queue | None = None, *, waiting_max: int = WAITING_MAX
+        self,
+        name: str,
+        capacity: Capacity,
+        queue: Queue | None = None,
+        *,
+        waiting_max: int = WAITING_MAX,
+        served: bool = True,
     ) -> None:
         self.name = name
         self.capacity = capacity
@@ -82,7 +92,7 @@ class Pool:
         self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._stop: Stop | None = None
         self.progress = Progress()
-        self.silence = Silence(capacity)
+        self.silence = Silence(capacity, watches=served)
         self.notices = self.silence.notices
         self._waiting_max = waiting_max
         self.undecided: tuple[Waiter, ...] = ()

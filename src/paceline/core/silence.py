@@ -28,6 +28,10 @@ NOTICES_MAX = 8
 class Silence:
     """Whether the attempts of a pool get answers.
 
+    Args:
+        capacity: The capacity of the pool.
+        watches: Whether the pool can be silent: its attempts go to one server.
+
     Attributes:
         since_ns: Since when the pool sends only probes; 0 while answers come.
         check_ns: When :meth:`check` must be called before the next grant.
@@ -35,10 +39,10 @@ class Silence:
         notices: What is to be logged.
     """
 
-    __slots__ = ("_answered_ns", "_capacity", "check_ns", "notices", "since_ns", "usual_ns")
+    __slots__ = ("_answered_ns", "_capacity", "_watches", "check_ns", "notices", "since_ns", "usual_ns")
 
-    def __init__(self, capacity: Capacity) -> None:
-        self._capacity = capacity
+    def __init__(self, capacity: Capacity, *, watches: bool = True) -> None:
+        self._capacity, self._watches = capacity, watches
         self._answered_ns = self.since_ns = self.usual_ns = 0
         self.check_ns = FAR_NS
         self.notices: deque[str] = deque(maxlen=NOTICES_MAX)
@@ -47,7 +51,7 @@ class Silence:
         """Count an answer with its true cost, which came after ``took_ns``."""
         usual_ns = self.usual_ns
         self.usual_ns = took_ns if took_ns > usual_ns else usual_ns - (usual_ns - took_ns >> 6)
-        self._answered_ns, self.check_ns = now_ns, now_ns + SILENCE_NS
+        self._answered_ns, self.check_ns = now_ns, now_ns + SILENCE_NS if self._watches else FAR_NS
         if self.since_ns:
             self._end(now_ns)
 

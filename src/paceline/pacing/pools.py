@@ -252,7 +252,8 @@ class Pools:
         if capacity.learning is not None and (measures or resolved.lacks_requests):
             capacity.learning.unstated.begin(now_ns)
         made = BudgetPool if of_money else Pool
-        return made(resolved.pool, capacity, queue, waiting_max=settings.waiting_max), worker
+        # The requests of a lane go to any server: when one does not answer, its own pool is silent, and not the lane.
+        return made(resolved.pool, capacity, queue, waiting_max=settings.waiting_max, served=not own), worker
 
 
 def _in_use(pool: Pool, now_ns: int) -> bool:
