@@ -211,9 +211,9 @@ class Gateway:
 
     async def _keep_tally(self, tally: Tally) -> None:
         while True:
-            await asyncio.sleep(FLUSH_S)
             with suppress(StoreError):  # the next time has it all
-                await asyncio.to_thread(tally.flush)
+                await asyncio.to_thread(tally.flush)  # at once, to know what those before have told
+            await asyncio.sleep(FLUSH_S)
 
     async def _apart(self, report: Callable[..., Any], *given: Any) -> Any:
         """Make a report in a thread, one at a time."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from paceline.core.results import QuotaError, StoreError
 from paceline.limiter.limiter import Limiter
 from paceline.providers.base import Usage
 from paceline.shared.worker import StoreWorker
-from paceline.stores.tallies import KEEP_DAYS, Sums, Tallies, added, tallies_beside, today
+from paceline.stores.tallies import KEEP_DAYS, Row, Rows, Tallies, added, tallies_beside, today
 
 log = logging.getLogger("paceline")
 
@@ -22,11 +25,29 @@ FIELDS: Final = ("requests", "input_tokens", "cached_tokens", "output_tokens", "
 DAYS: Final = 31
 """The days of a report that names none."""
 
+ROWS_MAX: Final = 50_000
+"""How many rows a process remembers, the latest days first: 20 MB, and a year of 100 names."""
+
+ROWS_TOLD: Final = 1_000
+"""How many rows are told at once: Redis serves nobody else meanwhile, for some milliseconds."""
+
+PART: Final = 100
+"""To read what other processes have told takes one part in so many of the time, however much that is."""
+
+WITNESS: Final = "\t"
+"""In place of a name in the row that shows whether the place still has what this process has told; no key can have it. Nobody else tells that row."""
+
+Sums = dict[tuple[int, str], list[float]]
+"""Sums by the day, counted from 1970 in UTC, and the name."""
+
 _EPOCH: Final = dt.date(1970, 1, 1)
 
 
 class Tally:
     """Counts what is charged for the requests of a limiter.
+
+    Each process has rows of its own in the place where the sums of all are kept. It remembers them, and those of others, as
+    it does with budgets: a place that has lost them is told them again, by each process, and none counts twice.
 
     Args:
         limiter: The limiter.
@@ -41,8 +62,11 @@ class Tally:
         self._lock, self._writing = threading.RLock(), threading.Lock()  # a finalizer may end a request within a count
         self._own: dict[str, list[float]] = {}  # of this process, since its start, up to the last writing
         self._news: Sums = {}  # since then
-        self._unsure: Sums = {}  # that may be written
-        self._number = 0  # of those
+        self._who = os.urandom(8).hex()
+        self._rows: Rows = {}  # of this process, and of others
+        self._untold: dict[Row, None] = {}  # those that the place may not have as they are
+        self._told = 0  # how often it was told any
+        self._copied_days, self._copy_s = 0, 0.0  # how far back others were read, and when they are read next
         self._priced = True
 
     def begin(self) -> None:
@@ -74,25 +98,61 @@ class Tally:
             return {name: _row(sums) for name, sums in _with(self._own, dict(self._news)).items()}
 
     def flush(self) -> None:
-        """Write what is new.
+        """Write what is new, and what the place has lost.
 
         Raises:
             StoreError: It cannot be written now; the next call tries it again.
         """
         with self._writing:
-            if not self._unsure:
-                with self._lock:
-                    self._unsure, self._news = self._news, {}
-                    self._own = _with(self._own, self._unsure)
-                self._number += 1
-            if self._unsure:
-                self._kept.add(self._unsure, self._number)
-                self._unsure = {}
+            with self._lock:
+                news, self._news = self._news, {}
+                self._own = _with(self._own, news)
+            for (day, name), sums in news.items():
+                row = day, name, self._who
+                self._rows[row] = added(self._rows.get(row), sums)
+                self._untold[row] = None
+            self._tell()
+            if not self._untold and time.monotonic() >= self._copy_s:
+                self._copy()
+            if not self._told:  # what others have told may be lost, too
+                self._tell()
+
+    def _tell(self) -> None:
+        """Tell what the place may not have: all that is known, if it has lost what it was told before."""
+        witness, again = (today(), WITNESS, self._who), False
+        while self._untold or self._rows:
+            told = list(islice(self._untold, ROWS_TOLD))
+            number = self._told + bool(told) or 1
+            had = self._kept.tell({witness: [float(number)]} | {row: self._rows[row] for row in told})
+            lost, self._told = had[0] < self._told, number
+            for row in told:
+                del self._untold[row]
+            if lost:  # or this is another day
+                if again:  # it loses whatever it is told: the next call tries it
+                    return
+                again, self._untold = True, dict.fromkeys(self._rows)
+            if not self._untold:
+                return
+
+    def _copy(self) -> None:
+        """Remember what the place has of others: a part of the days that were not read yet, and what is new."""
+        began_s, day = time.monotonic(), today()
+        found = self._kept.read(day - 1, day)
+        if self._copied_days < KEEP_DAYS and len(self._rows) < ROWS_MAX:
+            found |= self._kept.read(day - self._copied_days - DAYS, day - self._copied_days)
+            self._copied_days += DAYS
+        for row, sums in found.items():
+            if row[1] != WITNESS and (row not in self._rows or self._rows[row][0] < sums[0]):
+                self._rows[row] = sums
+        if len(self._rows) > ROWS_MAX:  # those to which this process may still add come first
+            kept = sorted(self._rows, key=lambda row: (row[2] == self._who and row[0] >= day - 1, row[0]))
+            self._rows = {row: self._rows[row] for row in kept[-ROWS_MAX:]}
+        now_s = time.monotonic()
+        self._copy_s = now_s + PART * (now_s - began_s)
 
     def end(self) -> None:
         """Write what is left."""
         try:
-            self.flush()  # what was tried before
             self.flush()
         except StoreError as error:
             log.warning("what was used last is not kept: %s", error)
@@ -112,7 +172,11 @@ class Tally:
         begin = max(end - DAYS + 1 if first is None else (first - _EPOCH).days, today() - KEEP_DAYS)
         self.flush()
         names: dict[str, Any] = {} if name is None else {name: {**dict.fromkeys(FIELDS, 0), "days": {}}}
-        for (day, key), sums in sorted(self._kept.read(begin, end).items()):
+        found: Sums = {}
+        for (day, key, _), sums in self._kept.read(begin, end).items():
+            if key != WITNESS:
+                found[day, key] = added(found.get((day, key)), sums)
+        for (day, key), sums in sorted(found.items()):
             if name in (None, key):
                 row = _row(sums)
                 total = names.setdefault(key, {**dict.fromkeys(FIELDS, 0), "days": {}})

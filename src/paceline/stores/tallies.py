@@ -1,4 +1,4 @@
-"""Sums by day and name beside a store, to which many processes add: not a part of the quotas, and never in their way.
+"""Sums by day, name and process beside a store: not a part of the quotas, and never in their way.
 
 For SQLite in a file of their own (``quotas.db.usage`` beside ``quotas.db``), for Redis in two keys.
 """
@@ -6,8 +6,8 @@ For SQLite in a file of their own (``quotas.db.usage`` beside ``quotas.db``), fo
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -25,25 +25,22 @@ KEEP_DAYS: Final = 400
 
 DAY_S: Final = 86_400
 
-_MARK_MS: Final = 3_600_000
-"""How long Redis knows that it has applied something: longer than a process tries to send it again."""
-
-_ADD: Final = """
-if not redis.call('SET', KEYS[1], '', 'NX', 'PX', ARGV[1]) then return end
-for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', ARGV[2], 'LIMIT', 0, 100)) do
-  redis.call('HDEL', KEYS[2], old)
-  redis.call('ZREM', KEYS[3], old)
+_TELL: Final = """
+for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', ARGV[1], 'LIMIT', 0, 100)) do
+  redis.call('HDEL', KEYS[1], old)
+  redis.call('ZREM', KEYS[2], old)
 end
-for i = 4, #ARGV, 3 do
-  local before, sums = string.gmatch(redis.call('HGET', KEYS[2], ARGV[i]) or '', '%S+'), {}
-  for amount in string.gmatch(ARGV[i + 2], '%S+') do
-    sums[#sums + 1] = string.format('%.15g', (before() or 0) + amount)
-  end
-  redis.call('HSET', KEYS[2], ARGV[i], table.concat(sums, ' '))
-  redis.call('ZADD', KEYS[3], ARGV[i + 1], ARGV[i])
+local had = {}
+for i = 3, #ARGV, 3 do
+  local is_new = redis.call('ZADD', KEYS[2], ARGV[i + 1], ARGV[i]) == 1
+  local before = redis.call('HGET', KEYS[1], ARGV[i])
+  before = before and string.match(before, '%S+') or '0'
+  if tonumber(before) < tonumber(string.match(ARGV[i + 2], '%S+')) then redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 2]) end
+  had[#had + 1] = is_new and '0' or before
 end
-redis.call('PEXPIRE', KEYS[2], ARGV[3])
-redis.call('PEXPIRE', KEYS[3], ARGV[3])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+redis.call('PEXPIRE', KEYS[2], ARGV[2])
+return had
 """
 _READ: Final = """
 local found = {}
@@ -53,18 +50,25 @@ end
 return found
 """
 
-Sums = dict[tuple[int, str], list[float]]
-"""Sums by the day, counted from 1970 in UTC, and the name."""
+Row = tuple[int, str, str]
+"""The day, counted from 1970 in UTC, the name, and who has counted: nobody else changes that row. Versions before had a row for all, of nobody."""
+
+Rows = dict[Row, list[float]]
+"""Sums, which only grow; the first of them grows with each count."""
 
 
 class Tallies(Protocol):
     """Sums; each call is for one thread at a time, and raises :class:`StoreError` if the place cannot be used now."""
 
-    def add(self, news: Mapping[tuple[int, str], Sequence[float]], number: int) -> None:
-        """Add ``news`` to the sums. ``number``: counts the calls of this object; the same news again have the same one."""
+    def tell(self, rows: Mapping[Row, Sequence[float]]) -> list[float]:
+        """Keep each of ``rows`` that is later than what the place has of it, so that it may be told any number of times.
 
-    def read(self, first: int, last: int) -> Sums:
-        """The sums of the days from ``first`` to ``last``, without writing anything."""
+        Returns:
+            The first sum of each that the place had before; 0 if it had none.
+        """
+
+    def read(self, first: int, last: int) -> Rows:
+        """The rows of the days from ``first`` to ``last``, without writing anything."""
 
 
 def tallies_beside(store: Store | None) -> Tallies:
@@ -85,44 +89,47 @@ class OwnTallies:
     """Sums in this process, for as long as it lives."""
 
     def __init__(self) -> None:
-        self._sums: Sums = {}
+        self._rows: Rows = {}
         self._lock = threading.Lock()
 
-    def add(self, news: Mapping[tuple[int, str], Sequence[float]], number: int) -> None:  # noqa: ARG002
-        """See :meth:`Tallies.add`."""
+    def tell(self, rows: Mapping[Row, Sequence[float]]) -> list[float]:
+        """See :meth:`Tallies.tell`."""
         with self._lock:
-            for where, amounts in news.items():
-                self._sums[where] = added(self._sums.get(where), amounts)
-            oldest = max((day for day, _ in self._sums), default=0) - KEEP_DAYS
-            self._sums = {where: sums for where, sums in self._sums.items() if where[0] > oldest}
+            had = [self._rows.get(row, (0.0,))[0] for row in rows]
+            self._rows |= {
+                row: list(sums) for (row, sums), before in zip(rows.items(), had, strict=True) if before < sums[0]
+            }
+            oldest = max((row[0] for row in self._rows), default=0) - KEEP_DAYS
+            self._rows = {row: sums for row, sums in self._rows.items() if row[0] > oldest}
+        return had
 
-    def read(self, first: int, last: int) -> Sums:
+    def read(self, first: int, last: int) -> Rows:
         """See :meth:`Tallies.read`."""
         with self._lock:
-            return {where: list(sums) for where, sums in self._sums.items() if first <= where[0] <= last}
+            return {row: list(sums) for row, sums in self._rows.items() if first <= row[0] <= last}
 
 
 class RedisTallies:
     """Sums in a hash, and their days in a sorted set."""
 
     def __init__(self, store: RedisStore) -> None:
-        self._store, self._who = store, os.urandom(8).hex()
-        self._key = f"paceline:usage:{{{store.prefix}/}}"  # one slot of a cluster
+        self._store = store
+        key = f"paceline:usage:{{{store.prefix}/}}"  # one slot of a cluster
+        self._keys = key, f"{key}:days"
 
-    def add(self, news: Mapping[tuple[int, str], Sequence[float]], number: int) -> None:
-        """See :meth:`Tallies.add`."""
-        keys = f"{self._key}:{self._who}:{number}", self._key, f"{self._key}:days"
-        oldest = max(day for day, _ in news) - KEEP_DAYS
-        words = [str(_MARK_MS), str(oldest), str(KEEP_DAYS * DAY_S * 1_000)]
-        for (day, name), amounts in news.items():
-            words += [f"{day}/{name}", str(day), " ".join(map(repr, amounts))]
-        self._store.run_script(_ADD, keys, *words)
+    def tell(self, rows: Mapping[Row, Sequence[float]]) -> list[float]:
+        """See :meth:`Tallies.tell`."""
+        oldest = max(row[0] for row in rows) - KEEP_DAYS
+        words = [str(oldest), str(KEEP_DAYS * DAY_S * 1_000)]
+        for row, sums in rows.items():
+            words += [_key(row), str(row[0]), " ".join(map(repr, sums))]
+        return [float(before) for before in self._store.run_script(_TELL, self._keys, *words)]
 
-    def read(self, first: int, last: int) -> Sums:
+    def read(self, first: int, last: int) -> Rows:
         """See :meth:`Tallies.read`."""
-        found = self._store.run_script(_READ, (self._key, f"{self._key}:days"), str(first), str(last))
+        found = self._store.run_script(_READ, self._keys, str(first), str(last))
         return {
-            _where(field.decode()): [float(number) for number in sums.split()]
+            _row(field.decode()): [float(number) for number in sums.split()]
             for field, sums in found
             if sums is not None
         }
@@ -139,12 +146,12 @@ class SQLiteTallies:
     def __init__(self, store: Path, timeout_s: float = FILE_TIMEOUT_S) -> None:
         self._path, self._timeout_s = store.with_name(f"{store.name}.usage"), timeout_s
 
-    def add(self, news: Mapping[tuple[int, str], Sequence[float]], number: int) -> None:  # noqa: ARG002
-        """See :meth:`Tallies.add`; one transaction, which is applied as a whole or not at all."""
+    def tell(self, rows: Mapping[Row, Sequence[float]]) -> list[float]:
+        """See :meth:`Tallies.tell`; one transaction, which is applied as a whole or not at all."""
         with closing(_SumFile(str(self._path), KEEP_DAYS * DAY_S, self._timeout_s)) as file:
-            file.add({f"{day}/{name}": amounts for (day, name), amounts in news.items()})
+            return file.tell({_key(row): sums for row, sums in rows.items()})
 
-    def read(self, first: int, last: int) -> Sums:
+    def read(self, first: int, last: int) -> Rows:
         """See :meth:`Tallies.read`."""
         if not self._path.exists():
             return {}
@@ -153,24 +160,27 @@ class SQLiteTallies:
                 rows = database.execute(READ_ALL).fetchall()
         except sqlite3.Error as error:
             raise StoreError(f"sqlite:{self._path}: {error}") from error
-        found = {_where(key): json.loads(entry) for key, entry, _ in rows}
-        return {where: sums for where, sums in found.items() if first <= where[0] <= last}
+        found = {_row(key): json.loads(entry) for key, entry, _ in rows}
+        return {row: sums for row, sums in found.items() if first <= row[0] <= last}
 
 
 class _SumFile(EntryFile):
     """Sums by key."""
 
-    def add(self, news: Mapping[str, Sequence[float]]) -> None:
-        """Add to the sums."""
-        before = self.look_up
+    def tell(self, rows: Mapping[str, Sequence[float]]) -> list[float]:
+        """See :meth:`Tallies.tell`."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            for key, amounts in news.items():
-                found = before([key]).get(key)
-                self.write(key, json.dumps(added(json.loads(found) if found else None, amounts)).encode())
+            had = []
+            for key, sums in rows.items():
+                found = self.look_up([key]).get(key)
+                had.append(json.loads(found)[0] if found else 0.0)
+                if had[-1] < sums[0]:
+                    self.write(key, json.dumps(sums).encode())
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._explained(error) from error
+        return had
 
 
 def added(before: Sequence[float] | None, amounts: Sequence[float]) -> list[float]:
@@ -178,9 +188,15 @@ def added(before: Sequence[float] | None, amounts: Sequence[float]) -> list[floa
     return list(amounts) if before is None else [a + b for a, b in zip(before, amounts, strict=True)]
 
 
-def _where(key: str) -> tuple[int, str]:
-    day, _, name = key.partition("/")
-    return int(day), name
+def _key(row: Row) -> str:
+    day, name, who = row
+    return f"{day}/{name}\n{who}" if who else f"{day}/{name}"
+
+
+def _row(key: str) -> Row:
+    day, _, rest = key.partition("/")
+    name, _, who = rest.partition("\n")
+    return int(day), sys.intern(name), sys.intern(who)
 
 
 def today() -> int:
