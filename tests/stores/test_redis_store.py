@@ -236,7 +236,8 @@ class TestClients:
         limiter = paceline.Limiter({"jobs": "3600 tokens/hour"}, store=client)
         limiter.acquire("jobs", tokens=10).wait().settle()
         limiter.close()
-        assert sorted(client.keys()) == [f"paceline:3:{{/jobs}}{name}" for name in ("", ":events", ":peers")]
+        keys = [f"paceline:3:{{/jobs}}{name}" for name in ("", ":events", ":peers")]
+        assert sorted(client.keys()) == [*keys, "paceline:made:{/jobs}"]
         second = RedisStore(redis_server.url, timeout_s=5.0)
         assert charged(second.exchange("jobs", message(who="b", quotas=QUOTAS[:1], amount=0.0))) == [10]
         second.close()

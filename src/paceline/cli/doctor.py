@@ -8,6 +8,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -201,7 +202,8 @@ class Page:
 
     def _store(self, config: Config, timeout_s: float) -> Iterator[Row]:
         from paceline.cli.standing import ReadError, read_store
-        from paceline.stores import NO_STORE, as_store
+        from paceline.shared.messages import remarks
+        from paceline.stores import NO_STORE, StoreError, as_store
 
         store = as_store(config.store) if config.store and config.store != NO_STORE else None
         if store is None:
@@ -224,6 +226,10 @@ class Page:
         else:
             yield store.url, f"reachable, {len(status['pools']):,} pools"
             self.problems += further
+            with closing(store), suppress(StoreError):  # it was reachable
+                found = (remark for pool in status["pools"] or [""] for remark in remarks(store, pool))
+                for remark in dict.fromkeys(found):
+                    self.problems.append(f"{store.url}: {remark}")
 
     def _machine(self) -> Iterator[Row]:
         now = datetime.now().astimezone()

@@ -29,13 +29,13 @@ ROWS_MAX: Final = 50_000
 """How many rows a process remembers, the latest days first: 20 MB, and a year of 100 names."""
 
 ROWS_TOLD: Final = 1_000
-"""How many rows are told at once: Redis serves nobody else meanwhile, for some milliseconds."""
+"""How many rows are told at once: Redis serves no other client meanwhile, for some milliseconds."""
 
 PART: Final = 100
 """To read what other processes have told takes one part in so many of the time, however much that is."""
 
 WITNESS: Final = "\t"
-"""In place of a name in the row that shows whether the place still has what this process has told; no key can have it. Nobody else tells that row."""
+"""In place of a name in the row that shows whether the place still has what this process has told; no key can have it. No other process tells that row."""
 
 Sums = dict[tuple[int, str], list[float]]
 """Sums by the day, counted from 1970 in UTC, and the name."""
@@ -46,7 +46,7 @@ _EPOCH: Final = dt.date(1970, 1, 1)
 class Tally:
     """Counts what is charged for the requests of a limiter.
 
-    Each process has rows of its own in the place where the sums of all are kept. It remembers them, and those of others, as
+    Each process has rows of its own in the place where the sums of all are kept. It remembers its rows and other processes', as
     it does with budgets: a place that has lost them is told them again, by each process, and none counts twice.
 
     Args:
@@ -128,7 +128,7 @@ class Tally:
             for row in told:
                 del self._untold[row]
             if lost:  # or this is another day
-                if again:  # it loses whatever it is told: the next call tries it
+                if again:  # it loses all that it is told: the next call tries it
                     return
                 again, self._untold = True, dict.fromkeys(self._rows)
             if not self._untold:

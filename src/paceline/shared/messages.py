@@ -239,3 +239,13 @@ def ping(store: Store) -> None:
         ask()
     else:
         store.exchange("ping", Message("ping", 0, leaving=True))
+
+
+def remarks(store: Store, pool: str) -> list[str]:
+    """What makes quotas unsafe at the place of ``pool``, and what to do, by the method ``remarks()`` of a store; without it none.
+
+    Raises:
+        StoreError: It cannot be looked at now.
+    """
+    look = getattr(store, "remarks", None)
+    return [] if look is None else look(pool)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import queue as queues
 import re
@@ -17,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +31,7 @@ from paceline.pacing.clock import Clock, go_on, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
 from paceline.shared.capacity import SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.membership import RETRY_NS, Membership, OnStoreFailure, State
-from paceline.shared.messages import Message, Store, StoreReply, ping
+from paceline.shared.messages import Message, Store, StoreReply, ping, remarks
 
 log = logging.getLogger("paceline")
 
@@ -140,6 +142,10 @@ class StoreWorker:
         self._down: tuple[int, str] | None = None  # until when other pools do not try the store, and why
         self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
         self._losses: dict[str, Losses] = {}  # of a pool whose reason names it, by its name; of the others, by ""
+        self._looked: dict[
+            str, tuple[float, float]
+        ] = {}  # of each pool, when it is looked at next, and what was charged
+        self._remarks: set[str] = set()  # that were logged
         self._aside_s = 0.0  # when it is due; 0.0: after the next exchange
         self._closed = False
 
@@ -182,8 +188,24 @@ class StoreWorker:
         except Exception:  # the requests must not wait without end
             log.exception("%s: invalid reply", self.store.url)
             self._deliver(scheduler, capacity, f"{self.store.url.rstrip(':')}: invalid reply")
+        else:
+            if isinstance(reply, StoreReply) and not last:
+                self._look(pool.name, reply, now_s)
         if now_s >= self._aside_s and not last:
             self._keep_aside()
+
+    def _look(self, pool: str, reply: StoreReply, now_s: float) -> None:
+        """Log once what makes quotas unsafe at the store: at the first exchange, each minute, and when its ledger is another one."""
+        charged = sum(standing.charged for standing in reply.standings)  # only grows
+        due_s, before = self._looked.get(pool, (-math.inf, 0.0))
+        if now_s >= due_s or charged < before:
+            due_s = now_s + ASIDE_S
+            with suppress(StoreError):  # the next exchange tells of it
+                for remark in remarks(self.store, pool):
+                    if remark not in self._remarks:
+                        log.warning("%s: %s", self.store.url, remark)
+                    self._remarks.add(remark)
+        self._looked[pool] = due_s, charged
 
     def _keep_aside(self) -> None:
         """Bring up to date what is kept beside the quotas, unless the store does not answer."""

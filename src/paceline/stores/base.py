@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.core.results import StoreError
-from paceline.shared.messages import Message, Store, StoreReply, ping
+from paceline.shared.messages import Message, Store, StoreReply, ping, remarks
 
 __all__ = ["FILE_TIMEOUT_S", "TIMEOUT_S", "Prefixed", "Store", "StoreError"]
 
@@ -38,15 +38,22 @@ class Prefixed:
 
     def exchange(self, pool: str, message: Message) -> StoreReply:
         """See :meth:`Store.exchange`."""
+        return self.inner.exchange(self._name(pool), message)
+
+    def _name(self, pool: str) -> str:
         name = self._names.get(pool)
         if name is None:
             prefix = self._prefix if isinstance(self._prefix, str) else self._prefix(pool)
             name = self._names[pool] = f"{prefix}/{pool}"
-        return self.inner.exchange(name, message)
+        return name
 
     def ping(self) -> None:
         """See :func:`~paceline.shared.messages.ping`."""
         ping(self.inner)
+
+    def remarks(self, pool: str) -> list[str]:
+        """See :func:`~paceline.shared.messages.remarks`."""
+        return remarks(self.inner, self._name(pool))
 
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""

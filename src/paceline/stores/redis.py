@@ -24,6 +24,7 @@ from paceline.shared.messages import Message, StoreReply
 from paceline.shared.peers import Seen
 from paceline.stores.base import IN_USE, TIMEOUT_S, StoreError
 from paceline.stores.redis_address import Node, library, read_client, read_url
+from paceline.stores.redis_health import LOOK, remarks
 from paceline.stores.redis_presence import Presence, is_closed
 from paceline.stores.redis_wire import clock_us, decode, encode, is_late, is_newer, quota_set, script
 
@@ -76,8 +77,8 @@ _REDIRECT = re.compile(r"(?:(MOVED|ASK) )?\d+ (\S*):(\d+)")
 _ADVICE = {
     "surrogates not allowed": "the name of the pool, or of a unit, has half a character: rename it",
     "Authentication|NOAUTH": "write redis://:PASSWORD@HOST or redis://USER:PASSWORD@HOST with the right password",
-    "NoPermission|NOPERM|no permissions": "allow this user ~paceline:* &paceline:* and +subscribe +pubsub +eval +evalsha +get +set +time +del +pexpire +hget +hset +hdel"
-    " +hlen +zadd +zrem +zcard +zrangebyscore +zpopmin, also +select for another database than 0, and +scan for the pools of paceline status",
+    "NoPermission|NOPERM|no permissions": "allow this user ~paceline:* &paceline:* and +subscribe +pubsub +eval +evalsha +info +get +set +time +del +pexpire +hget +hset"
+    " +hdel +hlen +zadd +zrem +zcard +zrangebyscore +zpopmin, also +select for another database than 0, and +scan for the pools of paceline status",
     "OutOfMemory|OOM": "raise the server's maxmemory",
     "ReadOnly|READONLY": "give the address of the master, or let Sentinels find it with redis+sentinel://",
     "Moved|MOVED": "this is one node of a cluster: write redis+cluster:// instead of redis://",
@@ -98,7 +99,7 @@ _ADVICE = {
 
 
 class RedisStore:
-    """Keeps shared ledgers in Redis, four keys for each pool, which expire when it has not been used for days.
+    """Keeps shared ledgers in Redis, five keys for each pool, which expire when it has not been used for days.
 
     Args:
         client: A URL, see :func:`paceline.stores.open_store`; or a ``redis.Redis``, a ``redis.RedisCluster``, or the
@@ -126,6 +127,7 @@ class RedisStore:
         self._timeout_s = timeout_s
         self._errors = library().exceptions
         self._sha = sha1(script().encode(), usedforsecurity=False).hexdigest()
+        self._made: dict[str, str] = {}  # when the keys of each pool were
         self._ahead_us: int | None = None  # the server's clock, beyond this process's
         self._client: _Connection | _Cluster | None = None
         self._inherited: list[Any] = []
@@ -148,6 +150,14 @@ class RedisStore:
     def ping(self) -> None:
         """See :func:`~paceline.shared.messages.ping`: a key that the server forgets at once."""
         self.run_script("redis.call('SET', KEYS[1], '', 'PX', 1)", [f"paceline:ping:{{{self.prefix}/}}"])
+
+    def remarks(self, pool: str) -> list[str]:
+        """See :func:`~paceline.shared.messages.remarks`."""
+        key = f"paceline:made:{{{self.prefix}/{pool}}}"
+        answer = self.run_script(LOOK, [key], self._made.get(pool, ""))
+        if answer[0]:
+            self._made[pool] = answer[0].decode()
+        return list(remarks(answer))
 
     def _ask(self, pool: str, message: Message) -> list[Any]:
         sent_us = time.monotonic_ns() // 1_000

@@ -51,7 +51,7 @@ return found
 """
 
 Row = tuple[int, str, str]
-"""The day, counted from 1970 in UTC, the name, and who has counted: nobody else changes that row. Versions before had a row for all, of nobody."""
+"""The day, counted from 1970 in UTC, the name, and the process that has counted: no other one changes that row. Versions before had one row for all processes, whose name is empty."""
 
 Rows = dict[Row, list[float]]
 """Sums, which only grow; the first of them grows with each count."""
