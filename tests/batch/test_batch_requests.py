@@ -9,7 +9,7 @@ from paceline.batch import requests
 from paceline.batch.check import Checker, InputError, check
 from paceline.batch.endpoints import GeminiEndpoints, OpenAIEndpoints
 from paceline.batch.index import Index
-from paceline.batch.requests import BadLineError, read_lines, read_request
+from paceline.batch.requests import BadLineError, Source, read_lines, read_request
 from paceline.config import Config
 
 
@@ -99,7 +99,7 @@ def checked(tmp_path, lines, **given):
     limiter = Limiter(**Config.load(environ={}, given=given).arguments("openai"))
     index = Index()
     with write_lines(tmp_path / "in.jsonl", lines).open("rb") as file:
-        return check(file, Checker(limiter, index)), index
+        return check(Source(file), Checker(limiter, index)), index
 
 
 class Growing(io.BytesIO):
@@ -125,7 +125,7 @@ THREE = b"".join(raw(chat(name)) + b"\n" for name in "abc")
 @pytest.mark.parametrize("cut", range(1, len(THREE), 29))
 def test_an_input_that_grows_while_it_is_checked_ends_before_its_unfinished_line(cut):
     whole = THREE[:cut].count(b"\n") + (THREE[cut : cut + 1] == b"\n")
-    plan = check(Growing(THREE, cut), Checker(Limiter(**Config().arguments("openai")), Index()))
+    plan = check(Source(Growing(THREE, cut)), Checker(Limiter(**Config().arguments("openai")), Index()))
     assert (plan.requests, plan.last_line) == (whole, whole)
     assert plan.end <= cut
     lines = list(read_lines(Growing(THREE, cut)))
@@ -135,7 +135,7 @@ def test_an_input_that_grows_while_it_is_checked_ends_before_its_unfinished_line
 
 def test_a_last_line_that_stays_unfinished_is_an_error():
     with pytest.raises(InputError, match="line 3: not JSON"):
-        check(io.BytesIO(THREE[:-60]), Checker(Limiter(**Config().arguments("openai")), Index()))
+        check(Source(io.BytesIO(THREE[:-60])), Checker(Limiter(**Config().arguments("openai")), Index()))
 
 
 def test_plan_adds_up(tmp_path):

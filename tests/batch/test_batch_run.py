@@ -455,11 +455,12 @@ MEMORY = """
 import resource, sys
 from paceline.batch.check import Checker, check
 from paceline.batch.index import Index
+from paceline.batch.requests import Source
 from paceline.config import Config
 from paceline import Limiter
 limiter = Limiter(**Config().arguments("openai"))
 with open(sys.argv[1], "rb") as file:
-    print(check(file, Checker(limiter, Index())).requests, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    print(check(Source(file), Checker(limiter, Index())).requests, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 

@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from paceline.batch.index import Index
 from paceline.batch.packs import bounds_of, part_of
-from paceline.batch.requests import WHOLE, BadLineError, RunRequest, Shard, keyless, read_lines, read_request
+from paceline.batch.requests import BadLineError, RunRequest, Source, keyless
 from paceline.config.servers import Server
 from paceline.core.quota import INPUT_TOKENS, REQUESTS, Rule
 from paceline.core.results import GIVEN, NeverFits, PacelineError, PacelineWarning, QuotaError
@@ -77,31 +77,23 @@ class InputPlan:
 
 
 def check(
-    file: BinaryIO,
-    checker: Checker,
-    *,
-    provider: str | None = None,
-    most: int | None = None,
-    shard: Shard = WHOLE,
-    tick: Callable[[int], None] = lambda _: None,
+    source: Source, checker: Checker, *, most: int | None = None, tick: Callable[[int], None] = lambda _: None
 ) -> InputPlan:
-    """Read ``file`` and add its lines to the plan of ``checker``.
+    """Read ``source`` and add its lines to the plan of ``checker``.
 
     Args:
-        file: The input; it is read from its position to its end, one line in memory at a time.
+        source: The input; it is read from its position to its end, one line in memory at a time.
         checker: Finds the lines that cannot be sent.
-        provider: The provider whose API every line uses; by each line's format when not given.
         most: How many lines are read; all when not given.
-        shard: The part of the input.
         tick: Called every ``TICK`` requests with the number of requests so far.
 
     Raises:
         InputError: Some lines cannot be sent.
     """
-    plan, problems, count = checker.plan, [], 0
-    for line, raw in islice(read_lines(file, shard), most):
+    plan, problems, count, file = checker.plan, [], 0, source.file
+    for line, raw in islice(source.lines(), most):
         try:
-            checker.add(read_request(line, raw, provider))
+            checker.add(source.read(line, raw))
         except BadLineError as error:
             if raw is not None and not raw.endswith(b"\n") and file.read(1):
                 file.seek(-1, os.SEEK_CUR)  # its writer goes on: the next run sends it

@@ -44,7 +44,7 @@ from paceline.batch.notes import Reporter
 from paceline.batch.offline import Offline, deadline_in
 from paceline.batch.packs import Packer
 from paceline.batch.progress import ProgressLine, ProgressView, eta_s, forecast_s
-from paceline.batch.requests import FORMATS, WHOLE, BadLineError, RunRequest, Shard, read_lines, read_request
+from paceline.batch.requests import FORMATS, WHOLE, BadLineError, RunRequest, Shard, Source
 from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
 from paceline.batch.summary import RunTally, in_time, in_words
@@ -146,7 +146,7 @@ class Job:
                     table.require_column(rows)
                 with ResultsFile(output, self.acceptance) as results, explained():
                     lines.seek(0)
-                    code, report = self._run(lines, results, view)
+                    code, report = self._run(Source(lines, form.provider, self.shard), results, view)
                     if table is not None and code != INTERRUPTED:
                         code = self._write(replace(table, journal=results.place), rows, view) or code
                     return code, report
@@ -161,25 +161,18 @@ class Job:
             return FAILED
         return DONE
 
-    def _run(self, file: BinaryIO, results: ResultsFile, view: ProgressView) -> tuple[int, dict[str, Any]]:
-        members = group.servers if (group := self._group()) is not None else ()
-        provider = members[0].provider.name if members else provider_of(self.config)
-        arguments = self.config.arguments(base_of(provider) if provider else _provider_of_first(file))
+    def _run(self, given: Source, results: ResultsFile, view: ProgressView) -> tuple[int, dict[str, Any]]:
+        members, file = group.servers if (group := self._group()) is not None else (), given.file
+        given = replace(given, provider=members[0].provider.name) if members else given
+        arguments = self.config.arguments(base_of(given.provider) if given.provider else _provider_of_first(given))
         limiter, index, saved = Limiter(**arguments), Index(), list[str]()
         try:
             journal = self._journal(results)
             whole = journal is not None or self._checks_first(file, results)
             checker, most = self._checker(limiter, index if whole else Index(), members), None if whole else SAMPLE
-            plan = check(
-                file,
-                checker,
-                provider=provider,
-                most=most,
-                shard=self.shard,
-                tick=lambda n: view.say(f"checked {n:,} requests"),
-            )
+            plan = check(given, checker, most=most, tick=lambda n: view.say(f"checked {n:,} requests"))
             _say(view, self._foretold(plan, members))
-            addresses = self._addresses(plan, provider, members, whole=whole)
+            addresses = self._addresses(plan, given.provider, members, whole=whole)
             store = self._store(plan, addresses, view) if self.mode != "batch" else None
             if store is not None:
                 limiter = Limiter(**arguments | {"store": store})
@@ -197,10 +190,10 @@ class Job:
                 keeps=self.keeps,
             )
             if whole:
-                source = _checked(file, index, provider, plan.last_line, checker, self.shard)
+                source = _checked(given, index, plan.last_line, checker)
             else:
                 tally.requests, tally.about = plan.requests * _size(file) // file.tell(), "about "
-                source = self._unchecked(file, provider, checker, addresses, tally, view)
+                source = self._unchecked(given, checker, addresses, tally, view)
             _say(view, _opening(plan, recovered, tally, None if self.mode == "batch" else limiter))
             results.open()
             meter = ProgressLine(plan if whole else checker.plan, tally, self.config.workers)
@@ -209,7 +202,7 @@ class Job:
                 Runner, limiter=limiter, config=self.config, addresses=addresses, results=results, tally=tally, view=view,
                 meter=meter, packer=Packer(checker.describe), group=group, acceptance=self.acceptance, cut=recovered.cut,
             )  # fmt: skip
-            again = partial(_from_start, file, index, provider, plan.last_line, checker, self.shard)
+            again = partial(_checked, given, index, plan.last_line, checker)
             recount = _Recount(results, index, tally, view, whole=whole)
             with Reporter(self._notes(store), file, self.source, self.shard, tally, meter, view) as reporter:
                 try:
@@ -222,10 +215,10 @@ class Job:
                         )  # fmt: skip
                         end = _in_batches(offline, journal, end_s, again, index, runner, tally, recount)
                     else:
-                        end = _one_by_one(partial(self._begin, file, limiter), runner, source, again, tally, recount)
+                        end = _one_by_one(partial(self._serve_page, limiter), runner, source, again, tally, recount)
                 finally:
                     saved += _save(results, tally)
-                _tell_added(file, plan if whole else None, self.shard, view)
+                _tell_added(given, plan if whole else None, view)
                 code, report = end(limiter, tally, view, results)
                 reporter.end(report)
             return code or (FAILED if saved else DONE), report
@@ -234,11 +227,6 @@ class Job:
             sys.stderr.writelines(f"paceline run: {line}\n" for line in saved)
             index.close()
             limiter.close()
-
-    def _begin(self, file: BinaryIO, limiter: Limiter) -> None:
-        """What comes before the first request of a run that sends them one by one."""
-        file.seek(0)
-        self._serve_page(limiter)
 
     def _end_s(self, journal: BatchJournal) -> tuple[float, float] | None:
         """The seconds of the deadline and its time: the time of an unfinished run with the same deadline, or one from now."""
@@ -423,18 +411,18 @@ class Job:
 
     def _unchecked(
         self,
-        file: BinaryIO,
-        provider: str | None,
+        given: Source,
         checker: Checker,
         addresses: Mapping[str, ProviderAddress],
         tally: RunTally,
         view: ProgressView,
     ) -> Iterator[tuple[RunRequest, Metered]]:
         """The requests, each checked when it is read. A line that cannot be sent is reported, and counts as failed."""
-        size, plan, bad, warned = _size(file), checker.plan, 0, len(checker.plan.warnings)
-        for line, raw in read_lines(file, self.shard):
+        file, plan, bad, warned = given.file, checker.plan, 0, len(checker.plan.warnings)
+        size = _size(file)
+        for line, raw in given.from_start():
             try:
-                request = read_request(line, raw, provider)
+                request = given.read(line, raw)
                 if request.provider.name not in addresses:
                     self._address(request.provider)  # raises: it has no key
                 found = request, checker.add(request)
@@ -555,6 +543,11 @@ def _opening(plan: InputPlan, recovered: Recovered, tally: RunTally, limiter: Li
         yield f"{tally.about}{tally.left:,} to send: about {in_time(needs_s)} under these limits"
 
 
+def _say(view: ProgressView, lines: Iterable[str]) -> None:
+    for line in lines:
+        view.say(line)
+
+
 def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
     """Quotas and their sources, grouped by source."""
     parts = []
@@ -562,11 +555,6 @@ def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
         shown = "learned from answers" if source == SourceKind.LEARNED else source
         parts.append(f"{', '.join(quota['quota'] for quota in group)} ({shown})")
     return ", ".join(parts)
-
-
-def _say(view: ProgressView, lines: Iterable[str]) -> None:
-    for line in lines:
-        view.say(line)
 
 
 class _Recount:
@@ -781,26 +769,16 @@ def _end_offline(
     return _told([*lines, *cost.in_words(report, tally.bill.answers)], stop, again, tally, view, report), report
 
 
-def _from_start(
-    file: BinaryIO, index: Index, provider: str | None, last_line: int, checker: Checker, shard: Shard
-) -> Iterator[tuple[RunRequest, Metered]]:
-    """The requests of a checked input that are still to be sent, from the first line on."""
-    file.seek(0)
-    return _checked(file, index, provider, last_line, checker, shard)
-
-
-def _checked(
-    file: BinaryIO, index: Index, provider: str | None, last_line: int, checker: Checker, shard: Shard
-) -> Iterator[tuple[RunRequest, Metered]]:
-    """The requests of a checked input that are still to be sent, read one at a time."""
+def _checked(given: Source, index: Index, last_line: int, checker: Checker) -> Iterator[tuple[RunRequest, Metered]]:
+    """The requests of a checked input that are still to be sent, read one at a time from the first line on."""
     line, changed = 0, "the input has changed since it was checked"
-    for line, raw in read_lines(file, shard):
+    for line, raw in given.from_start():
         if line > last_line:
             return
         if index.is_done(line):
             continue
         try:
-            request = read_request(line, raw, provider)
+            request = given.read(line, raw)
             metered = checker.describe(request)
         except BadLineError as error:
             raise BadLineError(f"{changed}: line {line}: {error}") from None
@@ -811,12 +789,12 @@ def _checked(
         raise BadLineError(f"{changed}: it had a line {last_line}")
 
 
-def _tell_added(file: BinaryIO, plan: InputPlan | None, shard: Shard, view: ProgressView) -> None:
+def _tell_added(given: Source, plan: InputPlan | None, view: ProgressView) -> None:
     """Say how many lines an input with this plan has got meanwhile; ``None``: its lines were not checked before."""
-    if plan is not None and _size(file) > plan.end:
-        file.seek(0)
-        if added := sum(line > plan.last_line for line, _ in read_lines(file, shard)):
-            view.say(f"{added:,} lines were added to the input after it was checked: the same command again sends them")
+    if plan is None or _size(given.file) <= plan.end:
+        return
+    if added := sum(line > plan.last_line for line, _ in given.from_start()):
+        view.say(f"{added:,} lines were added to the input after it was checked: the same command again sends them")
 
 
 def _size(file: BinaryIO) -> int:
@@ -833,14 +811,14 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return cast("Callable[[], asyncio.AbstractEventLoop]", new_event_loop)
 
 
-def _provider_of_first(file: BinaryIO) -> str | None:
+def _provider_of_first(given: Source) -> str | None:
     """The provider of the first request, whose tables a tier refers to."""
     try:
-        return next((read_request(line, raw).provider.name for line, raw in read_lines(file)), None)
+        return next((given.read(line, raw).provider.name for line, raw in given.from_start()), None)
     except BadLineError:
         return None
     finally:
-        file.seek(0)
+        given.file.seek(0)
 
 
 def _open_input(path: str) -> BinaryIO:

@@ -250,3 +250,31 @@ def _quote(value: object) -> str:
     """``value`` for a message, shortened; ``missing`` for ``None``."""
     text = repr(value)
     return "missing" if value is None else text if len(text) <= 60 else f"{text[:57]}..."
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The lines of requests of an input.
+
+    Attributes:
+        file: The lines; they are read from its position on.
+        provider: The provider whose API every line uses; by each line's format when ``None``.
+        shard: The part of the input.
+    """
+
+    file: BinaryIO
+    provider: str | None = None
+    shard: Shard = WHOLE
+
+    def lines(self) -> Iterator[tuple[int, bytes | None]]:
+        """Its lines; see :func:`read_lines`."""
+        return read_lines(self.file, self.shard)
+
+    def from_start(self) -> Iterator[tuple[int, bytes | None]]:
+        """Its lines from the first one on."""
+        self.file.seek(0)
+        return self.lines()
+
+    def read(self, line: int, raw: bytes | None) -> RunRequest:
+        """The request in a line; see :func:`read_request`."""
+        return read_request(line, raw, self.provider)
