@@ -2,7 +2,7 @@
 
 import json
 
-from paceline.batch.forms import read_rows
+from paceline.batch.reading import read_rows
 from paceline.planner.logs import OWN, read_log
 
 SECRET = "the patient's secret"

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from paceline.batch.acceptance import KEEP, Acceptance
-from paceline.batch.forms import Form, lines_of, read_rows
+from paceline.batch.forms import Form, lines_of
+from paceline.batch.reading import read_rows
 from paceline.batch.tables import ERROR, FINISH, RecordedAnswers, Table, columns
 from paceline.core.hints import needs
 from paceline.core.results import QuotaError

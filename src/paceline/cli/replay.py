@@ -48,7 +48,7 @@ def command(
     **given: Any,
 ) -> None:
     """Replay recorded traffic under given limits: what waits, for how long, and what binds."""
-    from paceline.batch.forms import read_rows
+    from paceline.batch.reading import read_rows
     from paceline.cli import plan
     from paceline.config import Config, parse_limit
     from paceline.emulator.settings import SettingsError

@@ -1,0 +1,286 @@
+"""The rows of an input: of a table, an array, lines of JSON or of text, plain or compressed."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Final, cast
+
+from paceline.batch.requests import BadLineError, decode
+from paceline.core.results import QuotaError
+
+PROMPTS: Final = ("prompt", "messages")
+"""The columns that are taken for the prompt if none is named."""
+
+IDS: Final = ("custom_id", "id", "key", "recordId")
+"""The columns that are taken for the identity of a row if none is named."""
+
+ENVELOPES: Final = ("body", "modelInput")
+"""The field with the body of a request: of Mistral's and Together's batches, which name no URL, and of Bedrock's (2026-11)."""
+
+BODIES: Final = {"messages": "/v1/chat/completions", "contents": "", "input": "/v1/responses"}
+"""The field by which the body of a request is recognised, and its path."""
+
+_GZIP, _ZSTD, _PARQUET, _ARROW, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"ARRO", b"PK\x03\x04"
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+NO_LINES: Final = (_GZIP, _ZSTD, _PARQUET, *_UTF16)
+"""The first bytes of inputs that are no lines of UTF-8."""
+
+_SEPARATORS: Final = {".tsv": "\t", ".tab": "\t"}
+_decoder, _SOLID = json.JSONDecoder(), re.compile(r"\S")
+_FIELD: Final = 2**31 - 1
+"""The longest field of a table that the module csv takes on every system. Its own limit is shorter than a long prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What is known of an input before it is read.
+
+    Attributes:
+        fields: The fields of a row that the user has named.
+        header: Whether the first line of a table has the names of its columns.
+        cut: How those lines of JSON begin that are left out if their end is missing: a full disk has cut them, or a kill. ``None``
+            for an input that has no such lines.
+    """
+
+    fields: frozenset[str] = frozenset()
+    header: bool = True
+    cut: str | None = None
+
+
+@contextmanager
+def read_rows(path: str, *, cut: str | None = None) -> Iterator[Iterator[Mapping[str, Any]]]:
+    """The rows of a file in any of these forms.
+
+    Args:
+        path: The file.
+        cut: How those lines of JSON begin that are left out if their end is missing: a full disk has cut them, or a kill.
+
+    Raises:
+        QuotaError: The file cannot be read, or is damaged.
+    """
+    with named_in_errors(path), Path(path).open("rb") as file, ExitStack() as opened:
+        head = file.read(4)
+        file.seek(0)
+        yield rows_in(opened, unpacked(opened, file, head)[0], path, Layout(cut=cut))[1]
+
+
+@contextmanager
+def named_in_errors(name: str) -> Iterator[None]:
+    """Name the input in what its readers raise."""
+    try:
+        yield
+    except QuotaError:
+        raise
+    except (EOFError, OSError, csv.Error, UnicodeError, ValueError) as error:
+        reason = str(error) or type(error).__name__
+        if isinstance(error, UnicodeError):
+            reason = f"not UTF-8: convert it, e.g. iconv -f WINDOWS-1252 -t UTF-8 {name}"
+        raise QuotaError(f"{name}: it cannot be read: {reason}") from None
+    except RecursionError:
+        raise QuotaError(f"{name}: it cannot be read: nested too deeply") from None
+
+
+def unpacked(opened: ExitStack, file: BinaryIO, head: bytes) -> tuple[BinaryIO, str]:
+    """The content of a file, and the word for its compression."""
+    if not head.startswith((_GZIP, _ZSTD)):
+        return file, ""
+    is_gzip, content = head.startswith(_GZIP), opened.enter_context(temporary())
+    with cast("BinaryIO", gzip.GzipFile(fileobj=file)) if is_gzip else _zstd(file) as packed:
+        shutil.copyfileobj(packed, content, 2**20)
+    content.seek(0)
+    return content, "gzip, " if is_gzip else "zstd, "
+
+
+def temporary() -> BinaryIO:
+    """A temporary file, which can be read twice."""
+    return cast("BinaryIO", tempfile.TemporaryFile())
+
+
+def _zstd(file: BinaryIO) -> BinaryIO:
+    for module in ("compression.zstd", "backports.zstd"):
+        try:
+            return cast("BinaryIO", import_module(module).ZstdFile(file))
+        except ImportError:
+            continue
+    raise QuotaError("it is compressed by zstd, which this Python does not read: pip install backports.zstd")
+
+
+def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tuple[str, Iterator[Mapping[str, Any]]]:
+    """What the rows are written in, and the rows."""
+    head = file.read(4)
+    file.seek(0)
+    if head.startswith(_PARQUET):
+        return "Parquet", _parquet(file)
+    if head.startswith(_ARROW):
+        return "Arrow", _arrow(file)
+    if head.startswith(_ZIP):
+        raise QuotaError(
+            f"{name}: it is an Excel or a zip file, which is not read: save it as CSV, or extract it first"
+        )
+    encoding = "utf-16" if head.startswith(_UTF16) else "utf-8-sig"
+    text = io.TextIOWrapper(file, encoding, newline="")
+    opened.callback(text.detach)  # the file is read again for a table of answers
+    first = _first_character(text)
+    if first == "[":
+        return "a JSON array", map(_row, _array(text))
+    if first == "{":
+        return _objects(text, layout)
+    end = Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
+    begin = text.readline()
+    text.seek(0)
+    if end == ".txt" and "\t" not in begin:  # with tabs it is what Excel calls Unicode text
+        return "lines of text", ({"prompt": line.strip()} for line in text if line.strip())
+    separator = _SEPARATORS.get(end) or max(",\t;", key=begin.count)
+    csv.field_size_limit(_FIELD)  # of the process; it stays, because another thread may read a table, too
+    names = None
+    if not layout.header:
+        names = [f"column{number}" for number, _ in enumerate(next(csv.reader(text, delimiter=separator), ()), 1)]
+        text.seek(0)
+    return "a table", _table(csv.DictReader(text, names, delimiter=separator, strict=True))
+
+
+def _first_character(text: io.TextIOWrapper) -> str:
+    """The first character that is no white space."""
+    while (character := text.read(1)).isspace():
+        pass
+    text.seek(0)
+    return character
+
+
+def _objects(text: io.TextIOWrapper, layout: Layout) -> tuple[str, Iterator[Mapping[str, Any]]]:
+    """Objects, one in a line or over several; or one that holds them all.
+
+    It has a list of them, as ``{"requests": [...]}`` of Anthropic's batches, or rows by their identity, ``{"1": {"question": ...}, "2": ...}``. An
+    object with a field that was named is a row. A log, for which ``cut`` is given, has an object of its own form that holds lists.
+    """
+    cut, told = layout.cut, layout.fields
+    begin = list(islice((line for line in text if line.strip()), 2))
+    text.seek(0)
+    try:
+        are_lines = cut is not None or len(begin) == 2 or not _is_of_rows(_decoder.decode(begin[0]), told)
+        if cut is None or not begin[0].startswith(cut):
+            _decoder.decode(begin[0])
+    except ValueError:
+        are_lines = False
+    if are_lines:
+        return "JSON lines", _one_a_line(text, cut)
+    values = _in_turn(text.read())
+    if cut is None and len(values) == 1 and _is_of_rows(values[0], told):
+        if _is_keyed(values[0]):
+            return "an object of rows", ({"id": key, **row} for key, row in values[0].items())
+        return "a JSON array", map(_row, next(one for one in values[0].values() if isinstance(one, list)))
+    return "JSON objects", map(_row, values)
+
+
+def _one_a_line(text: io.TextIOWrapper, cut: str | None) -> Iterator[Mapping[str, Any]]:
+    """The JSON object of each line, without those that begin with ``cut`` and do not end."""
+    for number, line in enumerate(text, 1):
+        if line.strip():
+            try:
+                yield _row(decode(line.encode()))
+            except BadLineError as error:
+                if cut is None or not line.startswith(cut):
+                    raise ValueError(f"line {number} is {error}") from None
+
+
+def _is_of_rows(value: Any, told: frozenset[str]) -> bool:
+    """Whether a value is an object that is no row, but has rows."""
+    return isinstance(value, dict) and not told & value.keys() and (_is_holder(value) or _is_keyed(value))
+
+
+def _is_holder(value: Mapping[str, Any]) -> bool:
+    """Whether an object has a list of rows, and no field of a row."""
+    if any(field in value for field in (*BODIES, *PROMPTS, *ENVELOPES, *IDS, "model", "request")):
+        return False
+    return len(lists_in(value)) == 1 == sum(isinstance(one, list) for one in value.values())
+
+
+def lists_in(row: Mapping[str, Any]) -> list[str]:
+    """The fields with lists of objects."""
+    return [
+        name
+        for name, value in row.items()
+        if isinstance(value, list) and value and all(isinstance(one, dict) for one in value)
+    ]
+
+
+def _is_keyed(value: Mapping[str, Any]) -> bool:
+    """Whether all values of an object are rows: objects with the same fields."""
+    rows = list(value.values())
+    return len(rows) > 1 and all(isinstance(row, dict) and row.keys() == rows[0].keys() != set() for row in rows)
+
+
+def _in_turn(text: str) -> list[Any]:
+    """Values of JSON one after the other, over any number of lines."""
+    values, at = [], 0
+    while (found := _SOLID.search(text, at)) is not None:
+        value, at = _decoder.raw_decode(text, found.start())
+        values.append(value)
+    return values
+
+
+def _array(text: io.TextIOWrapper) -> list[Any]:
+    whole = text.read().rstrip()
+    items = whole.removesuffix("]").rstrip()
+    if items.endswith(",") and whole.endswith("]"):  # after the last one, as in Helicone's export
+        whole = f"{items[:-1]}]"
+    values = json.loads(whole)
+    if not isinstance(values, list):
+        raise ValueError("it must be an array")  # noqa: TRY004  (it is explained as what the input is)
+    return values
+
+
+def _row(value: Any) -> Mapping[str, Any]:
+    """A row; a text is a prompt."""
+    if isinstance(value, str):
+        return {"prompt": value}
+    if not isinstance(value, dict):
+        raise ValueError(f"a row is a {type(value).__name__}: it must be an object, or a text")  # noqa: TRY004
+    return value
+
+
+def _table(reader: csv.DictReader[str]) -> Iterator[Mapping[str, Any]]:
+    rows = iter(reader)
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            number = reader.reader.line_num  # the reader's own number is the last row's
+            raise csv.Error(f"line {number}: {error}") from None
+        if None in row or None in row.values():
+            raise csv.Error(f"line {reader.line_num} has not as many fields as the first one")
+        yield row
+
+
+def _arrow(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
+    try:
+        ipc = import_module("pyarrow.ipc")
+    except ImportError:
+        raise QuotaError("it is an Arrow file: pip install pyarrow") from None
+    reader = ipc.open_file(file)
+    for number in range(reader.num_record_batches):
+        yield from reader.get_batch(number).to_pylist()
+
+
+def _parquet(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
+    try:
+        parquet = import_module("pyarrow.parquet")
+    except ImportError:
+        raise QuotaError("it is a Parquet file: pip install pyarrow") from None
+    for batch in parquet.ParquetFile(file).iter_batches(1_000):
+        yield from batch.to_pylist()
