@@ -196,7 +196,7 @@ def test_an_interrupt_inside_of_a_loop(ask, emulator, tmp_path, monkeypatch):
     ("rows", "options", "message"),
     [
         ({"a": 1}, {}, "rows is a dict: give a table, a list of dicts"),
-        (["a"], {}, "row 0 is a str: give dicts"),
+        (["a"], {}, "row 1 is a str: give dicts"),
         ([{"text": "a"}], {}, "it is a table in memory with the fields text: name the column of the prompts"),
         ([{"prompt": "a"}], {"model": None}, "name the model"),
         ([{"prompt": "a"}], {"wrokers": 2}, "wrokers: no such setting; did you mean 'workers'"),

@@ -308,8 +308,9 @@ class TestJournal:
         ("rows", "key", "message"),
         [
             ([{"id": 1}, {"id": 1}], "id", "item 1 has the key '1' of an earlier item"),
-            ([{"id": 1}, {}], "id", "item 1 has none: KeyError"),
-            ([{"id": 1.5}], "id", "the key of item 0 is a float; it must be a text or an integer"),
+            ([{"id": 1}, {}], "id", "item 1 has no key: KeyError"),
+            ([{"id": None}], "id", "item 0 has no key"),
+            ([{"id": 1.5}], "id", "item 0 has a float as its key; it must be a text or an integer"),
             ([object()], None, "item 0 is a object, and no JSON value: give key="),
         ],
     )

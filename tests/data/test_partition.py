@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -61,6 +63,21 @@ def test_a_text_that_is_cut_off_is_in_the_error():
         (row,) = done(ROWS[:1], lambda _: paceline.finish_of(answer).whole())
     said = "cut_off: the answer reached the maximum of tokens (length); its text: The sky is"
     assert (row["answer"], row["error"]) == (None, f"UnfinishedError: {said}")
+
+
+@pytest.mark.filterwarnings("ignore:map of")
+def test_a_row_without_a_key_of_its_own_is_its_own_error():
+    rows = [{"id": 1.0}, {"id": math.nan}, {}, {"id": 1}, {"id": 2, "at": dt.date(2026, 11, 28), "of": math.nan}]
+    found = done(rows, lambda row: row["id"])
+    assert [row["answer"] for row in found] == [1.0, None, None, None, 2]
+    assert [row["error"] for row in found] == [
+        None,
+        "invalid_row: it has no key",
+        "invalid_row: it has no key: KeyError",
+        "invalid_row: it has the key '1' of an earlier item; each needs its own",
+        None,
+    ]
+    assert done(rows, lambda _: "a", "job-2", key=None)[4]["answer"] == "a"  # by its content, which is no JSON value
 
 
 def test_what_is_in_the_journal_is_not_called_again():
@@ -195,8 +212,8 @@ def test_old_journals_are_closed():
         ({"journal": "a/b"}, "journal is 'a/b': give a name"),
         ({"journal": None}, "the journal is None"),
         ({"rows": [{"answer": 1}]}, "the rows have the column 'answer'"),
-        ({"rows": ["text"]}, "row 0 is a str: give dicts"),
-        ({"rows": [{"id": 1}, {"id": 1}]}, "item 1 has the key '1' of an earlier item"),
+        ({"rows": ["text"]}, "row 1 is a str: give dicts"),
+        ({"key": "number"}, "the rows have no column 'number', which is the key: their columns are id, text"),
         ({"tires": 2}, "no such setting"),
     ],
 )

@@ -1,39 +1,96 @@
-"""The rows of a table of any kind, and the same table with more columns."""
+"""The rows of a table of any kind, and the same table with more columns.
+
+A table is known by its class, or by what it can be given as (a stream of Arrow, a table of pyarrow, a frame of pandas). The names of
+methods that read rows tell nothing: DuckDB, polars and PySpark have some of the same name, which do other things.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from decimal import Decimal
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
+from paceline.core.hints import shown_names
 from paceline.core.results import QuotaError
 
 Made = Callable[[list[dict[str, Any]], dict[str, list[Any]]], Any]
 """Makes what is returned of the rows and the new columns."""
 
+STREAMED: Final = 1_000
+"""The rows of a streamed dataset that are read at a time."""
+
+_Read = tuple[list[dict[str, Any]], Made]
+
 
 def rows_of(rows: Any) -> tuple[list[dict[str, Any]], Made]:
-    """The rows of a frame of pandas or polars, a table of pyarrow or an iterable of mappings, and what makes a table of their kind.
+    """The rows of a table or of an iterable of mappings, and what makes a table of their kind.
+
+    A table of pandas, polars or pyarrow, and a dataset of Hugging Face, comes back as it is. A relation of DuckDB, and anything else that can
+    be given as an Arrow table, comes back as one; what can only be given as a frame of pandas as that; and rows of a cursor as dicts.
 
     Raises:
-        QuotaError: ``rows`` is nothing of this kind.
+        QuotaError: ``rows`` is nothing of this kind, or two of its columns have one name.
     """
-    if hasattr(rows, "iterrows"):  # pandas
-        return rows.to_dict("records"), lambda _, columns: rows.assign(**columns)
-    if hasattr(rows, "iter_rows"):  # polars
-        return list(rows.iter_rows(named=True)), lambda _, columns: rows.with_columns(
-            *(type(rows)({name: values})[name] for name, values in columns.items())
-        )
-    if hasattr(rows, "to_pylist"):  # pyarrow
-        return rows.to_pylist(), _appended(rows)
+    for name, of_kind, read in _KINDS:
+        module = sys.modules.get(name)  # a package that is not imported has made no table
+        if module is not None and isinstance(
+            rows, tuple(getattr(module, one) for one in of_kind if hasattr(module, one))
+        ):
+            return read(rows)
+    if (table := _as_arrow(rows)) is not None:
+        return _arrow(table)
+    if (frame := _as_pandas(rows)) is not None:
+        return _pandas(frame)
+    if getattr(rows, "description", None) and hasattr(rows, "fetchall"):  # a cursor of PEP 249
+        names = [column[0] for column in rows.description]
+        require_unique(names, "rows")
+        return [dict(zip(names, row, strict=True)) for row in rows.fetchall()], dicts
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
-        raise QuotaError(f"rows is a {type(rows).__name__}: give a table, a list of dicts, or the path of a file")
+        raise QuotaError(
+            f"rows is a {type(rows).__name__}: give a table, a list of dicts, or the path of a file{_part(rows)}"
+        )
     found = list(rows)
-    wrong = next((number for number, row in enumerate(found) if not isinstance(row, Mapping)), None)
+    wrong = next(
+        (number for number, row in enumerate(found, 1) if not isinstance(row, Mapping) and not _is_record(row)), None
+    )
     if wrong is not None:
-        kind = type(found[wrong]).__name__
+        kind = type(found[wrong - 1]).__name__
         raise QuotaError(f"row {wrong} is a {kind}: give dicts, e.g. [{{'prompt': text}} for text in texts]")
-    return [dict(row) for row in found], dicts
+    return [_named(row) for row in found], dicts
+
+
+def is_table(rows: Any) -> bool:
+    """Whether this is a table, which is not gone through row by row when it is iterated over."""
+    kinds = [kind for kind in _KINDS if kind[0] != "datasets"]  # those are
+    modules = [(sys.modules.get(name), of_kind) for name, of_kind, _ in kinds]
+    classes = [getattr(module, one) for module, of_kind in modules if module for one in of_kind if hasattr(module, one)]
+    given = any(hasattr(rows, name) for name in (*_TO_ARROW, *_TO_PANDAS))
+    return isinstance(rows, tuple(classes)) or (given and hasattr(rows, "columns"))  # a column has none
+
+
+def require_unique(names: Iterable[object], where: str) -> None:
+    """Refuse two columns of one name: a row would have the value of one of them. Columns without a name do not count.
+
+    Raises:
+        QuotaError: There are some.
+    """
+    counts = Counter(map(_name, names))
+    twice = next((name for name, count in counts.items() if count > 1 and name.strip()), None)
+    if twice is not None:
+        raise QuotaError(f"{where}: two columns have the same name ({shown_names([twice])}): rename one of them")
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value of a table is none: ``None``, nan of any kind, or a missing value of pandas."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    is_number = isinstance(value, float | Decimal) or getattr(value, "ndim", None) == 0  # or of numpy
+    return is_number and bool(value != value)  # noqa: PLR0124  (nan alone differs from itself)
 
 
 def dicts(rows: list[dict[str, Any]], columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
@@ -41,14 +98,103 @@ def dicts(rows: list[dict[str, Any]], columns: dict[str, list[Any]]) -> list[dic
     return [{**row, **{name: values[number] for name, values in columns.items()}} for number, row in enumerate(rows)]
 
 
-def _appended(rows: Any) -> Made:
-    def appended(_: list[dict[str, Any]], columns: dict[str, list[Any]]) -> Any:
+def _name(name: object) -> str:
+    """The name of a column in a row: pandas has numbers and tuples of names, too."""
+    return "_".join(str(part) for part in name if part != "") if isinstance(name, tuple) else str(name)
+
+
+def _is_record(row: Any) -> bool:
+    """Whether a row has names and values as a mapping has, and is none: of sqlite3, for example."""
+    return hasattr(row, "keys") and hasattr(row, "__getitem__")
+
+
+def _named(row: Any) -> dict[str, Any]:
+    return {_name(name): row[name] for name in row.keys()}  # noqa: SIM118  (records have keys, and are no mappings)
+
+
+def _part(rows: Any) -> str:
+    """What to give instead of several tables."""
+    name = next(iter(rows), None) if isinstance(rows, Mapping) else None
+    is_many = (
+        name is not None
+        and not isinstance(rows[name], str)
+        and (is_table(rows[name]) or hasattr(rows[name], "features"))
+    )
+    return f"; one of its tables is rows[{name!r}]" if is_many else ""
+
+
+def _pandas(rows: Any) -> _Read:
+    require_unique(rows.columns, "rows")
+    names = list(map(_name, rows.columns))
+    columns = [column.tolist() for _, column in rows.items()]  # Python's numbers and dates
+    found = (
+        [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+        if names
+        else [{} for _ in range(len(rows))]
+    )
+    return found, lambda _, columns: rows.assign(**columns)
+
+
+def _polars(rows: Any) -> _Read:
+    def joined(_: list[dict[str, Any]], columns: dict[str, list[Any]]) -> Any:
+        polars = import_module("polars")
+        series, numbers = polars.Series, polars.List(polars.Float64)
+
+        def kind(values: list[Any]) -> Any:
+            return numbers if isinstance(values, Vectors) else polars.String if _is_text(values) else None
+
+        made = [series(name, values, kind(values), strict=False) for name, values in columns.items()]
+        whole = [
+            series(one.name, list(map(as_text, columns[one.name]))) if str(one.dtype) == "Object" else one
+            for one in made
+        ]
+        return rows.with_columns(whole)
+
+    return list(rows.iter_rows(named=True)), joined
+
+
+def _streamed(rows: Any) -> _Read:
+    """A dataset that is read row by row comes back as one that is there."""
+    arrow = import_module("pyarrow")
+    return _dataset(import_module("datasets").Dataset(arrow.concat_tables(rows.with_format("arrow").iter(STREAMED))))
+
+
+def _lazy(rows: Any) -> _Read:
+    found, joined = _polars(rows.collect())
+    return found, lambda rows, columns: joined(rows, columns).lazy()
+
+
+def _arrow(rows: Any) -> _Read:
+    arrow = import_module("pyarrow")
+    if isinstance(rows, arrow.RecordBatchReader):
+        rows = rows.read_all()
+    elif isinstance(rows, arrow.RecordBatch):
+        rows = arrow.Table.from_batches([rows])
+    require_unique(rows.column_names, "rows")
+
+    def joined(_: list[dict[str, Any]], columns: dict[str, list[Any]]) -> Any:
         made = rows
         for name, values in columns.items():
-            made = made.append_column(name, [vectors(values) if isinstance(values, Vectors) else values])
+            column = arrow_column(values)
+            column = column.cast(arrow.string()) if column.type == arrow.null() else column
+            at = made.schema.get_field_index(name)
+            made = made.append_column(name, column) if at < 0 else made.set_column(at, name, column)
         return made
 
-    return appended
+    return rows.to_pylist(), joined
+
+
+def _dataset(rows: Any) -> _Read:
+    """Of Hugging Face. Its images stay files: they are read as Arrow has them, and not decoded."""
+    found, joined = _arrow(rows.with_format("arrow")[:] if len(rows) else rows.data.table.slice(0, 0))
+
+    def made(_: list[dict[str, Any]], columns: dict[str, list[Any]]) -> Any:
+        datasets = import_module("datasets")
+        others = rows.remove_columns([name for name in columns if name in rows.column_names])
+        new = datasets.Dataset(joined([], columns).select(list(columns)))
+        return datasets.concatenate_datasets([others, new], axis=1) if others.column_names else new
+
+    return found, made
 
 
 class Vectors(list[Any]):
@@ -63,3 +209,61 @@ def vectors(values: list[Any]) -> Any:
         return arrow.nulls(len(values))
     kind = arrow.list_(arrow.float32(), *sizes) if len(sizes) == 1 else arrow.list_(arrow.float32())
     return arrow.array(values, kind)
+
+
+def arrow_column(values: list[Any]) -> Any:
+    """A column of Arrow; of values of several kinds, their JSON."""
+    if isinstance(values, Vectors):
+        return vectors(values)
+    arrow = import_module("pyarrow")
+    try:
+        return arrow.array(values, from_pandas=True)
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError):
+        return arrow.array(list(map(as_text, values)), arrow.string())
+
+
+def as_text(value: Any) -> str | None:
+    """A value of a column of several kinds: a text as it is, and anything else as JSON."""
+    if is_missing(value):
+        return None
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _is_text(values: list[Any]) -> bool:
+    """Whether a column has texts alone. One without any value would have no type."""
+    return all(value is None or isinstance(value, str) for value in values)
+
+
+_KINDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[Any], _Read]], ...]] = (
+    ("pandas", ("DataFrame",), _pandas),
+    ("polars", ("DataFrame",), _polars),
+    ("polars", ("LazyFrame",), _lazy),
+    ("datasets", ("Dataset",), _dataset),
+    ("datasets", ("IterableDataset",), _streamed),
+    ("pyarrow", ("Table", "RecordBatch", "RecordBatchReader"), _arrow),
+)
+"""The packages whose tables come back as they are, and their classes."""
+
+_TO_ARROW: Final = ("to_arrow_table", "fetch_arrow_table", "to_arrow", "toArrow")
+_TO_PANDAS: Final = ("to_pandas", "toPandas", "_to_pandas")
+"""How tables of other packages are given as those: of DuckDB, PySpark, Ibis, cuDF, Modin and others."""
+
+
+def _as_arrow(rows: Any) -> Any:
+    """The rows as an Arrow table, if they can be given as one and pyarrow is installed."""
+    is_stream, names = hasattr(rows, "__arrow_c_stream__"), [name for name in _TO_ARROW if hasattr(rows, name)]
+    if not is_stream and not names:
+        return None
+    with suppress(ImportError, TypeError, ValueError):  # a stream may be of a single column
+        arrow = import_module("pyarrow")
+        found = getattr(rows, names[0])() if names else arrow.RecordBatchReader.from_stream(rows)
+        return found if isinstance(found, arrow.Table | arrow.RecordBatchReader) else None
+    return None
+
+
+def _as_pandas(rows: Any) -> Any:
+    """The rows as a frame of pandas, if they can be given as one and pandas is installed."""
+    with suppress(ImportError):
+        found = next((getattr(rows, name)() for name in _TO_PANDAS if callable(getattr(rows, name, None))), None)
+        return found if hasattr(found, "columns") else None
+    return None

@@ -14,12 +14,17 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import date, timedelta
+from datetime import time as time_of_day
+from decimal import Decimal
 from itertools import count
 from math import inf
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
+from uuid import UUID
 
 from paceline.core.results import QuotaError, StoreError
+from paceline.data.frames import is_missing
 from paceline.data.places import CLAIM_S, Claim, JournalPlace
 from paceline.pacing.durable import lock, open_binary
 from paceline.stores.entries import EntryFile
@@ -74,44 +79,62 @@ class Journal(Protocol):
         """
 
 
+class InvalidKeyError(QuotaError):
+    """An item has no key of its own.
+
+    Attributes:
+        why: What is wrong with it.
+    """
+
+    def __init__(self, index: int, why: str) -> None:
+        super().__init__(f"key: item {index} {why}")
+        self.why = why
+
+
 class ItemKeys:
     """The key of each item: its own, or the hash of its content.
 
     Args:
         key: Returns the key of an item, or the name of a field of items that are mappings; ``None``: the hash. Equal items are told
             apart by their order then.
+        strict: Whether an item without a key of its own ends the map; otherwise that is the error of the item.
     """
 
-    def __init__(self, key: Callable[[Any], object] | str | None) -> None:
-        self._key = key
+    def __init__(self, key: Callable[[Any], object] | str | None, *, strict: bool = True) -> None:
+        self._key, self.strict = key, strict
         self._seen: Counter[str] = Counter()
 
     def of(self, index: int, item: object) -> str:
         """The key of the item at ``index``.
 
         Raises:
-            QuotaError: It has none, an earlier item has it, or there is no ``key`` and the item is no JSON value.
+            InvalidKeyError: It has none, or an earlier item has it.
+            QuotaError: There is no ``key``, and the item is no JSON value.
         """
         key = self._hash(index, item) if self._key is None else self._own(index, item)
         self._seen[key] += 1
         again = self._seen[key] - 1
         if again and self._key is not None:
-            raise QuotaError(f"key: item {index} has the key {key[:60]!r} of an earlier item; each needs its own")
+            raise InvalidKeyError(index, f"has the key {key[:60]!r} of an earlier item; each needs its own")
         return f"{key}/{again}" if again else key
 
     def _own(self, index: int, item: Any) -> str:
         try:
             key = item[self._key] if isinstance(self._key, str) else self._key(item)  # type: ignore[misc]
         except (KeyError, TypeError, IndexError) as error:
-            raise QuotaError(f"key: item {index} has none: {type(error).__name__}") from error
+            raise InvalidKeyError(index, f"has no key: {type(error).__name__}") from error
+        if is_missing(key):
+            raise InvalidKeyError(index, "has no key")
         key = getattr(key, "item", lambda: key)()  # a number of numpy
+        if isinstance(key, float) and key.is_integer():
+            key = int(key)  # pandas makes floats of the integers of a column with a missing one
         if not isinstance(key, str | int) or isinstance(key, bool):
-            raise QuotaError(f"key: the key of item {index} is a {type(key).__name__}; it must be a text or an integer")
+            raise InvalidKeyError(index, f"has a {type(key).__name__} as its key; it must be a text or an integer")
         return str(key)
 
     def _hash(self, index: int, item: object) -> str:
         try:
-            text = json.dumps(item, sort_keys=True, allow_nan=False, default=_plain)
+            text = json.dumps(item, sort_keys=True, default=_plain)
         except (TypeError, ValueError) as error:
             raise QuotaError(
                 f"item {index} is a {type(item).__name__}, and no JSON value: give key=, which returns a text for each item"
@@ -317,7 +340,11 @@ def _encoded(value: object, index: int) -> bytes:
 
 
 def _plain(value: Any) -> object:
-    """A number of numpy as one of Python."""
-    if hasattr(value, "item"):
-        return value.item()
+    """A value of a table as one of JSON: numbers of numpy, dates, decimals, and missing values."""
+    if is_missing(value):
+        return None
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, date | time_of_day | timedelta | Decimal | UUID | bytes):
+        return str(value)
     raise TypeError

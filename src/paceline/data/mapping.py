@@ -27,7 +27,8 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 from paceline.core.results import PacelineWarning, QuotaError, StoreError
 from paceline.data.crowd import AHEAD, CallEndedError, Crowd, CrowdPlace
-from paceline.data.journal import ItemKeys, Journal, OwnJournal
+from paceline.data.frames import is_table
+from paceline.data.journal import InvalidKeyError, ItemKeys, Journal, OwnJournal
 from paceline.data.progress import EVERY_S, SAID_S, Bar, bar
 from paceline.pacing.durable import LOOK_S
 from paceline.pacing.owners import in_a_loop, in_a_thread, is_async
@@ -86,16 +87,16 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
         function: Callable[[T], Any],
         items: Iterable[T] | AsyncIterable[T],
         journal: str | os.PathLike[str] | Journal | None,
-        key: Callable[[T], object] | str | None,
+        key: Callable[[T], object] | str | ItemKeys | None,
         concurrency: int | None,
         progress: bool | None,
     ) -> None:
         if not callable(function):
             raise TypeError(f"map() takes a function and items, not a {type(function).__name__} first")
-        if isinstance(items, str | bytes | Mapping) or hasattr(items, "iterrows") or hasattr(items, "iter_rows"):
+        if isinstance(items, str | bytes | Mapping) or is_table(items):
             raise TypeError(
                 f"items is a {type(items).__name__}: give its rows, e.g. table.to_dict('records') with pandas, table.to_dicts() "
-                "with polars, or one of its columns"
+                "with polars, table.to_pylist() with pyarrow, or one of its columns"
             )
         if not isinstance(items, Iterable | AsyncIterable):
             raise TypeError(f"items is a {type(items).__name__}, which cannot be iterated over")
@@ -106,7 +107,7 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
         if key is not None and journal is None:
             raise QuotaError("key names the items in a journal: give journal='FILE.db', too, or leave key out")
         self._function, self._items = function, items
-        self._journal, self._keys = journal, ItemKeys(key)
+        self._journal, self._keys = journal, key if isinstance(key, ItemKeys) else ItemKeys(key)
         self._in_threads = not is_async(function)
         self._most = concurrency or (MOST_THREADS if self._in_threads else MOST)
         self._progress = progress
@@ -213,7 +214,14 @@ class _Calls(Generic[T, R]):
         """Start the calls, in the order of the items."""
         async with asyncio.TaskGroup() as calls, aclosing(_numbered(items)) as numbered:
             async for index, item in numbered:
-                key = "" if self._journal is None else self._keys.of(index, item)
+                try:
+                    key = "" if self._journal is None else self._keys.of(index, item)
+                except InvalidKeyError as error:
+                    if self._keys.strict:
+                        raise
+                    await self._crowd.room()
+                    self._end(self._crowd.join(), Done(index, item, None, error))
+                    continue
                 await self._crowd.room()
                 place = self._crowd.join()
                 calls.create_task(self._result(index, item, key, place))

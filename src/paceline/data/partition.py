@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
+from paceline.core.hints import shown_names
 from paceline.core.results import QuotaError, StoreError, UnfinishedError
 from paceline.data.frames import rows_of
-from paceline.data.journal import SharedJournal
+from paceline.data.journal import InvalidKeyError, ItemKeys, SharedJournal
 from paceline.data.mapping import Map, Results
 from paceline.data.places import SQLITE, open_place
 from paceline.http.instrument import instrument
@@ -59,7 +60,7 @@ def partition(
     The quotas and the journal are in the store of the environment (``PACELINE_STORE``).
 
     Args:
-        rows: A frame of pandas or polars, a table of pyarrow, or an iterable of mappings.
+        rows: A table of any kind that :func:`~paceline.run` takes, or an iterable of mappings.
         function: Takes a row, a dict, and the client if ``client`` is given; async, or sync, which runs in threads. It returns a text, a
             number, or a dict or list of them.
         journal: A name for the job: a journal where the store is. Or ``sqlite:PATH``, for the processes of one machine.
@@ -74,16 +75,21 @@ def partition(
 
     Returns:
         What ``rows`` was, a frame or a list of dicts, in the same order, with both columns. A value is ``None`` where the function has
-        raised; ``error`` is the type and the text of the exception, and ``None`` elsewhere.
+        raised; ``error`` is the type and the text of the exception, and ``None`` elsewhere. For a row without a key, or with the key
+        of an earlier row, the function is not called, and ``error`` is ``invalid_row`` with the reason.
 
     Raises:
-        QuotaError: A setting, a row or a key is invalid, or a value cannot be kept as JSON.
+        QuotaError: A setting or a column is invalid, or a value cannot be kept as JSON.
         StoreError: There is no store that the processes share, or the journal cannot be used for five minutes.
     """
     found, table = rows_of(rows)
     if taken := sorted({into, ERROR} & set().union(*found)):
         raise QuotaError(
             f"the rows have the column {taken[0]!r}, which is one of the new ones: rename or drop it, or give into=..."
+        )
+    if isinstance(key, str) and found and not any(key in row for row in found):
+        raise QuotaError(
+            f"the rows have no column {key!r}, which is the key: their columns are {shown_names(found[0])}"
         )
     values = _process().run(found, function, journal, key, client, concurrency, settings)
     return table(found, {into: list(values), ERROR: [_told(values.errors.get(at)) for at in range(len(found))]})
@@ -92,6 +98,8 @@ def partition(
 def _told(error: Exception | None) -> str | None:
     if error is None:
         return None
+    if isinstance(error, InvalidKeyError):
+        return f"invalid_row: it {error.why}"
     text = error.text[:TEXT_MAX] if isinstance(error, UnfinishedError) else ""
     return f"{type(error).__name__}: {error}" + (f"; its text: {text}" if text else "")
 
@@ -206,7 +214,14 @@ class _Process:
         ):
 
             async def results() -> Results[Any]:
-                return await Map(paced.called(function, client), rows, journal, key, concurrency, progress=None)
+                return await Map(
+                    paced.called(function, client),
+                    rows,
+                    journal,
+                    ItemKeys(key, strict=False),
+                    concurrency,
+                    progress=None,
+                )
 
             running = asyncio.run_coroutine_threadsafe(results(), self._loop)
             try:
