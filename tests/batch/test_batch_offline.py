@@ -22,6 +22,7 @@ from paceline.batch.api import BrokenError, RefusedError, Web, plain_id
 from paceline.batch.chunks import BatchKind, Chunk, ChunkItem, Load, ProviderQueue, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import AnthropicEndpoints, MistralEndpoints, OpenAIEndpoints
+from paceline.batch.forms import Form
 from paceline.batch.index import Index
 from paceline.batch.job import Job
 from paceline.batch.journal import BatchJournal
@@ -161,6 +162,36 @@ def at_first_full(emulator, monkeypatch):
         return await send(self, *args, **options)
 
     monkeypatch.setattr(Web, "_send", sends)
+
+
+def test_rows_that_cannot_be_sent_are_in_no_batch(run, tmp_path):
+    """The file of the third one is gone when its batch is written."""
+    one = run()
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    one.source = tmp_path / "rows.csv"
+    one.source.write_text(
+        f"id,text,photo\na,What?,{tmp_path / 'a.png'}\nb,,{tmp_path / 'a.png'}\nc,What?,{tmp_path / 'b.png'}\n"
+    )
+    one.output = tmp_path / "rows.csv.results.jsonl"
+    code, report = one.start(form=Form("gpt-5", column="text", files=("photo",)))
+    assert (code, report["ok"], report["errors"]) == (1, 1, {"invalid_row": 2})
+    answers = {one["custom_id"]: one["error"] and one["error"]["code"] for one in read_answers(one.output)}
+    assert answers == {"a": None, "b": "invalid_row", "c": "invalid_row"}
+    assert one.batches()["paid"] == 1
+
+
+def test_a_file_that_is_gone_is_the_error_of_its_row(run, tmp_path, monkeypatch):
+    """It was there when the input was checked."""
+    one = run()
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(b"\x89PNG\r\n\x1a\n")
+    one.source = write_lines(
+        tmp_path / "rows.jsonl", [{"id": n, "prompt": "?", "photo": str(tmp_path / n)} for n in ("a.png", "b.png")]
+    )
+    one.output = tmp_path / "rows.results.jsonl"
+    one.said.say = lambda text: (tmp_path / "b.png").unlink(missing_ok=True) if text.startswith("2 requests") else None
+    code, report = one.start(form=Form("gpt-5", files=("photo",)))
+    assert (code, report["ok"], report["errors"]) == (1, 1, {"file_gone": 1})
 
 
 def test_both_formats_have_the_output_of_every_run(run):

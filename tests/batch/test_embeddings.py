@@ -13,7 +13,6 @@ from paceline.batch import runner
 from paceline.batch.forms import Form, lines_of
 from paceline.batch.packs import Packer
 from paceline.batch.requests import request_of
-from paceline.core.results import QuotaError
 from paceline.http.describe import describe
 from paceline.providers.embeddings import EMBEDDERS, embedder, embeds, vector_of
 
@@ -122,8 +121,8 @@ def test_a_request_fits_into_the_quotas():
         return describe(limiter.pacer, request.provider, request.path, request.content())
 
     form = Form(SMALL, column="prompt", provider="openai")
-    lines = lines_of([{"prompt": "word " * 100} for _ in range(20)], form, "rows")
-    requests = [request_of(number, line, "openai") for number, line in enumerate(lines, 1)]
+    lines = lines_of([{"prompt": "word " * 100} for _ in range(20)], form, "rows").lines
+    requests = [request_of(number, json.loads(made.line), "openai") for number, made in enumerate(lines, 1)]
     found = list(Packer(asked).packed((one, asked(one)) for one in requests))
     assert [row for request, _ in found for row in request.rows] == requests
     assert max(metered.cost()["tokens"] for _, metered in found) <= 1_000
@@ -276,15 +275,28 @@ def test_requests_of_a_file_are_sent_as_they_are(emulator, tmp_path):
     [
         ({"schema": {"type": "object"}}, "leave out the most tokens, the schema"),
         ({"max_tokens": 5}, "leave out the most tokens, the schema"),
-        ({"prompt": lambda _: [{"role": "user", "content": "x"}]}, "its text is a list"),
-        ({"prompt": lambda _: ""}, "its text is empty"),
+        ({"prompt": lambda _: [{"role": "user", "content": "x"}], "strict": True}, "row 1: .*its text is a list"),
+        ({"prompt": "{prompt:.0}", "strict": True}, "row 1: .*its text is empty"),
         ({"task": "rank"}, "task is 'rank': it must be one of embed, chat"),
     ],
 )
 def test_what_cannot_be_embedded(ask, emulator, options, words):
-    with pytest.raises(QuotaError, match=words):
+    with pytest.raises(paceline.PacelineError, match=words):
         ask(emulator, rows_of(2), **options)
     assert emulator.tally()["admitted"] == 0
+
+
+def test_a_row_without_a_text_is_its_own_error(ask):
+    with OddServer(lambda _, body: (200, JSON, answer_of(body))) as server:
+        answered = ask(server, [{"prompt": one} for one in ("One", None, ["Two"], "Three")])
+    assert [texts_of(body) for body in server.asked] == [["One", "Three"]]
+    assert [row["answer"] for row in answered] == [vector("One"), None, None, vector("Three")]
+    assert [row["error"] for row in answered] == [
+        None,
+        "invalid_row: 'prompt', which is the prompt, has no value",
+        f"invalid_row: {SMALL} makes vectors of texts, and its text is a list",
+        None,
+    ]
 
 
 def test_arrow_has_lists_of_a_fixed_size(ask, tmp_path):

@@ -16,7 +16,6 @@ import paceline
 from odd_server import JSON, OddServer
 from paceline.batch import files
 from paceline.batch.forms import Form, as_lines, lines_of
-from paceline.core.results import QuotaError
 
 CONTENT = {
     "a.png": b"\x89PNG\r\n\x1a\n....",
@@ -41,7 +40,10 @@ def folder(tmp_path, monkeypatch):
 
 def body(row, model="gpt-5", **form):
     """The body of the request of a row, as it is sent."""
-    (line,) = lines_of([row], Form(model, files=("photo",), **form), "rows")
+    (made,) = lines_of([row], Form(model, files=("photo",), **form), "rows").lines
+    if made.problem:
+        raise ValueError(made.problem)
+    line = json.loads(made.line)
     return json.loads(files.filled(json.dumps(line.get("params") or line["body"]).encode()))
 
 
@@ -114,7 +116,7 @@ def test_urls():
 @pytest.mark.parametrize(
     ("cell", "model", "message"),
     [
-        ("z.png", "gpt-5", "row 1: 'photo' names 'z.png': there is no file "),
+        ("z.png", "gpt-5", "'photo' names 'z.png': there is no file "),
         (".", "gpt-5", "'photo' names '.': it is a folder"),
         ("g.txt", "gpt-5", "'photo': 'g.txt' is no image or PDF file that is known here: openai takes PNG, JPEG, GIF, WEBP, PDF"),
         ("h.png", "gpt-5", "'photo': 'h.png' is empty"),
@@ -134,24 +136,24 @@ def test_urls():
     ],
 )  # fmt: skip
 def test_what_is_no_file(folder, cell, model, message):
-    with pytest.raises(QuotaError) as caught:
+    with pytest.raises(ValueError) as caught:
         body({"prompt": "?", "photo": cell}, model)
     assert message in str(caught.value)
 
 
 def test_a_missing_column_and_a_request_without_files(folder):
-    with pytest.raises(QuotaError, match="row 1 has no 'photo': its fields are prompt"):
+    with pytest.raises(ValueError, match="fields prompt, and --files names 'photo'"):
         body({"prompt": "?"})
-    with pytest.raises(QuotaError, match="goes to /v1/embeddings, which takes no files"):
+    with pytest.raises(ValueError, match="goes to /v1/embeddings, which takes no files"):
         body({"model": "text-embedding-3-small", "input": "?", "photo": "a.png"}, None)
-    with pytest.raises(QuotaError, match="no message of the user"):
+    with pytest.raises(ValueError, match="no message of the user"):
         body({"messages": [{"role": "system", "content": "?"}], "photo": "a.png"})
 
 
 def test_the_size_of_a_request_is_bounded(folder, monkeypatch):
     monkeypatch.setitem(files.MOST_MB, "gemini", 0.00002)
     assert body({"prompt": "?", "photo": "a.png"}, "gemini-2.5-flash")
-    with pytest.raises(QuotaError, match=r"its files \(a.png, b.jpg\) are 0.0 MB in base64, and a request may have"):
+    with pytest.raises(ValueError, match=r"its files \(a.png, b.jpg\) are 0.0 MB in base64, and a request may have"):
         body({"prompt": "?", "photo": ["a.png", "b.jpg"]}, "gemini-2.5-flash")
 
 
@@ -165,8 +167,7 @@ def test_paths_may_begin_at_the_table(folder, monkeypatch):
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")
     content = b"prompt,photo\nWhat?,a.png\n"
-    file, _ = as_lines(io.BytesIO(content), str(folder / "rows.csv"), Form("gpt-5", files=("photo",)))
-    with file:
+    with as_lines(io.BytesIO(content), str(folder / "rows.csv"), Form("gpt-5", files=("photo",))).file as file:
         assert ENCODED["a.png"].encode() in files.filled(file.read())
 
 

@@ -5,10 +5,12 @@ import gzip
 import io
 import json
 import sys
+import zipfile
 
 import pytest
 from batch_helpers import call, chat, message, read_answers, write_lines
 
+from paceline.batch.caller import Call, Command
 from paceline.batch.forms import Form, UnknownFormError, as_lines
 from paceline.batch.requests import request_of
 from paceline.core.results import QuotaError
@@ -20,13 +22,20 @@ TEXTS = ["Why is the sky blue?", 'Grüße, "Welt"\nund mehr', "三"]
 def lines(content, name="input.jsonl", **form):
     """The lines of requests, and what was recognised."""
     content = content if isinstance(content, bytes) else content.encode()
-    file, recognised = as_lines(io.BytesIO(content), name, Form(**form))
-    with file:
-        return [json.loads(line) for line in file], recognised
+    made = as_lines(io.BytesIO(content), name, Form(**form))
+    with made.file:
+        return [json.loads(line) for line in made.file], made.recognised
 
 
 def rows(*values):
     return "".join(json.dumps(value) + "\n" for value in values)
+
+
+def zipped(name):
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as file:
+        file.writestr(name, "")
+    return made.getvalue()
 
 
 def table(separator=","):
@@ -105,8 +114,8 @@ def test_messages_in_a_table_are_json():
     said = json.dumps(MESSAGES).replace('"', '""')
     (line,), _ = lines(f'id,messages\na,"{said}"\n', "p.csv", model="gpt-5")
     assert line["body"]["messages"] == MESSAGES
-    with pytest.raises(QuotaError, match="row 1: 'messages' is a text that is no JSON array of messages: write"):
-        lines("id,messages\na,Why?\n", "p.csv", model="gpt-5")
+    (line,), _ = lines("id,messages\na,Why?\n", "p.csv", model="gpt-5")
+    assert line["invalid"].startswith("'messages' is a text that is no JSON array of messages: write")
 
 
 @pytest.mark.parametrize("row", [{"q": {"text": "Why?"}, "a": {"text": "b"}}, {"q": [{"text": "Why?"}], "a": "b"}])
@@ -232,89 +241,162 @@ def test_a_form_that_is_not_known_is_one_error_with_a_command(content, name, for
     assert "secret" not in str(caught.value)
 
 
+SOUND = {"prompt": "Why?"}
+
+
 @pytest.mark.parametrize(
     ("content", "name", "form", "message"),
     [
-        ("id,text\na,b,c\n", "p.csv", {"column": "text"}, "p.csv: it cannot be read: line 2 has not as many fields"),
-        (rows({"prompt": "a"}, {"x": "a"}), "p.jsonl", {}, "p.jsonl: row 2 has no 'prompt'"),
-        (rows({"prompt": 5}), "p.jsonl", {}, "row 1: its prompt is a int: it must be a text, or a list of messages"),
-        (rows({"a": 1}), "p.jsonl", {"template": "{b}"}, "row 1 has no 'b'"),
-        (
-            rows({"a": None}),
-            "p.jsonl",
-            {"template": "{a}"},
-            "row 1: 'a', which the template names, has no value (None)",
-        ),
-        ('[{"a": NaN}]', "p.json", {"template": "{a}"}, "row 1: 'a', which the template names, has no value (nan)"),
+        ("id,text\na,b\nb\n", "p.csv", {"column": "text"}, "it has 1 fields, and the table has 2 columns"),
+        ("id,text\na,b\nb,c,d\n", "p.csv", {"column": "text"}, "it has 3 fields, and the table has 2 columns"),
+        ("id,text\na,b\nb, \n", "p.csv", {"column": "text"}, "'text', which is the prompt, has no value"),
+        ("id,text\na,b\nb,\n", "p.csv", {"template": "Say {text}"}, "'text', which the template names, has no value"),
+        (rows(SOUND, {"x": "a"}), "p.jsonl", {}, "it has no 'prompt': its fields are x"),
+        (rows(SOUND, {"prompt": 5}), "p.jsonl", {}, "its prompt is a int: it must be a text, or a list of messages"),
+        (rows(SOUND, {"prompt": ["a"]}), "p.jsonl", {}, "its prompt is a list of str: it must be a text, or a list of"),
+        (rows(SOUND, {"prompt": []}), "p.jsonl", {}, "its prompt is a list without a message"),
+        (rows(SOUND, {"prompt": [{"from": "human", "value": "a"}]}), "p.jsonl", {}, "has the fields from, value: it must have role"),
+        (rows(SOUND) + '{"prompt":\n', "p.jsonl", {}, "it is not JSON: Expecting value"),
+        (rows(SOUND) + "5\n", "p.jsonl", {}, "it is a int: it must be an object, or a text"),
+        ('["Why?", 5]', "p.json", {}, "it is a int: it must be an object, or a text"),
+        (rows(SOUND, {"prompt": None}), "p.jsonl", {"template": "{prompt}"}, "'prompt', which the template names, has no value"),
+        ('[{"a": 1}, {"a": NaN}]', "p.json", {"template": "{a}"}, "'a', which the template names, has no value"),
+        (rows({"a": ["b"]}, {"a": []}), "p.jsonl", {"template": "{a[0]}"}, "the template does not fit: list index out of range"),
+        (rows({"a": 1.5}, {"a": "n/a"}), "p.jsonl", {"template": "{a:.1f}"}, "the template does not fit: Unknown format code"),
+        (rows({"a": 1}, {"a": "b"}), "p.jsonl", {"template": "{a.real}"}, "a brace of the text is written twice"),
+        (rows(SOUND | {"id": "a"}, SOUND | {"id": "a"}), "p.jsonl", {"key": "id"}, "'id', which identifies the rows, is the same as in row 1"),
+        (rows(SOUND | {"id": "a"}, SOUND | {"id": "b" * 513}), "p.jsonl", {"key": "id"}, "has 513 characters: it may have 512"),
+        (rows(SOUND | {"id": "a"}, SOUND | {"id": "\ud800"}), "p.jsonl", {"key": "id"}, "'id', which identifies the rows, is no valid text"),
+        (rows(SOUND | {"model": "m"}, SOUND | {"model": None}), "p.jsonl", {"model": None}, "'model' has no value"),
+    ],
+)  # fmt: skip
+def test_a_row_that_cannot_be_sent_says_why(content, name, form, message):
+    """The others are requests. Each line has an id."""
+    (first, second), _ = lines(content, name, **{"model": "m"} | form)
+    assert "body" in first
+    assert message in second["invalid"]
+    assert second["custom_id"] not in ("", first["custom_id"])
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "form", "message"),
+    [
+        (rows({"a": 1}), "p.jsonl", {"template": "{b}"}, "with the fields a, and --template names 'b'"),
         (rows({"a": "b"}), "p.jsonl", {"template": "{a} {"}, "the template '{a} {' cannot be read: Single '{'"),
-        (rows({"a": "b"}), "p.jsonl", {"template": "{a.b}"}, "a brace of the text is written twice"),
-        (rows({"prompt": ["a"]}), "p.jsonl", {}, "row 1: its prompt is a list of str: it must be a text, or a list of"),
-        ("[1]", "p.json", {}, "a row is a int: it must be an object, or a text"),
-        (gzip.compress(b"id,text\n" * 99)[:30], "p.csv.gz", {}, "p.csv.gz: it cannot be read: "),
-        (
-            b"id,text\n\xff\xfe\xfd,a\n",
-            "p.csv",
-            {"column": "text"},
-            "not UTF-8: convert it, e.g. iconv -f WINDOWS-1252 -t UTF-8 p.csv",
-        ),
-        (b"PK\x03\x04....", "p.xlsx", {}, "p.xlsx: it is an Excel or a zip file, which is not read: save it as CSV"),
-        (
-            rows({"prompt": [{"from": "human", "value": "a"}]}),
-            "p.jsonl",
-            {},
-            "has the fields from, value: it must have role",
-        ),
-        (
-            rows({"custom_id": "a", "body": {"x": 1}}),
-            "p.jsonl",
-            {},
-            "its body has none of the fields messages, contents, input",
-        ),
+        (rows({"a": "b"}), "p.jsonl", {"template": "{a} {}"}, "has braces without the name of a column"),
+        ("[1]", "p.json", {}, "it is a int: it must be an object, or a text"),
+        ("id,text,text\na,b,c\n", "p.csv", {"column": "text"}, "p.csv: two columns have the same name (text)"),
+        (gzip.compress(b"id,text\n" * 99, mtime=0)[:30], "p.csv.gz", {}, "p.csv.gz: it cannot be read: "),
+        (b"id,text\n\xff\xfe\xfd,a\n", "p.csv", {"column": "text"}, "not UTF-8: convert it, e.g. iconv -f WINDOWS-1252 -t UTF-8 p.csv"),
+        (zipped("a.csv"), "p.zip", {}, "p.zip: it is a zip file, which is not read: extract it first"),
         (rows(chat("a")), "p.jsonl", {}, "its lines are whole requests: leave out --model"),
         (json.dumps([chat("a")]), "p.json", {}, "its lines are whole requests: leave out --model"),
         (rows(ASKED), "p.jsonl", {"max_tokens": 9}, "it has bodies of requests: leave out --max-tokens and --schema"),
-        (
-            rows({"key": "a", "request": {"contents": CONTENTS}}),
-            "p.jsonl",
-            {"schema": {"type": "object"}},
-            "it has bodies of",
-        ),
+        (rows({"key": "a", "request": {"contents": CONTENTS}}), "p.jsonl", {"schema": {"type": "object"}}, "it has bodies of"),
     ],
-    ids=[
-        "fields",
-        "column",
-        "prompt",
-        "template",
-        "none",
-        "nan",
-        "brace",
-        "attribute",
-        "texts",
-        "item",
-        "gzip",
-        "utf-8",
-        "excel",
-        "sharegpt",
-        "body",
-        "requests",
-        "array of requests",
-        "bodies",
-        "gemini",
-    ],
-)
+)  # fmt: skip
 def test_damage_is_named_with_its_place(content, name, form, message):
     with pytest.raises(QuotaError) as caught:
         lines(content, name, model="m", **form)
     assert message in str(caught.value)
 
 
+def test_the_first_line_may_be_the_broken_one():
+    found, _ = lines('{"prompt":\n{"prompt": "Why?", "score": NaN}\n"Why?"\n', model="m")
+    assert ["invalid" in line for line in found] == [True, False, False]
+
+
+def test_requests_of_a_program_are_recognised():
+    made = as_lines(io.BytesIO(rows({"custom_id": "a", "body": {"x": 1}}).encode()), "p.jsonl", Form("m"))
+    with made.file:
+        assert made.ready
+        assert "its body has none of the fields messages, contents, input" in json.loads(made.file.read())["invalid"]
+
+
+def test_ids_that_a_supposed_column_does_not_have():
+    """The first row of an id has it; the others are known by number and content."""
+    found, recognised = lines("id,prompt\na,One\na,Two\n,Three\nb,Four\n", "p.csv", model="m")
+    assert [line["custom_id"][:6] for line in found] == ["a", "row-2-", "row-3-", "b"]
+    assert (
+        "(2 by number and content, because their 'id' is empty or repeated; --key names another column)" in recognised
+    )
+
+
+@pytest.mark.parametrize("name", ["text", "id"])
+def test_a_single_column_is_the_prompt(name):
+    found, _ = lines(f"{name}\nOne?\nOne?\n", "p.csv", model="m")
+    assert [line["body"]["messages"][0]["content"] for line in found] == ["One?", "One?"]
+    assert len({line["custom_id"] for line in found}) == 2
+
+
+SKY, SEA = "Why is the sky blue?", "Why, then, is the sea blue?"
+
+
+@pytest.mark.parametrize(
+    ("content", "form", "prompts"),
+    [
+        (f"{SKY}\n", {}, [SKY]),
+        (f"{SKY}\n\n{SEA}\n", {}, [SKY, SEA]),
+        ("Hello, how are you?\nWell, fine.\n", {}, ["Hello, how are you?", "Well, fine."]),
+        ("Berlin,Paris\nRome,Madrid\n", {"lines": True}, ["Berlin,Paris", "Rome,Madrid"]),
+        ("[a\n{b\n", {"lines": True}, ["[a", "{b"]),
+        ("sky\nsea\n", {"template": "Why is the {prompt} blue?"}, [SKY, "Why is the sea blue?"]),
+        (f"Text\n{SKY}\n", {}, [SKY]),
+        (f"id,prompt\n1,{SKY}\n", {}, [SKY]),
+        (f"id\tof\n1\t{SKY}\n", {"column": "of"}, [SKY]),
+        (f"{SKY}\n{SKY}\n", {"header": False}, [SKY, SKY]),
+        (f'"{SKY}"\n', {"header": False}, [SKY]),
+        (json.dumps([SKY]), {}, [SKY]),
+    ],
+)  # fmt: skip
+def test_plain_lines_without_a_name_are_prompts(content, form, prompts):
+    """On standard input, for example. What may be a table is one."""
+    for name in ("-", "/dev/fd/63", "prompts"):
+        found, _ = lines(content, name, model="m", **form)
+        assert [line["body"]["messages"][0]["content"] for line in found] == prompts
+
+
+@pytest.mark.parametrize("content", ["question,answer\nWhy?,b\n", "Berlin,Paris\nRome,Madrid\n", "a\tb\n1\t2\n"])
+def test_what_may_be_a_table_is_asked_about(content):
+    words = ("-", "--model", "m", "--tier", "2")
+    with pytest.raises(UnknownFormError) as caught:
+        lines(content, "-", model="m", caller=Command(words))
+    column = content.partition(",")[0].partition("\t")[0]
+    for command in (
+        f"paceline run - --model m --tier 2 --column {column}",
+        "--tier 2 --column column1 --no-header",
+        "--tier 2 --lines",
+    ):
+        assert command in str(caught.value)
+
+
+def test_a_hint_has_the_options_that_were_given():
+    words = ("p.csv", "--column=txt", "--limit", "*=5 requests/min", "--store", "redis://:secret@host/0")
+    again = Command(words).again("p.csv", column="text", key=None, model="gpt-5")
+    assert (
+        again
+        == "paceline run p.csv --column text --limit '*=5 requests/min' --store 'redis://***@host/0' --model gpt-5"
+    )
+    call = Call({"model": "m", "prompt": "txt", "store": "redis://:secret@host/0", "schema": Form, "output": None})
+    assert (
+        call.again("rows", column="text")
+        == "paceline.run(rows, model='m', prompt='text', store='redis://***@host/0', schema=...)"
+    )
+
+
 def test_a_missing_package_is_named(monkeypatch):
-    for module in ("pyarrow.parquet", "pyarrow.ipc", "compression.zstd", "backports.zstd"):
+    for module in ("pandas", "pyarrow.parquet", "pyarrow.ipc", "compression.zstd", "backports.zstd"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(QuotaError, match="it is a Parquet file: pip install pyarrow"):
         lines(b"PAR1...", "p.parquet", model="m", column="text")
     with pytest.raises(QuotaError, match="it is an Arrow file: pip install pyarrow"):
         lines(b"ARROW1...", "p.feather", model="m", column="text")
+    with pytest.raises(
+        QuotaError, match=r"p.xlsx: an Excel file needs pandas and openpyxl: pip install pandas openpyxl"
+    ):
+        lines(zipped("xl/workbook.xml"), "p.xlsx", model="m", column="text")
+    with pytest.raises(QuotaError, match="needs pandas and xlrd"):
+        lines(b"\xd0\xcf\x11\xe0...", "p.xls", model="m", column="text")
     with pytest.raises(QuotaError, match="compressed by zstd"):
         lines(b"\x28\xb5\x2f\xfd...", "p.csv.zst", model="m", column="text")
 

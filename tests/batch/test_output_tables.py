@@ -123,6 +123,29 @@ def test_a_table_that_cannot_be_written_loses_no_answer(run, tmp_path, monkeypat
     assert len(read_answers(tmp_path / "out.csv.results.jsonl")) == 3
 
 
+@pytest.mark.parametrize("words", [WORDS, (*WORDS, "--key", "of")])
+@pytest.mark.parametrize("changed", ["of,text\n1,a\n3,c\n2,b\n", "of,text\n1,a\n2,b\n3,c\n4,d\n"])
+def test_an_input_that_changes_meanwhile(run, tmp_path, monkeypatch, words, changed):
+    """No row gets the answer of another one."""
+    write = Table.write
+
+    def later(table, *given):
+        (tmp_path / "in.csv").write_text(changed)
+        return write(table, *given)
+
+    monkeypatch.setattr(Table, "write", later)
+    added = changed.count("\n") == 5
+    said = run("of,text\n1,a\n2,b\n3,c\n", *words, code=0 if added else 1)
+    assert added or "row 2 of the input has changed meanwhile; the answers are in " in said
+    if added:
+        assert [row["error"] for row in read(tmp_path / "out.csv")] == [
+            "",
+            "",
+            "",
+            "it was not sent: the run has ended before",
+        ]
+
+
 class TestParquet:
     @pytest.fixture
     def parquet(self):

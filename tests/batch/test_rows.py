@@ -2,9 +2,11 @@
 
 import _thread
 import asyncio
+import contextlib
 import csv
 import datetime as dt
 import json
+import sqlite3
 import sys
 import threading
 import types
@@ -19,6 +21,12 @@ from paceline.batch.forms import Form, UnknownFormError, lines_of, schema_at
 from waits import join, until
 
 ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
+
+
+def line_of(row, form):
+    """The line of the request of a row."""
+    (made,) = lines_of([row], form, "rows").lines
+    return json.loads(made.line)
 
 
 def sent(emulator):
@@ -84,6 +92,15 @@ def test_rows_with_their_answers_are_the_same_rows(ask, emulator, tmp_path, prom
     before = sent(emulator)
     assert ask(first, prompt=prompt, journal=tmp_path / "answers.jsonl") == first
     assert sent(emulator) == before
+
+
+def test_rows_of_a_cursor(ask):
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        query = "select 'One?' as text union all values (null)"
+        rows = ask(database.execute(query))
+        assert [(row["text"], row["error"] is None) for row in rows] == [("One?", True), (None, False)]
+        database.row_factory = sqlite3.Row
+        assert ask(database.execute(query).fetchall())[0]["answer"]
 
 
 def test_an_answer_can_be_asked_about(ask):
@@ -197,10 +214,18 @@ def test_an_interrupt_inside_of_a_loop(ask, emulator, tmp_path, monkeypatch):
     [
         ({"a": 1}, {}, "rows is a dict: give a table, a list of dicts"),
         (["a"], {}, "row 1 is a str: give dicts"),
-        ([{"text": "a"}], {}, "it is a table in memory with the fields text: name the column of the prompts"),
+        (
+            [{"text": "a", "of": "b"}],
+            {},
+            "it is a table in memory with the fields text, of: name the column of the prompts",
+        ),
         ([{"prompt": "a"}], {"model": None}, "name the model"),
         ([{"prompt": "a"}], {"wrokers": 2}, "wrokers: no such setting; did you mean 'workers'"),
-        ([{"prompt": "a", "id": 1}, {"prompt": "b", "id": 1}], {}, "custom_id is already in line 1"),
+        (
+            [{"prompt": "a", "id": 1}, {"prompt": "b", "id": 1}],
+            {"key": "id", "strict": True},
+            "row 2: 'id', which identifies the rows, is the same as in row 1: name a column whose values differ with key=",
+        ),
     ],
 )
 def test_misuse(ask, rows, options, message):
@@ -228,19 +253,21 @@ SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "requ
 def test_an_unknown_form_is_told_in_python(ask):
     with pytest.raises(UnknownFormError) as caught:
         ask(ROWS, prompt="txt")
-    assert str(caught.value).endswith("""(it has no 'txt'), e.g. paceline.run(rows, model="gpt-5", prompt='text')""")
+    assert """(it has no 'txt'), e.g. paceline.run(rows, model='gpt-5', prompt='text', progress=False, """ in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize(("given", "sent"), [(1.0, 1), (1.5, "1.5"), (dt.date(2026, 11, 27), "2026-11-27"), ("a", "a")])
 def test_the_identity_of_a_row(given, sent):
-    (line,) = lines_of([{"id": given, "prompt": "a"}], Form("gpt-5"), "rows")
-    assert line["custom_id"] == sent
+    assert line_of({"id": given, "prompt": "a"}, Form("gpt-5"))["custom_id"] == sent
 
 
 @pytest.mark.parametrize("value", [None, float("nan")])
 def test_a_row_without_its_identity(value):
-    with pytest.raises(paceline.QuotaError, match="rows: row 1: 'id', which identifies the rows, has no value"):
-        lines_of([{"id": value, "prompt": "a"}], Form("gpt-5"), "rows")
+    row = {"id": value, "prompt": "a"}
+    assert line_of(row, Form("gpt-5"))["custom_id"].startswith("row-1-")
+    assert line_of(row, Form("gpt-5", key="id"))["invalid"] == "'id', which identifies the rows, has no value"
 
 
 class TestSchemas:
@@ -290,7 +317,7 @@ class TestSchemas:
         ],
     )
     def test_each_provider_is_asked_in_its_own_way(self, model, place):
-        (found,) = lines_of([{"prompt": "a"}], Form(model, schema=SCHEMA), "rows")
+        found = line_of({"prompt": "a"}, Form(model, schema=SCHEMA))
         for name in place:
             found = found[name]
         assert found == SCHEMA

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from paceline.batch.index import Index
 from paceline.batch.packs import bounds_of, part_of
-from paceline.batch.requests import BadLineError, RunRequest, Source, keyless
+from paceline.batch.requests import BadLineError, RunRequest, Source, decode, keyless
 from paceline.config.servers import Server
 from paceline.core.quota import INPUT_TOKENS, REQUESTS, Rule
 from paceline.core.results import GIVEN, NeverFits, PacelineError, PacelineWarning, QuotaError
@@ -61,6 +61,7 @@ class InputPlan:
         end: How many bytes have been read.
         shares: The part of the input that is charged to each pool.
         warnings: Shown to the user before the run starts.
+        refused: How many of the rows cannot be sent; they are not among the requests.
     """
 
     requests: int = 0
@@ -69,6 +70,7 @@ class InputPlan:
     shares: dict[str, PoolWork] = field(default_factory=dict)
     providers: dict[str, Provider] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    refused: int = 0
 
     @property
     def per_row(self) -> float:
@@ -100,7 +102,10 @@ def check(
                 break
             count += 1
             if count <= SHOWN:
-                problems.append(f"line {line}: {error}")
+                problems.append(f"{source.unit} {line}: {error}")
+            if not source.strict:
+                plan.last_line = line
+                checker.refuse(line, raw, str(error))
         else:
             plan.last_line = line
             if plan.requests % TICK == 0:
@@ -108,8 +113,9 @@ def check(
     plan.end = file.tell()
     if count > SHOWN:
         problems.append(f"and {count - SHOWN:,} more")
-    if problems:
+    if problems and source.strict:
         raise InputError("\n".join([*problems, "nothing has been sent"]))
+    plan.refused = count
     return plan
 
 
@@ -165,7 +171,7 @@ class Checker:
             raise BadLineError(_too_large(request, never))
         share = parts[0].share if len(parts) == 1 else min(parts, key=PoolPart.load).share
         if (first := self._index.add(request.custom_id, request.line, number=request.number)) is not None:
-            raise BadLineError(f"custom_id is already in line {first}: it must be unique")
+            raise BadLineError(f"custom_id is already in {request.unit} {first}: it must be unique")
         self.plan.requests += 1
         fills = part_of(request, cost.get(INPUT_TOKENS, 0.0))
         share.requests += fills
@@ -173,6 +179,11 @@ class Checker:
             alone = unit == REQUESTS and not (request.shares and bounds_of(request).counted)
             share.cost[unit] += amount * fills if alone else amount
         return metered
+
+    def refuse(self, line: int, raw: bytes | None, why: str) -> None:
+        """Note a row that cannot be sent."""
+        custom_id = decode(raw or b"")["custom_id"]
+        self._index.refuse(str(custom_id), line, why, number=isinstance(custom_id, int))
 
     def describe(self, request: RunRequest) -> Metered:
         """What a ``request`` of the plan costs, by what the answers have shown so far.
@@ -234,5 +245,5 @@ def _too_large(request: RunRequest, never: NeverFits) -> str:
     return (
         f"its estimated cost is {never.cost:,.0f} {never.unit}, and the limit of {request.model[:100]} is"
         f" {never.most:,.0f} at once: it can never be sent; make it smaller (max_tokens counts, too), or set the real"
-        " limit with --limit"
+        " limit with --limit, in Python with limits="
     )

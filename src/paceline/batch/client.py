@@ -17,7 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from paceline.batch.address import ProviderAddress, proxy_for
-from paceline.batch.files import GoneError
+from paceline.batch.files import FILE_GONE, GoneError
 from paceline.batch.leads import Leads
 from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import PART_MIN, Secrets
@@ -295,7 +295,7 @@ class RunClient:
             if isinstance(error, AnswerTooLargeError):
                 code, words = "answer_too_large", str(error)
             elif isinstance(error, GoneError):
-                code, words = "file_gone", str(error)
+                code, words = FILE_GONE, str(error)
             elif isinstance(error, NO_CONNECTION):
                 words = self.reach.lose(exchange.http.address, error)
             else:

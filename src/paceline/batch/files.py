@@ -36,6 +36,10 @@ _MARK: Final = f"file-{secrets.token_hex(16)}-"
 _REFERENCE: Final = re.compile(rb"%b([0-9a-f]+);" % _MARK.encode())
 
 
+FILE_GONE: Final = "file_gone"
+"""The error of a request whose file cannot be read any more."""
+
+
 class GoneError(ValueError):
     """A file cannot be read any more."""
 

@@ -9,21 +9,24 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
-from itertools import chain, tee
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice, repeat
 from pathlib import Path
 from shlex import quote
 from string import Formatter
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
+from paceline.batch.caller import Caller, Command
 from paceline.batch.files import add, files_in
+from paceline.batch.index import Index
 from paceline.batch.reading import (
     BODIES,
     ENVELOPES,
     IDS,
     NO_LINES,
     PROMPTS,
+    Damaged,
     Layout,
     lists_in,
     named_in_errors,
@@ -31,10 +34,10 @@ from paceline.batch.reading import (
     temporary,
     unpacked,
 )
-from paceline.batch.requests import BadLineError, Shard, decode, read_lines
-from paceline.batch.tables import is_missing
-from paceline.core.hints import shown_names
+from paceline.batch.requests import ID_MAX, INVALID, LINE_MAX, WHOLE, BadLineError, Shard, decode, read_lines
+from paceline.core.hints import may_be_shown, shown_names
 from paceline.core.results import QuotaError
+from paceline.data.frames import is_missing
 from paceline.providers.embeddings import embedder, embeds
 from paceline.providers.registry import generate_path, maker, output_limit, provider_named
 
@@ -61,6 +64,8 @@ class Form:
         folder: Where relative paths may begin, too.
         header: Whether the first line of a table has the names of its columns. Else they are ``column1``, ``column2`` and so on.
         task: What is asked of the model: ``embed`` for vectors, ``chat`` for answers; by the name of the model if it is not given.
+        lines: Whether each line of the input is a prompt.
+        caller: How the user has given all of this, for messages.
     """
 
     model: str | None = None
@@ -74,6 +79,8 @@ class Form:
     folder: str = ""
     header: bool = True
     task: str | None = None
+    lines: bool = False
+    caller: Caller = field(default_factory=Command)
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
@@ -81,25 +88,27 @@ class Form:
             raise QuotaError(f"task is {self.task!r}: it must be one of {', '.join(TASKS)}")
         if self.column is not None and self.template is not None:
             raise QuotaError("--column and --template exclude each other: both say what the prompt is")
+        if self.lines and not (self.header and self.column is None):
+            raise QuotaError("--lines excludes --column and --no-header: each line is a prompt, and no row of a table")
 
     @property
     def is_plain(self) -> bool:
         """Whether it says nothing about rows."""
         told = self.model, self.column, self.template, self.key, self.max_tokens, self.schema, self.files, self.task
-        return self.header and not any(told)
+        return self.header and not self.lines and not any(told)
 
     @property
     def fields(self) -> set[str]:
         """The fields of a row that it names."""
         named = {self.column, self.key, *self.files}
-        with suppress(ValueError):  # a template that cannot be read is reported when it is used
-            named |= {re.split(r"[.[]", field)[0] for _, field, _, _ in Formatter().parse(self.template or "") if field}
-        return {name for name in named if name}
+        if self.template is not None:
+            named |= _Template(self.template).columns
+        return {name for name in named if name is not None}
 
     @property
     def layout(self) -> Layout:
         """What it says about the input."""
-        return Layout(frozenset(self.fields), self.header)
+        return Layout(frozenset(self.fields), self.header, self.lines)
 
 
 def schema_at(path: str | None) -> Mapping[str, Any] | None:
@@ -133,8 +142,27 @@ class UnknownFormError(QuotaError):
     """The input is in no form that can be read. The message names its columns, and no value."""
 
 
-def as_lines(file: BinaryIO, name: str, form: Form) -> tuple[BinaryIO, str]:
-    """The input as lines of requests, from its beginning, and what was recognised; ``""`` for lines of requests.
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """An input as lines of requests.
+
+    Attributes:
+        file: The lines, from the beginning.
+        recognised: What was recognised; ``""`` for an input that has these lines.
+        of_rows: Whether each line was made of a row, in their order, and has an id that no other one has.
+        ready: Whether the rows were requests already. These are of a program, which has made a mistake if one cannot be sent.
+        is_of: Whether a row with this number is the one of a line with this id: the input may have changed.
+    """
+
+    file: BinaryIO
+    recognised: str = ""
+    of_rows: bool = False
+    ready: bool = True
+    is_of: Callable[[str | int | None, int, Mapping[str, Any]], bool] = lambda *_: True
+
+
+def as_lines(file: BinaryIO, name: str, form: Form) -> Lines:
+    """The input as lines of requests. The line of a row that cannot be sent says why, in the field ``INVALID``.
 
     Args:
         file: The input, which can be read twice.
@@ -149,79 +177,99 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> tuple[BinaryIO, str]:
     file.seek(0)
     if _is_lines(file, head, form):
         _require_plain(form, name)
-        return file, ""
+        return Lines(file)
     with ExitStack() as made:
         spool = made.enter_context(temporary())
         with named_in_errors(name), ExitStack() as opened:
-            kind, shown = _write(spool, opened, file, head, name, form)
+            kind, maker = _write(spool, opened, file, head, name, form)
         spool.seek(0)
         made.pop_all()
-    return spool, f"{name}: {kind}, {shown}"
+    shown = f"{name}: {kind}, {maker.shown}{maker.ids.told()}"
+    return Lines(spool, shown, of_rows=True, ready=maker.ready, is_of=maker.ids.is_of)
 
 
 def _require_plain(form: Form, name: str) -> None:
     if not form.is_plain:
-        raise QuotaError(
-            f"{name}: its lines are whole requests: leave out --model, --column, --template, --key, --task, --max-tokens, "
-            "--schema, --files and --no-header"
-        )
+        names = "model", "column", "template", "key", "task", "max_tokens", "schema", "files"
+        *others, last = map(form.caller.option, names)
+        raise QuotaError(f"{name}: its lines are whole requests: leave out {', '.join(others)} and {last}")
 
 
-def _write(spool: BinaryIO, opened: ExitStack, file: BinaryIO, head: bytes, name: str, form: Form) -> tuple[str, str]:
+def _write(
+    spool: BinaryIO, opened: ExitStack, file: BinaryIO, head: bytes, name: str, form: Form
+) -> tuple[str, _Maker]:
     """Write the lines of requests; return what the rows are written in, and how they became requests."""
     content, packed = unpacked(opened, file, head)
     kind, rows = rows_in(opened, content, name, form.layout)
-    first = next(rows, None)
-    if first is None:
-        raise UnknownFormError(f"{name}: there is nothing in it")
-    make, shown = _made(first, replace(form, folder=str(Path(name).parent)), name, kind)
-    spool.writelines(json.dumps(line).encode("ascii") + b"\n" for line in _lines(make, chain([first], rows), name))
-    return packed + kind, shown
+    first = list(islice(rows, SAMPLE))
+    if not first:
+        raise UnknownFormError(
+            f"{name}: there is nothing in it{', or a header alone' * (kind == 'a table' and form.header)}"
+        )
+    form = replace(form, folder=str(Path(name).parent))
+    maker = opened.enter_context(_maker(first, form, name, kind))
+    spool.writelines(made.line for made in maker.lines(chain(first, rows)))
+    return packed + kind, maker
 
 
 @contextmanager
 def identified(
-    file: BinaryIO, name: str, form: Form, shard: Shard
+    file: BinaryIO, name: str, form: Form, lines: Lines, shard: Shard
 ) -> Iterator[Iterator[tuple[str | int | None, Mapping[str, Any]]]]:
-    """The rows of an input that :func:`as_lines` has read, each with the id of its request; of a request, the id alone."""
+    """The rows of an input, each with the id of its request in ``lines``; of a request, the id alone.
+
+    A row that was added meanwhile has no id.
+
+    Raises:
+        QuotaError: While they are read: a row has changed.
+    """
     file.seek(0)
+    lines.file.seek(0)
+    if not lines.of_rows:
+        yield ((custom_id, {"custom_id": custom_id}) for custom_id in map(_id_in, _each(lines.file, shard)))
+        return
     head = file.read(4)
     file.seek(0)
-    if _is_lines(file, head, form):
-        yield (_id_alone(raw) for _, raw in read_lines(file, shard))
-        return
     with ExitStack() as opened:
-        kind, rows = rows_in(opened, unpacked(opened, file, head)[0], name, form.layout)
-        first = next(rows, {})
-        make, _ = _made(first, replace(form, files=()), name, kind)  # no file is looked at again
-        rows, copies = tee(chain([first], rows))
-        lines = enumerate(zip(_lines(make, rows, name), copies, strict=True), 1)
-        yield ((line["custom_id"], row) for number, (line, row) in lines if shard.has(number))
+        _, rows = rows_in(opened, unpacked(opened, file, head)[0], name, form.layout)
+        pairs = enumerate(zip(chain(_each(lines.file), repeat(None)), rows, strict=False), 1)
+        yield (_paired(number, raw, row, lines) for number, (raw, row) in pairs if shard.has(number))
 
 
-def _id_alone(raw: bytes | None) -> tuple[str | int | None, Mapping[str, Any]]:
+def _paired(
+    number: int, raw: bytes | None, row: Mapping[str, Any], lines: Lines
+) -> tuple[str | int | None, Mapping[str, Any]]:
+    custom_id = None if raw is None else _id_in(raw)
+    if raw is not None and not lines.is_of(custom_id, number, row):
+        raise QuotaError(f"row {number} of the input has changed meanwhile")
+    return custom_id, row
+
+
+def _each(file: BinaryIO, shard: Shard = WHOLE) -> Iterator[bytes]:
+    return (raw or b"" for _, raw in read_lines(file, shard))
+
+
+def _id_in(raw: bytes) -> str | int | None:
     try:
-        custom_id = decode(raw or b"").get("custom_id")
+        return cast("str | int | None", decode(raw).get("custom_id"))
     except BadLineError:
-        custom_id = None
-    return custom_id, {"custom_id": custom_id}
+        return None
 
 
-def _lines(make: _Make, rows: Iterable[Mapping[str, Any]], name: str) -> Iterator[dict[str, Any]]:
-    for number, row in enumerate(rows, 1):
-        try:
-            yield make(number, row)
-        except KeyError as error:
-            raise QuotaError(
-                f"{name}: row {number} has no {error.args[0]!r}: its fields are {shown_names(row)}"
-            ) from None
-        except TypeError as error:
-            raise QuotaError(f"{name}: row {number}: {error}") from None
+class InMemory(NamedTuple):
+    """The lines of requests of rows in memory, a remark about their ids, and whether they were requests already."""
+
+    lines: list[Made]
+    remark: str
+    ready: bool
 
 
-def lines_of(rows: Sequence[Mapping[str, Any]], form: Form, name: str) -> list[dict[str, Any]]:
+def lines_of(rows: Sequence[Mapping[str, Any]], form: Form, name: str) -> InMemory:
     """The lines of requests of rows in memory; see :func:`as_lines`."""
-    return list(_lines(_made(rows[0], form, name, _IN_MEMORY)[0], rows, name)) if rows else []
+    if not rows:
+        return InMemory([], "", ready=False)
+    with _maker(rows, form, name, _IN_MEMORY) as maker:
+        return InMemory(list(maker.lines(rows)), maker.ids.told().strip(" ()"), maker.ready)
 
 
 def _is_lines(file: BinaryIO, head: bytes, form: Form) -> bool:
@@ -239,7 +287,8 @@ def _is_of_requests(file: BinaryIO, form: Form) -> bool:
         value = decode(line)
     except BadLineError:
         first = line.lstrip()[:1]
-        return first == b"{" and not line.rstrip().endswith((b"{", b"["))  # a line of JSON with a mistake in it
+        # A line of JSON with a mistake in it
+        return form.is_plain and first == b"{" and not line.rstrip().endswith((b"{", b"["))
     finally:
         file.seek(0)
     if value and _envelope(value) is not None:
@@ -265,78 +314,278 @@ def _is_whole(row: Mapping[str, Any]) -> bool:
 
 _IN_MEMORY: Final = "a table in memory"
 
+SAMPLE: Final = 1_000
+"""The rows of a file by which its form is recognised, and its columns are known: in JSON lines not every row has each of them."""
+
 _Make = Callable[[int, Mapping[str, Any]], dict[str, Any]]
-"""Makes the line of a request of a row and its number, from 1."""
+"""Makes the line of a request of a row and its number, from 1.
+
+Raises:
+    KeyError: The row has no such column.
+    TypeError: The row cannot be sent. The message says why, and quotes no value that may be a prompt.
+"""
 
 
-def _made(row: Mapping[str, Any], form: Form, name: str, kind: str) -> tuple[_Make, str]:
-    """How each row becomes a line, as the first one shows, and that in words."""
-    key = form.key or next((column for column in IDS if column in row), None)
-    by = f"identified by {key!r}" if key else "identified by its number and content"
+class Made(NamedTuple):
+    """The line of a request, with its id; ``problem``: why its row cannot be sent."""
 
-    def identity(number: int, row: Mapping[str, Any]) -> str | int:
-        if key:
-            value = row[key]
-            if is_missing(value):
-                raise TypeError(f"{key!r}, which identifies the rows, has no value ({value})")
-            if isinstance(value, float) and value.is_integer():
-                return int(value)  # pandas makes floats of the integers of a column with a missing one
-            return value if isinstance(value, str | int) else str(value)
-        content = json.dumps(row, sort_keys=True, default=str)  # another row at the same place is another request
+    custom_id: str | int
+    line: bytes
+    problem: str = ""
+
+
+class _Ids:
+    """The ids of rows: what a column has, or their number and content.
+
+    A column that the user has not named may identify some rows alone. The others, which have no value in it or the value of an earlier
+    row, are identified by number and content. In a column that the user has named, such a value is an error of its row.
+    """
+
+    def __init__(self, key: str | None, *, required: bool, caller: Caller) -> None:
+        self._key, self._required, self._caller = key, required, caller
+        self._others, self._index = 0, Index()  # the ids of a large table are on disk
+
+    @property
+    def words(self) -> str:
+        """How rows are identified."""
+        return f"identified by {self._key!r}" if self._key else "identified by its number and content"
+
+    def told(self) -> str:
+        """A remark about the rows that are identified in another way, if there are any."""
+        if not self._others:
+            return ""
+        remedy = f"{self._caller.option('key')} names another column"
+        return f" ({self._others:,} by number and content, because their {self._key!r} is empty or repeated; {remedy})"
+
+    def __call__(self, number: int, row: Mapping[str, Any]) -> str | int:
+        """The id of a row; the same when it is called again."""
+        if self._key is None:
+            return self._of_content(number, row)
+        if not self._required and self._key not in row:
+            self._others += 1
+            return self._of_content(number, row)
+        value = _id_of(row[self._key])
+        wrong = self._wrong(number, value)
+        if not wrong:
+            return cast("str | int", value)
+        if self._required:
+            raise TypeError(f"{self._key!r}, which identifies the rows, {wrong}")
+        self._others += 1
+        return self._of_content(number, row)
+
+    def of_refused(self, number: int, row: Mapping[str, Any]) -> str | int:
+        """The id of a row that cannot be sent."""
+        try:
+            return self(number, row)
+        except (TypeError, KeyError):
+            return self._of_content(number, row)
+
+    def is_of(self, custom_id: str | int | None, number: int, row: Mapping[str, Any]) -> bool:
+        """Whether a row has this id."""
+        return custom_id in (_id_of(row.get(self._key or "")), self._of_content(number, row))
+
+    def _wrong(self, number: int, value: str | int | None) -> str:
+        """What makes a value no id."""
+        if value is None:
+            return "has no value"
+        try:
+            text = str(value)
+            text.encode()
+        except ValueError:  # half a surrogate pair; or too many digits
+            return "is no valid text"
+        if len(text) > ID_MAX:
+            return f"has {len(text):,} characters: it may have {ID_MAX}"
+        first = self._index.add(text, number)
+        if first not in (None, number):
+            return f"is the same as in row {first}: name a column whose values differ with {self._caller.option('key')}"
+        return ""
+
+    @staticmethod
+    def _of_content(number: int, row: Mapping[str, Any]) -> str:
+        """Another row at the same place is another request."""
+        try:
+            content = json.dumps(row, sort_keys=True, default=str)
+        except TypeError:  # an object in it has keys of several types
+            content = repr(row)
         return f"row-{number}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
+    def close(self) -> None:
+        """Delete the temporary file."""
+        self._index.close()
+
+
+def _id_of(value: Any) -> str | int | None:
+    """A value as the id of a row; ``None`` if there is none."""
+    if is_blank(value):
+        return None
+    value = value.item() if getattr(value, "ndim", None) == 0 else value  # a number of numpy
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # pandas makes floats of the integers of a column with a missing one
+    return value if isinstance(value, str | int) and not isinstance(value, bool) else str(value)
+
+
+def is_blank(value: Any) -> bool:
+    """Whether a value of a table is none, or a text without a character: CSV files have no other way to write none."""
+    return is_missing(value) or (isinstance(value, str) and not value.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """How each row becomes the line of a request, and that in words."""
+
+    make: _Make
+    shown: str
+    ids: _Ids
+    ready: bool = False
+
+    def lines(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Made]:
+        """The lines of rows."""
+        for number, row in enumerate(rows, 1):
+            try:
+                if isinstance(row, Damaged):
+                    raise TypeError(row.problem)  # noqa: TRY301
+                made = self.make(number, row)
+                line = json.dumps(made).encode("ascii") + b"\n"
+                if len(line) > LINE_MAX:
+                    raise TypeError(f"its request is longer than {LINE_MAX // 2**20} MB")  # noqa: TRY301
+                yield Made(made["custom_id"], line)
+                continue
+            except KeyError as error:
+                problem = f"it has no {error.args[0]!r}: its fields are {shown_names(row)}"
+            except (TypeError, BadLineError, RecursionError) as error:
+                problem = str(error)
+            custom_id = self.ids.of_refused(number, row)
+            line = json.dumps({"custom_id": custom_id, INVALID: problem}).encode("ascii") + b"\n"
+            yield Made(custom_id, line, problem)
+
+
+@contextmanager
+def _maker(rows: Sequence[Mapping[str, Any]], form: Form, name: str, kind: str) -> Iterator[_Maker]:
+    """How each row becomes a line, as the first ones show.
+
+    Raises:
+        UnknownFormError: They do not show it.
+    """
+    sound = [row for row in rows if not isinstance(row, Damaged)]
+    if not sound:
+        raise UnknownFormError(f"{name}: {cast('Damaged', rows[0]).problem}")
+    shape: dict[str, Any] = {}
+    for row in sound:
+        shape |= {key: value for key, value in row.items() if key not in shape or is_missing(shape[key])}
+    column = form.column or _column(shape)
+    is_told = form.column is not None or form.template is not None
+    guessed = next((one for one in IDS if one in shape and (one != column or is_told)), None)
+    ready = not is_told and _is_ready(shape)
+    ids = _Ids(form.key or guessed, required=ready or form.key is not None, caller=form.caller)
+    with closing(ids):
+        make, shown = _made(shape, form, name, kind, ids)
+        yield _Maker(make, shown, ids, ready)
+
+
+def _is_ready(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a request of a file for a Batch API."""
+    whole = "custom_id" in row and (_is_whole(row) or ("url" in row and str(row.get("body")).startswith("{")))
+    return whole or _envelope(row) is not None or isinstance(row.get("request"), Mapping)
+
+
+def _made(row: Mapping[str, Any], form: Form, name: str, kind: str, identity: _Ids) -> tuple[_Make, str]:
+    """How each row becomes a line, as this one shows, and that in words."""
+    by = identity.words
     is_told = form.column is not None or form.template is not None
     if _envelope(row) is not None and not is_told:
         _require_own(form, name)
-        return _with_files(_enveloped(form, identity, name), form), f"bodies of requests, {by}"
+        _require_model(_envelope(row) or {}, form, name)
+        return _with_files(_enveloped(form, identity), form), f"bodies of requests, {by}"
     if "custom_id" in row and not is_told:
         if _is_whole(row):
             _require_plain(form, name)
             return lambda _, row: dict(row), "whole requests"
         if "url" in row and str(row.get("body")).startswith("{"):  # a table with the body as JSON
-            return lambda _, row: {**row, "body": decode(row["body"].encode())}, "whole requests"
+            return lambda _, row: {**row, "body": decode(str(row["body"]).encode())}, "whole requests"
     if isinstance(row.get("request"), Mapping) and not is_told:
         _require_own(form, name)
-        return _with_files(_gemini(form, identity, name), form), f"requests of Gemini's Batch API, {by}"
+        _require_model(row["request"], form, name)
+        return _with_files(_gemini(form, identity), form), f"requests of Gemini's Batch API, {by}"
     field = None if is_told else next((field for field in BODIES if field in row), None)
     if field is not None and (field == "contents" or "model" in row):
         _require_own(form, name)
         return _with_files(_bodies(form, identity, field), form), f"bodies of requests, {by}"
-    prompt, shown, column = *_prompt(row, form), form.column
+    prompt, shown = _prompt(row, form)
     model = form.model or ("{model}" if "model" in row else None)
-    if prompt is None or model is None:
+    if prompt is None or model is None or form.fields - row.keys():
         raise UnknownFormError(_unknown(row, form, name, kind))
 
     def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        said = prompt(row)
-        said = said.tolist() if hasattr(said, "tolist") else said  # pandas has the lists of a Parquet file as arrays
-        asked = form.model or str(row["model"])
-        if form.task == "embed" or (form.task is None and embeds(asked)):
-            return _embedded(identity(number, row), asked, said, form)
-        messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
-        wrong = (
-            [messages] if not isinstance(messages, list) else [one for one in messages if not isinstance(one, Mapping)]
-        )
-        if wrong:
-            kind = ("" if wrong[0] is messages else "list of ") + type(wrong[0]).__name__
-            hint = f"; one of the list is --template '{{{column}[0]}}'" if column and wrong[0] is not messages else ""
-            raise TypeError(f"its prompt is a {kind}: it must be a text, or a list of messages{hint}")
-        strange = next((one for one in messages if "role" not in one), None)
-        if strange is not None:
-            raise TypeError(
-                f"a message of its prompt has the fields {', '.join(map(str, strange))}: it must have role and content"
-            )
-        return _asked(identity(number, row), form.model or row["model"], messages, form)
+        model, said = _model_of(row, form), prompt(row)
+        if form.task == "embed" or (form.task is None and embeds(model)):
+            return _embedded(identity(number, row), model, said, form)
+        return _asked(identity(number, row), model, _asked_in(said, form), form)
 
     return _with_files(line, form), f"{shown} is the prompt of {form.model or 'its model'}, each {by}"
+
+
+def _model_of(row: Mapping[str, Any], form: Form) -> str:
+    """The model of a row."""
+    model = form.model or row["model"]
+    if is_blank(model) or not isinstance(model, str):
+        raise TypeError(
+            f"'model' {'has no value' if is_blank(model) else f'is a {type(model).__name__}'}: name a model"
+        )
+    return model
+
+
+def _require_model(body: Mapping[str, Any], form: Form, name: str) -> None:
+    if not (form.model or body.get("model")):
+        raise UnknownFormError(
+            f"{name}: its requests name no model: give one, e.g. {form.caller.again(name, model='gpt-5')}"
+        )
+
+
+def _asked_in(said: Any, form: Form) -> list[Any]:
+    """The messages of a prompt.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if isinstance(said, str):
+        return [{"role": "user", "content": said}]
+    messages = _plain(said)
+    wrong = [messages] if not isinstance(messages, list) else [one for one in messages if not isinstance(one, Mapping)]
+    if wrong:
+        kind = ("" if wrong[0] is messages else "list of ") + type(wrong[0]).__name__
+        of_list = form.column and wrong[0] is not messages
+        hint = f"; one of the list is {form.caller.option('template')} '{{{form.column}[0]}}'" if of_list else ""
+        raise TypeError(f"its prompt is a {kind}: it must be a text, or a list of messages{hint}")
+    if not messages:
+        raise TypeError("its prompt is a list without a message")
+    strange = next((one for one in messages if "role" not in one), None)
+    if strange is not None:
+        raise TypeError(f"a message of its prompt has the fields {shown_names(strange)}: it must have role and content")
+    return [_without_none(one) for one in messages]
+
+
+def _plain(value: Any) -> Any:
+    """A value with Python's lists and numbers in place of numpy's, which pandas has of the lists of a Parquet file."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _without_none(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message without the fields that have no value: in a table, all messages have the fields of any."""
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = [_without_none(one) if isinstance(one, Mapping) else one for one in content]
+        message = {**message, "content": parts}
+    return {name: value for name, value in message.items() if value is not None or name == "content"}
 
 
 def _require_own(form: Form, name: str) -> None:
     """Refuse what would be part of bodies that the input has."""
     if form.max_tokens or form.schema is not None:
-        raise QuotaError(
-            f"{name}: it has bodies of requests: leave out --max-tokens and --schema, or write them in each body"
-        )
+        options = f"{form.caller.option('max_tokens')} and {form.caller.option('schema')}"
+        raise QuotaError(f"{name}: it has bodies of requests: leave out {options}, or write them in each body")
 
 
 def _with_files(make: _Make, form: Form) -> _Make:
@@ -355,16 +604,26 @@ def _with_files(make: _Make, form: Form) -> _Make:
     return line
 
 
+def _column(row: Mapping[str, Any]) -> str | None:
+    """The column of the prompts, if none is named: one with such a name, or the only one."""
+    names = [name for name in row if name.strip()]  # the index of a frame has none
+    return next((one for one in PROMPTS if one in row), names[0] if len(names) == 1 else None)
+
+
 def _prompt(row: Mapping[str, Any], form: Form) -> tuple[Callable[[Mapping[str, Any]], Any] | None, str]:
     """What makes the prompt of a row, and the words for it."""
     if form.template is not None:
         return _Template(form.template), "the template"
-    column = form.column or next((column for column in PROMPTS if column in row), None)
+    column = form.column or _column(row)
     if column is None or column not in row:
         return None, ""
-    if column == "messages":
-        return lambda row: _messages(row[column]), f"{column!r}"
-    return lambda row: row[column], f"{column!r}"
+
+    def prompt(row: Mapping[str, Any]) -> Any:
+        if is_blank(value := row[column]):
+            raise TypeError(f"{column!r}, which is the prompt, has no value")
+        return _messages(value) if column == "messages" else value
+
+    return prompt, f"{column!r}"
 
 
 def _messages(value: Any) -> Any:
@@ -382,80 +641,107 @@ def _messages(value: Any) -> Any:
     return found
 
 
-class _Template:
+class _Template(Formatter):
     """Makes the prompt of a row.
+
+    Attributes:
+        columns: The columns that it names.
 
     Raises:
         QuotaError: The template cannot be read.
         KeyError: The row has no such column.
-        TypeError: A value that the template names is missing: its prompt would have the word None or nan, and be paid.
+        TypeError: A value that the template names is missing, because its prompt would have the word None or nan, and be paid; or all
+            of them are empty.
     """
 
     def __init__(self, text: str) -> None:
         self._text = text
+        try:
+            fields = [name for _, name, _, _ in self.parse(text) if name is not None]
+        except ValueError as error:
+            raise QuotaError(f"the template {text[:60]!r} cannot be read: {error}; {_BRACES}") from None
+        self.columns = {re.split(r"[.[]", name)[0] for name in fields}
+        if "" in self.columns:
+            raise QuotaError(f"the template {text[:60]!r} has braces without the name of a column; {_BRACES}")
 
     def __call__(self, row: Mapping[str, Any]) -> str:
+        if self.columns and all(name in row and is_blank(row[name]) for name in self.columns):
+            names = ", ".join(map(repr, sorted(self.columns)))
+            raise TypeError(f"{names}, which the template names, {'have' if ', ' in names else 'has'} no value")
         try:
-            return self._text.format_map(_Given(row))
+            return self.vformat(self._text, (), row)
         except (ValueError, AttributeError, IndexError) as error:
-            raise QuotaError(
-                f"the template {self._text[:60]!r} cannot be read: {error}; columns are in braces, and a brace of the text is "
-                "written twice: {{ or }}"
-            ) from None
+            raise TypeError(f"the template does not fit: {error}; {_BRACES}") from None
 
-
-class _Given(dict[str, Any]):
-    """A row. To read a missing value is an error."""
-
-    def __getitem__(self, name: str) -> Any:
-        value = super().__getitem__(name)
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ARG002
+        """The value of a column; a number is the name of one, too."""
+        value = kwargs[str(key)]
         if is_missing(value):
-            raise TypeError(f"{name!r}, which the template names, has no value ({value})")
+            raise TypeError(f"{key!r}, which the template names, has no value")
         return value
 
 
+_BRACES: Final = "columns are in braces, and a brace of the text is written twice: {{ or }}"
+
+
 def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:
-    """What was recognised, and a command that would work."""
-    known = form.column or form.template or next((column for column in PROMPTS if column in row), None)
-    missing = "the column of the prompts" if not known else ""
-    if form.column and form.column not in row:
-        missing = f"a column that it has (it has no {form.column!r})"
+    """What was recognised, and a call that would work."""
+    absent = sorted(form.fields - row.keys())
+    told = {"column": form.column, "key": form.key}
+    prompt = form.template or form.column or _column(row)
+    missing, changed = "the column of the prompts" if not prompt else "", dict[str, Any]()
+    if form.model or "model" not in row:
+        changed["model"] = form.model or "gpt-5"
+    if absent:
+        missing = f"a column that it has (it has no {absent[0]!r})"
     if not form.model and "model" not in row:
-        missing += " and the model" if missing else "the model"
-    model = form.model or "gpt-5"
+        missing = f"{missing} and the model" if missing else "the model"
     if lists := lists_in(row) if kind == "JSON objects" and "column" in missing else []:
-        first = quote(next(iter(row[lists[-1]][0])))
-        told = f"jq '.[\"{lists[-1]}\"]' {quote(name)} | paceline run - --model {model} --column {first}"
-        return f"{name}: it is {kind} with the fields {shown_names(row)}: to send the rows of a list in it, e.g. {told}"
-    column = next((column for column in row if column not in IDS), "text")
-    if kind == _IN_MEMORY:
-        example = f'paceline.run({name}, model="{model}", prompt={column!r})'
-    else:
-        shown = "" if column in PROMPTS else f" --column {quote(column)}"
-        example = f"paceline run {quote(name)} --model {model}{shown}"
-    no_header = "; or, if its first line is no header, --no-header" if kind == "a table" and form.header else ""
-    return f"{name}: it is {kind} with the fields {shown_names(row)}: name {missing}, e.g. {example}{no_header}"
+        first = next(iter(row[lists[-1]][0]))
+        piped = f"jq '.[\"{lists[-1]}\"]' {quote(name)} | {form.caller.again('-', **changed, column=first)}"
+        return (
+            f"{name}: it is {kind} with the fields {shown_names(row)}: to send the rows of a list in it, e.g. {piped}"
+        )
+    named = [one for one in row if may_be_shown(one)]
+    example = next((one for one in named if one not in IDS), None)
+    fields = f"{name}: it is {kind} with the fields {shown_names(row)}"
+    which = next((option for option, value in told.items() if value in absent), None)
+    if absent and which is None:
+        by = form.caller.option("files" if absent[0] in form.files else "template")
+        return f"{fields}, and {by} names {absent[0]!r}{'' if absent[0] in form.files else f'; {_BRACES}'}"
+    if which == "key":
+        changed["key"] = next((one for one in IDS if one in row), None)
+    elif absent or not prompt:
+        changed["column"] = example
+    ways = [f"name {missing}, e.g. {form.caller.again(name, **changed)}"]
+    if example is None and not prompt:  # it may be a prompt
+        ways = [f"name {missing} with {form.caller.option('column')}"]
+    if kind == "a table" and form.header and not form.fields:  # its first line may be no header
+        first = form.caller.again(name, **changed | {"column": "column1", "no_header": True})
+        ways.append(f"if its first line is no header, {first}")
+        if not Path(name).suffix:
+            ways.append(f"if each line is a prompt, {form.caller.again(name, lines=True)}")
+    return f"{fields}: {'; or, '.join(ways)}"
 
 
-def _gemini(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int], name: str) -> _Make:
+def _gemini(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int]) -> _Make:
     def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+        if not isinstance(row["request"], Mapping):
+            raise TypeError(f"'request' is a {type(row['request']).__name__}: it must be an object")
         body = dict(row["request"])
-        model = str(body.pop("model", None) or form.model or "").removeprefix("models/")
-        if not model:
-            raise UnknownFormError(f"{name}: its requests name no model: give one, e.g. --model gemini-2.5-flash")
+        model = _model_of({"model": body.pop("model", None) or form.model}, replace(form, model=None))
+        model = model.removeprefix("models/")
         return _generate(identity(number, row), model, body)
 
     return line
 
 
-def _enveloped(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int], name: str) -> _Make:
+def _enveloped(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int]) -> _Make:
     def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
         body = {field: value for field, value in (_envelope(row) or {}).items() if field != "anthropic_version"}
         field = next((field for field in BODIES if field in body), None)
         if field is None:
             raise TypeError(f"its body has none of the fields {', '.join(BODIES)}, so that its URL is not known")
-        if not (form.model or body.get("model")):
-            raise UnknownFormError(f"{name}: its requests name no model: give one, e.g. --model gpt-5")
         return _bodies(form, lambda *_: identity(number, row), field)(number, body)
 
     return line
@@ -464,7 +750,7 @@ def _enveloped(form: Form, identity: Callable[[int, Mapping[str, Any]], str | in
 def _bodies(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int], field: str) -> _Make:
     def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
         body = {name: value for name, value in row.items() if name not in (*IDS, "metadata", *form.files)}
-        model = str(form.model or body["model"])
+        model = _model_of(body, form)
         if field == "contents":
             body.pop("model", None)
             return _generate(identity(number, row), model.removeprefix("models/"), body)

@@ -31,9 +31,10 @@ class Index:
         self._db.execute("PRAGMA synchronous = OFF")
         self._db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         self._db.execute("CREATE TABLE ids (id TEXT PRIMARY KEY, line INTEGER) WITHOUT ROWID")
+        self._db.execute("CREATE TABLE refused (line INTEGER PRIMARY KEY, id TEXT, why TEXT)")
         self._db.execute("BEGIN")
         self._cursor = self._db.cursor()
-        self._done, self._numbers = bytearray(), bytearray()
+        self._done, self._numbers, self._refused = bytearray(), bytearray(), bytearray()
 
     def add(self, custom_id: str, line: int, *, number: bool = False) -> int | None:
         """Add the id of ``line``, a ``number`` in the input; return the earlier line that has the same id, if there is one."""
@@ -42,6 +43,21 @@ class Index:
         if self._cursor.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (custom_id, line)).rowcount:
             return None
         return self.line_of(custom_id)
+
+    def refuse(self, custom_id: str, line: int, why: str, *, number: bool = False) -> None:
+        """Add the id of a line that cannot be sent."""
+        self.add(custom_id, line, number=number)
+        _set(self._refused, line)
+        self._cursor.execute("INSERT INTO refused VALUES (?, ?, ?)", (line, custom_id, why))
+
+    def refused(self) -> Iterator[tuple[int, str | int, str]]:
+        """The lines that cannot be sent, in their order: each with its id as the input has it, and why."""
+        for line, custom_id, why in self._db.execute("SELECT line, id, why FROM refused ORDER BY line"):
+            yield line, self.shown(line, custom_id), why
+
+    def is_refused(self, line: int) -> bool:
+        """Whether ``line`` cannot be sent."""
+        return _has(self._refused, line)
 
     def line_of(self, custom_id: str) -> int | None:
         """The line of ``custom_id``; ``None`` when the input does not have it."""

@@ -37,15 +37,15 @@ from paceline.batch.check import SHOWN, Checker, InputPlan, check
 from paceline.batch.cost import Bill
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import has_batches, is_apart
-from paceline.batch.forms import Form, as_lines, identified
+from paceline.batch.forms import Form, Lines, as_lines, identified
 from paceline.batch.index import Index, explained
 from paceline.batch.journal import BatchJournal
 from paceline.batch.notes import Reporter
 from paceline.batch.offline import Offline, deadline_in
 from paceline.batch.packs import Packer
 from paceline.batch.progress import ProgressLine, ProgressView, eta_s, forecast_s
-from paceline.batch.requests import FORMATS, WHOLE, BadLineError, RunRequest, Shard, Source
-from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile
+from paceline.batch.requests import FORMATS, INVALID_ROW, WHOLE, BadLineError, RunRequest, Shard, Source, decode
+from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile, encode_answer
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
 from paceline.batch.summary import RunTally, in_time, in_words
 from paceline.batch.tables import Rows, Table
@@ -98,6 +98,8 @@ class Job:
         into: The column of the answers, where the output is a table.
         keeps: Whether the output is there after the run.
         acceptance: Says which answers are taken: those that are finished, in the form of a schema if it has one.
+        strict: Whether a row that cannot be sent stops all; otherwise it is an error of that row.
+        of_rows: Whether the lines of the input were made of rows, by :func:`~paceline.batch.forms.lines_of`.
         batch_queue: The provider's limit of enqueued input tokens for each model; learned from refusals when ``None``.
     """
 
@@ -118,6 +120,8 @@ class Job:
     into: str = "answer"
     keeps: bool = True
     acceptance: Acceptance = ANY
+    strict: bool = False
+    of_rows: bool = False
 
     def run(self, view: ProgressView) -> tuple[int, dict[str, Any]]:
         """Run the job.
@@ -137,16 +141,17 @@ class Job:
                 self._require_other_file(file, table.path)
                 table.require_own()
             form = replace(self.form, provider=provider_of(self.config))
-            lines, recognised = as_lines(file, self.source, form)
-            if recognised:
-                view.say(recognised)
-            with lines:
-                rows = partial(identified, file, self.source, form, self.shard)
+            lines = Lines(file, of_rows=True, ready=False) if self.of_rows else as_lines(file, self.source, form)
+            if lines.recognised:
+                view.say(lines.recognised)
+            given = Source(lines.file, form.provider, self.shard, lines.of_rows, strict=lines.ready or self.strict)
+            with lines.file:
+                rows = partial(identified, file, self.source, form, lines, self.shard)
                 if table is not None:
                     table.require_column(rows)
                 with ResultsFile(output, self.acceptance) as results, explained():
-                    lines.seek(0)
-                    code, report = self._run(Source(lines, form.provider, self.shard), results, view)
+                    lines.file.seek(0)
+                    code, report = self._run(given, results, view)
                     if table is not None and code != INTERRUPTED:
                         code = self._write(replace(table, journal=results.place), rows, view) or code
                     return code, report
@@ -181,7 +186,7 @@ class Job:
             recovered = results.recover(index, repair=self.repair) if whole else Recovered()
             start, checker = limiter.status()["pools"], self._checker(limiter, index, members)
             tally = RunTally(
-                plan.requests,
+                plan.requests + plan.refused,
                 recovered.answered - recovered.doubtful,
                 final=recovered.final + Counter({UNREAD: recovered.doubtful}),
                 start=start,
@@ -192,10 +197,10 @@ class Job:
             if whole:
                 source = _checked(given, index, plan.last_line, checker)
             else:
-                tally.requests, tally.about = plan.requests * _size(file) // file.tell(), "about "
-                source = self._unchecked(given, checker, addresses, tally, view)
+                tally.requests, tally.about = (plan.requests + plan.refused) * _size(file) // file.tell(), "about "
+                source = self._unchecked(given, checker, addresses, results, tally, view)
+            _say(view, _opened(given, index, results, tally))
             _say(view, _opening(plan, recovered, tally, None if self.mode == "batch" else limiter))
-            results.open()
             meter = ProgressLine(plan if whole else checker.plan, tally, self.config.workers)
 
             runner = partial(
@@ -348,7 +353,10 @@ class Job:
         if self.output is not None:
             return self.output
         if self.source == STDIN:
-            raise QuotaError("standard input needs an output: -o FILE, or -o - for standard output")
+            again = partial(self.form.caller.again, STDIN)
+            raise QuotaError(
+                f"standard input needs an output: {again(output='answers.csv')}; or, for standard output, -o -"
+            )
         part = "" if self.shard == WHOLE else f".shard-{self.shard}"
         return self.source.removesuffix(".jsonl") + part + ".results.jsonl"
 
@@ -383,7 +391,12 @@ class Job:
 
     def _checks_first(self, file: BinaryIO, results: ResultsFile) -> bool:
         """Whether the whole input is checked before the first request: on demand, if it is small, or to resume a run."""
-        return self.check_first or _size(file) <= CHECKED_FIRST_MAX or (not self.restart and results.has_lines())
+        return (
+            self.check_first
+            or self.strict
+            or _size(file) <= CHECKED_FIRST_MAX
+            or (not self.restart and results.has_lines())
+        )
 
     def _addresses(
         self, plan: InputPlan, provider: str | None, members: Sequence[Server], *, whole: bool
@@ -414,10 +427,14 @@ class Job:
         given: Source,
         checker: Checker,
         addresses: Mapping[str, ProviderAddress],
+        results: ResultsFile,
         tally: RunTally,
         view: ProgressView,
     ) -> Iterator[tuple[RunRequest, Metered]]:
-        """The requests, each checked when it is read. A line that cannot be sent is reported, and counts as failed."""
+        """The requests, each checked when it is read. A line that cannot be sent is reported, and counts as failed.
+
+        Of a row that is recorded, too. A line may have no id of its own.
+        """
         file, plan, bad, warned = given.file, checker.plan, 0, len(checker.plan.warnings)
         size = _size(file)
         for line, raw in given.from_start():
@@ -428,9 +445,13 @@ class Job:
                 found = request, checker.add(request)
             except (BadLineError, QuotaError) as error:
                 plan.requests, bad = plan.requests + 1, bad + 1
-                tally.fail("bad_line")
+                if given.strict:
+                    tally.fail("bad_line")
+                else:
+                    checker.refuse(line, raw, str(error))
+                    _record(decode(raw or b"")["custom_id"], str(error), results, tally)
                 if bad <= SHOWN:
-                    view.say(f"line {line}: {error}; it is not sent")
+                    view.say(f"{given.unit} {line}: {error}; it is not sent")
                 continue
             tally.requests = max(plan.requests * size // file.tell(), plan.requests)
             for warning in plan.warnings[warned : SHOWN if line > SAMPLE else 0]:
@@ -507,6 +528,44 @@ def _join(limiter: Limiter, models: Iterable[str]) -> None:
             limiter.pacer.pools.of_model(provider, name).refresh()
 
 
+def _opened(given: Source, index: Index, results: ResultsFile, tally: RunTally) -> Iterator[str]:
+    """Open the output, and record the rows that cannot be sent and have no answer of an earlier run; returns lines about them.
+
+    Raises:
+        OutputError: The output cannot take them.
+    """
+    results.open()
+    count = 0
+    for count, (line, _, why) in enumerate(index.refused(), 1):
+        if count <= SHOWN:
+            yield f"{given.unit} {line}: {why}; it is not sent"
+    _record_refused(index, results, tally)
+    if count > SHOWN:
+        yield f"and {count - SHOWN:,} more {given.unit}s"
+    if results.kept:
+        raise OutputError(f"{results.path}: cannot be written: {results.why}; nothing has been sent")
+
+
+def _record_refused(index: Index, results: ResultsFile, tally: RunTally) -> None:
+    """Record the rows that cannot be sent and that the output does not have."""
+    for line, custom_id, why in index.refused():
+        if index.mark(line):
+            _record(custom_id, why, results, tally)
+
+
+def _record(custom_id: str | int, why: str, results: ResultsFile, tally: RunTally) -> None:
+    """Record a row that cannot be sent.
+
+    Raises:
+        OutputError: A pipe or a device has failed.
+    """
+    try:
+        results.append(encode_answer(custom_id, None, {"code": INVALID_ROW, "message": why}))
+    except OSError as error:
+        raise OutputError(f"{results.path}: cannot be written: {error.strerror}") from None
+    tally.fail(INVALID_ROW)
+
+
 def _opening(plan: InputPlan, recovered: Recovered, tally: RunTally, limiter: Limiter | None) -> Iterator[str]:
     """The lines before the first request: what is left to do, under which limits, and about how long it takes."""
     if recovered.torn:
@@ -577,6 +636,7 @@ class _Recount:
         if not self.results.shortened:
             return False
         gone = self._tally.recount(*self.results.recount(self._index))
+        _record_refused(self._index, self.results, self._tally)
         again, self._again = self._again and not stopped, False
         if gone:
             then = "their requests are sent again" if again else "the same command again sends their requests"
@@ -781,9 +841,9 @@ def _checked(given: Source, index: Index, last_line: int, checker: Checker) -> I
             request = given.read(line, raw)
             metered = checker.describe(request)
         except BadLineError as error:
-            raise BadLineError(f"{changed}: line {line}: {error}") from None
+            raise BadLineError(f"{changed}: {given.unit} {line}: {error}") from None
         if index.line_of(request.custom_id) != line:
-            raise BadLineError(f"{changed}: line {line}: its custom_id was not {request.custom_id!r:.100}")
+            raise BadLineError(f"{changed}: {given.unit} {line}: its custom_id was not {request.custom_id!r:.100}")
         yield request, metered
     if line < last_line:
         raise BadLineError(f"{changed}: it had a line {last_line}")
@@ -814,8 +874,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def _provider_of_first(given: Source) -> str | None:
     """The provider of the first request, whose tables a tier refers to."""
     try:
-        return next((given.read(line, raw).provider.name for line, raw in given.from_start()), None)
-    except BadLineError:
+        for line, raw in given.from_start():
+            with suppress(BadLineError):
+                return given.read(line, raw).provider.name
+            if given.strict:
+                return None
         return None
     finally:
         given.file.seek(0)

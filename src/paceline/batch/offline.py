@@ -19,13 +19,13 @@ from paceline.batch.batches import Batches
 from paceline.batch.chunks import BatchKind, ChunkItem, Load, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import endpoints
-from paceline.batch.files import GoneError, filled
+from paceline.batch.files import FILE_GONE, GoneError, filled
 from paceline.batch.flight import AnswerWriter, Flight
 from paceline.batch.index import Index
 from paceline.batch.journal import BatchJournal
 from paceline.batch.progress import ProgressView
 from paceline.batch.redact import Secrets
-from paceline.batch.requests import BadLineError, RunRequest
+from paceline.batch.requests import RunRequest
 from paceline.batch.results import ANY, OutputError, ResultsFile
 from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed, look_after
 from paceline.batch.summary import RunTally
@@ -93,8 +93,8 @@ class Offline:
         self._acceptance, self._cut = acceptance, cut
         self._ends: dict[str, Endpoints] = {}
         self.batches = Batches(journal, index, queue)
-        answers = AnswerWriter(results, index, tally, view, self._time, acceptance)
-        self._flight = Flight(self._ends, self.batches, answers, view, self._time)
+        self._answers = AnswerWriter(results, index, tally, view, self._time, acceptance)
+        self._flight = Flight(self._ends, self.batches, self._answers, view, self._time)
 
     @property
     def left(self) -> bool:
@@ -235,7 +235,8 @@ class Offline:
             try:
                 content = filled(self._ends[kind.provider].encode(request))
             except GoneError as error:
-                raise BadLineError(f"line {request.line}: {error}") from None
+                self._answers.record(request.line, FILE_GONE, str(error))
+                continue
             yield ChunkItem(kind, request.line, request.custom_id, content, metered.tokens()[0])
 
     async def _room(self, load: Load) -> bool:

@@ -17,9 +17,11 @@ from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
+from zipfile import BadZipFile, ZipFile
 
 from paceline.batch.requests import BadLineError, decode
 from paceline.core.results import QuotaError
+from paceline.data.frames import is_missing, require_unique
 
 PROMPTS: Final = ("prompt", "messages")
 """The columns that are taken for the prompt if none is named."""
@@ -34,11 +36,21 @@ BODIES: Final = {"messages": "/v1/chat/completions", "contents": "", "input": "/
 """The field by which the body of a request is recognised, and its path."""
 
 _GZIP, _ZSTD, _PARQUET, _ARROW, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"ARRO", b"PK\x03\x04"
+_XLS = b"\xd0\xcf\x11\xe0"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-NO_LINES: Final = (_GZIP, _ZSTD, _PARQUET, *_UTF16)
+NO_LINES: Final = (_GZIP, _ZSTD, _PARQUET, _ZIP, _XLS, *_UTF16)
 """The first bytes of inputs that are no lines of UTF-8."""
 
 _SEPARATORS: Final = {".tsv": "\t", ".tab": "\t"}
+
+HEADERS: Final = frozenset((*PROMPTS, *IDS, "model", "text", "question", "query", "input", "instruction"))
+"""Names of columns. A first line of one of them alone is the header of a table, and no prompt."""
+
+LOOKED_AT: Final = 20
+"""The lines by which a table is told from lines of prompts, where the name of the input does not tell."""
+
+NAME_MAX, NAME_WORDS = 40, 4
+"""The most characters and words of what may be the name of a column there; more are a sentence."""
 _decoder, _SOLID = json.JSONDecoder(), re.compile(r"\S")
 _FIELD: Final = 2**31 - 1
 """The longest field of a table that the module csv takes on every system. Its own limit is shorter than a long prompt."""
@@ -51,13 +63,27 @@ class Layout:
     Attributes:
         fields: The fields of a row that the user has named.
         header: Whether the first line of a table has the names of its columns.
+        lines: Whether each line is a prompt, even if it looks like a row or like JSON.
         cut: How those lines of JSON begin that are left out if their end is missing: a full disk has cut them, or a kill. ``None``
             for an input that has no such lines.
     """
 
     fields: frozenset[str] = frozenset()
     header: bool = True
+    lines: bool = False
     cut: str | None = None
+
+
+class Damaged(dict[str, Any]):
+    """What there is of a row that cannot be read.
+
+    Attributes:
+        problem: Why. It quotes no value.
+    """
+
+    def __init__(self, problem: str, fields: Mapping[str, Any] | None = None) -> None:
+        super().__init__(fields or {})
+        self.problem = problem
 
 
 @contextmanager
@@ -66,7 +92,8 @@ def read_rows(path: str, *, cut: str | None = None) -> Iterator[Iterator[Mapping
 
     Args:
         path: The file.
-        cut: How those lines of JSON begin that are left out if their end is missing: a full disk has cut them, or a kill.
+        cut: How those lines of JSON begin that are left out if their end is missing: a full disk has cut them, or a kill. Given for a log,
+            in which a damaged row is an error.
 
     Raises:
         QuotaError: The file cannot be read, or is damaged.
@@ -74,7 +101,14 @@ def read_rows(path: str, *, cut: str | None = None) -> Iterator[Iterator[Mapping
     with named_in_errors(path), Path(path).open("rb") as file, ExitStack() as opened:
         head = file.read(4)
         file.seek(0)
-        yield rows_in(opened, unpacked(opened, file, head)[0], path, Layout(cut=cut))[1]
+        rows = rows_in(opened, unpacked(opened, file, head)[0], path, Layout(cut=cut))[1]
+        yield rows if cut is None else map(_require_sound, rows)
+
+
+def _require_sound(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(row, Damaged):
+        raise ValueError(row.problem)  # noqa: TRY004  (it is explained as what the input is)
+    return row
 
 
 @contextmanager
@@ -84,7 +118,7 @@ def named_in_errors(name: str) -> Iterator[None]:
         yield
     except QuotaError:
         raise
-    except (EOFError, OSError, csv.Error, UnicodeError, ValueError) as error:
+    except (EOFError, OSError, csv.Error, UnicodeError, ValueError, BadZipFile) as error:
         reason = str(error) or type(error).__name__
         if isinstance(error, UnicodeError):
             reason = f"not UTF-8: convert it, e.g. iconv -f WINDOWS-1252 -t UTF-8 {name}"
@@ -123,16 +157,16 @@ def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tup
     head = file.read(4)
     file.seek(0)
     if head.startswith(_PARQUET):
-        return "Parquet", _parquet(file)
+        return "Parquet", _parquet(file, name)
     if head.startswith(_ARROW):
-        return "Arrow", _arrow(file)
-    if head.startswith(_ZIP):
-        raise QuotaError(
-            f"{name}: it is an Excel or a zip file, which is not read: save it as CSV, or extract it first"
-        )
+        return "Arrow", _arrow(file, name)
+    if head.startswith((_ZIP, _XLS)):
+        return "Excel, its first sheet", _excel(file, name, layout)
     encoding = "utf-16" if head.startswith(_UTF16) else "utf-8-sig"
     text = io.TextIOWrapper(file, encoding, newline="")
     opened.callback(text.detach)  # the file is read again for a table of answers
+    if layout.lines:
+        return "lines of text", _prompts(text)
     first = _first_character(text)
     if first == "[":
         return "a JSON array", map(_row, _array(text))
@@ -141,15 +175,46 @@ def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tup
     end = Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
     begin = text.readline()
     text.seek(0)
-    if end == ".txt" and "\t" not in begin:  # with tabs it is what Excel calls Unicode text
-        return "lines of text", ({"prompt": line.strip()} for line in text if line.strip())
     separator = _SEPARATORS.get(end) or max(",\t;", key=begin.count)
     csv.field_size_limit(_FIELD)  # of the process; it stays, because another thread may read a table, too
+    # With tabs it is what Excel calls Unicode text.
+    if "\t" not in begin if end == ".txt" else not (end or _is_table(text, separator, layout)):
+        return "lines of text", _prompts(text)
     names = None
     if not layout.header:
         names = [f"column{number}" for number, _ in enumerate(next(csv.reader(text, delimiter=separator), ()), 1)]
         text.seek(0)
-    return "a table", _table(csv.DictReader(text, names, delimiter=separator, strict=True))
+    return "a table", _table(csv.DictReader(text, names, delimiter=separator, strict=True), name)
+
+
+def _prompts(text: io.TextIOWrapper) -> Iterator[Mapping[str, Any]]:
+    return ({"prompt": line.strip()} for line in text if line.strip())
+
+
+def _is_table(text: io.TextIOWrapper, separator: str, layout: Layout) -> bool:
+    """Whether text is a table, and no lines of prompts, where it has no name that ends with what it is: on standard input, for example.
+
+    In doubt it is one: then nothing is sent before the user has named a column. A table taken for prompts would be paid.
+    """
+    if not layout.header:
+        return True
+    begin = list(islice((line for line in text if line.strip()), LOOKED_AT))
+    text.seek(0)
+    try:
+        header, *rows = csv.reader(begin, delimiter=separator)
+    except (csv.Error, ValueError):  # there is no line
+        return False
+    names = [name.strip() for name in header]
+    if layout.fields:
+        return not layout.fields <= {"prompt"} or "prompt" in names
+    if len(names) == 1:
+        return names[0].casefold() in HEADERS
+    rows = rows[:-1] if len(begin) == LOOKED_AT else rows  # the last one may go on
+    return all(map(_may_be_name, names)) and bool(rows) and {len(row) for row in rows} == {len(names)}
+
+
+def _may_be_name(text: str) -> bool:
+    return 0 < len(text) <= NAME_MAX and len(text.split()) <= NAME_WORDS and text[-1] not in ".?!:"
 
 
 def _first_character(text: io.TextIOWrapper) -> str:
@@ -174,7 +239,7 @@ def _objects(text: io.TextIOWrapper, layout: Layout) -> tuple[str, Iterator[Mapp
         if cut is None or not begin[0].startswith(cut):
             _decoder.decode(begin[0])
     except ValueError:
-        are_lines = False
+        are_lines = cut is None and len(begin) == 2 and _is_broken(begin[0]) and _is_object(begin[1])
     if are_lines:
         return "JSON lines", _one_a_line(text, cut)
     values = _in_turn(text.read())
@@ -190,10 +255,25 @@ def _one_a_line(text: io.TextIOWrapper, cut: str | None) -> Iterator[Mapping[str
     for number, line in enumerate(text, 1):
         if line.strip():
             try:
-                yield _row(decode(line.encode()))
+                yield _row(_decoder.decode(line.strip()) if cut is None else decode(line.encode()))
+            except (ValueError, RecursionError) as error:
+                why = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+                yield Damaged(f"it is not JSON: {why}")
             except BadLineError as error:
-                if cut is None or not line.startswith(cut):
+                if cut is not None and not line.startswith(cut):
                     raise ValueError(f"line {number} is {error}") from None
+
+
+def _is_broken(line: str) -> bool:
+    """Whether a line that is no JSON may be an object of one line, and not the beginning of one of several."""
+    return not line.rstrip().endswith(("{", "[", ","))
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(_decoder.decode(line.strip()), dict)
+    except ValueError:
+        return False
 
 
 def _is_of_rows(value: Any, told: frozenset[str]) -> bool:
@@ -248,11 +328,12 @@ def _row(value: Any) -> Mapping[str, Any]:
     if isinstance(value, str):
         return {"prompt": value}
     if not isinstance(value, dict):
-        raise ValueError(f"a row is a {type(value).__name__}: it must be an object, or a text")  # noqa: TRY004
+        return Damaged(f"it is a {type(value).__name__}: it must be an object, or a text")
     return value
 
 
-def _table(reader: csv.DictReader[str]) -> Iterator[Mapping[str, Any]]:
+def _table(reader: csv.DictReader[str], name: str) -> Iterator[Mapping[str, Any]]:
+    require_unique(reader.fieldnames or (), name)
     rows = iter(reader)
     while True:
         try:
@@ -263,24 +344,50 @@ def _table(reader: csv.DictReader[str]) -> Iterator[Mapping[str, Any]]:
             number = reader.reader.line_num  # the reader's own number is the last row's
             raise csv.Error(f"line {number}: {error}") from None
         if None in row or None in row.values():
-            raise csv.Error(f"line {reader.line_num} has not as many fields as the first one")
-        yield row
+            more: Any = row.pop(None, ())
+            found = sum(value is not None for value in row.values()) + len(more)
+            yield Damaged(f"it has {found} fields, and the table has {len(row)} columns", row)
+        else:
+            yield row
 
 
-def _arrow(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
+def _excel(file: BinaryIO, name: str, layout: Layout) -> Iterator[Mapping[str, Any]]:
+    """The rows of the first sheet, without those that are empty."""
+    old = file.read(4) == _XLS
+    file.seek(0)
+    if not old and not any(part.startswith("xl/") for part in ZipFile(file).namelist()):
+        raise QuotaError(f"{name}: it is a zip file, which is not read: extract it first")
+    file.seek(0)
+    reader = "xlrd" if old else "openpyxl"
+    try:
+        frame = import_module("pandas").read_excel(file, header=0 if layout.header else None, dtype=object)
+    except ImportError as error:
+        text = f"{name}: an Excel file needs pandas and {reader}: pip install pandas {reader}"
+        raise QuotaError(f"{text} ({error})") from None
+    if not layout.header:
+        frame.columns = [f"column{number}" for number in range(1, len(frame.columns) + 1)]
+    for row in frame.to_dict("records"):
+        if not all(map(is_missing, row.values())):
+            yield {str(field): None if is_missing(value) else value for field, value in row.items()}
+
+
+def _arrow(file: BinaryIO, name: str) -> Iterator[Mapping[str, Any]]:
     try:
         ipc = import_module("pyarrow.ipc")
     except ImportError:
         raise QuotaError("it is an Arrow file: pip install pyarrow") from None
     reader = ipc.open_file(file)
+    require_unique(reader.schema.names, name)
     for number in range(reader.num_record_batches):
         yield from reader.get_batch(number).to_pylist()
 
 
-def _parquet(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
+def _parquet(file: BinaryIO, name: str) -> Iterator[Mapping[str, Any]]:
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError:
         raise QuotaError("it is a Parquet file: pip install pyarrow") from None
-    for batch in parquet.ParquetFile(file).iter_batches(1_000):
+    content = parquet.ParquetFile(file)
+    require_unique(content.schema_arrow.names, name)
+    for batch in content.iter_batches(1_000):
         yield from batch.to_pylist()

@@ -25,6 +25,12 @@ LINE_MAX: Final = 256 * 2**20
 ID_MAX: Final = 512
 """Characters in a ``custom_id``."""
 
+INVALID: Final = "invalid"
+"""The field of the line of a row that cannot be sent: why. No other line is read for it."""
+
+INVALID_ROW: Final = "invalid_row"
+"""The error of a row that cannot be sent."""
+
 MESSAGES: Final = "/v1/messages"
 
 
@@ -44,6 +50,7 @@ class RunRequest:
         body: The JSON body.
         model: The model, as the body or the path names it.
         number: Whether the input has the id as an integer; the output has it as that, too.
+        unit: What a line of the input is: a ``line``, or a ``row`` of a table.
         shares: Whether it may be sent together with others, as the texts of a table are that are embedded.
         rows: What is sent together by this request, in order.
     """
@@ -55,8 +62,14 @@ class RunRequest:
     body: dict[str, Any]
     model: str
     number: bool = False
+    unit: str = "line"
     shares: bool = False
     rows: tuple[RunRequest, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Where it is in the input."""
+        return f"{self.unit} {self.line}"
 
     @property
     def shown_id(self) -> str | int:
@@ -163,7 +176,7 @@ def read_request(line: int, raw: bytes | None, provider: str | None = None) -> R
     return request_of(line, decode(raw), provider)
 
 
-def request_of(line: int, value: Mapping[str, Any], provider: str | None = None) -> RunRequest:
+def request_of(line: int, value: Mapping[str, Any], provider: str | None = None, *, unit: str = "line") -> RunRequest:
     """The request in the fields of a line; see :func:`read_request`."""
     path: Any
     if "params" in value and "body" not in value:
@@ -206,7 +219,8 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None)
     for field in next((fields for end, fields in REQUIRED.items() if path.rstrip("/").endswith(end)), ()):
         if not body.get(field):
             raise BadLineError(f"{name}.{field} is {_quote(body.get(field))}: it is required for {keyless(path)}")
-    return RunRequest(line, custom_id, dialect, path, body, model, number, shares=value.get("shares") is True)
+    shares = value.get("shares") is True
+    return RunRequest(line, custom_id, dialect, path, body, model, number, unit, shares)
 
 
 _SECRET: Final = re.compile(r"([?&#][^=&#\s]*=|//)(?:(?<=//)[^/@\s]*(?=@)|(?<!//)[^&#\s]+)")
@@ -260,11 +274,20 @@ class Source:
         file: The lines; they are read from its position on.
         provider: The provider whose API every line uses; by each line's format when ``None``.
         shard: The part of the input.
+        of_rows: Whether each line was made of a row, and has an id that no other one has.
+        strict: Whether one line that cannot be sent stops all. Otherwise it is the error of its row.
     """
 
     file: BinaryIO
     provider: str | None = None
     shard: Shard = WHOLE
+    of_rows: bool = False
+    strict: bool = True
+
+    @property
+    def unit(self) -> str:
+        """What a line of the input is."""
+        return "row" if self.of_rows else "line"
 
     def lines(self) -> Iterator[tuple[int, bytes | None]]:
         """Its lines; see :func:`read_lines`."""
@@ -277,4 +300,9 @@ class Source:
 
     def read(self, line: int, raw: bytes | None) -> RunRequest:
         """The request in a line; see :func:`read_request`."""
-        return read_request(line, raw, self.provider)
+        if raw is None or not self.of_rows:
+            return read_request(line, raw, self.provider)
+        value = decode(raw)
+        if INVALID in value:
+            raise BadLineError(value[INVALID])
+        return request_of(line, value, self.provider, unit=self.unit)

@@ -29,6 +29,7 @@ from typing import Any, BinaryIO, Final, Self
 
 from paceline.batch.acceptance import UNREAD, Acceptance, Recorded
 from paceline.batch.index import Index
+from paceline.batch.requests import INVALID_ROW
 from paceline.core.results import PacelineError
 from paceline.pacing.durable import (
     Appender,
@@ -54,6 +55,9 @@ DEPTH_MAX: Final = 100
 _DIGITS_MAX = 308  # of an integer: a longer one is beyond the range of a double
 _strict = json.JSONEncoder(allow_nan=False).encode
 _SURROGATE = re.compile(rb"(\\\\|\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..")  # the group: a backslash, or a whole pair
+_INVALID = (
+    f'"code": "{INVALID_ROW}"'.encode()
+)  # in the line of a row that was not sent; a corrected row may have another id
 _START = b'{"id": "batch_req_'  # of every line that encode_answer makes
 
 
@@ -238,16 +242,16 @@ class ResultsFile:
                     dropped.append(number)
                     continue
                 line = index.line_of(custom_id)
-                if line is None:
+                if line is None and (ok is not False or _INVALID not in raw):
                     unknown += 1
-                elif (ok is not False or not again) and index.mark(line):
+                elif line is not None and (ok is not False or not again) and index.mark(line):
                     answered += ok is not False
                     doubtful += ok is None
                     final.update([name] if ok is False else ())
                 else:
                     dropped.append(number)
-                    failed += ok is False and again
-                    if name == State.CUT_OFF and again:
+                    failed += line is not None and ok is False and again and not index.is_refused(line)
+                    if line is not None and name == State.CUT_OFF and again:
                         cut.add(line)
         torn = end < os.path.getsize(self.path)
         aside = ""

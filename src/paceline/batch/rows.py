@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import replace
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from paceline.batch.acceptance import KEEP, Acceptance
+from paceline.batch.caller import Call
 from paceline.batch.forms import Form, lines_of
-from paceline.batch.reading import read_rows
+from paceline.batch.reading import Damaged, read_rows
 from paceline.batch.tables import ERROR, FINISH, RecordedAnswers, Table, columns
 from paceline.core.hints import needs
 from paceline.core.results import QuotaError
@@ -48,6 +48,7 @@ def run(
     restart: bool = False,
     repair: bool = False,
     progress: bool = True,
+    strict: bool = False,
     **settings: Any,
 ) -> Any:
     """Ask ``model`` about each row, as fast as the limits allow, and return the rows with the answers.
@@ -55,10 +56,11 @@ def run(
         answered = paceline.run(table, model="gpt-5", prompt="Translate into French: {text}", journal="french.jsonl")
 
     Args:
-        rows: A frame of pandas or polars, a table of pyarrow, an iterable of mappings, or the path of a file that ``paceline run`` reads.
+        rows: A table of pandas, polars, pyarrow, DuckDB or Hugging Face's datasets, or what can be given as an Arrow table; an iterable of
+            mappings; or the path of a file that ``paceline run`` reads.
         model: The model of rows that have no column ``model``.
         prompt: The column of the prompts (texts or lists of messages), a template with columns in braces, or a function of a row
-            that returns either; the column ``prompt`` or ``messages`` by default. With ``files`` it may be a text for all rows.
+            that returns either; the column ``prompt`` or ``messages``, or the only one, by default. With ``files`` it may be a text for all rows.
         files: The column, or the columns, with images and PDF files: paths, URLs, contents, or lists of them. They stand before the prompt.
         key: The column with the identity of a row; as for ``paceline run --key``.
         journal: A file of answers, as ``paceline run`` writes it. The same call after a crash goes on there. Without it, what was
@@ -84,17 +86,20 @@ def run(
         repair: Whether to move corrupt lines of the journal to another file and send their rows again, and those that may be answered
             and whose result was not read.
         progress: Whether to show the progress on standard error.
+        strict: Whether a row that cannot be sent (its prompt is missing, its file cannot be read, ...) stops all, before anything is sent.
+            Otherwise it is an error of that row, ``invalid_row``.
         **settings: Settings of the command by name: ``tier=2``, ``limits={"gpt-5": "500 requests/min"}``, ``base_url=...``,
             ``workers``, ``store``, ``budget``.
 
     Returns:
-        What ``rows`` was, a frame or a list of dicts, with both columns. An answer is the text that the model has finished, or the
-        JSON of the tools that it calls. It is ``None`` where there is an error, and an error is ``None`` elsewhere. The error of an
-        answer that is none begins with its name: ``declined``, ``blocked``, ``cut_off``, ``empty``, ``paused`` or ``invalid``.
+        What ``rows`` was, a frame or a list of dicts, with both columns; of DuckDB an Arrow table. An answer is the text that the
+        model has finished, or the JSON of the tools that it calls. It is ``None`` where there is an error, and an error is ``None``
+        elsewhere. The error of an answer that is none begins with its name: ``declined``, ``blocked``, ``cut_off``, ``empty``,
+        ``paused`` or ``invalid``; of a row that cannot be sent it is ``invalid_row``.
 
     Raises:
-        PacelineError: Nothing could be sent: a setting, a row or a key is missing or invalid. Or ``output`` cannot be written at
-            the end; the journal has the answers.
+        PacelineError: Nothing could be sent: a setting, a column or a key is missing or invalid, or a row with ``strict``. Or
+            ``output`` cannot be written at the end; the journal has the answers.
         KeyboardInterrupt: It was interrupted; the journal has what was answered.
         ImportError: The extra ``cli`` is missing.
     """
@@ -110,6 +115,13 @@ def run(
     json_schema = _schema_of(schema)
     acceptance = Acceptance(schema, cut_off, frozenset([again] if isinstance(again, str) else again) - {""})
     found, table = _read_rows(rows)
+    given = {
+        "model": model, "prompt": prompt, "files": files or None, "key": key, "journal": journal, "output": output,
+        "into": None if into == "answer" else into, "max_tokens": max_tokens, "schema": schema, "cut_off": cut_off, "again": again or None,
+        "task": task, "mode": None if mode == "sync" else mode, "deadline": deadline, "restart": restart or None,
+        "repair": repair or None, "progress": None if progress else False, "strict": strict or None, **settings,
+    }  # fmt: skip
+    is_path = isinstance(rows, str | os.PathLike)
     form = Form(
         model,
         key=key,
@@ -118,7 +130,8 @@ def run(
         schema=json_schema,
         task=task,
         files=(files,) if isinstance(files, str) else tuple(files),
-        folder=os.path.dirname(rows) if isinstance(rows, str | os.PathLike) else "",  # noqa: PTH120
+        folder=os.path.dirname(rows) if is_path else "",  # noqa: PTH120
+        caller=Call({name: value for name, value in given.items() if value is not None}),
     )
     # Rows that have their answers already, as a cell of a notebook that runs again gives them, are the same rows.
     named = f"{{{prompt}}}" if isinstance(prompt, str) else ""
@@ -127,10 +140,9 @@ def run(
         for name in (into, ERROR, *([FINISH] if acceptance.cut_off == KEEP else []))
         if f"{{{name}" not in named and name != key
     }
-    asked = [{name: value for name, value in row.items() if name not in new} for row in found]
+    asked = [_without(row, new) for row in found]
     if callable(prompt):
-        prompts = [{"prompt": prompt(row)} for row in found]
-        asked, form = [row | one for row, one in zip(asked, prompts, strict=True)], replace(form, column="prompt")
+        asked, form = _prompted(asked, prompt, strict=strict), replace(form, column="prompt")
     elif prompt is not None:
         is_text = "{" in prompt or (form.files and found and prompt not in found[0])
         form = replace(form, template=prompt) if is_text else replace(form, column=prompt)
@@ -145,27 +157,30 @@ def run(
         deadline_s=_deadline(mode, deadline, kept),
         keeps=kept is not None,
         acceptance=acceptance,
+        of_rows=True,
     )
-    lines = lines_of(asked, form, "rows")
+    lines, remark, ready = lines_of(asked, form, repr(os.fspath(rows)) if is_path else "rows")
     if not lines:
         return table(found, {into: [], ERROR: []})
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "rows.jsonl"
-        source.write_text("".join(json.dumps(line) + "\n" for line in lines), "ascii")
+        source.write_bytes(b"".join(line.line for line in lines))
         path = kept or str(Path(folder) / "answers.jsonl")
         shown = view(quiet=not progress)
         with logged(shown):
-            start = partial(replace(job, source=str(source), output=path).run, shown)
+            if remark:
+                shown.say(remark)
+            start = partial(replace(job, source=str(source), output=path, strict=strict or ready).run, shown)
             # The loop of a notebook runs here. An interrupt stops the job as Ctrl-C stops the command.
             code, _ = in_a_thread(start, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else start()
         if code == INTERRUPTED:
             raise KeyboardInterrupt
         with RecordedAnswers(path, acceptance) as answers:
-            told = [dict(columns(answers.of(line["custom_id"]), into, acceptance)) for line in lines]
+            told = [dict(columns(answers.of(line.custom_id), into, acceptance)) for line in lines]
             made = {into: Vectors} if answers.vectors else {}
     if written is not None:
-        bare = [{name: value for name, value in row.items() if name not in told[0]} for row in found]
-        pairs = [(line["custom_id"], row) for line, row in zip(lines, bare, strict=True)]
+        bare = [_without(row, told[0]) for row in found]
+        pairs = [(line.custom_id, row) for line, row in zip(lines, bare, strict=True)]
         written.write(lambda: nullcontext(iter(pairs)), acceptance)
     return table(found, {name: made.get(name, list)(row[name] for row in told) for name in told[0]})
 
@@ -211,6 +226,30 @@ def _awaited(function: Callable[_P, _R]) -> Callable[_P, Coroutine[Any, Any, _R]
 
 
 arun = _awaited(run)
+
+
+def _without(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """A row without these columns."""
+    bare = {name: value for name, value in row.items() if name not in names}
+    return Damaged(row.problem, bare) if isinstance(row, Damaged) else bare
+
+
+def _prompted(
+    rows: list[dict[str, Any]], prompt: Callable[[Mapping[str, Any]], Any], *, strict: bool
+) -> list[dict[str, Any]]:
+    """The rows with their prompts. One for which the function raises cannot be sent; if it does for all, it is wrong itself."""
+    made, first = list[dict[str, Any]](), cast("Exception | None", None)
+    for row in rows:
+        try:
+            made.append(row if isinstance(row, Damaged) else row | {"prompt": prompt(row)})
+        except Exception as error:
+            if strict:
+                raise
+            first = first or error
+            made.append(Damaged(f"the function of the prompt raised {type(error).__name__}", row))
+    if first is not None and all(isinstance(row, Damaged) for row in made):
+        raise first
+    return made
 
 
 def _places(
@@ -274,4 +313,4 @@ def _read_rows(rows: Any) -> tuple[list[dict[str, Any]], Made]:
     if not isinstance(rows, str | os.PathLike):
         return rows_of(rows)
     with read_rows(os.fspath(rows)) as read:
-        return [dict(row) for row in read], dicts
+        return [row if isinstance(row, Damaged) else dict(row) for row in read], dicts

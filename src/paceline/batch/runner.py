@@ -207,7 +207,9 @@ class Runner:
 
     async def _next(self) -> tuple[RunRequest, Metered] | None:
         """The next request; while answers cannot be written, there is none."""
-        while self._writing is not None:
+        while self._writing is not None or self._results.kept:
+            if self._writing is None:
+                self._writing = asyncio.create_task(self._write_kept())
             await asyncio.shield(self._writing)
         try:
             while self._shared >= ROWS_MAX and not self._again:
@@ -285,7 +287,7 @@ class Runner:
         if outcome.ends == "money":
             self._halt(FAILED, words)
         elif outcome.ends:
-            self._halt(FAILED if self._tally.ok else USAGE, f"line {request.line}: {words}")
+            self._halt(FAILED if self._tally.ok else USAGE, f"{request.place}: {words}")
         elif request.rows:  # each of them is judged
             return outcome, None
         else:
@@ -328,8 +330,6 @@ class Runner:
         except OSError as failure:
             self._halt(FAILED, f"{self._results.path} cannot be written: {failure.strerror}")
             return
-        if self._results.kept and self._writing is None:
-            self._writing = asyncio.create_task(self._write_kept())
         self._tally.count(error)
         if self._tally.cuts:
             self._view.say(CUTS)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from paceline.batch.acceptance import NAMES, UNREAD, UNSTABLE
 from paceline.batch.cost import Bill
 from paceline.batch.ideal import IdealSpeed
+from paceline.batch.requests import INVALID_ROW
 from paceline.providers.base import Usage
 from paceline.providers.finish import State
 
@@ -137,14 +138,16 @@ class RunTally:
             return
         if self.left:
             yield "the same command again sends the rest"
-        unread = self.errors[UNREAD] + self.final[UNREAD]
+        unread, rows = self.errors[UNREAD] + self.final[UNREAD], self.errors[INVALID_ROW]
         ended = {name: 0 if name in UNSTABLE else self.errors[name] for name in NAMES}
-        again = self.failed - self.errors[UNREAD] - sum(ended.values())
+        again = self.failed - self.errors[UNREAD] - rows - sum(ended.values())
         stays = {name: count + self.final[name] for name, count in ended.items() if count + self.final[name]}
         if again:
             usd = report.get("usd", 0.0) / max(self.bill.answers, 1) * again
             cost = f", for about {usd:,.4f} USD" if usd and not report.get("unpriced") else ""
             yield f"the same command again sends the {again:,} failed requests once more{cost}"
+        if rows:
+            yield f"rows that cannot be sent ({INVALID_ROW}): {rows:,}; correct them, and the same command again sends them"
         if stays:
             told, names = ", ".join(f"{count:,} {name}" for name, count in stays.items()), ",".join(stays)
             yield f"not sent again, because they are paid for and would end the same: {told}; --again {names} sends them"

@@ -15,14 +15,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
-from math import isnan
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
 from paceline.batch.acceptance import KEEP, Acceptance, Told
 from paceline.batch.results import OutputError
 from paceline.core.results import QuotaError
-from paceline.data.frames import vectors
+from paceline.data.frames import Vectors, arrow_column, as_text, is_missing
 from paceline.pacing.durable import replacing
 
 ENDS: Final = (".csv", ".tsv", ".parquet")
@@ -160,19 +159,13 @@ def _cell(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else value
 
 
-def is_missing(value: Any) -> bool:
-    """Whether a value of a table is none: ``None``, nan, or a missing value of pandas."""
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and isnan(value))
-
-
 def _parquet(file: BinaryIO, rows: Iterator[dict[str, Any]], is_vectors: Callable[[str], bool]) -> int:
     arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     tables = []
     while chunk := list(islice(rows, CHUNK)):
         names = dict.fromkeys(name for row in chunk for name in row)
-        columns = {name: [row.get(name) for row in chunk] for name in names}
-        made = {name: vectors(one) if is_vectors(name) else _column(arrow, one) for name, one in columns.items()}
-        tables.append(arrow.table(made))
+        columns = {name: (Vectors if is_vectors(name) else list)(row.get(name) for row in chunk) for name in names}
+        tables.append(arrow.table({name: arrow_column(values) for name, values in columns.items()}))
     for name in dict.fromkeys(name for table in tables for name in table.column_names):
         kinds = [arrow.schema([table.schema.field(name)]) for table in tables if name in table.column_names]
         try:
@@ -184,24 +177,12 @@ def _parquet(file: BinaryIO, rows: Iterator[dict[str, Any]], is_vectors: Callabl
     return int(whole.num_rows)
 
 
-def _column(arrow: Any, values: list[Any]) -> Any:
-    """A column; of values of several kinds, their JSON."""
-    try:
-        return arrow.array(values, from_pandas=True)
-    except (arrow.ArrowInvalid, arrow.ArrowTypeError):
-        return arrow.array([None if is_missing(value) else _text(value) for value in values], arrow.string())
-
-
 def _as_text(arrow: Any, table: Any, name: str) -> Any:
     """The table with the JSON of a column."""
     if name not in table.column_names:
         return table
-    texts = [None if value is None else _text(value) for value in table[name].to_pylist()]
+    texts = list(map(as_text, table[name].to_pylist()))
     return table.set_column(table.column_names.index(name), name, arrow.array(texts, arrow.string()))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 class RecordedAnswers:

@@ -64,9 +64,22 @@ _ROWS: Final[tuple[Decorator, ...]] = (
     click.option(
         "--task", type=click.Choice(["embed", "chat"]), help="embed: a vector of each row; by the model when not given."
     ),
+    click.option("--lines", is_flag=True, help="Each line of the input is a prompt, and none a header."),
     click.option("--max-tokens", type=click.IntRange(1), help="The most tokens of an answer."),
     click.option("--schema", metavar="FILE", help="A file with the JSON schema that the answers are asked for."),
 )
+
+
+_WORDS: Final = "paceline.words"
+
+
+class Told(click.Command):
+    """A command whose messages repeat the words that it was given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Note the words."""
+        ctx.meta[_WORDS] = tuple(args)
+        return super().parse_args(ctx, args)
 
 
 def rows(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,12 +95,15 @@ def form(given: dict[str, Any]) -> Form:
     Raises:
         QuotaError: They exclude each other, or the file of the schema cannot be used.
     """
+    from paceline.batch.caller import Command
     from paceline.batch.forms import Form, schema_at
 
-    names = "model", "column", "template", "key", "max_tokens", "task"
+    names = "model", "column", "template", "key", "max_tokens", "task", "lines"
     told = {name: given.pop(name) for name in names}
     schema, files, no_header = given.pop("schema"), given.pop("files"), given.pop("no_header")
-    return Form(**told, schema=schema_at(schema), files=files, header=not no_header)
+    context = click.get_current_context()
+    caller = Command(context.meta.get(_WORDS, ()), context.info_name or "run")
+    return Form(**told, schema=schema_at(schema), files=files, header=not no_header, caller=caller)
 
 
 def duration(_: click.Context, __: click.Parameter, text: str | None) -> float | None:

@@ -23,7 +23,9 @@ from paceline.core.results import PacelineError
 
 if TYPE_CHECKING:
     from paceline.batch.forms import Form
+    from paceline.batch.requests import RunRequest
     from paceline.config import Config
+    from paceline.pacing.pacer import Pacer
     from paceline.planner.plan import Plan, Turns
     from paceline.planner.simulation import Request
     from paceline.planner.workload import Work
@@ -53,7 +55,7 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> datetime 
     return end if end > now else end + timedelta(days=1)
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=options.Told, epilog=EPILOG)
 @click.argument("source", metavar="SOURCE")
 @click.option("--provider", help="The provider; by model or format when not given.")
 @options.TIERS
@@ -326,7 +328,7 @@ def _agents(model: str, count: int, talk: Mapping[str, Any], speed: Mapping[str,
 def _require_plain(form: Form) -> None:
     if not form.is_plain:
         raise PacelineError(
-            "--model, --column, --template, --key, --max-tokens, --schema, --files and --no-header are of a table"
+            "--model, --column, --template, --key, --task, --max-tokens, --schema, --files, --no-header and --lines are of a table"
         )
 
 
@@ -353,28 +355,53 @@ def _calls(source: Path, form: Form, config: Config) -> Iterator[Request]:
 
     from paceline.batch.address import provider_of
     from paceline.batch.forms import as_lines
-    from paceline.batch.requests import BadLineError, keyless, read_lines, read_request
-    from paceline.http.describe import described
+    from paceline.batch.requests import BadLineError, Source
     from paceline.limiter.limiter import Limiter
+
+    pacer, left_out = Limiter(**config.arguments()).pacer, 0
+    form = replace(form, provider=provider_of(config))
+    with source.open("rb") as file:
+        lines = as_lines(file, str(source), form)
+        given = Source(lines.file, config.provider, of_rows=lines.of_rows, strict=lines.ready)
+        with lines.file:
+            for line, raw in given.lines():
+                try:
+                    yield _call(given.read(line, raw), pacer)
+                except BadLineError as error:
+                    if given.strict:
+                        raise PacelineError(f"{source}: {given.unit} {line}: {error}") from None
+                    left_out += 1
+                    if left_out == 1:
+                        _say_once(f"{source}: row {line}: {error}; it is left out")
+    if left_out > 1:
+        _say_once(f"{source}: {left_out:,} rows that cannot be sent are left out")
+
+
+def _say_once(text: str) -> None:
+    """Print a line on standard error, also if the input is read for several tiers."""
+    said: set[str] = click.get_current_context().meta.setdefault(__name__, set())
+    if text not in said:
+        said.add(text)
+        click.echo(text, err=True)
+
+
+def _call(request: RunRequest, pacer: Pacer) -> Request:
+    """A request as it is estimated.
+
+    Raises:
+        BadLineError: It is not paced.
+    """
+    from paceline.batch.requests import BadLineError, keyless
+    from paceline.http.describe import described
     from paceline.planner.simulation import Request
 
-    pacer = Limiter(**config.arguments()).pacer
-    form = replace(form, provider=provider_of(config))
-    with source.open("rb") as file, as_lines(file, str(source), form)[0] as lines:
-        for line, raw in read_lines(lines):
-            try:
-                request = read_request(line, raw, config.provider)
-            except BadLineError as error:
-                raise PacelineError(f"{source}: line {line}: {error}") from None
-            metered = described(pacer, request.provider, request.path, request.body)
-            if metered is None:
-                raise PacelineError(f"{source}: line {line}: url is {keyless(request.path)!r}, which is not paced")
-            _, output = metered.tokens()
-            call, most = metered.call, metered.call.max_output_tokens
-            model = (
-                f"{call.provider}/{call.model}" if "/" in metered.scheduler.pool.name else metered.scheduler.pool.name
-            )
-            yield Request(model, call.input_tokens, round(min(output, most or math.inf)), most)
+    metered = described(pacer, request.provider, request.path, request.body)
+    if metered is None:
+        raise BadLineError(f"url is {keyless(request.path)!r}, which is not paced")
+    _, output = metered.tokens()
+    call, most = metered.call, metered.call.max_output_tokens
+    model = f"{call.provider}/{call.model}" if "/" in metered.scheduler.pool.name else metered.scheduler.pool.name
+    return Request(model, call.input_tokens, round(min(output, most or math.inf)), most)
 
 
 def record(plan: Plan) -> dict[str, Any]:

@@ -22,7 +22,7 @@ EPILOG = """INPUT is JSONL in OpenAI's batch format, Anthropic's or Gemini's; or
 sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some failed, 2 nothing could be sent, 130 interrupted."""
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=options.Told, epilog=EPILOG)
 @click.argument("source", metavar="INPUT")
 @click.option(
     "-o",
@@ -88,6 +88,7 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
 @click.option(
     "--batch-queue", type=click.IntRange(1), help="The limit of enqueued input tokens of each model, if you know it."
 )
+@click.option("--strict", is_flag=True, help="Send nothing if a row of the input cannot be sent.")
 @click.option("--restart", is_flag=True, help="Send everything again; the old answers are kept as .bak.")
 @click.option("--repair", is_flag=True, help="Move corrupt lines of the output aside, and send their requests again.")
 @click.option(
@@ -110,6 +111,7 @@ def command(
     into: str,
     cut_off: str | None,
     again: str | None,
+    strict: bool,
     restart: bool,
     repair: bool,
     page: int | None,
@@ -154,6 +156,7 @@ def command(
             form=form,
             into=into,
             acceptance=Acceptance.parse(form.schema, cut_off, again),
+            strict=strict,
         )
         raise_files()
         gc.freeze()  # what is imported stays; most of the rest is freed by its last reference

@@ -60,6 +60,11 @@ def shown_names(names: Iterable[object]) -> str:
     is counted alone.
     """
     texts = [str(name) for name in names]
-    shown = [text for text in texts if _NAME.fullmatch(text) and not _DIGITS.search(text)][:NAMES_MAX]
+    shown = [text for text in texts if may_be_shown(text)][:NAMES_MAX]
     others = len(texts) - len(shown)
     return ", ".join(shown + ([f"{others} more" if shown else f"{others}, which look like no names"] if others else []))
+
+
+def may_be_shown(text: str) -> bool:
+    """Whether a text looks like the name of a field or column, and not like a value."""
+    return _NAME.fullmatch(text) is not None and _DIGITS.search(text) is None

@@ -201,7 +201,7 @@ class Vectors(list[Any]):
     """A column of vectors, and of ``None`` where there is none."""
 
 
-def vectors(values: list[Any]) -> Any:
+def _vectors(values: list[Any]) -> Any:
     """A column of vectors as an array of Arrow, in single precision, of fixed length if they have one length."""
     arrow = import_module("pyarrow")
     sizes = {len(value) for value in values if value is not None}
@@ -214,7 +214,7 @@ def vectors(values: list[Any]) -> Any:
 def arrow_column(values: list[Any]) -> Any:
     """A column of Arrow; of values of several kinds, their JSON."""
     if isinstance(values, Vectors):
-        return vectors(values)
+        return _vectors(values)
     arrow = import_module("pyarrow")
     try:
         return arrow.array(values, from_pandas=True)

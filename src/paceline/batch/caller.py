@@ -1,0 +1,94 @@
+"""How a user has called a run, by the command or from Python: the names of options in messages, and the call with a repair."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from paceline.batch.requests import keyless
+
+SHOWN_MAX: Final = 80
+"""Characters of an argument in Python; a longer one is shown as ``...``."""
+
+
+_ARGUMENTS: Final = {"column": "prompt", "template": "prompt"}
+"""The names of options that are others in Python."""
+
+
+class Caller(Protocol):
+    """One of the two ways."""
+
+    def option(self, name: str) -> str:
+        """What the user writes to give an option."""
+
+    def again(self, source: str, **changed: Any) -> str:
+        """The same call of ``source`` with these options as well, which works as it is printed; without those that are ``None``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A call of the command.
+
+    Attributes:
+        words: The words after the program's name.
+        name: The name of the subcommand.
+    """
+
+    words: tuple[str, ...] = ()
+    name: str = "run"
+
+    def option(self, name: str) -> str:
+        """See :meth:`Caller.option`."""
+        return f"--{name.replace('_', '-')}"
+
+    def again(self, source: str, **changed: Any) -> str:
+        """See :meth:`Caller.again`. An option that was given is replaced, and another one is added at the end."""
+        words, left = list(self.words or (source,)), {self.option(name): value for name, value in changed.items()}
+        for option in [option for option in left if any(word.partition("=")[0] == option for word in words)]:
+            at = next(at for at, word in enumerate(words) if word.partition("=")[0] == option)
+            value = left.pop(option)
+            if value is not True:
+                words[at : at + 1 + ("=" not in words[at])] = [] if value is None else [option, str(value)]
+        for option, value in left.items():
+            words += [option] if value is True else [] if value is None else [option, str(value)]
+        return shlex.join(["paceline", self.name, *map(_without_key, words)])
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of ``paceline.run``.
+
+    Attributes:
+        arguments: The arguments that were given.
+        function: Its name.
+    """
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    function: str = "paceline.run"
+
+    def option(self, name: str) -> str:
+        """See :meth:`Caller.option`."""
+        return f"{_ARGUMENTS.get(name, name)}="
+
+    def again(self, source: str, **changed: Any) -> str:
+        """See :meth:`Caller.again`."""
+        given = {**self.arguments, **{_ARGUMENTS.get(name, name): value for name, value in changed.items()}}
+        told = [f"{name}={_shown(value)}" for name, value in given.items() if value is not None]
+        return f"{self.function}({', '.join([source, *told])})"
+
+
+def _without_key(word: str) -> str:
+    """A word without the password of an URL in it."""
+    return keyless(word) if "://" in word else word
+
+
+_PLAIN: Final = (str, int, float, bool, list, tuple, dict, type(None))
+
+
+def _shown(value: Any) -> str:
+    """An argument in Python, if it is plain and short."""
+    text = re.sub(r"'[^'\s]*://[^']*'", lambda found: f"'{_without_key(found[0][1:-1])}'", repr(value))
+    return text if isinstance(value, _PLAIN) and len(text) <= SHOWN_MAX else "..."
