@@ -273,8 +273,11 @@ def test_requests_of_a_file_are_sent_as_they_are(emulator, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"schema": {"type": "object"}}, "leave out the most tokens, the schema"),
-        ({"max_tokens": 5}, "leave out the most tokens, the schema"),
+        (
+            {"schema": {"type": "object"}},
+            "leave out max_tokens=, schema= and files=; if it gives answers, task= is 'chat'",
+        ),
+        ({"max_tokens": 5}, "leave out max_tokens=, schema= and files="),
         ({"prompt": lambda _: [{"role": "user", "content": "x"}], "strict": True}, "row 1: .*its text is a list"),
         ({"prompt": "{prompt:.0}", "strict": True}, "row 1: .*its text is empty"),
         ({"task": "rank"}, "task is 'rank': it must be one of embed, chat"),

@@ -790,9 +790,10 @@ def _asked(custom_id: str | int, model: str, messages: list[Any], form: Form) ->
 def _embedded(custom_id: str | int, model: str, text: Any, form: Form) -> dict[str, Any]:
     """The line of a row whose text is embedded; it may share a request with others."""
     if form.max_tokens or form.schema is not None or form.files:
+        option = form.caller.option
         raise QuotaError(
-            f"{model} makes vectors: leave out the most tokens, the schema and the files; if it gives answers, say so: --task chat, in"
-            " Python task='chat'"
+            f"{model} makes vectors: leave out {option('max_tokens')}, {option('schema')} and {option('files')};"
+            f" if it gives answers, {option('task')} is 'chat'"
         )
     if not isinstance(text, str) or not text:
         what = "empty" if text == "" else f"a {type(text).__name__}"
