@@ -702,7 +702,7 @@ def _own_refusal(http: Binding, error: PacelineError, record: Exchanged | None =
     """A 429 of paceline's own, which every SDK raises as its ``RateLimitError`` without another attempt.
 
     After refusals for want of capacity it is a 503, as the provider's was. So it is where the store of the quotas has never answered:
-    a handler of 429 backs off, and this needs somebody.
+    a handler of 429 backs off, and this needs a person.
     """
     word, status = _WORDS.get(type(error), "gave_up"), 429
     if isinstance(error, GaveUpError):

@@ -57,7 +57,7 @@ def has_limits(pacer: Pacer, host: str) -> bool:
 
 
 def limited_body(pacer: Pacer, host: str, path: str, content: bytes) -> Mapping[str, Any] | None:
-    """The body of a request at a host for which the user has given limits, with its model as ``model``, whatever its form is.
+    """The body of a request at a host for which the user has given limits, with its model as ``model``, in any form.
 
     The limits say that the requests there cost something. ``None`` for a path at which nothing is generated, and for a model that the
     limits leave out.
