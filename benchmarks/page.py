@@ -112,7 +112,7 @@ def front(results: Sequence[Result]) -> str:
     head = [
         "",
         "429s if you know your limits",
-        "429s if your limits are half of that",
+        "429s if the server allows half of what you set",
         "never answered",
         "share of the ideal speed",
     ]

@@ -39,6 +39,10 @@ TEXT_MAX: Final = 2_000
 """Characters of an unfinished text in the error of a row; the journal has the whole of it."""
 
 _TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
+_KEYWORDS: Final = frozenset(
+    {"type", "properties", "enum", "const", "anyOf", "oneOf", "allOf", "not", "items", "required", "if"}
+)
+"""Without any of them, a mapping allows every answer: it is the form of an answer, and no schema."""
 _HOLDERS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 _INNER: Final = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
@@ -266,6 +270,11 @@ def require_schema(schema: Mapping[str, Any]) -> None:
     Raises:
         QuotaError: It is none.
     """
+    if not (schema.keys() & _KEYWORDS or any(name.startswith("$") for name in schema)):
+        raise QuotaError(
+            f"schema: it is no JSON schema: {', '.join(map(repr, list(schema)[:3])) or 'it is empty'}: write"
+            ' {"type": "object", "properties": {...}}'
+        )
     try:
         jsonschema = import_module("jsonschema")
     except ImportError:

@@ -152,7 +152,10 @@ class Job:
                 with ResultsFile(output, self.acceptance) as results, explained():
                     lines.file.seek(0)
                     code, report = self._run(given, results, view)
-                    if table is not None and code != INTERRUPTED:
+                    if table is not None and code == INTERRUPTED:
+                        told = f"paceline run: {table.path} is not written yet: the same command again goes on, and writes it at its end"
+                        print(told, file=sys.stderr)  # noqa: T201
+                    elif table is not None:
                         code = self._write(replace(table, journal=results.place), rows, view) or code
                     return code, report
 

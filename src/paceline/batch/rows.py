@@ -172,16 +172,17 @@ def run(
                 shown.say(remark)
             start = partial(replace(job, source=str(source), output=path, strict=strict or ready).run, shown)
             # The loop of a notebook runs here. An interrupt stops the job as Ctrl-C stops the command.
-            code, _ = in_a_thread(start, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else start()
+            code, report = in_a_thread(start, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else start()
         if code == INTERRUPTED:
             raise KeyboardInterrupt
+        path = report["output"] or path  # another one, if the name belongs to another file by now
         with RecordedAnswers(path, acceptance) as answers:
             told = [dict(columns(answers.of(line.custom_id), into, acceptance)) for line in lines]
             made = {into: Vectors} if answers.vectors else {}
     if written is not None:
         bare = [_without(row, told[0]) for row in found]
         pairs = [(line.custom_id, row) for line, row in zip(lines, bare, strict=True)]
-        written.write(lambda: nullcontext(iter(pairs)), acceptance)
+        replace(written, journal=path).write(lambda: nullcontext(iter(pairs)), acceptance)
     return table(found, {name: made.get(name, list)(row[name] for row in told) for name in told[0]})
 
 
