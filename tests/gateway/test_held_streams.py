@@ -10,6 +10,7 @@ import pytest
 from gateway_helpers import chat
 
 from odd_server import HTML, JSON, SSE, OddServer, sse
+from paceline.providers import verdict
 
 pytestmark = pytest.mark.usefixtures("short_probes")
 
@@ -72,6 +73,28 @@ def test_pings_pass_on_while_the_beginning_is_held_and_the_answer_follows(serve,
         go.set()
         got += b"".join(lines)
     assert got == b"".join(part for part in parts if isinstance(part, bytes))
+
+
+@pytest.mark.parametrize("before", [[], [b": a comment\n\n"]])
+def test_the_beginning_passes_on_when_its_hold_is_over(serve, odd, monkeypatch, before):
+    monkeypatch.setattr(verdict, "HELD_S", 0.05)
+    go = threading.Event()
+    parts = [*before, *named(START), go, *named(OPEN, WORD, OVERLOADED)]
+    server = odd(lambda *_: (200, SSE, parts))
+    running = serve(server.base_url, provider="anthropic")
+    with (
+        httpx2.Client() as client,
+        client.stream("POST", f"{running.url}/v1/messages", json=ASKED | {"stream": True}) as answer,
+    ):
+        got, lines = b"", answer.iter_raw()
+        while b"message_start" not in got:
+            got += next(lines)
+        assert b"Hello." not in got
+        go.set()
+        got += b"".join(lines)
+    assert got == b"".join(part for part in parts if isinstance(part, bytes))
+    assert len(server.asked) == 1
+    assert running.pool("anthropic/m")["counts"]["refused_capacity"] == 1
 
 
 def test_the_length_of_a_refused_attempt_does_not_bound_the_answer(serve, odd):

@@ -14,6 +14,7 @@ from paceline.gateway.asked import REFUSES, Unasked, asking
 from paceline.gateway.client import Fetched, Headers, Upload, UpstreamClient
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import OF_SERVER, Upstream
+from paceline.http.ahead import Hold
 from paceline.http.exchange import Exchanged, Tap
 from paceline.pacing.permit import Permit
 from paceline.providers.verdict import Beginning, Decode
@@ -353,9 +354,11 @@ class Relayed:
         return response.status, {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
 
     async def peek(self, response: ClientReply, headers: Mapping[str, str], beginning: Beginning) -> None:
-        decode, enough = decoder(headers), False
+        decode, enough, hold = decoder(headers), False, Hold(beginning)
         while not enough:
-            part = await response.more()
+            part = await hold.next(response.more)
+            if part is None:
+                return
             if not part:
                 beginning.end()
                 return

@@ -15,6 +15,7 @@ from importlib import import_module
 from types import MethodType
 from typing import Any
 
+from paceline.http.ahead import Hold
 from paceline.http.exchange import Exchanged, Tap, exchange
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
@@ -151,11 +152,15 @@ class _Nothing:
 
 
 async def peek_stream(stream: Any, beginning: Beginning) -> None:
-    """Feed ``beginning`` with what a ``StreamReader`` receives until it is enough, and put it back."""
-    read, enough = bytearray(), False
+    """Feed ``beginning`` with what a ``StreamReader`` receives until it is enough, or its hold is over, and put it back."""
+    read, enough, hold = bytearray(), False, Hold(beginning)
     try:
         while not enough:
-            chunk = await stream.readany()
+            # Cancelled, it has taken nothing: it waits for an empty buffer alone. One that went on would be in the way of
+            # the caller's: a second reader is an error.
+            chunk = await hold.next(stream.readany)
+            if chunk is None:
+                return
             if not chunk:
                 beginning.end()
                 return

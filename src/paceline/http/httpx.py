@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from paceline.http.ahead import ReadAhead
 from paceline.http.exchange import Exchanged, Tap, exchange
 from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import Permit
@@ -88,21 +89,21 @@ class _Httpx:
         if hasattr(response, "_content"):
             beginning.take(response.content)
             return
-        stream, read, decode = response.stream, [], decoder_of(response, headers)
-        library, enough = _library_of_request(self._request.__class__), False
-        rest = aiter(stream) if self.is_async else iter(stream)
+        stream, library = response.stream, _library_of_request(self._request.__class__)
+        rest: Any = aiter(stream) if self.is_async else iter(stream)
+        ahead = ReadAhead(
+            partial(anext, rest, None) if self.is_async else partial(next, rest, None),
+            beginning,
+            decoder_of(response, headers),
+            is_async=self.is_async,
+            sock=None if self.is_async else _socket_of(response),
+        )
         try:
-            while not enough:
-                chunk = await anext(rest, None) if self.is_async else next(rest, None)
-                if chunk is None:
-                    beginning.end()
-                    break
-                read.append(chunk)
-                enough = beginning.take_encoded(chunk, decode)
+            await ahead.run()
         except Exception:
             response.stream = body_of(library, stream)
             raise
-        self._peeked = response.stream = body_of(library, stream, read, rest)
+        self._peeked = response.stream = body_of(library, stream, ahead, rest)
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
         if hasattr(response, "_content"):  # read already: its stream will not be iterated
@@ -129,21 +130,29 @@ class _Httpx:
         return library.Response(status, headers=headers, stream=library.ByteStream(body), request=self._request)
 
 
-def body_of(library: Any, inner: Any, read: Sequence[bytes] = (), rest: Any = None) -> Any:
+def body_of(library: Any, inner: Any, ahead: ReadAhead | None = None, rest: Any = None) -> Any:
     """A response stream of ``library`` over the stream ``inner``, sync or async as it is iterated.
 
     Args:
         library: The module httpx2 or httpx.
         inner: The stream, which is closed with this one.
-        read: Chunks that were read ahead.
+        ahead: What has read the beginning.
         rest: An iterator of the other chunks; ``inner`` itself if not given.
     """
-    return _class_of(library, _Body, "SyncByteStream", "AsyncByteStream")(inner, read, rest)
+    return _class_of(library, _Body, "SyncByteStream", "AsyncByteStream")(inner, ahead, rest)
+
+
+def _socket_of(response: Any) -> Any:
+    """The socket of a sync response; ``None`` if it is not known, or other responses use it, too."""
+    stream = response.extensions.get("network_stream")
+    if stream is None or response.extensions.get("http_version") == b"HTTP/2":
+        return None
+    return stream.get_extra_info("socket")
 
 
 class _Body:
-    def __init__(self, inner: Any, read: Sequence[bytes], rest: Any) -> None:
-        self._inner, self._read = inner, read
+    def __init__(self, inner: Any, ahead: ReadAhead | None, rest: Any) -> None:
+        self._inner, self._ahead = inner, ahead
         self._rest = inner if rest is None else rest
         self._feed: Callable[[bytes], None] = _ignore
         self._finish: Callable[[], None] = _ignore
@@ -154,9 +163,12 @@ class _Body:
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            for chunk in self._read:
+            for chunk in self._read():
                 self._feed(chunk)
                 yield chunk
+            if self._ahead is not None and (late := run_sync(self._ahead.late())) is not None:
+                self._feed(late)
+                yield late
             for chunk in self._rest:
                 self._feed(chunk)
                 yield chunk
@@ -165,24 +177,36 @@ class _Body:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            for chunk in self._read:
+            for chunk in self._read():
                 self._feed(chunk)
                 yield chunk
+            if self._ahead is not None and (late := await self._ahead.late()) is not None:
+                self._feed(late)
+                yield late
             async for chunk in self._rest:
                 self._feed(chunk)
                 yield chunk
         finally:
             self._finish()
 
+    def _read(self) -> Sequence[bytes]:
+        return () if self._ahead is None else self._ahead.parts
+
     def close(self) -> None:
         try:
-            self._inner.close()
+            if self._ahead is None:
+                self._inner.close()
+            else:
+                run_sync(self._ahead.close(self._inner.close))
         finally:
             self._finish()
 
     async def aclose(self) -> None:
         try:
-            await self._inner.aclose()
+            if self._ahead is None:
+                await self._inner.aclose()
+            else:
+                await self._ahead.close(self._inner.aclose)
         finally:
             self._finish()
 

@@ -10,16 +10,18 @@ import functools
 import inspect
 import io
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from copy import copy
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
+from http.client import HTTPResponse, IncompleteRead
 from importlib import import_module
 from types import MethodType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from paceline.http.ahead import ReadAhead
 from paceline.http.exchange import Exchanged, Tap, exchange, sending
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
@@ -214,19 +216,21 @@ class _Urllib3:
 
 
 def peek_response(response: Any, headers: Mapping[str, str], beginning: Beginning) -> None:
-    """Feed ``beginning`` with the body of a response of urllib3 until it is enough; the caller can still read it."""
-    source, read, decode, enough, ended = response._fp, [], _decoder(headers), False, False  # noqa: SLF001
-    while not enough:
+    """Feed ``beginning`` with the body of a response of urllib3 until it is enough, or its hold is over; the caller can still read it."""
+    source = response._fp  # noqa: SLF001
+
+    def read() -> bytes | None:
         chunk = source.read1(PEEKED_PIECE)  # as it was sent, without chunks
         if not chunk:
             with suppress(ValueError):  # niquests has closed it already
                 source.read()  # which sees the end, and gives the connection back
-            beginning.end()
-            ended = True
-            break
-        read.append(chunk)
-        enough = beginning.take_encoded(chunk, decode)
-    response._fp = _Ahead(b"".join(read), source, ended=ended)  # noqa: SLF001
+        return chunk or None
+
+    usual = isinstance(source, HTTPResponse)
+    sock = getattr(getattr(source.fp, "raw", None), "_sock", None) if usual else None
+    ahead = ReadAhead(read, beginning, _decoder(headers), is_async=False, sock=sock)
+    run_sync(ahead.run())
+    response._fp = (_AheadOfHttpClient if usual else _Ahead)(ahead, source)  # noqa: SLF001
 
 
 def tap_response(response: Any, headers: Mapping[str, str], tap: Tap) -> None:
@@ -319,28 +323,32 @@ class _Whole(io.BytesIO):
 class _Ahead:
     """The source of a response whose beginning was read ahead."""
 
-    def __init__(self, read: bytes, inner: Any, *, ended: bool) -> None:
-        self._read, self._inner, self._ended = read, inner, ended
+    def __init__(self, ahead: ReadAhead, inner: Any) -> None:
+        self._read, self._ahead, self._inner = b"".join(ahead.parts), ahead, inner
 
     def read(self, amt: int | None = None) -> bytes:
         if amt is not None and amt >= 0:
             return self.read1(amt)
-        data, self._read = self._read, b""
-        rest: bytes = b"" if self._ended else self._inner.read()  # niquests closes it at its end
+        data, self._read = self._read + self._late(), b""
+        rest: bytes = b"" if self._ahead.ended else self._inner.read()  # niquests closes it at its end
         return data + rest
 
     def read1(self, amt: int = -1) -> bytes:
+        self._read = self._read or self._late()
         size = len(self._read) if amt < 0 else amt
         data, self._read = self._read[:size], self._read[size:]
-        return data if data or self._ended else self._inner.read1(amt)
+        return data if data or self._ahead.ended else self._inner.read1(amt)
+
+    def _late(self) -> bytes:
+        return run_sync(self._ahead.late()) or b""
 
     @property
     def has_read(self) -> bool:
-        """Whether bytes that were read ahead are left."""
-        return bool(self._read)
+        """Whether bytes that were read ahead are left, or may be."""
+        return bool(self._read) or self._ahead.is_late
 
     def isclosed(self) -> bool:
-        return not self._read and bool(self._inner.isclosed())
+        return not self.has_read and bool(self._inner.isclosed())
 
     @property
     def closed(self) -> bool:
@@ -348,4 +356,55 @@ class _Ahead:
 
     def close(self) -> None:
         self._read = b""
-        self._inner.close()
+        run_sync(self._ahead.close(self._inner.close))
+
+
+class _AheadOfHttpClient(_Ahead):
+    """The same above a response of http.client, in chunks again.
+
+    urllib3 2 reads a chunked body below http.client (``fp``), chunk by chunk. Elsewhere it fills what it was asked for
+    (64 KiB), so that a stream would come at its end. WEAK: so it does with niquests, whose sources are its own.
+    """
+
+    def __init__(self, ahead: ReadAhead, inner: Any) -> None:
+        super().__init__(ahead, inner)
+        self._chunk, self._ended = b"", False
+        if (
+            ahead.is_late
+        ):  # urllib3 closes it past this object, and its connection does, too: that would wait for the server
+            inner.close = partial(self._close_late, inner.close)
+
+    def read(self, amt: int | None = None) -> bytes:
+        data = super().read(amt)
+        if (amt is None or amt < 0) and self._inner.length:  # only its own read() tells
+            raise IncompleteRead(data, self._inner.length)
+        return data
+
+    def _late(self) -> bytes:
+        late = super()._late()
+        self._unguarded()
+        return late
+
+    def _close_late(self, close: Callable[[], None]) -> None:
+        self._unguarded()
+        run_sync(self._ahead.close(close))
+
+    def _unguarded(self) -> None:
+        vars(self._inner).pop("close", None)
+
+    @property
+    def fp(self) -> _AheadOfHttpClient:
+        return self
+
+    def readline(self, limit: int = -1) -> bytes:  # noqa: ARG002
+        """The line before a chunk; nothing after the last one."""
+        if self._ended:
+            return b""
+        data = self.read1(PEEKED_PIECE)
+        self._chunk, self._ended = data + b"\r\n", not data
+        return b"%x\r\n" % len(data)
+
+    def _safe_read(self, amt: int) -> bytes:
+        """So many bytes of the chunk, and of the line end after it."""
+        data, self._chunk = self._chunk[:amt], self._chunk[amt:]
+        return data

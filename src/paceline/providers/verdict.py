@@ -28,6 +28,14 @@ Decode = Callable[[bytes], Iterable[bytes]]
 HELD_MAX: Final = 65_536
 """Bytes of a body that are read before it is judged: of an error, of a stream without content, of a longer body."""
 
+HELD_S: Final = 1.0
+"""Seconds that bytes of a stream are held before they are judged.
+
+A provider that refuses inside a stream decides before it generates, and says so with the first event or soon after:
+the time is ten round trips between two continents (0.1 s each). The first event comes late by it, where its content does,
+and nothing else. No provider says how soon it refuses.
+"""
+
 WHOLE_MAX: Final = 8 * 2**20
 """The same of a JSON answer, which may be cut: a longer one is taken for whole."""
 
@@ -111,6 +119,11 @@ class Beginning:
         self._enough = self._ended = self._accepted = False
         self.body = bytearray()
         self.payload: Any = None
+
+    @property
+    def held(self) -> bool:
+        """Whether a part of a stream is there that the caller could have: it is held for ``HELD_S`` at most."""
+        return self._splitter is not None and bool(self.body)
 
     def feed(self, piece: bytes) -> bool:
         """Take the next decoded bytes of the body; return whether they are enough for a verdict."""

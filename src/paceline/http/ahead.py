@@ -1,0 +1,240 @@
+"""The beginning of a body, which is read before the caller has the response: until it is judged, or until its hold is over.
+
+With no further bytes a read blocks, so that the wait for the next part has a bound of its own
+(:data:`~paceline.providers.verdict.HELD_S`). A read that is under way when it is over must lose nothing:
+
+* :class:`Hold` cancels it. Only for readers that take a part when they return it: aiohttp's, and the gateway's.
+* :class:`ReadAhead` lets it go on, in a task or a thread, and its part is the first that the body's reader gets. httpx closes
+  a connection whose read is cancelled, and a sync read cannot be cancelled. A timeout of the socket is no way out: http.client
+  does not read from a socket that has timed out. Nor is ``select``: bytes can be in the buffers of TLS, or of the library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Protocol
+
+from paceline.pacing.sync import run_sync
+from paceline.providers import verdict
+from paceline.providers.verdict import Beginning, Decode
+
+
+class Hold:
+    """The bound on the wait for each further part of a beginning, in async code."""
+
+    def __init__(self, beginning: Beginning) -> None:
+        self._beginning = beginning
+        self._due_s: float | None = None  # by the event loop's clock, once something is held
+
+    async def next(self, read: Callable[[], Awaitable[bytes]]) -> bytes | None:
+        """What ``read`` returns; ``None`` if the hold is over, when ``read`` is cancelled."""
+        if self._due_s is None and self._beginning.held:
+            self._due_s = asyncio.get_running_loop().time() + verdict.HELD_S
+        if self._due_s is None:
+            return await read()
+        try:
+            async with asyncio.timeout_at(self._due_s) as bound:
+                return await read()
+        except TimeoutError:
+            if not bound.expired():
+                raise
+            return None
+
+
+class ReadAhead:
+    """Reads the beginning of a body, in async or sync code. In sync code its coroutines do not suspend.
+
+    Args:
+        read: Reads the next part; ``None`` at the end. In async code it returns an awaitable.
+        beginning: Judges the parts.
+        decode: Decodes them for it.
+        is_async: Whether the code is async.
+        sock: The socket of the connection, which only this body uses; ``None`` if it is not known.
+
+    Attributes:
+        parts: What was read before the end of the hold.
+        ended: Whether the body was read to its end.
+    """
+
+    def __init__(
+        self, read: Callable[[], Any], beginning: Beginning, decode: Decode | None, *, is_async: bool, sock: Any = None
+    ) -> None:
+        self._read, self._beginning, self._decode = read, beginning, decode
+        self._is_async, self._socket = is_async, sock
+        self.parts: list[bytes] = []
+        self.ended = False
+        self._reading: _Reading | None = None  # until its late part is taken
+        self._late: bytes | None = None
+        self._enough = False
+        self._over = False  # the hold
+        self._lock = threading.Lock()  # made here, and not at import, where gevent may not have patched it yet
+
+    async def run(self) -> None:
+        """Read until the beginning is judged or its hold is over.
+
+        Raises:
+            Exception: The reader's, if the body breaks off before.
+        """
+        while not self._beginning.held:  # then there is no bound: what is not there is not held
+            if await self._step():
+                return
+        self._reading = (_Task if self._is_async else _Thread)(self._go_on())
+        try:
+            await self._reading.wait(verdict.HELD_S)
+        except BaseException:
+            await self._reading.stop(self._socket)
+            raise
+        with self._lock:
+            self._over, judged = True, self._enough
+        if self._reading.done:
+            await self._reading.result()
+        if judged:
+            self._reading = None
+
+    async def _go_on(self) -> None:
+        while not await self._step():
+            pass
+
+    async def _step(self) -> bool:
+        """Read a part; whether no other is to be read."""
+        part = self._read()
+        part = await part if self._is_async else part
+        with self._lock:
+            self.ended = part is None
+            if self._over:
+                self._late = part
+                return True
+            if part is None:
+                self._beginning.end()
+                self._enough = True
+            else:
+                self.parts.append(part)
+                self._enough = self._beginning.take_encoded(part, self._decode)
+            return self._enough
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a part of the body, or its end, is still to be taken from :meth:`late`."""
+        return self._reading is not None
+
+    async def late(self) -> bytes | None:
+        """The part whose read was under way at the end of the hold, as soon as it is there; ``None`` if there is none.
+
+        Raises:
+            Exception: The reader's.
+        """
+        if self._reading is not None:
+            try:
+                await self._reading.result()
+            except BaseException:  # the reader's, or Ctrl-C
+                await self._reading.stop(self._socket)
+                raise
+        part, self._late, self._reading = self._late, None, None
+        return part
+
+    async def close(self, close: Callable[[], Any]) -> None:
+        """Call ``close``, which closes the body's source, when nothing reads from it; do not wait for the server."""
+        reading = self._reading
+        if reading is not None and not await reading.stop(self._socket):
+            reading.then(close)
+            return
+        closed = close()
+        if self._is_async:
+            await closed
+
+
+class _Reading(Protocol):
+    """A coroutine that runs beside the caller."""
+
+    @property
+    def done(self) -> bool: ...
+    async def wait(self, seconds: float) -> None: ...  # for its end
+    async def result(self) -> None: ...  # raises what it has raised
+    async def stop(self, sock: Any) -> bool: ...  # whether it has ended
+    def then(self, call: Callable[[], Any]) -> None: ...  # at its end; errors are ignored
+
+
+class _Task:
+    """In a task of its own."""
+
+    def __init__(self, work: Coroutine[Any, Any, None]) -> None:
+        self._task = asyncio.get_running_loop().create_task(work)
+        self._task.add_done_callback(_seen)
+
+    @property
+    def done(self) -> bool:
+        return self._task.done()
+
+    async def wait(self, seconds: float) -> None:
+        await asyncio.wait([self._task], timeout=seconds)
+
+    async def result(self) -> None:
+        await self._task  # which is cancelled with its caller, as the read would be
+
+    async def stop(self, sock: Any) -> bool:  # noqa: ARG002
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        return True
+
+    def then(self, call: Callable[[], Any]) -> None:
+        raise AssertionError(f"a task that was stopped has ended: {call}")
+
+
+def _seen(task: asyncio.Task[None]) -> None:
+    """Take the error of a read: a caller that drops the response does not."""
+    if not task.cancelled():
+        task.exception()
+
+
+class _Thread:
+    """In a thread: of a sync read, which blocks."""
+
+    def __init__(self, work: Coroutine[Any, Any, None]) -> None:
+        self._work = work
+        self._ended, self._lock = threading.Event(), threading.Lock()
+        self._then: Callable[[], Any] | None = None
+        self._error: BaseException | None = None
+        threading.Thread(target=self._run, name="paceline-read", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            run_sync(self._work)
+        except BaseException as error:  # noqa: BLE001  (for the caller)
+            self._error = error
+        with self._lock:
+            self._ended.set()
+        if self._then is not None:
+            with suppress(Exception):
+                self._then()
+
+    @property
+    def done(self) -> bool:
+        return self._ended.is_set()
+
+    async def wait(self, seconds: float | None) -> None:
+        self._ended.wait(seconds)
+
+    async def result(self) -> None:
+        await self.wait(None)
+        if self._error is not None:
+            raise self._error
+
+    async def stop(self, sock: Any) -> bool:
+        if sock is not None and not self.done:
+            # Closing a socket does not wake its reader, and the lock of http.client's buffer is the reader's.
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            await self.wait(verdict.HELD_S)
+        return self.done
+
+    def then(self, call: Callable[[], Any]) -> None:
+        with self._lock:
+            if not self._ended.is_set():
+                self._then = call
+                return
+        call()

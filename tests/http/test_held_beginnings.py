@@ -1,0 +1,320 @@
+"""The beginning of a stream without content is held for a bounded time, by each HTTP library; nothing is lost then."""
+
+import asyncio
+import gc
+import threading
+
+import aiohttp
+import httpx
+import httpx2
+import pytest
+import requests
+import urllib3
+
+import paceline
+from odd_server import SSE, OddServer, sse
+from paceline.http.ahead import Hold, ReadAhead
+from paceline.pacing.sync import run_sync
+from paceline.providers import verdict
+from paceline.providers.base import Call
+from paceline.providers.registry import provider_named
+from paceline.testing import run_virtual
+from waits import soon, until
+
+pytestmark = pytest.mark.usefixtures("short_probes")
+
+ASK = {"model": "m", "messages": [{"role": "user", "content": "Hi."}], "max_tokens": 5, "stream": True}
+ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
+WORD = {"choices": [{"index": 0, "delta": {"content": "Hello."}}]}
+USAGE = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}}
+REFUSED = {"error": {"code": 429, "message": "Rate limit exceeded"}}
+EVENTS = sse(ROLE, WORD, USAGE)
+WHOLE = b"".join(EVENTS)
+
+
+class Gate(threading.Event):
+    """What the server waits for; ``passed`` tells whether it came."""
+
+    passed = None
+
+    def wait(self, _timeout):
+        self.passed = super().wait(5)
+
+
+class Client:
+    """Reads a stream by one library: the first bytes, then what follows, or nothing more."""
+
+    def __init__(self, url):
+        self.url = url
+
+    def __enter__(self):
+        self.parts = self.open()
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Httpx(Client):
+    library = httpx
+
+    def open(self):
+        self.client = self.library.Client()
+        request = self.client.build_request("POST", self.url, json=ASK)
+        self.response = self.client.send(request, stream=True)
+        return self.response.iter_raw()
+
+    def close(self):
+        self.response.close()
+        self.client.close()
+
+
+class Httpx2(Httpx):
+    library = httpx2
+
+
+class Requests(Client):
+    def open(self):
+        self.response = requests.post(self.url, json=ASK, stream=True, timeout=20)
+        return self.response.iter_content(None)
+
+    def close(self):
+        self.response.close()
+
+
+class RequestsLines(Requests):
+    def open(self):
+        super().open()
+        return (line + b"\n" for line in self.response.iter_lines(chunk_size=1_000))
+
+    def close(self):
+        self.parts.close()  # ends the generators of urllib3, which close the response themselves
+        self.response.close()
+
+
+class Urllib3(Client):
+    def open(self):
+        self.pools = urllib3.PoolManager()
+        self.response = self.pools.request("POST", self.url, json=ASK, preload_content=False)
+        return self.response.stream()
+
+    def close(self):
+        self.response.close()
+        self.pools.clear()
+
+
+class Looped(Client):
+    """An async library, in an event loop of its own."""
+
+    def __enter__(self):
+        self.runner = asyncio.Runner()
+        self.parts = self._each(self.runner.run(self.start()))
+        return self
+
+    def _each(self, parts):
+        while (part := self.runner.run(_next(parts))) is not None:
+            yield part
+
+    def __exit__(self, *_):
+        self.runner.run(self.end())
+        self.runner.close()
+
+
+async def _next(parts):
+    return await anext(parts, None)
+
+
+class AsyncHttpx(Looped):
+    library = httpx2
+
+    async def start(self):
+        self.client = self.library.AsyncClient()
+        request = self.client.build_request("POST", self.url, json=ASK)
+        self.response = await self.client.send(request, stream=True)
+        return self.response.aiter_raw()
+
+    async def end(self):
+        await self.response.aclose()
+        await self.client.aclose()
+
+
+class AsyncHttpx1(AsyncHttpx):
+    library = httpx
+
+
+class Aiohttp(Looped):
+    async def start(self):
+        self.session = aiohttp.ClientSession()
+        self.response = await self.session.post(self.url, json=ASK)
+        return aiter(self.response.content.iter_any())
+
+    async def end(self):
+        self.response.close()
+        await self.session.close()
+
+
+WAYS = [Httpx, Httpx2, AsyncHttpx, AsyncHttpx1, Aiohttp, Requests, RequestsLines, Urllib3]
+each = pytest.mark.parametrize("way", WAYS)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(verdict, "HELD_S", 0.05)
+
+
+@pytest.fixture
+def limiter():
+    retry = paceline.RetryPolicy(backoff_s=0.01, jitter=0.0)
+    limiter = paceline.Limiter({"openai/*": "60k requests/min"}, retry=retry, headroom_s=0)
+    with paceline.instrument(limiter, provider="openai"):
+        yield limiter
+
+
+def serving(*parts):
+    return OddServer(lambda *_: (200, SSE, [*parts]))
+
+
+def pool_of(limiter):
+    return limiter.status()["pools"]["openai/m"]
+
+
+def lines(data):
+    return [line for line in data.splitlines() if line]
+
+
+@each
+@pytest.mark.parametrize("come", [1, 2])
+def test_what_has_come_is_the_caller_s_before_the_content_and_after_it(way, come, limiter, short):
+    gate = Gate()
+    with (
+        serving(*EVENTS[:come], gate, *EVENTS[come:]) as server,
+        way(f"{server.base_url}/v1/chat/completions") as client,
+    ):
+        first = next(client.parts)
+        gate.set()
+        assert lines(first + b"".join(client.parts)) == lines(WHOLE)
+    assert gate.passed
+    assert pool_of(limiter)["counts"] == {"granted": 1, "settled": 1}
+    assert not pool_of(limiter)["in_flight"]
+
+
+@each
+@pytest.mark.parametrize("size", [9, 1_000])
+def test_a_refusal_after_the_first_event_is_a_refused_attempt(way, size, limiter):
+    wrong = [part[at : at + size] for part in sse(ROLE, REFUSED) for at in range(0, len(part), size)]
+    answers = [wrong, wrong, EVENTS]
+    with (
+        OddServer(lambda number, _: (200, SSE | {"retry-after-ms": "5"}, answers[number])) as server,
+        way(f"{server.base_url}/v1/chat/completions") as client,
+    ):
+        assert lines(b"".join(client.parts)) == lines(WHOLE)
+    assert pool_of(limiter)["counts"] == {"granted": 3, "refused_rate": 2, "settled": 1}
+
+
+@each
+def test_an_error_after_the_hold_is_the_stream_s_and_the_pool_learns_from_it(way, limiter, short):
+    gate, events = Gate(), sse(ROLE, REFUSED)
+    with serving(events[0], gate, events[1]) as server, way(f"{server.base_url}/v1/chat/completions") as client:
+        first = next(client.parts)
+        gate.set()
+        assert lines(first + b"".join(client.parts)) == lines(b"".join(events))
+        assert len(server.asked) == 1
+    assert pool_of(limiter)["counts"] == {"granted": 1, "refused_rate": 1}
+
+
+@each
+def test_a_connection_that_breaks_after_the_hold_is_an_error_of_the_library(way, limiter, short):
+    gate, head = Gate(), SSE | {"content-length": "9999", "connection": "close"}
+    with (
+        OddServer(lambda *_: (200, head, [EVENTS[0], gate])) as server,
+        way(f"{server.base_url}/v1/chat/completions") as client,
+    ):
+        gate.set()  # a body of a stated length comes in large parts from urllib3
+        with pytest.raises(Exception, match=r"(?i)incomplete|without sending|payload"):
+            list(client.parts)
+    assert not pool_of(limiter)["in_flight"]
+
+
+@each
+def test_a_caller_that_leaves_does_not_wait_for_the_server(way, limiter, short):
+    gate = Gate()
+    with serving(EVENTS[0], gate, *EVENTS[1:]) as server:
+        with way(f"{server.base_url}/v1/chat/completions") as client:
+            next(client.parts)
+        gate.set()
+        until(lambda: gate.passed is not None)
+    assert gate.passed
+    until(lambda: not any(thread.name == "paceline-read" for thread in threading.enumerate()))
+    assert not pool_of(limiter)["in_flight"]
+    gc.collect()
+
+
+async def test_a_task_that_is_cancelled_within_the_stream_leaves_no_connection(limiter, short):
+    gate = Gate()
+    with serving(EVENTS[0], gate, EVENTS[1]) as server:
+        async with httpx2.AsyncClient() as client:
+            beginning = asyncio.Event()
+
+            async def read():
+                async with client.stream("POST", f"{server.base_url}/v1/chat/completions", json=ASK) as response:
+                    async for _ in response.aiter_raw():
+                        beginning.set()
+
+            task = asyncio.create_task(read())
+            await soon(beginning.is_set)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert client._transport._pool.connections == []
+        gate.set()
+    assert not pool_of(limiter)["in_flight"]
+
+
+def beginning_of():
+    provider = provider_named("openai")
+    return verdict.Beginning(provider, Call("openai", "chat", "m", 3, stream=True), 200, SSE)
+
+
+def test_a_source_that_cannot_be_woken_is_closed_when_its_read_ends(short):
+    go, closed = threading.Event(), threading.Event()
+
+    def read(parts=iter([EVENTS[0]])):  # noqa: B008
+        part = next(parts, None)
+        return part if part is not None else go.wait(20) and None
+
+    ahead = ReadAhead(read, beginning_of(), None, is_async=False)
+    run_sync(ahead.run())
+    assert (ahead.parts, ahead.is_late, ahead.ended) == ([EVENTS[0]], True, False)
+    run_sync(ahead.close(closed.set))
+    assert not closed.is_set()
+    go.set()
+    until(closed.is_set)
+
+
+def test_the_hold_begins_with_the_first_bytes_and_is_one_second():
+    async def main():
+        loop, parts = asyncio.get_running_loop(), asyncio.Queue()
+        beginning = beginning_of()
+        hold = Hold(beginning)
+        loop.call_later(30, parts.put_nowait, EVENTS[0])
+        loop.call_later(30.5, parts.put_nowait, EVENTS[0])
+        loop.call_later(32, parts.put_nowait, EVENTS[1])
+        start_s = loop.time()
+        while (part := await hold.next(parts.get)) is not None:
+            assert not beginning.feed(part)
+        assert loop.time() - start_s == pytest.approx(30 + verdict.HELD_S)
+        assert beginning.judged().verdict is verdict.Verdict.RESULT
+        assert await parts.get() == EVENTS[1]
+
+    run_virtual(main())
+
+
+def test_a_timeout_of_the_reader_is_its_own():
+    async def read():
+        raise TimeoutError("nothing came")
+
+    async def main():
+        with pytest.raises(TimeoutError, match="nothing came"):
+            await Hold(beginning_of()).next(read)
+
+    run_virtual(main())
