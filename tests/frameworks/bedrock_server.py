@@ -30,13 +30,12 @@ def event(kind, payload):
     return message + zlib.crc32(message).to_bytes(4, "big")
 
 
-STREAM = event("messageStart", {"role": "assistant"}) + event(
-    "metadata", {name: ANSWER[name] for name in ("usage", "metrics")}
-)
+START = event("messageStart", {"role": "assistant"})
+STREAM = START + event("metadata", {name: ANSWER[name] for name in ("usage", "metrics")})
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Refuses the first request; keeps the time of each signature."""
+    """Refuses the first request; keeps the time of each signature. After the first event, a stream waits for ``go``."""
 
     protocol_version = "HTTP/1.1"
 
@@ -51,6 +50,14 @@ class Handler(BaseHTTPRequestHandler):
         if refused:
             self.send_header("x-amzn-errortype", "ThrottlingException")
         self.send_header("content-type", kind)
+        if answer is STREAM:
+            self.send_header("transfer-encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(START), START))
+            self.server.waited.append(self.server.go.wait(20))
+            rest = STREAM.removeprefix(START)
+            self.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(rest), rest))
+            return
         self.send_header("content-length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
@@ -60,9 +67,10 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve():
-    """A generator for a fixture: the running server, with the times of the signatures in ``signed``."""
+    """A generator for a fixture: the running server, with the times of the signatures in ``signed``; clear ``go`` to stop streams at their first event."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.signed = []
+    server.signed, server.waited, server.go = [], [], threading.Event()
+    server.go.set()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
     server.shutdown()

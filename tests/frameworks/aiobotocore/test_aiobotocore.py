@@ -56,6 +56,22 @@ async def test_a_stream_is_settled_with_its_usage(server):
     assert {quota["unit"]: quota["spent"] for quota in pool["quotas"]} == {"requests": 2, "tokens": 84}
 
 
+async def test_a_stream_begins_before_its_content(server, monkeypatch):
+    monkeypatch.setattr("paceline.providers.verdict.HELD_S", 0.05)
+    server.signed.append(None)  # none is refused
+    server.go.clear()
+    limiter = paceline.Limiter({"bedrock/*": "600 requests/min"})
+    async with bedrock(server.server_port) as client:
+        limiter.attach(client, provider="bedrock")
+        events = aiter((await client.converse_stream(**CALL))["stream"])
+        assert "messageStart" in await anext(events)
+        server.go.set()
+        assert ["metadata" in event async for event in events] == [True]
+    assert server.waited == [True]
+    (pool,) = limiter.status()["pools"].values()
+    assert (pool["in_flight"], pool["counts"]) == (0, {"granted": 1, "settled": 1})
+
+
 async def test_an_attached_client_is_paced(server):
     server.signed.append(None)  # none is refused
     limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "60k tokens/min"]})

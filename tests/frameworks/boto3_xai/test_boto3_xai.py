@@ -49,6 +49,21 @@ def test_boto3_is_paced_and_settled_and_a_refusal_is_repeated_by_the_limiter(ser
     assert len(server.signed) == 4
 
 
+def test_a_stream_begins_before_its_content(server, monkeypatch):
+    monkeypatch.setattr("paceline.providers.verdict.HELD_S", 0.05)
+    server.signed.append(None)  # none is refused
+    server.go.clear()
+    limiter = paceline.Limiter({"bedrock/*": "600 requests/min"})
+    client = limiter.attach(bedrock(server.server_port), provider="bedrock")
+    events = iter(client.converse_stream(**CALL)["stream"])
+    assert "messageStart" in next(events)
+    server.go.set()
+    assert ["metadata" in event for event in events] == [True]
+    assert server.waited == [True]
+    (pool,) = limiter.status()["pools"].values()
+    assert (pool["in_flight"], pool["counts"]) == (0, {"granted": 1, "settled": 1})
+
+
 def test_an_attached_client_is_paced_and_another_is_not(server):
     server.signed.append(None)  # none is refused
     limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "60k tokens/min"]})
