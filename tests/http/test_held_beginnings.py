@@ -291,6 +291,19 @@ def test_a_source_that_cannot_be_woken_is_closed_when_its_read_ends(short):
     until(closed.is_set)
 
 
+def test_without_a_thread_the_caller_reads(limiter, monkeypatch):
+    start = threading.Thread.start
+
+    def started(thread):
+        if thread.name == "paceline-read":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+    with serving(*EVENTS) as server, httpx2.Client() as client:
+        assert client.post(f"{server.base_url}/v1/chat/completions", json=ASK).content == WHOLE
+
+
 def test_the_hold_begins_with_the_first_bytes_and_is_one_second():
     async def main():
         loop, parts = asyncio.get_running_loop(), asyncio.Queue()

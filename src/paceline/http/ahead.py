@@ -199,7 +199,10 @@ class _Thread:
         self._ended, self._lock = threading.Event(), threading.Lock()
         self._then: Callable[[], Any] | None = None
         self._error: BaseException | None = None
-        threading.Thread(target=self._run, name="paceline-read", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, name="paceline-read", daemon=True).start()
+        except RuntimeError:  # there are too many, or the interpreter ends: read here, and hold without a bound
+            self._run()
 
     def _run(self) -> None:
         try:
