@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from html import unescape
 from typing import Any, Final
 
 import aiohttp
@@ -75,6 +76,8 @@ UNANSWERED: Final = (
 
 _OWN_ANSWER = "x-paceline"  # the header of a 429 or 503 that paceline itself makes
 _DIGIT = re.compile("[0-9]")
+_PAGE = re.compile(r"\s*<(?:!doctype|\?xml|html|head|title|body|center)\b", re.IGNORECASE)
+_TITLE = re.compile(r"<(title|h1)\b[^>]{0,200}>([^<]{1,200})", re.IGNORECASE)
 _IN_HEADER = re.compile(r"[!-~]{1,200}")
 
 
@@ -471,6 +474,14 @@ def error_of(payload: Any) -> tuple[str, str]:
         payload = payload[0]
     error = payload.get("error") if isinstance(payload, dict) else None
     if not isinstance(error, dict):
-        return "", str(error or payload or "no reason given")[:MESSAGE_MAX]
+        return "", _without_tags(str(error or payload or "no reason given"))[:MESSAGE_MAX]
     code = KEY_INVALID if KEY_INVALID in codes_of(error) else error.get("code") or error.get("type")
-    return str(code or "")[:100], str(error.get("message") or "")[:MESSAGE_MAX]
+    return str(code or "")[:100], _without_tags(str(error.get("message") or ""))[:MESSAGE_MAX]
+
+
+def _without_tags(text: str) -> str:
+    """``text``, or the title of the page that it is: a proxy answers with pages, and a message is read without their tags."""
+    if not _PAGE.match(text):
+        return text
+    title = _TITLE.search(text)
+    return f"a page{f': {one_line(unescape(title[2]))}' if title else ''}"
