@@ -285,7 +285,7 @@ def test_planted_results_that_are_accepted_below_the_count(tmp_path, monkeypatch
 
     async def looks(self, chunk):
         seen = await look(self, chunk)
-        seen.stated = 0
+        seen.stated = seen.answered = 0
         return seen
 
     monkeypatch.setattr(ends, "look", looks)
@@ -293,6 +293,115 @@ def test_planted_results_that_are_accepted_below_the_count(tmp_path, monkeypatch
         one = Input(server, tmp_path)
         one.run()
         assert one.wrong() != []
+
+
+def coded(api, code, status=0):
+    """The fields of a result of a request that a batch has not worked on, or of one that was refused in it."""
+    if api is Anthropic:
+        if code in ("canceled", "expired"):
+            return {"result": {"type": code}}
+        return {"result": {"type": "errored", "error": api.error(None, code, "of the line")}}
+    error = {"code": code, "message": "of the line"}
+    if not status:
+        return {"response": None, "error": error}
+    return {"response": {"status_code": status, "request_id": "req_1", "body": {"error": error}}, "error": None}
+
+
+UNDONE = [
+    (OpenAI, "batch_cancelled", 0), (OpenAI, "batch_expired", 0), (OpenAI, "rate_limit_exceeded", 429), (OpenAI, "", 503),
+    (Anthropic, "canceled", 0), (Anthropic, "expired", 0), (Anthropic, "overloaded_error", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("api", "code", "status"), UNDONE)
+def test_requests_that_a_batch_has_not_worked_on_are_sent_again(tmp_path, api, code, status):
+    with api(Unkind(undone=2, form=coded(api, code, status))) as server:
+        one = Input(server, tmp_path, count=8)
+        assert one.run() == 0
+        assert one.wrong() == []
+        assert len(server.batches) in (3, 4)  # what comes back from both goes into one, or into one each
+
+
+def test_what_a_batch_that_has_ended_early_says_in_its_own_words_is_sent_again(tmp_path):
+    with OpenAI(Unkind(undone=2, state="expired", form=coded(OpenAI, "code_17"))) as server:
+        one = Input(server, tmp_path, count=4)
+        assert one.run() == 0
+        assert one.wrong() == []
+
+
+@pytest.mark.parametrize(("api", "code", "status"), [UNDONE[2], UNDONE[6]])
+def test_requests_that_no_batch_works_on_fail_with_the_providers_reason(tmp_path, api, code, status):
+    with api(Unkind(undone=2, times=99, form=coded(api, code, status))) as server:
+        one = Input(server, tmp_path, count=4)
+        assert one.run() == 1
+        assert one.wrong() == []
+        assert [record["error"] for record in read_answers(one.output) if record["error"]] == [
+            {"code": code, "message": "of the line"}
+        ] * 2
+        assert len(server.batches) == 3
+
+
+@pytest.mark.parametrize(
+    ("api", "code", "status"), [(OpenAI, "invalid_prompt", 400), (Anthropic, "invalid_request_error", 0)]
+)
+def test_requests_that_are_wrong_are_sent_once(tmp_path, api, code, status):
+    with api(Unkind(undone=2, times=99, form=coded(api, code, status))) as server:
+        one = Input(server, tmp_path, count=4)
+        assert one.run() == 1
+        assert one.wrong() == []
+        assert len(server.batches) == 1
+
+
+def test_before_a_deadline_such_requests_are_sent_one_by_one(tmp_path):
+    with OpenAI(Unkind(undone=2, times=99, form=coded(OpenAI, "rate_limit_exceeded", 429))) as server:
+        one = Input(server, tmp_path, count=4)
+        assert one.run(mode="auto", deadline_s=86_400.0) == 0
+        assert one.wrong() == []
+        assert len(server.batches) == 3
+        assert any("2 requests have no answer in batches: they are sent one by one" in text for text in one.said.lines)
+
+
+def test_a_batch_whose_answers_were_cut_is_not_complete_by_what_it_has_not_done(tmp_path, monkeypatch):
+    """The count of results is reached by requests that can be sent again, and the count of answers is not."""
+    content = OpenAI.content
+
+    def cut_once(self, batch):
+        whole = content(self, batch).splitlines(keepends=True)
+        if batch.looks > 4:
+            return b"".join(whole)
+        return b"".join(line for line in whole if b"batch_expired" in line)
+
+    monkeypatch.setattr(OpenAI, "content", cut_once)
+    with OpenAI(Unkind(undone=3, state="expired", form=coded(OpenAI, "batch_expired"))) as server:
+        one = Input(server, tmp_path, count=6)
+        assert one.run(most=6) == 0
+        assert one.wrong() == []
+
+
+@APIS
+@pytest.mark.parametrize("gone", [404, 410, b"", b"<html></html>", b'{"data": []}\n'], ids=str)
+def test_results_that_are_gone_end_as_unread(tmp_path, api, gone, monkeypatch):
+    monkeypatch.setattr(offline, "TIMING", replace(SHORT, unread_s=0.03, lost_s=0.03))
+    with api(Unkind(gone=gone)) as server:
+        one = Input(server, tmp_path, count=8)
+        assert one.run() == 1
+        errors = [record["error"]["code"] for record in read_answers(one.output) if record["error"]]
+        assert errors == ["result_unread"] * 4
+        assert one.run() == 1
+        assert len(server.batches) == 2  # nothing was made again
+        assert one.run(repair=True) == 0
+        assert len(server.batches) == 3
+
+
+def test_results_that_are_gone_of_a_batch_without_a_count_are_not_taken_for_undone(tmp_path, monkeypatch):
+    monkeypatch.setattr(offline, "TIMING", replace(SHORT, lost_s=0.03))
+    show = OpenAI.show
+    monkeypatch.setattr(OpenAI, "show", lambda self, batch: show(self, batch) | {"request_counts": None})
+    with OpenAI(Unkind(gone=404, state="expired")) as server:
+        one = Input(server, tmp_path, count=4)
+        assert one.run() == 1
+        assert {record["error"]["code"] for record in read_answers(one.output)} == {"result_unread"}
+        assert max(server.paid.values()) == 1
 
 
 def adding(api, monkeypatch, custom_id):
@@ -440,6 +549,16 @@ def test_results_in_a_store_are_read_there_without_the_key(tmp_path, api, monkey
             name for headers in store.seen for name in headers if name.lower() in ("authorization", "x-api-key")
         ]
         assert any(f"status 403 from {store.base_url}, to which" in text for text in one.said.lines)
+
+
+def test_results_that_a_store_has_not_end_as_unread(tmp_path, monkeypatch):
+    monkeypatch.setattr(offline, "TIMING", replace(SHORT, lost_s=0.03))
+    with OpenAI(Unkind()) as server, Store(server, refused=10**9) as store:
+        monkeypatch.setattr(OpenAI, "content", lambda _, batch: (_ for _ in ()).throw(StoredError(store.base_url)))
+        one = Input(server, tmp_path, count=4)
+        assert one.run() == 1
+        assert {record["error"]["code"] for record in read_answers(one.output)} == {"result_unread"}
+        assert f"status 403 from {store.base_url}, to which" in read_answers(one.output)[0]["error"]["message"]
 
 
 @pytest.mark.parametrize("place", ["ftp://127.0.0.1/x", "http://[", f"/v1/files/output-batch_{0:024x}/content"])

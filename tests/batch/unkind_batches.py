@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from odd_server import Loopback
 
+PAGE = b"<html>\r\n<head><title>413 Request Entity Too Large</title></head>\r\n<body>nginx</body></html>"
 CREATED_S = 4_000_000_000
 TIME = "2096-10-02T07:06:40.100435Z"
 
@@ -39,6 +40,12 @@ class Unkind:
         nulls: Whether lists have ``null`` and batches of another form among the others.
         refused: The calls of every ten that are answered with status 429, 500 or nothing.
         state: What ended batches call their state.
+        gone: How the results of the first batch are answered for good: a status, or a body with status 200; ``None`` for results.
+        undone: The requests of a batch that it does not work on.
+        times: How often that happens to a prompt.
+        form: The fields of a result of such a request.
+        refusals: The numbers of creations that are answered with an error, with its status and whether they took effect.
+        largest: The most bytes of a body.
     """
 
     work: int = 2
@@ -54,6 +61,12 @@ class Unkind:
     nulls: bool = False
     refused: int = 0
     state: str = ""
+    gone: int | bytes | None = None
+    undone: int = 0
+    times: int = 1
+    form: dict[str, object] = field(default_factory=dict)
+    refusals: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    largest: int = 2**30
     seed: int = 0
 
 
@@ -70,6 +83,7 @@ class Batch:
     counting: int = 0
     cuts: int = 0
     read: set[str] = field(default_factory=set)  # the prompts whose results were sent, whole
+    undone: set[str] = field(default_factory=set)  # the prompts that it has not worked on
 
 
 class ClosedError(Exception):
@@ -87,12 +101,14 @@ class Server(Loopback):
 
     def __init__(self, unkind):
         super().__init__(_Handler)
-        self.unkind, self.batches, self.paid = unkind, [], Counter()
+        self.unkind, self.batches, self.paid, self.left = unkind, [], Counter(), Counter()
         self.dice, self.creations, self.files = random.Random(unkind.seed), 0, {}
 
     def answer(self, method, path, query, headers, body):
         """Status and body, bytes or a JSON value, of one call."""
         with self.lock:
+            if len(body) > self.unkind.largest:
+                return 413, PAGE
             dice = self.dice.random() * 10
             if dice < self.unkind.refused:
                 raise ClosedError if dice < self.unkind.refused / 3 else self._odd(dice)
@@ -108,8 +124,11 @@ class Server(Loopback):
         return OddError(429 if dice < self.unkind.refused * 2 / 3 else 500)
 
     def create(self, requests, **about):
-        """A new batch; one whose answer is lost may come to exist later."""
+        """A new batch; one whose answer is lost, or an error, may come to exist later."""
         number, self.creations = self.creations, self.creations + 1
+        status, made = self.unkind.refusals.get(number, (0, True))
+        if not made:
+            raise OddError(status)
         batch = Batch(
             self.name(len(self.batches)), requests, about, self.unkind.lag, pending=self.unkind.pending,
             counting=self.unkind.counting, cuts=self.unkind.cuts,
@@ -119,6 +138,8 @@ class Server(Loopback):
         self.batches.append(batch)
         if number in self.unkind.lost:
             raise ClosedError
+        if status:
+            raise OddError(status)
         return batch
 
     def find(self, name):
@@ -138,7 +159,10 @@ class Server(Loopback):
         batch.looks += 1
         if not batch.ended and batch.looks > self.unkind.work:
             batch.ended = True
-            self.paid.update(prompt for _, prompt in batch.requests if not batch.cancelled)
+            prompts = [prompt for _, prompt in batch.requests]
+            batch.undone |= {p for p in prompts[: self.unkind.undone] if self.left[p] < self.unkind.times}
+            self.left.update(batch.undone)
+            self.paid.update(prompt for prompt in prompts if not batch.cancelled and prompt not in batch.undone)
         elif batch.ended:
             batch.counting -= 1
             batch.pending -= batch.counting < 0
@@ -146,7 +170,14 @@ class Server(Loopback):
 
     def content(self, batch):
         """The results of a batch, in no order."""
-        lines = [(one[1], self.line(*one)) for one in batch.requests[self.unkind.dropped :]] * (1 + self.unkind.twice)
+        if self.unkind.gone is not None and batch is self.batches[0]:
+            if isinstance(self.unkind.gone, bytes):
+                return self.unkind.gone
+            raise OddError(self.unkind.gone)
+        lines = [
+            (prompt, self.line(name, prompt) | (self.unkind.form if prompt in batch.undone else {}))
+            for name, prompt in batch.requests[self.unkind.dropped :]
+        ] * (1 + self.unkind.twice)
         self.dice.shuffle(lines)
         if self.unkind.foreign:
             lines.insert(0, ("", self.line("of-another-batch", "secret of another")))
@@ -183,6 +214,10 @@ class OpenAI(Server):
         return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
 
     def call(self, method, path, query, headers, body):
+        if path == "/v1/chat/completions":
+            prompt = json.loads(body)["messages"][0]["content"]
+            self.paid[prompt] += 1
+            return 200, self.line("", prompt)["response"]["body"]
         if path == "/v1/files":
             name = f"file-{len(self.files):024x}"
             self.files[name] = _part(headers["content-type"], body)
@@ -212,7 +247,8 @@ class OpenAI(Server):
         return 200, self.show(self.look(batch))
 
     def show(self, batch):
-        done = len(batch.requests) if batch.ended and batch.counting < 1 and not batch.cancelled else 0
+        counts = batch.ended and batch.counting < 1 and not batch.cancelled
+        done = len(batch.requests) - len(batch.undone) if counts else 0
         state = ("cancelled" if batch.cancelled else self.unkind.state or "completed") if batch.ended else ""
         names = batch.ended and batch.counting < 1 and batch.pending < 1 and not batch.cancelled
         return {
@@ -290,6 +326,8 @@ class Anthropic(Server):
         counts["processing" if not batch.ended else "canceled" if batch.cancelled else "succeeded"] = len(
             batch.requests
         )
+        if batch.undone:
+            counts["succeeded"], counts["errored"] = counts["succeeded"] - len(batch.undone), len(batch.undone)
         if batch.ended and batch.counting > 0:
             counts = dict.fromkeys(counts, 0)
         going = "canceling" if batch.cancelled else "in_progress"

@@ -28,6 +28,7 @@ from paceline.batch.redact import Secrets
 from paceline.batch.requests import RunRequest
 from paceline.batch.results import read_json
 from paceline.batch.transport import NO_CONNECTION
+from paceline.batch.unpaid import is_unpaid
 from paceline.pacing.lack import lack_of
 from paceline.providers.parse import error_in
 from paceline.providers.roots import joined
@@ -48,6 +49,9 @@ RESULT_MAX: Final = 64 * 2**20
 REDIRECTS: Final = frozenset([301, 302, 303, 307, 308])
 REDIRECTS_MAX: Final = 5
 """Redirects from one place of results to the next."""
+
+STORE_MISSING: Final = frozenset([403, 404, 410])
+"""What a store answers, at an URL that was signed a moment ago, for what it does not have: S3 says 403 to those that may not list."""
 
 UNTRUSTED: Final = "untrusted"
 """The code of a refusal by this machine: the certificate of the address is not trusted, and that will not change."""
@@ -76,6 +80,10 @@ class RefusedError(Exception):
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status, self.code = status, code
+
+
+class NoResultsError(Exception):
+    """The place of a batch's results has none: they are gone, are not there yet, or something else is there."""
 
 
 @contextmanager
@@ -135,6 +143,7 @@ class SeenBatch:
         ended: Whether nothing in it will change any more.
         total: Its requests.
         done: Those that have ended.
+        answered: Those that have an answer; ``None`` where the provider does not count them apart.
         stated: The results that its files have, by the provider's own count; 0 before it has ended, or where none is stated.
         created_s: When it was created, on the provider's clock.
         files: Where its results are.
@@ -152,6 +161,7 @@ class SeenBatch:
     files: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     mark: tuple[str, str] | None = None
+    answered: int | None = None
 
 
 class Result(NamedTuple):
@@ -161,7 +171,7 @@ class Result(NamedTuple):
         custom_id: The id that the batch has for it.
         response: Status, id and body of the answer; ``None`` without one.
         error: Code and message; ``None`` for an answer with status 200.
-        again: Whether the provider has not worked on it, so that it can be sent again.
+        again: Whether it is neither an answer nor paid, so that the request can be sent again.
     """
 
     custom_id: str
@@ -171,12 +181,16 @@ class Result(NamedTuple):
 
 
 def _honest(result: Result) -> Result:
-    """``result``, as an error where its answer with status 200 is no result."""
-    body = (result.response or {}).get("body")
-    if result.error is not None or is_result(body):
-        return result
-    code, words = error_of({"error": dict(error)} if (error := error_in(body)) is not None else body)
-    return result._replace(error={"code": code or "no_result", "message": words})
+    """``result``, as an error where its answer with status 200 is no result; and whether its request can be sent again."""
+    response, error = result.response or {}, result.error
+    if error is None:
+        if is_result(body := response.get("body")):
+            return result
+        code, words = error_of({"error": dict(found)} if (found := error_in(body)) is not None else body)
+        error = {"code": code or "no_result", "message": words}
+    status = response.get("status_code")
+    again = result.again or is_unpaid(status if isinstance(status, int) else None, error["code"], error["message"])
+    return result._replace(error=error, again=again)
 
 
 def _write(file: IO[bytes], part: bytes) -> None:
@@ -270,6 +284,7 @@ class Web:
 
         Raises:
             RefusedError: The status is not 2xx.
+            NoResultsError: The store does not have it.
             BrokenError: The answer is not complete, or the store does not give it.
         """
         place = ""
@@ -279,7 +294,8 @@ class Web:
                 break
             place = _following(place or joined(self._address.root, path), headers["location"])
         if place and not 200 <= status < 300:
-            raise BrokenError(f"status {status} from {origin(place)}, to which the provider redirects")
+            text = f"status {status} from {origin(place)}, to which the provider redirects"
+            raise NoResultsError(text) if status in STORE_MISSING else BrokenError(text)
         self._checked(status, body)
 
     async def _send(
@@ -351,6 +367,7 @@ class Endpoints(ABC):
         ENDED: The states of one that has ended.
         WHOLE: The state of one that has a result for every request.
         ID: What the lines of results call the id.
+        MISSING: The statuses for results that are not there, although the key can see the batch.
         MAPS_IDS: Whether requests have other ids in a batch than in the input.
         pause_s: The seconds between two looks at a file that is not ready.
         run: The id of the run.
@@ -364,6 +381,7 @@ class Endpoints(ABC):
     ENDED: ClassVar[tuple[str, ...]]
     WHOLE: ClassVar[str]
     ID: ClassVar[str] = "custom_id"
+    MISSING: ClassVar[frozenset[int]] = frozenset([404, 410])
     MAPS_IDS: ClassVar[bool] = False
 
     def __init__(self, web: Web, pause_s: float = 5.0, run: str = "") -> None:
@@ -449,7 +467,12 @@ class Endpoints(ABC):
             RefusedError: They cannot be read.
             BrokenError: They could not be read to the end.
         """
-        await self.web.fetch(place, file)
+        try:
+            await self.web.fetch(place, file)
+        except RefusedError as error:
+            if error.status not in self.MISSING:
+                raise
+            raise NoResultsError(f"status {error.status}: {error}") from None
         file.seek(0)
         return self._read(file, own_ids)
 
@@ -472,7 +495,7 @@ class Endpoints(ABC):
                         yield Result(name, None, {"code": UNREAD, "message": text})
                         results += 1
         if lines and not results:  # an error page with status 200: the results are paid, and somewhere else
-            raise BrokenError("no line of the results can be read")
+            raise NoResultsError("no line of the results can be read")
 
     def _own_id(self, name: Any, own_ids: Mapping[str, str]) -> str:
         """The input's id for one in the results, which can be of any form there.

@@ -13,7 +13,7 @@ from paceline.batch.index import Index
 from paceline.batch.journal import LOST, BatchJournal
 
 TRIES_MAX: Final = 3
-"""How often a request is part of a batch that ends without having worked on it, before it counts as failed."""
+"""How often a request is part of a batch that ends without an answer to it or a reason against it, before it counts as failed."""
 
 _TRIES, _HOLD = 0b11, 0b100  # of the number of a line: its tries, and one batch that has it
 
@@ -83,6 +83,10 @@ class Batches:
                 yield line
 
     def tried(self, line: int) -> bool:
-        """A batch has ended without having worked on a request; whether that was the last try."""
-        self._lines[line] += 1
-        return self._lines[line] & _TRIES == TRIES_MAX
+        """A batch has ended without an answer to a request, which can be sent again; whether that was the last try."""
+        self._lines[line] += not self.is_spent(line)
+        return self.is_spent(line)
+
+    def is_spent(self, line: int) -> bool:
+        """Whether a line was part of as many batches as it may be."""
+        return line < len(self._lines) and self._lines[line] & _TRIES == TRIES_MAX

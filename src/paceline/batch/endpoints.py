@@ -22,6 +22,7 @@ from paceline.batch.api import (
     RESULT_MAX,
     BrokenError,
     Endpoints,
+    NoResultsError,
     NotYetError,
     Problem,
     RefusedError,
@@ -173,10 +174,10 @@ class OpenAIEndpoints(Endpoints):
         custom_id, response, error = value["custom_id"], value.get("response"), value.get("error")
         if response is None:
             code, words = error_of({"error": error})
-            return Result(
-                custom_id, None, {"code": code or "no_answer", "message": words}, again=code == "batch_expired"
-            )
+            return Result(custom_id, None, {"code": code or "no_answer", "message": words}, again=not error)
         answer = {name: response.get(name) for name in ("status_code", "request_id", "body")}
+        if answer["status_code"] == 0:  # there was no answer (community.openai.com, 2025-11)
+            return Result(custom_id, answer, {"code": "no_answer", "message": "the request has no answer"}, again=True)
         if answer["status_code"] == 200 and not error:
             return Result(custom_id, answer, None)
         code, words = error_of({"error": error} if error else answer["body"])
@@ -235,7 +236,7 @@ def _seen_of_openai(value: dict[str, Any]) -> SeenBatch:
     done = (counts.get("completed") or 0) + (counts.get("failed") or 0)
     return SeenBatch(
         id_in(value), state, state in OpenAIEndpoints.ENDED, counts.get("total") or 0, done,
-        created_s=float(value.get("created_at") or "inf"), problems=problems,
+        created_s=float(value.get("created_at") or "inf"), problems=problems, answered=counts.get("completed") or 0,
         files=[str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))],
         mark=(str(mark.get("paceline_run")), str(mark.get("paceline_chunk"))),
     )  # fmt: skip
@@ -292,6 +293,7 @@ def _seen_of_mistral(value: dict[str, Any]) -> SeenBatch:
     return SeenBatch(
         id_in(value), state, state in MistralEndpoints.ENDED, value.get("total_requests") or 0,
         value.get("completed_requests") or 0, created_s=float(value.get("created_at") or 0),
+        answered=value.get("succeeded_requests") or 0,
         files=[str(f) for name in ("output_file", "error_file") if (f := value.get(name))], problems=problems,
         mark=(str(mark.get("paceline_run")), str(mark.get("paceline_chunk"))),
     )  # fmt: skip
@@ -441,8 +443,8 @@ class AnthropicEndpoints(Endpoints):
                 await self.web.fetch(seen.files[0], file)
                 file.seek(0)
                 return id_in(json.loads(file.readline(RESULT_MAX)), "custom_id")
-            except (RefusedError, ValueError, AttributeError, RecursionError) as error:
-                if isinstance(error, RefusedError) and error.status not in (404, 429):
+            except (RefusedError, NoResultsError, ValueError, AttributeError, RecursionError) as error:
+                if isinstance(error, RefusedError) and error.status not in (*self.MISSING, 429):
                     raise
                 raise BrokenError(f"the results of batch {seen.id} cannot be read") from None
 
@@ -461,8 +463,9 @@ class AnthropicEndpoints(Endpoints):
             return Result(custom_id, {"status_code": 200, "request_id": None, "body": result["message"]}, None)
         if kind != "errored":
             error = {"code": f"batch_{kind}", "message": f"the request was {kind} before the provider worked on it"}
-            return Result(custom_id, None, error, again=True)
-        code, words = error_of(result["error"])
+            return Result(custom_id, None, error, again=kind in ("canceled", "expired"))
+        error = result["error"]  # as of a request of its own, or what is inside of that
+        code, words = error_of(error if isinstance(error.get("error"), dict) else {"error": error})
         return Result(custom_id, None, {"code": code or "errored", "message": words})
 
 
@@ -473,7 +476,8 @@ def _seen_of_anthropic(value: dict[str, Any]) -> SeenBatch:
     batch = id_in(value)
     files = [f"{AnthropicEndpoints.PATH}/{quote(batch)}/results"] if ended else []
     done = total - (counts.get("processing") or 0)
-    return SeenBatch(batch, state, ended, total, done, created_s=_time_of(value.get("created_at")), files=files)
+    created_s, answered = _time_of(value.get("created_at")), counts.get("succeeded") or 0
+    return SeenBatch(batch, state, ended, total, done, created_s=created_s, files=files, answered=answered)
 
 
 def _time_of(text: Any) -> float:
@@ -493,6 +497,7 @@ class GeminiEndpoints(Endpoints):
 
     LINES_MAX = 50_000
     ID = "key"
+    MISSING = frozenset([403, 404, 410])  # 403: "or it may not exist" (ai.google.dev/gemini-api/docs/troubleshooting)
     ONE, MANY = ":generateContent", ":batchGenerateContent"
     GOING = ("unspecified", "queued", "pending", "running", "cancelling", "paused", "updating")
     ENDED = ("succeeded", "failed", "cancelled", "expired")
@@ -559,7 +564,7 @@ class GeminiEndpoints(Endpoints):
         why, ended = value.get("error"), self.has_ended(state)
         stated = len(chunk.lines) if state == self.WHOLE else succeeded + failed if ended and file else 0
         return SeenBatch(
-            id_in(value, "name"), state, ended, total, succeeded + failed, stated,
+            id_in(value, "name"), state, ended, total, succeeded + failed, stated, answered=0 if ended and not file else succeeded,
             files=[f"{self._at(chunk, quote(str(file)))}:download?alt=media"] if file else [],
             problems=[Problem(*_error_of(why), None)] if why and state == "failed" else [],
         )  # fmt: skip
@@ -578,7 +583,7 @@ class GeminiEndpoints(Endpoints):
         if (body := value.get("response")) is not None:
             return Result(value["key"], {"status_code": 200, "request_id": None, "body": body}, None)
         code, words = _error_of(value["error"])
-        return Result(value["key"], None, {"code": code, "message": words}, again=code == "CANCELLED")
+        return Result(value["key"], None, {"code": code, "message": words})
 
 
 def _operation_of_gemini(value: dict[str, Any]) -> tuple[str, str]:

@@ -7,11 +7,21 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from paceline.batch.acceptance import UNREAD, Acceptance
-from paceline.batch.api import BrokenError, Endpoints, NotYetError, RefusedError, Result, SeenBatch, known_form, spool
+from paceline.batch.api import (
+    BrokenError,
+    Endpoints,
+    NoResultsError,
+    NotYetError,
+    RefusedError,
+    Result,
+    SeenBatch,
+    known_form,
+    spool,
+)
 from paceline.batch.batches import Batches
 from paceline.batch.chunks import BatchKind, Chunk, Load
 from paceline.batch.endpoints import FULL
@@ -22,6 +32,7 @@ from paceline.batch.results import ResultsFile, encode_answer
 from paceline.batch.runner import CUTS, FAILED, USAGE, WRITE_AGAIN_S
 from paceline.batch.summary import RunTally
 from paceline.batch.timing import Outage, StopError, Timing, jittered, stopping
+from paceline.batch.unpaid import is_unpaid
 from paceline.providers.registry import provider_named
 
 GONE: Final = "gone"
@@ -33,13 +44,17 @@ class ResultsRead:
     """What was read of the results of a batch.
 
     Attributes:
-        left: The lines without a result, and the ids of requests that the input no longer has.
+        left: The lines without a final result, and the ids of requests that the input no longer has.
+        again: The results of those that can be sent again.
+        early: Whether the batch has ended before it had a result for every request.
         answers: The answers with usage.
         tokens: Their input tokens.
         counted: Whether this run has read them before.
     """
 
     left: set[int | str]
+    again: dict[int | str, Result] = field(default_factory=dict)
+    early: bool = False
     answers: int = 0
     tokens: int = 0
     counted: bool = False
@@ -66,8 +81,13 @@ class AnswerWriter:
         key = line or result.custom_id
         if key not in reading.left:
             return
+        unread = result.error is not None and result.error["code"] == UNREAD
+        if result.again or (reading.early and result.response is None and not unread):
+            reading.again[key] = result
+            return
         reading.left.discard(key)
-        if result.again or (line is not None and not self._index.mark(line)):
+        reading.again.pop(key, None)
+        if line is not None and not self._index.mark(line):
             return
         error = self._acceptance.error_of(result.response, result.error)
         self._append(line, result.custom_id, result.response, error)
@@ -82,11 +102,11 @@ class AnswerWriter:
             reading.tokens += usage.input_tokens
             self._tally.use(kind.provider, kind.model, usage, batch=True)
 
-    def record(self, line: int, code: str, message: str) -> None:
+    def record(self, line: int, code: str, message: str, response: dict[str, Any] | None = None) -> None:
         """Record that a request has failed."""
         custom_id = self._index.id_of(line)
         if custom_id is not None and self._index.mark(line):
-            self._append(line, custom_id, None, {"code": code, "message": message})
+            self._append(line, custom_id, response, {"code": code, "message": message})
             self._tally.fail(code)
 
     def _append(
@@ -130,6 +150,7 @@ class Flight:
         ends: The Batch APIs, by the provider's name.
         batches: The batches of the run, and the requests that each of them has.
         answers: Writes the results.
+        last: Whether a request that comes back from each of its batches has failed; otherwise it is left.
 
     Attributes:
         tasks: The tasks.
@@ -145,8 +166,11 @@ class Flight:
         answers: AnswerWriter,
         view: ProgressView,
         timing: Timing,
+        *,
+        last: bool = True,
     ) -> None:
         self.tasks: list[asyncio.Task[None]] = []
+        self._last = last
         self.seen: dict[str, SeenBatch] = {}
         self.leaving = asyncio.Event()
         self.returned = False
@@ -157,8 +181,8 @@ class Flight:
 
     @property
     def done(self) -> int:
-        """The requests that are done in them."""
-        return sum(seen.done for seen in self.seen.values())
+        """The requests that are done in them; not those that have failed, if these are known: they may have to be sent again."""
+        return sum(seen.done if seen.answered is None else seen.answered for seen in self.seen.values())
 
     async def create(self, load: Load, check: Callable[[], None]) -> None:
         """Create a batch once, also where the answer to its creation is lost, and follow it.
@@ -279,7 +303,7 @@ class Flight:
         if full is None:
             self._batches.queue(chunk.kind).accepted()
             found = self._fail_lines(chunk, seen)
-            self._return(chunk, seen, tried=not found and not self.leaving.is_set())
+            self._return(chunk, seen, reading, tried=not found and not self.leaving.is_set())
         else:
             self._full(chunk.kind, full.message)
         await self._answers.save()
@@ -289,9 +313,10 @@ class Flight:
         self._view.say(f"batch {chunk.batch}: {seen.state}, {left:,} of {len(chunk.lines):,} requests are left{why}")
         self._batches.drop(chunk, seen.state)
         self.returned = self.returned or bool(left)
+        passes = any(is_unpaid(None, problem.code, problem.message) for problem in seen.problems)
         if seen.state != "failed":
             self._worked.add(chunk.kind)
-        elif full is None and not found and chunk.kind not in self._worked:
+        elif full is None and not found and not passes and chunk.kind not in self._worked:
             raise StopError(USAGE, f"the first batch of {chunk.kind.model[:100]} has failed{why}")
 
     def _fail_lines(self, chunk: Chunk, seen: SeenBatch) -> bool:
@@ -303,15 +328,19 @@ class Flight:
                 found = True
         return found
 
-    def _return(self, chunk: Chunk, seen: SeenBatch, *, tried: bool) -> None:
-        """Give back the requests without a result, or record that they have failed, after several tries."""
+    def _return(self, chunk: Chunk, seen: SeenBatch, reading: ResultsRead, *, tried: bool) -> None:
+        """Give back the requests without a final result, or record that they have failed, after several tries."""
         why = seen.problems[0] if seen.problems else None
         code, words = (
             (why.code, why.message) if why else (f"batch_{seen.state}", "the provider has not worked on the request")
         )
         for line in self._batches.unanswered(chunk) if tried else ():
-            if self._batches.tried(line):
-                self._answers.record(line, code, words)
+            if self._batches.tried(line) and self._last:
+                result = reading.again.get(line)
+                if result is not None and result.error is not None:
+                    self._answers.record(line, result.error["code"], result.error["message"], result.response)
+                else:
+                    self._answers.record(line, code, words)
 
     async def _find(self, chunk: Chunk) -> bool:
         """Look for the batch of ``chunk`` in the provider's list, some time after it was to be created; whether there is one."""
@@ -355,7 +384,7 @@ class Flight:
                 with known_form():
                     seen = await ends.look(chunk)
             except (BrokenError, RefusedError) as error:
-                if outage.too_long and isinstance(error, RefusedError) and error.status == 404:
+                if outage.too_long and isinstance(error, RefusedError) and error.status in (404, 410):
                     return SeenBatch(chunk.batch, GONE, ended=True, stated=len(chunk.lines))
                 name = f"batch {chunk.batch}"
                 outage.note(
@@ -382,27 +411,31 @@ class Flight:
         """Poll a batch to its end, and write its results: all that the provider counts, or as many as can be read."""
         seen, since_s, wait_s = await self._poll(chunk), math.inf, self._time.retry_s
         while True:
-            for place in seen.files:
-                await self._read(chunk, place, reading)
-            read = len(chunk.lines) - len(reading.left)
-            if read >= seen.stated:
+            reading.early = seen.state != self._ends[chunk.kind.provider].WHOLE
+            whys = [why for place in seen.files if (why := await self._read(chunk, place, reading))]
+            final = len(chunk.lines) - len(reading.left)
+            read = final + len(reading.again)
+            # A count of answers is not reached by requests that were not done; and without a count, what is not there may be paid.
+            reached = read >= seen.stated and final >= (seen.answered or 0) and (seen.stated or not whys)
+            if reached or read == len(chunk.lines):
                 return seen
-            text = f"batch {chunk.batch}: {seen.state}, with {seen.stated:,} results by the provider's count, and {read:,} can be read"
-            if seen.state == GONE or time.monotonic() - since_s > self._time.unread_s:
+            why, most_s = (f" ({whys[0]})", self._time.lost_s) if whys else ("", self._time.unread_s)
+            text = f"batch {chunk.batch}: {seen.state}, with {seen.stated:,} results by the provider's count, and {read:,} can be read{why}"
+            if seen.state == GONE or time.monotonic() - since_s > most_s:
                 break
             if since_s == math.inf:
                 since_s = time.monotonic()
-                self._view.say(f"{text}; reading them again for {self._time.unread_s / 60:.0f} min")
+                self._view.say(f"{text}; reading them again for {most_s / 60:.0f} min")
             await asyncio.sleep(jittered(wait_s))
             seen, wait_s = await self._poll(chunk), min(self._time.poll_most_s, wait_s * 1.5)
         self._view.say(f"{text}; the others are not sent again, because they may be paid: --repair sends them")
         for line in list(self._batches.unanswered(chunk)):
-            if line in reading.left:
+            if line in reading.left and line not in reading.again:
                 self._answers.record(line, UNREAD, f"{text}; this request may be paid: --repair sends it again")
         return seen
 
-    async def _read(self, chunk: Chunk, place: str, reading: ResultsRead) -> None:
-        """Write the results of a batch that are not in the output."""
+    async def _read(self, chunk: Chunk, place: str, reading: ResultsRead) -> str:
+        """Write the results of a batch that are not in the output; return why there are none, empty if there are."""
         ends, outage = self._ends[chunk.kind.provider], Outage(self._view, self._time)
         own_ids = ends.own_ids(filter(None, map(self._batches.index.id_of, chunk.lines)))
         while True:
@@ -410,8 +443,10 @@ class Flight:
                 with spool() as file:
                     for result in await ends.results(place, file, own_ids):
                         self._answers.take(chunk.kind, result, reading)
+            except NoResultsError as error:
+                return str(error)
             except (BrokenError, RefusedError) as error:
                 outage.note(error, chunk.kind, f"batch {chunk.batch}: its results cannot be read")
             else:
-                return
+                return ""
             await asyncio.sleep(jittered(self._time.retry_s))

@@ -94,7 +94,7 @@ class Offline:
         self._ends: dict[str, Endpoints] = {}
         self.batches = Batches(journal, index, queue)
         self._answers = AnswerWriter(results, index, tally, view, self._time, acceptance)
-        self._flight = Flight(self._ends, self.batches, self._answers, view, self._time)
+        self._flight = Flight(self._ends, self.batches, self._answers, view, self._time, last=deadline is None)
 
     @property
     def left(self) -> bool:
@@ -183,6 +183,9 @@ class Offline:
     async def _send_or_leave(self) -> None:
         try:
             await self._send_all()
+            if self._deadline is not None and self._tally.left:
+                self._view.say(f"{self._tally.left:,} requests have no answer in batches: they are sent one by one")
+                self._flight.leaving.set()
         except _LeaveError:
             self._view.say(
                 f"leaving {len(self._flight.tasks):,} batches: the rest is sent one by one, to keep the deadline"
@@ -227,7 +230,7 @@ class Offline:
 
     def _items(self) -> Iterator[ChunkItem]:
         for found, metered in self._scan():
-            if self.batches.holds(found.line):
+            if self.batches.holds(found.line) or self.batches.is_spent(found.line):
                 continue
             most = self._acceptance.raised(found.body) if found.line in self._cut else None
             request = found if most is None else replace(found, body=most)

@@ -27,7 +27,7 @@ class Timing:
         full_most_s: The longest such pause.
         full_all_s: How long the queue may be full without a batch of this run in it, before the run stops.
         quiet_s: How long a provider may give no usable answer, before the run says so.
-        lost_s: The same, before the run stops.
+        lost_s: The same, before the run stops; and how long results that are not there are asked for.
         unread_s: How long the results of a batch are read again that are fewer than the provider counts.
         retry_s: Between a call without a usable answer and the next one.
         call_s: The longest time of one call, which a large file needs.
@@ -92,7 +92,7 @@ class Outage:
         Raises:
             StopError: The refusal is a final one, or the outage is too long.
         """
-        if isinstance(error, RefusedError) and error.status not in (404, 429):  # 404: also just after the creation
+        if isinstance(error, RefusedError) and error.status not in (404, 410, 429):  # 404: also just after the creation
             raise stopping(error, kind) from None
         if self.too_long and not isinstance(error, NotYetError):
             raise StopError(FAILED, f"{last_words or words}: {error}") from None
