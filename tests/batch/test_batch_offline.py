@@ -1048,7 +1048,9 @@ def test_cutting_keeps_every_request_once_and_the_limits(given_items, most_lines
         ChunkItem(KIND._replace(model=model), line, f"r{line}", b"x" * size, tokens)
         for line, (model, size, tokens) in enumerate(given_items, 1)
     ]
-    loads = list(cut(iter(items), most_lines=most_lines, most_bytes=most_bytes, most_tokens=lambda _: most_tokens))
+    loads = list(
+        cut(iter(items), most_lines=most_lines, most_bytes=lambda _: most_bytes, most_tokens=lambda _: most_tokens)
+    )
     assert sorted(line for load in loads for line in load.lines) == [item.line for item in items]
     for load in loads:
         assert len(load.lines) == len(load.ids) == len(load.content) <= most_lines
@@ -1060,7 +1062,7 @@ def test_cutting_keeps_every_request_once_and_the_limits(given_items, most_lines
 def test_open_batches_are_bounded_in_bytes(monkeypatch):
     monkeypatch.setattr("paceline.batch.chunks.OPEN_BYTES", 100)
     items = [ChunkItem(KIND._replace(model=str(n % 5)), n, "r", b"x" * 30, 1) for n in range(1, 30)]
-    loads = list(cut(iter(items), most_lines=100, most_bytes=1_000, most_tokens=lambda _: 1e9))
+    loads = list(cut(iter(items), most_lines=100, most_bytes=lambda _: 1_000, most_tokens=lambda _: 1e9))
     assert len(loads) > 5
     assert sum(len(load.lines) for load in loads) == 29
 

@@ -235,6 +235,8 @@ def kills(api, folder, seed, wanted):
         unkind = Unkind(
             refused=dice.choice([0, 0, 2]), cuts=dice.randint(0, 1), pending=dice.randint(0, 2), counting=dice.randint(0, 1),
             twice=dice.random() < 0.3, nulls=dice.random() < 0.3, lost=tuple(dice.sample(range(6), dice.randint(0, 2))), seed=number,
+            undone=dice.choice([0, 0, 1]), form=coded(api, UNDONE[2 if api is OpenAI else 6][1], 429),
+            refusals={n: (409, dice.random() < 0.5) for n in dice.sample(range(6), dice.randint(0, 1))},
         )  # fmt: skip
         with api(unkind) as server:
             one = Input(server, folder / f"{seed}-{number}", count=8)
@@ -402,6 +404,65 @@ def test_results_that_are_gone_of_a_batch_without_a_count_are_not_taken_for_undo
         assert one.run() == 1
         assert {record["error"]["code"] for record in read_answers(one.output)} == {"result_unread"}
         assert max(server.paid.values()) == 1
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 413, 422, 425, 429, 451])
+@APIS
+def test_a_creation_that_took_effect_and_was_refused_is_found(tmp_path, api, status):
+    """Anthropic's batches show whose they are when they have ended, so one is known at once there if it has."""
+    with api(Unkind(work=0, refusals={0: (status, True), 2: (status, True)})) as server:
+        one = Input(server, tmp_path)
+        assert one.run() == 0
+        assert one.wrong() == []
+        assert len(server.batches) == 3
+
+
+def test_a_creation_that_took_effect_is_found_when_the_others_wait(tmp_path):
+    with Anthropic(Unkind(work=4, refusals={0: (409, True)})) as server:
+        one = Input(server, tmp_path)
+        assert one.run() == 0
+        assert one.wrong() == []
+        assert len(server.batches) == 3
+
+
+@APIS
+def test_a_creation_at_the_wrong_moment_is_made_again(tmp_path, api):
+    with api(Unkind(refusals={0: (409, False), 1: (425, False), 3: (429, False)})) as server:
+        one = Input(server, tmp_path)
+        assert one.run() == 0
+        assert one.wrong() == []
+        assert len(server.batches) == 3
+
+
+@APIS
+def test_a_creation_that_is_wrong_stops_the_run_after_a_look(tmp_path, api, capsys):
+    with api(Unkind(refusals={0: (400, False)})) as server:
+        one = Input(server, tmp_path)
+        assert one.run() == 1
+        assert "refused a call of its Batch API with a 400: overloaded: Too busy" in capsys.readouterr().err
+        assert server.creations == 1
+        assert one.run() == 0
+        assert one.wrong() == []
+
+
+@APIS
+def test_batches_that_are_too_large_are_halved(tmp_path, api):
+    with api(Unkind(largest=1_500)) as server:
+        one = Input(server, tmp_path, count=32)
+        assert one.run(most=32) == 0
+        assert one.wrong() == []
+        assert 3 < len(server.batches) < 32
+        assert any("half of it at most" in text for text in one.said.lines)
+
+
+@APIS
+def test_a_request_that_is_too_large_for_any_batch_has_failed(tmp_path, api):
+    with api(Unkind(largest=10)) as server:
+        one = Input(server, tmp_path, count=2)
+        assert one.run() == 1
+        assert {(r["error"]["code"], r["error"]["message"]) for r in read_answers(one.output)} == {
+            ("request_too_large", "a page: 413 Request Entity Too Large")
+        }
 
 
 def adding(api, monkeypatch, custom_id):

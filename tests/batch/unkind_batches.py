@@ -299,7 +299,8 @@ class Anthropic(Server):
         if path == "/v1/messages/batches":
             found = [self.show(batch) for batch in self.listed()]
             if self.unkind.nulls:
-                foreign = self.show(Batch("msgbatch_of_another", [("r0", "of another")]))
+                # It never ends, so that of one of the same size it would never be known whether it is ours.
+                foreign = self.show(Batch("msgbatch_of_another", [("r0", "of another")] * 1_000))
                 found = [
                     None,
                     *found,

@@ -82,8 +82,23 @@ class RefusedError(Exception):
         self.status, self.code = status, code
 
 
+class UploadError(RefusedError):
+    """The requests could not be uploaded, so that no batch was asked for. The status is 503 where it is not known why."""
+
+
 class NoResultsError(Exception):
     """The place of a batch's results has none: they are gone, are not there yet, or something else is there."""
+
+
+@contextmanager
+def uploading() -> Iterator[None]:
+    """A call without an answer, or refused, is an :class:`UploadError`: a file is not paid for, and there is no batch."""
+    try:
+        yield
+    except BrokenError as error:
+        raise UploadError(503, "upload_failed", str(error)) from None
+    except RefusedError as error:
+        raise UploadError(error.status, error.code, str(error)) from None
 
 
 @contextmanager
@@ -423,7 +438,8 @@ class Endpoints(ABC):
         """Create a batch; return its id.
 
         Raises:
-            RefusedError: It was refused: there is no batch.
+            UploadError: The requests could not be uploaded: there is no batch.
+            RefusedError: It was refused.
             BrokenError: It is not known whether there is one.
         """
 
@@ -465,6 +481,7 @@ class Endpoints(ABC):
 
         Raises:
             RefusedError: They cannot be read.
+            NoResultsError: They are not there.
             BrokenError: They could not be read to the end.
         """
         try:

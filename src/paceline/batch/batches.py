@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from array import array
 from collections import defaultdict
@@ -30,6 +31,7 @@ class Batches:
         lost: The batches that were not found after their creation, and may still appear.
         created: How many batches this run has created.
         unable_s: Since when no batch could be created; ``None`` after a creation.
+        most_bytes: The most bytes of a batch that a provider takes, learned from its refusals, by its name.
     """
 
     def __init__(self, journal: BatchJournal, index: Index, queue: float | None) -> None:
@@ -37,6 +39,7 @@ class Batches:
         self.lost: list[Chunk] = []
         self.created, self._started_s = 0, time.time()
         self.unable_s: float | None = None
+        self.most_bytes = defaultdict[str, float](lambda: math.inf)
         self._queues = defaultdict[BatchKind, ProviderQueue](lambda: ProviderQueue(queue))  # by provider and model
         self._lines = array("H")
 

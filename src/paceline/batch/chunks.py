@@ -91,22 +91,26 @@ class ChunkItem(NamedTuple):
 
 
 def cut(
-    items: Iterator[ChunkItem], *, most_lines: int, most_bytes: int, most_tokens: Callable[[BatchKind], float]
+    items: Iterator[ChunkItem],
+    *,
+    most_lines: int,
+    most_bytes: Callable[[BatchKind], float],
+    most_tokens: Callable[[BatchKind], float],
 ) -> Iterator[Load]:
     """Cut requests into batches. A request that is too large for any batch is one of its own.
 
     Args:
         items: The requests.
         most_lines: The most requests of a batch.
-        most_bytes: The most bytes of a batch.
-        most_tokens: The most input tokens of a batch, asked anew for each request.
+        most_bytes: The most bytes of a batch, asked anew for each request.
+        most_tokens: The most input tokens of one, likewise.
     """
     loads: dict[BatchKind, Load] = {}
     for item in items:
         load = loads.get(item.kind)
         if load is not None and (
             len(load.lines) >= most_lines
-            or load.size + len(item.content) > most_bytes
+            or load.size + len(item.content) > most_bytes(item.kind)
             or load.tokens + item.tokens > most_tokens(item.kind)
         ):
             yield loads.pop(item.kind)

@@ -33,6 +33,7 @@ from paceline.batch.api import (
     known_form,
     plain_id,
     spool,
+    uploading,
 )
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import error_of, one_line
@@ -128,12 +129,10 @@ class OpenAIEndpoints(Endpoints):
         name = _name_of(chunk, run)
         form = aiohttp.FormData(self._form(name))
         form.add_field("file", _file_of(content), filename=name, content_type="application/jsonl")
-        try:
+        with uploading():
             file = await self.web.call("POST", self._at(chunk, self.UPLOADS), data=form)
             await self._ready(chunk, file)
             return id_in(file)
-        except BrokenError as error:  # a file is not paid for: there is no batch, and that is known
-            raise RefusedError(503, "upload_failed", str(error)) from None
 
     def _form(self, name: str) -> dict[str, str]:  # noqa: ARG002
         """What is sent beside a file."""
@@ -516,10 +515,8 @@ class GeminiEndpoints(Endpoints):
         return f"{chunk.kind.path.partition('/models/')[0]}/{what}"
 
     async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
-        try:
+        with uploading():
             file = await self._upload(chunk, run, _file_of(content))
-        except BrokenError as error:  # as for OpenAI
-            raise RefusedError(503, "upload_failed", str(error)) from None
         body = {"batch": {"displayName": f"paceline-{run}-{chunk.name}", "inputConfig": {"fileName": file}}}
         path = chunk.kind.path.removesuffix(self.ONE) + self.MANY
         return id_in(await self.web.call("POST", path, json=body), "name")

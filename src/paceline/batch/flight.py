@@ -19,6 +19,7 @@ from paceline.batch.api import (
     RefusedError,
     Result,
     SeenBatch,
+    UploadError,
     known_form,
     spool,
 )
@@ -34,6 +35,12 @@ from paceline.batch.summary import RunTally
 from paceline.batch.timing import Outage, StopError, Timing, jittered, stopping
 from paceline.batch.unpaid import is_unpaid
 from paceline.providers.registry import provider_named
+
+NOTHING_MADE: Final = frozenset([0, 401, 402, 403, 413, 429])
+"""The refusals of a creation by what stands before it: of the certificate (0), the key, the money, the size, the rate."""
+
+PASSING: Final = frozenset([408, 409, 425])
+"""The refusals of a creation that say that it came at the wrong moment."""
 
 GONE: Final = "gone"
 """The state of a batch that the provider does not know any more."""
@@ -154,6 +161,7 @@ class Flight:
 
     Attributes:
         tasks: The tasks.
+        unclear: The batches whose creation was refused, and which may be there all the same, by the chunk's name.
         seen: The batches as they were when last looked at, by the chunk's name.
         leaving: Set when the batches are to be cancelled.
         returned: Whether requests have come back, which can be sent again.
@@ -170,6 +178,7 @@ class Flight:
         last: bool = True,
     ) -> None:
         self.tasks: list[asyncio.Task[None]] = []
+        self.unclear: set[str] = set()
         self._last = last
         self.seen: dict[str, SeenBatch] = {}
         self.leaving = asyncio.Event()
@@ -191,28 +200,68 @@ class Flight:
             load: Its requests.
             check: Called before each attempt; raises to prevent it.
         """
-        ends = self._ends[load.kind.provider]
-        while True:
-            check()
-            chunk = self._batches.journal.intend(load, ends.web.account)
-            self._batches.hold(chunk)
-            try:
-                with known_form():
-                    self._batches.note_created(chunk, await ends.create(chunk, self._batches.journal.run, load.content))
-            except RefusedError as error:
-                self._batches.drop(chunk, "refused")
-                if error.status not in (429, 503) and error.code != FULL:
-                    raise stopping(error, load.kind) from None
-                if error.code == "upload_failed":
-                    await self._pause(error)
-                    continue
-                self._full(load.kind, str(error))
-                self.returned = True
-                return
-            except BrokenError as error:
-                self._view.say(f"the answer to the creation of a batch is lost ({error}): looking for it")
-            self.follow(chunk)
-            return
+        ends, refusal = self._ends[load.kind.provider], None
+        check()
+        chunk = self._batches.journal.intend(load, ends.web.account)
+        self._batches.hold(chunk)
+        try:
+            with known_form():
+                self._batches.note_created(chunk, await ends.create(chunk, self._batches.journal.run, load.content))
+        except UploadError as error:
+            return await self._refused(chunk, error, load.size)
+        except RefusedError as error:
+            if error.status in NOTHING_MADE or error.code == FULL:
+                if not await self._is_there(chunk):
+                    return await self._refused(chunk, error, load.size)
+                self._view.say(f"batch {chunk.batch}: there, although its creation was refused with a {error.status}")
+            else:
+                refusal = error
+                self._view.say(f"the creation of a batch was refused with a {error.status} ({error}): looking for it")
+                self.unclear.add(chunk.name)
+        except BrokenError as error:
+            self._view.say(f"the answer to the creation of a batch is lost ({error}): looking for it")
+        self.follow(chunk, refusal)
+        return None
+
+    async def _refused(self, chunk: Chunk, error: RefusedError, size: int) -> None:
+        """There is no batch, because the provider has refused it: make it smaller, or wait.
+
+        Raises:
+            StopError: Neither helps, or there were refusals for too long.
+        """
+        kind, self.returned = chunk.kind, True
+        too_large = error.status == 413 or error.code == "request_too_large"
+        if too_large and len(chunk.lines) == 1:
+            self._answers.record(chunk.lines[0], error.code or "request_too_large", str(error))
+            await self._answers.save()
+        self._batches.drop(chunk, "refused")
+        if too_large:
+            self._batches.most_bytes[kind.provider] = min(self._batches.most_bytes[kind.provider], max(1, size // 2))
+            self._view.say(
+                f"{kind.provider} takes no batch of {size:,} bytes: those that follow have half of it at most"
+            )
+        elif error.code == "upload_failed" or error.status in PASSING:
+            await self._pause(error)
+        elif error.status == 429 or error.code == FULL:
+            self._full(kind, str(error))
+        else:
+            raise stopping(error, kind) from None
+
+    async def _is_there(self, chunk: Chunk) -> bool:
+        """Whether a batch whose creation was refused is in the provider's list, by one look at it."""
+        with suppress(BrokenError, RefusedError):
+            return await self._look_for(chunk)
+        return False
+
+    async def _look_for(self, chunk: Chunk) -> bool:
+        """Look for the batch of a chunk in the provider's list, and note it; whether there is one."""
+        ends, journal = self._ends[chunk.kind.provider], self._batches.journal
+        async with self._finding:
+            with known_form():
+                batch = await ends.find(chunk, journal.run, journal.known, self._batches.index)
+            if batch is not None:
+                self._batches.note_created(chunk, batch)
+        return batch is not None
 
     async def _pause(self, error: object) -> None:
         """Wait before the next attempt to create a batch.
@@ -233,9 +282,9 @@ class Flight:
         if queue.limit != before:
             self._view.say(f"{kind.model[:100]}: the provider's queue takes {queue.limit:,.0f} tokens")
 
-    def follow(self, chunk: Chunk) -> None:
-        """Begin to follow a batch."""
-        self.tasks.append(asyncio.create_task(self._finish(chunk)))
+    def follow(self, chunk: Chunk, refusal: RefusedError | None = None) -> None:
+        """Begin to follow a batch, whose creation may have been refused."""
+        self.tasks.append(asyncio.create_task(self._finish(chunk, refusal)))
 
     async def wait(self, seconds: float | None) -> None:
         """Wait until a batch has ended, for so many seconds at most; raise what has gone wrong with one."""
@@ -283,16 +332,14 @@ class Flight:
                 await ends.cancel(chunk)
         return True
 
-    async def _finish(self, chunk: Chunk) -> None:
+    async def _finish(self, chunk: Chunk, refusal: RefusedError | None) -> None:
         """Poll a batch to its end, write its results, and give back the requests that have none."""
-        if not chunk.batch and not await self._find(chunk):
-            self._view.say(
-                "no batch was found: one is created again; if the first appears later, this command reads it"
-            )
-            self._batches.drop(chunk, LOST)
-            self.returned = True
-            await self._pause("the answers are lost")
-            return
+        if not chunk.batch:
+            found = await self._find(chunk, refusal)
+            self.unclear.discard(chunk.name)
+            if not found:
+                await self._not_made(chunk, refusal)
+                return
         reading = ResultsRead(
             {*filter(None, chunk.lines), *chunk.others}, counted=chunk.name in self._batches.journal.counted
         )
@@ -319,6 +366,15 @@ class Flight:
         elif full is None and not found and not passes and chunk.kind not in self._worked:
             raise StopError(USAGE, f"the first batch of {chunk.kind.model[:100]} has failed{why}")
 
+    async def _not_made(self, chunk: Chunk, refusal: RefusedError | None) -> None:
+        """There is no batch as far as one can see: its requests go into another one, unless the refusal stands against it."""
+        self._batches.drop(chunk, LOST)
+        if refusal is not None and refusal.status not in PASSING:
+            raise stopping(refusal, chunk.kind)
+        self._view.say("no batch was found: one is created again; if the first appears later, this command reads it")
+        self.returned = True
+        await self._pause(refusal or "the answers are lost")
+
     def _fail_lines(self, chunk: Chunk, seen: SeenBatch) -> bool:
         """Record the requests that have made a batch fail; whether there are any."""
         found = False
@@ -342,21 +398,20 @@ class Flight:
                 else:
                     self._answers.record(line, code, words)
 
-    async def _find(self, chunk: Chunk) -> bool:
-        """Look for the batch of ``chunk`` in the provider's list, some time after it was to be created; whether there is one."""
-        ends, outage = self._ends[chunk.kind.provider], Outage(self._view, self._time)
+    async def _find(self, chunk: Chunk, refusal: RefusedError | None) -> bool:
+        """Look for the batch of ``chunk`` in the provider's list, some time after it was to be created; whether there is one.
+
+        After a refusal that stands the run stops in any case, so that a list that cannot be read is not waited for.
+        """
+        outage, stands = Outage(self._view, self._time), refusal is not None and refusal.status not in PASSING
         while True:
             settled = time.time() >= chunk.at_s + self._time.settle_s or outage.seconds > self._time.settle_s
             try:
-                async with self._finding:
-                    with known_form():
-                        batch = await ends.find(
-                            chunk, self._batches.journal.run, self._batches.journal.known, self._batches.index
-                        )
-                    if batch is not None:
-                        self._batches.note_created(chunk, batch)
-                        return True
+                if await self._look_for(chunk):
+                    return True
             except (BrokenError, RefusedError) as error:
+                if stands and (settled or (isinstance(error, RefusedError) and error.status != 429)):
+                    return False
                 if isinstance(error, RefusedError) and error.status == 404:
                     raise stopping(error, chunk.kind) from None
                 outage.note(

@@ -211,7 +211,7 @@ class Offline:
             loads = cut(
                 self._items(),
                 most_lines=self._size_of_batch(),
-                most_bytes=min(ends.BYTES_MAX for ends in self._ends.values()),
+                most_bytes=self._most_bytes,
                 most_tokens=lambda kind: self.batches.queue(kind).most_of_one,
             )
             for load in loads:
@@ -227,6 +227,9 @@ class Offline:
         if self._most_lines is not None:
             return min(most, self._most_lines)
         return min(most, max(LINES_MIN, -(-self._tally.left // PARTS)))
+
+    def _most_bytes(self, kind: BatchKind) -> float:
+        return min(self._ends[kind.provider].BYTES_MAX, self.batches.most_bytes[kind.provider])
 
     def _items(self) -> Iterator[ChunkItem]:
         for found, metered in self._scan():
@@ -245,13 +248,18 @@ class Offline:
     async def _room(self, load: Load) -> bool:
         """Wait until a batch can be created; ``False`` if it has become too large meanwhile and must be cut again."""
         queue, started_s = self.batches.queue(load.kind), time.monotonic()
-        while len(self._flight.tasks) >= IN_FLIGHT_MAX or not queue.fits(load.tokens, time.monotonic()):
+        while (
+            len(self._flight.tasks) >= IN_FLIGHT_MAX
+            or self._flight.unclear
+            or not queue.fits(load.tokens, time.monotonic())
+        ):
             if not queue.held and time.monotonic() - started_s > self._time.full_all_s:
                 raise StopError(
                     FAILED, f"the queue of {load.kind.model[:100]} is full, with no batch of this run in it"
                 )
-            await self._wait(max(0.0, queue.full_until_s - time.monotonic()) or None)
-        if load.tokens > queue.most_of_one and len(load.lines) > 1:
+            full_s = max(0.0, queue.full_until_s - time.monotonic()) or None
+            await self._wait(self._time.retry_s if self._flight.unclear else full_s)
+        if (load.tokens > queue.most_of_one or load.size > self._most_bytes(load.kind)) and len(load.lines) > 1:
             self._flight.returned = True
             return False
         return True
