@@ -7,6 +7,7 @@ import signal
 import time
 from array import array
 from pathlib import Path
+from types import SimpleNamespace
 
 import anthropic
 import openai
@@ -17,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grids import some
-from paceline.batch import offline
+from paceline.batch import offline, timing
 from paceline.batch.address import address_of
-from paceline.batch.api import BrokenError, RefusedError, Web, plain_id
+from paceline.batch.api import BrokenError, NotYetError, RefusedError, Web, plain_id
 from paceline.batch.chunks import BatchKind, Chunk, ChunkItem, Load, ProviderQueue, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import (
@@ -1265,6 +1266,17 @@ def test_which_results_are_sent_again(api, value, again):
     found = [*ends._read(io.BytesIO(json.dumps(value).encode() + b"\n"), {})]
     assert [(one.custom_id, one.again) for one in found] == [("a", again)]
     assert found[0].error is not None
+
+
+def test_an_answer_that_leaves_a_question_open_ends_an_outage(monkeypatch):
+    now, kind = [0.0], chunk_of().kind
+    monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    outage = timing.Outage(Said(), offline.Timing(lost_s=10.0))
+    for now[0], error in ((8.0, BrokenError), (30.0, NotYetError), (35.0, BrokenError), (39.0, BrokenError)):
+        outage.note(error("of a call"), kind, "nothing is known")
+    now[0] = 41.0
+    with pytest.raises(timing.StopError, match="nothing is known: of a call"):
+        outage.note(BrokenError("of a call"), kind, "nothing is known")
 
 
 def test_the_emulators_clients_agree_with_ours_about_anthropic(run):

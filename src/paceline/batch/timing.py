@@ -99,6 +99,8 @@ class Outage:
         if not self._said and self.seconds > self._timing.quiet_s:
             self._view.say(f"{words}: {error}; trying again")
             self._said = True
+        if isinstance(error, NotYetError):  # the provider has answered: what follows is a new outage
+            self._since_s = time.monotonic()
 
 
 def stopping(error: RefusedError, kind: BatchKind) -> StopError:
