@@ -564,24 +564,48 @@ class TestStop:
         pool.settle(now_ns + 3_601 * NS, trial, {"requests": 1})
         assert pool.stopped is None
 
-    def test_a_wait_longer_than_the_policy_allows_stops_the_pool_for_so_long(self):
+    def test_a_wait_longer_than_the_policy_allows_stops_the_pool_until_its_end(self):
         pool = pool_of("60 requests/min")
-        long = Refusal(RefusalKind.RATE, code="rate_limit_exceeded", retry_after_s=400.0)
-        pool.refuse(T0, ask(pool)[1], long, 0.0, stop_s=400.0, why="the provider asks to wait 400 s")
-        reason = "the provider asks to wait 400 s (rate_limit_exceeded)"
-        assert ask(pool, T0 + 399 * NS)[1] == Stopped(reason, T0 + 400 * NS)
-        trial, other = ask(pool, T0 + 400 * NS)[1], pool.try_grant(T0 + 400 * NS, Waiter({}))
-        assert other == Stopped(reason, T0 + 1_000 * NS)  # of the next trial, should this one not return
-        pool.refuse(
-            T0 + 401 * NS,
-            trial,
-            replace(long, retry_after_s=9_000.0),
-            0.0,
-            stop_s=9_000.0,
-            why="the provider asks to wait 9,000 s",
-        )
-        assert ask(pool, T0 + 1_601 * NS - 1)[1].probe_ns == T0 + 1_601 * NS
-        assert isinstance(ask(pool, T0 + 1_601 * NS)[1], Reservation)
+        long = Refusal(RefusalKind.RATE, code="rate_limit_exceeded", retry_after_s=900.0)
+        pool.refuse(T0, ask(pool)[1], long, 0.0, stop_s=900.0, why="the provider asks to wait 900 s")
+        reason, end_ns = "the provider asks to wait 900 s (rate_limit_exceeded)", T0 + 900 * NS
+        assert ask(pool, T0 + 599 * NS)[1] == Stopped(reason, T0 + 600 * NS, end_ns)
+        trial, other = ask(pool, T0 + 600 * NS)[1], pool.try_grant(T0 + 600 * NS, Waiter({}))
+        assert other == Stopped(reason, T0 + 1_200 * NS, end_ns)  # of the next trial, should this one not return
+        longer = replace(long, retry_after_s=9_000.0)
+        pool.refuse(T0 + 601 * NS, trial, longer, 0.0, stop_s=9_000.0, why="the provider asks to wait 9,000 s")
+        later = ask(pool, T0 + 1_801 * NS - 1)[1]
+        assert (later.probe_ns, later.ends_ns) == (T0 + 1_801 * NS, T0 + 9_601 * NS)
+        assert isinstance(ask(pool, T0 + 1_801 * NS)[1], Reservation)
+
+    def test_after_the_stated_end_one_request_goes_and_the_others_wait_for_its_answer(self):
+        pool = pool_of("60 requests/min")
+        pool.refuse(T0, ask(pool)[1], Refusal(RefusalKind.RATE, retry_after_s=900.0), 0.0, stop_s=900.0)
+        end_ns = T0 + 900 * NS
+        probe, other = pool.try_grant(end_ns, Waiter({})), ask(pool, end_ns)[1]
+        assert isinstance(probe, Reservation)
+        assert isinstance(other, WaitUntil)
+        assert pool.stopped is None
+
+    def test_a_probe_that_is_refused_for_a_wait_within_the_policy_ends_it(self):
+        pool = pool_of("60 requests/min")
+        long = Refusal(RefusalKind.RATE, retry_after_s=20_000.0)
+        pool.refuse(T0, ask(pool)[1], long, 0.0, stop_s=20_000.0)
+        now_ns = T0 + 600 * NS
+        pool.refuse(now_ns, ask(pool, now_ns)[1], replace(long, retry_after_s=3.0), 3.0)
+        assert isinstance(ask(pool, now_ns)[1], WaitUntil)
+
+    def test_who_waits_for_an_allowance_is_told_its_end(self):
+        """The pause ends with the next test."""
+        pool = pool_of("60 requests/min", waiting_max=1)
+        pool.refuse(T0, ask(pool)[1], Refusal(RefusalKind.RATE, retry_after_s=9_000.0), 15.0)
+        end_ns = T0 + 9_000 * NS
+        assert pool.submit(T0, Waiter({}, deadline_ns=T0 + NS)).at_ns == end_ns
+        assert pool.foresee(T0, Waiter({}, deadline_ns=T0 + NS)).at_ns == end_ns
+        waiter, _ = ask(pool)
+        assert pool.place(T0, waiter) == (0, end_ns, COOL_DOWN)
+        assert ask(pool)[1].at_ns == end_ns  # the queue is full
+        assert report(pool, T0)["cool_down_s"] == 9_000
 
     def test_the_one_request_may_wait_for_a_pause(self):
         pool = pool_of("60 requests/min")

@@ -12,6 +12,7 @@ import paceline
 from paceline.core.quota import NS
 from paceline.core.results import AcquireTimeoutError, NeverFitsError, PoolStoppedError, QueueFullError, QuotaError
 from paceline.pacing.permit import Later, Permit
+from paceline.pacing.retry import GiveUp
 from paceline.testing import ManualClock, run_virtual
 from waits import join, until
 
@@ -176,6 +177,23 @@ class TestErrors:
                 limiter.try_acquire("jobs")
             limiter.scheduler("jobs").resume()
             await limiter.acquire("jobs")
+
+        run_virtual(main)
+
+    def test_each_client_of_a_stopped_pool_is_told_the_stated_end(self):
+        async def main(clock):
+            limiter = jobs(clock)
+            permit = await limiter.acquire("jobs")
+            long = paceline.Refusal(paceline.RefusalKind.RATE, retry_after_s=9_000.0)
+            permit.refuse(long, GiveUp("the provider asks to wait 9,000 s", stop_s=9_000.0))
+            for passed_s, tried_s in ((100, 500), (500, 100)):
+                await asyncio.sleep(passed_s - (passed_s == 500) * 100)
+                with pytest.raises(PoolStoppedError, match=f"one request is tried in {tried_s} s") as told:
+                    await limiter.acquire("jobs")
+                assert told.value.retry_after_s == 9_000 - passed_s
+            await asyncio.sleep(8_500)
+            for served in await asyncio.gather(*(limiter.acquire("jobs")._wait_async() for _ in range(3))):
+                served.settle()
 
         run_virtual(main)
 

@@ -102,8 +102,10 @@ class Capacity(Protocol):
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close ``reservation`` and give back its charge: its request was never sent."""
 
-    def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
-        """Close ``reservation``, keep its charge, pause and learn; whether quotas have changed."""
+    def refuse(
+        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, teaches: bool = True
+    ) -> bool:
+        """Close ``reservation``, keep its charge, pause, and learn if the refusal ``teaches``; whether quotas have changed."""
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """Whether a measured rate decides when the next attempt goes after a refusal, so that no pause is needed."""
@@ -214,7 +216,9 @@ class LocalCapacity:
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         self.ledger.cancel(now_ns, reservation)
 
-    def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
+    def refuse(
+        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, teaches: bool = True
+    ) -> bool:
         self.ledger.close(now_ns, reservation)  # before the learning, which counts the other attempts in flight
         self.ledger.pause.answered(now_ns, reservation)  # of a refused probe: the others wait as the refusal says
         if pause_ns:
@@ -223,6 +227,9 @@ class LocalCapacity:
             return False
         if refusal.kind.about_rate:
             self.learning.charge_kept(reservation)
+        if not teaches:
+            self.learning.unstated.explained(now_ns, reservation)
+            return False
         return self.learning.refused(now_ns, reservation, refusal, pause_ns)
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:

@@ -16,6 +16,7 @@ from paceline.core.meters import FAR_NS
 from paceline.core.progress import Progress, Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, REQUESTS, TOKENS, Cost
+from paceline.core.readings import WAIT_MAX_S, within
 from paceline.core.results import (
     QUEUE,
     Decision,
@@ -118,7 +119,7 @@ class Pool:
         waiter.arrived_ns = now_ns
         if not waiter.returned:
             waiter.number = self.queue.next_number()
-        if self._stop is not None and (stopped := self._stop.for_newcomer(now_ns)) is not None:
+        if self._stop is not None and (stopped := self._for_newcomer(now_ns)) is not None:
             return stopped
         if not self.queue.length:
             decision = self._reserve(now_ns, waiter)
@@ -129,10 +130,10 @@ class Pool:
             return self._unsent(now_ns, never)
         at_ns, quota = self.soonest(now_ns, waiter)
         if self.queue.length >= self._waiting_max:
-            return self._unsent(now_ns, QueueFull(self.queue.length, at_ns))
+            return self._unsent(now_ns, QueueFull(self.queue.length, self._told_ns(at_ns)))
         if self._is_late(now_ns, waiter, at_ns) and self.capacity.is_current(now_ns):
             self.counts["expired"] += 1
-            return self._unsent(now_ns, Expired(at_ns, quota))
+            return self._unsent(now_ns, Expired(self._told_ns(at_ns), quota))
         if at_ns > now_ns + STALL_NS and self.capacity.learning is not None:
             self.capacity.learning.guesses.stalled(now_ns, waiter.amounts)
         waiter.queued = True
@@ -154,7 +155,7 @@ class Pool:
         waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
         if not waiter.returned:
             waiter.number = self.queue.next_number()  # its place, should a further attempt follow a refusal
-        if self._stop is not None and (stopped := self._stop.for_newcomer(now_ns)) is not None:
+        if self._stop is not None and (stopped := self._for_newcomer(now_ns)) is not None:
             return stopped
         if self.queue.length > len(self.undecided):
             never = self.ledger.never(waiter.amounts)
@@ -167,6 +168,15 @@ class Pool:
             self._set_wake(now_ns)
             return decision
         return decision if isinstance(decision, Reservation) else self._unsent(now_ns, decision)
+
+    def _for_newcomer(self, now_ns: int) -> Stopped | None:
+        """The outcome of a request that comes during a stop. After the stated end it waits, as the others, for the answer to one."""
+        assert self._stop is not None
+        if not 0 < self._stop.ends_ns <= now_ns:
+            return self._stop.for_newcomer(now_ns)
+        self._stop = None
+        self.capacity.pause(now_ns)
+        return None
 
     def _unsent(self, now_ns: int, outcome: Outcome) -> Outcome:
         """``outcome``, of a request that is not sent: during a stop, it was not the probe."""
@@ -213,7 +223,7 @@ class Pool:
             if not self._is_late(now_ns, head, at_ns):
                 break
             self.queue.withdraw(head)
-            head.outcome = self._unsent(now_ns, Expired(at_ns, self._named(now_ns, at_ns, binding)))
+            head.outcome = self._unsent(now_ns, Expired(self._told_ns(at_ns), self._named(now_ns, at_ns, binding)))
             self.counts["expired"] += 1
             found.append(head)
         return found
@@ -307,7 +317,7 @@ class Pool:
         if not reservation.open:
             return
         self.counts["settled"] += 1
-        self.progress.admit(now_ns)
+        self.progress.admit(now_ns, reservation.granted_ns)
         amounts = self.capacity.settle(now_ns, reservation, actual)
         if actual:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
@@ -373,21 +383,24 @@ class Pool:
                     self.capacity.learning.unstated.retracted(now_ns, reservation, refusal)
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
+        teaches = not (refusal.kind.about_rate and self.progress.allowance.covers(refusal))
         self.progress.refuse(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
-        if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):
+        if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS), teaches=teaches):
             self.recount()
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
         code = f" ({refusal.code})" if refusal.code else ""
         if ends := ENDS.get(refusal.kind):
             stop_s, why = STOP_MAX_NS / NS, ends
         if stop_s:
-            self._stop = self._stop or Stop()
-            self._stop.begin(now_ns, reservation.granted_ns, f"{why}{code}", stop_s)
+            self._stop, asked_s = self._stop or Stop(), within(refusal.retry_after_s, 0.0, WAIT_MAX_S)
+            self._stop.begin(now_ns, reservation.granted_ns, f"{why}{code}", stop_s, asked_s or 0.0)
+        elif self._stop is not None and refusal.kind.about_rate and self._stop.ends_with(reservation.granted_ns):
+            self._stop = None  # its probe was refused for a time that requests wait for
 
     def row(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> Row | None:
         """The refusals of the pool in a row, with the one of ``reservation``, which comes now; see :meth:`Progress.row`."""
         row = self.progress.row(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
-        if row is None or not self.capacity.paces(now_ns, reservation, refusal):
+        if row is None or row.is_allowance or not self.capacity.paces(now_ns, reservation, refusal):
             return row
         return row._replace(is_paced=True)
 
@@ -432,7 +445,7 @@ class Pool:
         if found is None and waiter.deadline_ns is not None:
             at_ns, quota = self.soonest(now_ns, waiter)
             if FAR_NS != at_ns > waiter.deadline_ns:
-                found = Expired(at_ns, quota)
+                found = Expired(self._told_ns(at_ns), quota)
         return found if self.capacity.is_current(now_ns) else None
 
     def expected(self, now_ns: int, waiter: Waiter) -> int | None:
@@ -456,7 +469,7 @@ class Pool:
             first_ns, first = self.capacity.earliest(now_ns, before[0].amounts)
             if first_ns > now_ns:
                 named_ns, binding = first_ns, first
-        return len(before), at_ns, self._named(now_ns, named_ns, binding)
+        return len(before), self._told_ns(at_ns), self._named(now_ns, named_ns, binding)
 
     def binds(self, now_ns: int) -> str | None:
         """What the first waiter waits for, or has waited for if it may go now; ``None`` for an empty queue."""
@@ -465,6 +478,14 @@ class Pool:
             return None
         at_ns, binding = self.capacity.earliest(now_ns, head.amounts)
         return self.ledger.name(binding) if self.capacity.behind == QUEUE else self._named(now_ns, at_ns, binding)
+
+    def cool_down_ns(self, now_ns: int) -> int:
+        """How much longer the pool pauses, to the stated end of an allowance, before which only tests go; 0 or less: it does not."""
+        return max(self.capacity.cool_down_ns(now_ns), self.progress.allowance.ends_ns - now_ns)
+
+    def _told_ns(self, at_ns: int) -> int:
+        """What is said of a request that may go at ``at_ns``: before the end of an allowance only a test goes."""
+        return max(at_ns, self.progress.allowance.ends_ns)
 
     def _named(self, now_ns: int, at_ns: int, binding: int) -> str:
         """What binds until ``at_ns``: the quota at index ``binding`` or a pause; if that is past, the queue or the store."""
@@ -492,7 +513,7 @@ class Pool:
             at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts)
             if at_ns <= now_ns and head is not None:  # the first of the others goes before it
                 at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts, head.amounts)
-            waiter.outcome = self._unsent(now_ns, Expired(at_ns, self._named(now_ns, at_ns, binding)))
+            waiter.outcome = self._unsent(now_ns, Expired(self._told_ns(at_ns), self._named(now_ns, at_ns, binding)))
             self.counts["expired"] += 1
         return late
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from paceline.core.allowance import PROBE_S, Allowance, is_believed
 from paceline.core.pause import PROBE_NS
 from paceline.core.quota import NS
 from paceline.core.results import Refusal, RefusalKind, RefusalScope
@@ -18,15 +19,6 @@ from paceline.core.results import Refusal, RefusalKind, RefusalScope
 FIRST_S: Final = 1.0
 MOST_S: Final = 60.0
 """The first wait after a refusal that states none, and the longest one, in seconds."""
-
-LONG_WAIT_S: Final = 60.0
-"""A stated wait that is longer is tested, unless the refusal names a quota of such a period."""
-
-PROBE_S: Final = 15.0
-"""The first probe of such a wait goes after this time, and each further one after twice the time before."""
-
-NAMED_PART: Final = 1.1
-"""A stated wait of up to so many periods of the named quota is believed: a counter restarts then."""
 
 REFUSED_IN_NS: Final = NS // 20
 """The shortest time that a refusal is assumed to take. An attempt counts as admitted when it has been in flight for twice the time of the
@@ -42,8 +34,8 @@ class Row(NamedTuple):
     """Refusals of one sort that a pool has met one after the other, with no attempt admitted since the first.
 
     Attributes:
-        number: How many there are. Attempts that were in flight at one of them count once with it.
-        long: How many of them have stated a wait of more than :data:`LONG_WAIT_S`.
+        number: How many there are. Attempts that were in flight at one of them count once with it, and the tests of a long wait
+            with the refusal that has stated it.
         lasted_s: The time since the first one came, in seconds.
         longest_s: The same of the longest row that has ended.
         refused: How many attempts of the pool have been refused so, in all rows. Each counts with the probability that it was about
@@ -51,16 +43,21 @@ class Row(NamedTuple):
         admitted: How many attempts the pool has had admitted.
         pending: How many others are in flight and not known to be admitted.
         is_paced: Whether a measured rate decides when the next attempt goes.
+        is_allowance: Whether the last one is about an :class:`~paceline.core.allowance.Allowance`.
+        is_test: Whether the last one was a test of the wait that is stated.
+        test_s: When the stated wait is tested, in seconds from now.
     """
 
     number: int
-    long: int = 0
     lasted_s: float = 0.0
     longest_s: float = 0.0
     refused: float = 1.0
     admitted: int = 0
     pending: int = 0
     is_paced: bool = False
+    is_allowance: bool = False
+    is_test: bool = False
+    test_s: float = PROBE_S
 
 
 class Alone:
@@ -111,12 +108,12 @@ class Rows:
     """
 
     __slots__ = (
-        "_after_ns", "_by_chance", "_last_ns", "_long", "_longest_ns", "_since_ns", "_slowest_ns", "_total", "number",
+        "_after_ns", "_by_chance", "_last_ns", "_longest_ns", "_since_ns", "_slowest_ns", "_total", "number",
     )  # fmt: skip
 
     def __init__(self, *, by_chance: bool) -> None:
         self._by_chance = by_chance
-        self.number = self._long = 0  # as in a row
+        self.number = 0  # as in a row
         self._total = 0.0  # as the refused attempts of a row
         self._since_ns = self._last_ns = 0  # when the first and the last refusal of the row came
         self._after_ns = 0  # an attempt that was sent at this instant or later, and is admitted, ends the row
@@ -126,44 +123,45 @@ class Rows:
         """End the row: an attempt was admitted."""
         if self.number:
             self._longest_ns = max(self._longest_ns, now_ns - self._since_ns)
-            self.number = self._long = 0
+            self.number = 0
 
-    def count(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> None:
-        """Count a refusal that comes now, of an attempt that was sent at ``sent_ns``."""
+    def count(
+        self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = (), *, foretold: bool = False
+    ) -> None:
+        """Count a refusal that comes now, of an attempt that was sent at ``sent_ns``; ``foretold``: an earlier one has said so."""
         presumed = self._presumed(now_ns, sent_ns, in_flight_ns)
-        row = self._row(now_ns, sent_ns, refusal, presumed)
+        row = self._row(now_ns, sent_ns, presumed, foretold=foretold)
         if not self._goes_on(presumed):
             self.end(now_ns)
             self._since_ns, self._after_ns = now_ns, sent_ns if self._by_chance else now_ns
         if row.number > self.number:
             self._last_ns = now_ns
-        self.number, self._long = row.number, row.long
+        self.number = row.number
         self._total += refusal.chance
         self._slowest_ns = max(self._slowest_ns, now_ns - sent_ns)
 
     def row(
-        self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = (), admitted: int = 0
+        self, now_ns: int, sent_ns: int, in_flight_ns: Sequence[int] = (), admitted: int = 0, *, foretold: bool = False
     ) -> Row:
         """The row with a refusal that comes now.
 
         Args:
             now_ns: The present.
             sent_ns: When the refused attempt was sent.
-            refusal: The refusal.
             in_flight_ns: When the other attempts in flight were sent.
             admitted: How many attempts had an answer.
+            foretold: Whether an earlier one has said so.
         """
         presumed = self._presumed(now_ns, sent_ns, in_flight_ns)
-        row = self._row(now_ns, sent_ns, refusal, presumed)
+        row = self._row(now_ns, sent_ns, presumed, foretold=foretold)
         return row._replace(admitted=admitted + len(presumed), pending=len(in_flight_ns) - len(presumed))
 
-    def _row(self, now_ns: int, sent_ns: int, refusal: Refusal, presumed: Sequence[int]) -> Row:
-        number = long = lasted_ns = 0
+    def _row(self, now_ns: int, sent_ns: int, presumed: Sequence[int], *, foretold: bool) -> Row:
+        number = lasted_ns = 0
         if self._goes_on(presumed):
-            number, long, lasted_ns = self.number, self._long, now_ns - self._since_ns
-        new = int(not number or sent_ns >= self._last_ns)
-        long += new and not is_believed(refusal)
-        return Row(number + new, long, lasted_ns / NS, self._longest_ns / NS, self._total + 1)
+            number, lasted_ns = self.number, now_ns - self._since_ns
+        new = int(not number or (sent_ns >= self._last_ns and not foretold))
+        return Row(number + new, lasted_ns / NS, self._longest_ns / NS, self._total + 1)
 
     def _presumed(self, now_ns: int, sent_ns: int, in_flight_ns: Sequence[int]) -> list[int]:
         """The attempts in flight that are admitted, when an attempt that was sent at ``sent_ns`` is refused now."""
@@ -184,18 +182,21 @@ class Progress:
         admitted: How many attempts had an answer that is no refusal.
         rate_rows: Its refusals for its rate, and for the growth of its rate.
         capacity_rows: Its refusals for want of capacity.
+        allowance: The long wait that those for its rate state.
     """
 
-    __slots__ = ("_refused", "admitted", "capacity_rows", "rate_rows")
+    __slots__ = ("_refused", "admitted", "allowance", "capacity_rows", "rate_rows")
 
     def __init__(self) -> None:
         self.admitted = 0
         self.rate_rows, self.capacity_rows = Rows(by_chance=False), Rows(by_chance=True)
+        self.allowance = Allowance()
         self._refused = False  # since the last answer that is no refusal
 
-    def admit(self, now_ns: int) -> None:
-        """Count an answer that is no refusal. It ends the rows."""
+    def admit(self, now_ns: int, sent_ns: int) -> None:
+        """Count an answer that is no refusal, to an attempt that was sent at ``sent_ns``. It ends the rows."""
         self.admitted += 1
+        self.allowance.admit(sent_ns)
         if self._refused:
             self._refused = False
             self.rate_rows.end(now_ns)
@@ -208,12 +209,20 @@ class Progress:
         """
         if (rows := self._rows_of(refusal)) is not None:
             self._refused = True
-            rows.count(now_ns, sent_ns, refusal, in_flight_ns)
+            rows.count(now_ns, sent_ns, refusal, in_flight_ns, foretold=self.allowance.foretold(sent_ns))
+        if rows is self.rate_rows:
+            self.allowance.refuse(now_ns, sent_ns, refusal)
 
     def row(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> Row | None:
         """The row with a refusal that comes now, as for :meth:`refuse`; ``None`` for another sort."""
-        rows = self._rows_of(refusal)
-        return None if rows is None else rows.row(now_ns, sent_ns, refusal, in_flight_ns, self.admitted)
+        rows, allowance = self._rows_of(refusal), self.allowance
+        if rows is None:
+            return None
+        row = rows.row(now_ns, sent_ns, in_flight_ns, self.admitted, foretold=allowance.foretold(sent_ns))
+        if rows is not self.rate_rows:
+            return row
+        test_s = allowance.test_s(now_ns, sent_ns, refusal)
+        return row._replace(is_allowance=allowance.covers(refusal), is_test=allowance.is_test(sent_ns), test_s=test_s)
 
     def _rows_of(self, refusal: Refusal) -> Rows | None:
         if refusal.scope is not RefusalScope.POOL:
@@ -221,11 +230,6 @@ class Progress:
         if refusal.kind is RefusalKind.CAPACITY:
             return self.capacity_rows
         return self.rate_rows if refusal.kind.about_rate else None
-
-
-def is_believed(refusal: Refusal) -> bool:
-    """Whether the wait that a refusal states is obeyed without a test: it is short, or about a named quota."""
-    return (refusal.retry_after_s or 0.0) <= max(LONG_WAIT_S, NAMED_PART * (refusal.period_s or 0.0))
 
 
 def pause_s(refusal: Refusal, row: Row, first_s: float = FIRST_S, most_s: float = MOST_S, of_request: int = 1) -> float:
@@ -248,7 +252,7 @@ def pause_s(refusal: Refusal, row: Row, first_s: float = FIRST_S, most_s: float 
     own_s = min(first_s * 2.0 ** min(number - 1, 30), most_s)
     asked_s = refusal.retry_after_s or 0.0  # a wait of 0 is none
     if not is_believed(refusal):
-        asked_s = min(asked_s, PROBE_S * 2.0 ** min(max(row.long, 1) - 1, 30))
+        asked_s = min(asked_s, row.test_s)
     if row.number == 1:
         asked_s = min(asked_s, refusal.sooner_s or asked_s)
     return max(asked_s, own_s) if number > 1 else asked_s or own_s

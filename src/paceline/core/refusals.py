@@ -8,7 +8,7 @@ from dataclasses import replace
 from paceline.core.corrections import Corrections
 from paceline.core.guesses import RETEST_STEP, Guess
 from paceline.core.meters import Restarting, Slots, Spread, Window
-from paceline.core.quota import CONCURRENCY, LONG_S, OWN_RULES, REQUESTS, Rule
+from paceline.core.quota import CONCURRENCY, OWN_RULES, REQUESTS, Rule
 from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
 from paceline.core.results import LEARNED, Refusal, RefusalKind, Reservation
 from paceline.core.shedding import Shedding
@@ -190,7 +190,7 @@ class Refusals:
         """The index of the stated quota that a refusal is about, or else may be about; ``None`` for none."""
         if refusal.unit:
             return self._corrections.index_of(refusal.unit, refusal.period_s)
-        return self._tightest(now_ns, self._ample(reservation), refusal.retry_after_s or 0.0)
+        return self._tightest(now_ns, self._ample(reservation))
 
     def _left(self, now_ns: int, index: int) -> float:
         """The share that is left of what the quota at ``index`` holds at once."""
@@ -263,14 +263,14 @@ class Refusals:
         m.use_up()
         return False
 
-    def _tightest(self, now_ns: int, ample: Collection[int], wait_s: float) -> int | None:
+    def _tightest(self, now_ns: int, ample: Collection[int]) -> int | None:
         """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty.
 
-        Quotas that are ``ample`` are left out, unless all are and no slots are tested. So are those with a long period, unless
-        the refusal asks for such a wait: they are used whole, and a refusal of the next minute must not spread them over a day.
+        Quotas that are ``ample`` are left out, unless all are and no slots are tested. So are those with a long period: a refusal that
+        asks for such a wait is about an allowance, and one of the next minute must not spread them over a day.
         """
         counted = [(i, m) for i, m in enumerate(self._ledger.meters) if m.quota.rule not in (Rule.SLOTS, *OWN_RULES)]
-        counted = [(i, m) for i, m in counted if not m.quota.is_long or wait_s > LONG_S]
+        counted = [(i, m) for i, m in counted if not m.quota.is_long]
         # Of a guess that is raised a few attempts at a time, nothing is ever left.
         counted = [(i, m) for i, m in counted if not self._guesses.is_stepped(i)] or counted
         left = [(i, m) for i, m in counted if i not in ample]

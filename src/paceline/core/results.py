@@ -142,11 +142,12 @@ class PoolStoppedError(PacelineError):
 
     Attributes:
         told: The message for a client that has no limiter to call.
-        retry_after_s: Seconds until one request is tried.
+        retry_after_s: Seconds until the end that the provider states; without one, until a request is tried.
     """
 
-    def __init__(self, pool: str, reason: str, retry_after_s: float) -> None:
-        told = f"{pool}: stopped: {reason} (one request is tried in {retry_after_s:,.0f} s, and then every 10 to 60 minutes"
+    def __init__(self, pool: str, reason: str, retry_after_s: float, tried_s: float | None = None) -> None:
+        tried_s = retry_after_s if tried_s is None else tried_s
+        told = f"{pool}: stopped: {reason} (one request is tried in {tried_s:,.0f} s, and then every 10 to 60 minutes"
         super().__init__(f"{told}; limiter.scheduler({pool!r}).resume() ends the stop)")
         self.told = f"{told})"
         self.pool, self.reason, self.retry_after_s = pool, reason, retry_after_s
@@ -267,10 +268,14 @@ class QueueFull:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The pool was stopped for ``reason``: it sends only probes, at ``probe_ns`` and later every 10 to 60 minutes."""
+    """The pool was stopped for ``reason``: it sends only probes, at ``probe_ns`` and later every 10 to 60 minutes.
+
+    ``ends_ns``: the end that the provider has stated; 0 for none.
+    """
 
     reason: str
     probe_ns: int
+    ends_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,21 +22,23 @@ class Stop:
 
     Attributes:
         pause: What may go. The probe has no reservation when it is let through, so the instant stands for it.
+        ends_ns: The end that the provider has stated; 0: none. After it requests wait again, as after any pause.
     """
 
-    __slots__ = ("_began_ns", "_longest_ns", "pause")
+    __slots__ = ("_began_ns", "_longest_ns", "ends_ns", "pause")
 
     def __init__(self) -> None:
         self.pause: Pause[int] = Pause()
+        self.ends_ns = 0
         self._began_ns = self._longest_ns = 0  # when the present stop began, and how long it lasts at most
 
     @property
     def outcome(self) -> Stopped:
         """What a request gets that is refused."""
-        return Stopped(self.pause.reason, self.pause.until_ns)
+        return Stopped(self.pause.reason, self.pause.until_ns, self.ends_ns)
 
-    def begin(self, now_ns: int, sent_ns: int, reason: str, stop_s: float) -> None:
-        """Refuse requests for ``stop_s``, and then send one, the probe.
+    def begin(self, now_ns: int, sent_ns: int, reason: str, stop_s: float, asked_s: float = 0.0) -> None:
+        """Refuse requests for ``stop_s``, and then send one, the probe; it ends where the provider has asked for ``asked_s``, as long.
 
         The first stop lasts 10 minutes at most. As long as no attempt is served, the next ones last 20, 40 and then 60
         minutes at most. Nothing happens if the refused attempt was sent, at ``sent_ns``, before the present stop began.
@@ -47,6 +49,7 @@ class Stop:
         self.pause.end()  # the last probe has its answer: its time is over
         self.pause.begin(now_ns + min(round(stop_s * NS), self._longest_ns), reason)
         self._began_ns = now_ns
+        self.ends_ns = now_ns + round(asked_s * NS) if asked_s >= stop_s else 0
 
     def for_newcomer(self, now_ns: int) -> Stopped | None:
         """The outcome of a request that comes during the stop; ``None`` for the probe.

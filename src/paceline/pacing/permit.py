@@ -618,8 +618,9 @@ def as_error(scheduler: Scheduler, waiter: Waiter, outcome: Outcome) -> Paceline
             return NeverFitsError(name, unit, cost, most, quota)
         case QueueFull(length, at_ns):
             return QueueFullError(name, length, wait_until_s(at_ns, now_ns))
-        case Stopped(reason, probe_ns):
-            return PoolStoppedError(name, reason, max(probe_ns - now_ns, 0) / NS)
+        case Stopped(reason, probe_ns, ends_ns):
+            tried_s = max(probe_ns - now_ns, 0) / NS
+            return PoolStoppedError(name, reason, max((ends_ns - now_ns) / NS, 0.0) if ends_ns else tried_s, tried_s)
         case StoreLost(reason):
             return StoreError(f"{name}: {reason}")
         case Expired(at_ns, quota):

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from math import exp, log
 
 from paceline.core import progress
-from paceline.core.progress import FIRST_S, MOST_S, Alone, Row, is_believed
+from paceline.core.allowance import is_believed
+from paceline.core.progress import FIRST_S, MOST_S, Alone, Row
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
 
@@ -93,8 +94,10 @@ class Failures:
         if row is None or refusal is None:
             self.own += 1
             return refusal
-        self.admitted = self.admitted if self.of_pool else row.admitted
+        self.admitted = self.admitted if self.of_pool and not row.is_allowance else row.admitted
         self.of_pool += 1
+        if row.is_allowance:  # that tells nothing of any request
+            return refusal
         if refusal.kind is not RefusalKind.CAPACITY:
             refusal = self.alone.judged(refusal, row)
         if refusal.kind is RefusalKind.CAPACITY or refusal.scope is RefusalScope.REQUEST:
@@ -175,7 +178,7 @@ class RetryPolicy:
         """Decide after a refusal for the rate of the pool."""
         asked_s = refusal.retry_after_s or 0.0
         dead_s = max(2 * self.max_retry_after_s, DEAD_TIMES * row.longest_s)
-        if asked_s > self.max_retry_after_s and (is_believed(refusal) or row.long > 1):
+        if asked_s > self.max_retry_after_s and (is_believed(refusal) or row.is_test):
             return GiveUp(_asks(asked_s), stop_s=asked_s)
         if row.number >= DEAD_PROBES and row.lasted_s >= dead_s:
             return GiveUp(f"the provider has admitted nothing for {row.lasted_s:,.0f} s", stop_s=row.lasted_s)

@@ -169,7 +169,7 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
         "eta_s": eta_s,
         "in_flight": ledger.in_flight,
         "binds": pool.binds(now_ns),
-        "cool_down_s": _up(pool.capacity.cool_down_ns(now_ns)),
+        "cool_down_s": _up(pool.cool_down_ns(now_ns)),
         "stopped": pool.stopped.reason if pool.stopped else None,
         "counts": {name: count for name, count in sorted(pool.counts.items()) if count},
         "finishes": dict(sorted(pool.finishes.items())),

@@ -211,7 +211,7 @@ class _Stage:
             if isinstance(meter, RateMeter):
                 meter.rate.hold()
             self.ledger.add_account(account.with_meter(meter))
-        self.ledger.pause.until_ns = max(live.pause.until_ns, now_ns + pool.capacity.cool_down_ns(now_ns))
+        self.ledger.pause.until_ns = max(live.pause.until_ns, now_ns + pool.cool_down_ns(now_ns))
         self.ahead = [waiter.cost for waiter in pool.queue]
         self.open = [(list(r.amounts), list(r.marks), r.granted_ns) for r in live.open_reservations]
 

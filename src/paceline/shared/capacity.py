@@ -223,11 +223,14 @@ class SharedCapacity:
                 now_ns, Settled(reservation.amounts, lease.marks, none, answered=False, probe=lease.probe)
             )
 
-    def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
+    def refuse(
+        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, teaches: bool = True
+    ) -> bool:
         """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; learning follows the next reply."""
         local, learning = self._close(now_ns, reservation), self.learning
         if (
-            learning is not None
+            teaches
+            and learning is not None
             and learning.unstated.measures(refusal.unit)
             and learning.is_unstated(now_ns, reservation, refusal)
         ):
@@ -237,15 +240,16 @@ class SharedCapacity:
         else:
             self.holdings.unstated.explained(now_ns, reservation)
         if local is not None:
-            return local.refuse(now_ns, reservation, refusal, pause_ns)
+            return local.refuse(now_ns, reservation, refusal, pause_ns, teaches=teaches)
         ours = refusal.kind.about_rate
         amounts = reservation.amounts if ours else [0.0] * len(reservation.amounts)
         self.holdings.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
         ledger = self.holdings.snapshot.ledger
         ledger.pause.until_ns = max(ledger.pause.until_ns, now_ns + pause_ns)  # for who looks before the reply
-        self._study(
-            now_ns, reservation, lambda learning, at_ns: learning.refused(at_ns, reservation, refusal, pause_ns)
-        )
+        if teaches:
+            self._study(
+                now_ns, reservation, lambda learning, at_ns: learning.refused(at_ns, reservation, refusal, pause_ns)
+            )
         return False
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:

@@ -1,0 +1,110 @@
+"""A wait that is too long for a rate: the account has nothing left until an end, and then goes on as before.
+
+Plans of coding agents, and days without a unit, refuse so. No rate, burst or rule is to be learned from it. The stated end is believed,
+and tested by a request that waits anyway: windows are opened early, and some hosts state a long wait before a short one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from paceline.core.quota import LONG_S, NS
+from paceline.core.readings import WAIT_MAX_S, within
+from paceline.core.results import Refusal
+
+LONG_WAIT_S: Final = 60.0
+"""A stated wait that is longer is tested, unless the refusal names a quota of such a period."""
+
+PROBE_S: Final = 15.0
+"""In the first minute of such a wait, a test goes each time that so long has passed, until one wait was true. Later each goes after twice the
+time that has passed."""
+
+TEST_MAX_S: Final = 3_600.0
+"""The longest time between two tests: a week of refusals is at most 175. At most an eighth of the wait, or 10 minutes, of a shorter one: an
+early opening costs little of what it gives."""
+
+NAMED_PART: Final = 1.1
+"""A stated wait of up to so many periods of the named quota is believed: a counter restarts then."""
+
+FALSE_MAX: Final = 3
+"""After so many waits in a row that were over before a quarter of them, a host is taken to state such waits before a rate. One may have been
+an early opening, and each costs a test."""
+
+
+def is_believed(refusal: Refusal) -> bool:
+    """Whether the wait that a refusal states is obeyed without a test: it is short, or about a named quota."""
+    return (refusal.retry_after_s or 0.0) <= max(LONG_WAIT_S, NAMED_PART * (refusal.period_s or 0.0))
+
+
+class Allowance:
+    """The long wait that the provider of a pool states, from its first refusal to the first served attempt that was sent after it."""
+
+    __slots__ = ("_began_ns", "_ends_ns", "_false", "_is_true", "_longest_s", "_unnamed")
+
+    def __init__(self) -> None:
+        self._began_ns = self._ends_ns = (
+            0  # its first refusal, and the end that the last one has stated; 0: nothing is shut
+        )
+        self._longest_s = 0.0  # the longest wait that they have stated
+        self._unnamed = False  # it is about no named quota
+        self._is_true = False  # one was not over before a quarter of it
+        self._false = 0  # how many in a row were
+
+    @property
+    def ends_ns(self) -> int:
+        """When an allowance ends that is shut, as stated; 0 for none."""
+        return self._ends_ns if self._unnamed and self._false < FALSE_MAX else 0
+
+    def covers(self, refusal: Refusal) -> bool:
+        """Whether a refusal is about an allowance, and so about no rate.
+
+        While one is shut, an unnamed refusal is about it, however little it asks: near its end a window asks for little. For the same
+        reason a shorter wait is enough where one was true.
+        """
+        return self._false < FALSE_MAX and self._is_unnamed(refusal)
+
+    def is_test(self, sent_ns: int) -> bool:
+        """Whether an attempt that was sent at ``sent_ns`` tells whether it is shut still."""
+        return 0 < self._began_ns <= sent_ns
+
+    def foretold(self, sent_ns: int) -> bool:
+        """Whether the refusal of a test that was sent at ``sent_ns`` says nothing new: it was sent before the stated end."""
+        return self.is_test(sent_ns) and sent_ns < self._ends_ns
+
+    def test_s(self, now_ns: int, sent_ns: int, refusal: Refusal) -> float:
+        """How long after a refusal the stated wait is tested."""
+        passed_s = (now_ns - self._began_ns) / NS if self.is_test(sent_ns) else 0.0
+        most_s = min(TEST_MAX_S, max(LONG_S, max(self._longest_s, _asked_s(refusal)) / 8))
+        first_s = LONG_WAIT_S if self._is_true else PROBE_S
+        return min(first_s if passed_s < LONG_WAIT_S else 2 * passed_s, most_s)
+
+    def refuse(self, now_ns: int, sent_ns: int, refusal: Refusal) -> None:
+        """Take the wait of a refusal for the rate of the pool: a newer one counts, also if it is shorter."""
+        asked_s, unnamed = _asked_s(refusal), self._is_unnamed(refusal)
+        if asked_s <= LONG_WAIT_S and not (unnamed and self.is_test(sent_ns)):
+            return
+        if not self._ends_ns:
+            self._began_ns = now_ns
+        self._unnamed |= unnamed
+        if asked_s:
+            self._ends_ns, self._longest_s = now_ns + round(asked_s * NS), max(self._longest_s, asked_s)
+
+    def admit(self, sent_ns: int) -> None:
+        """Open it, if an attempt was served that was sent after its first refusal."""
+        if not self.is_test(sent_ns):
+            return
+        if self._unnamed:
+            lasted = 4 * (sent_ns - self._began_ns) >= self._ends_ns - self._began_ns
+            self._false = 0 if lasted else self._false + 1
+            self._is_true = lasted or (self._is_true and self._false < FALSE_MAX)
+        self._began_ns = self._ends_ns = 0
+        self._longest_s, self._unnamed = 0.0, False
+
+    def _is_unnamed(self, refusal: Refusal) -> bool:
+        asked_s = refusal.sooner_s or _asked_s(refusal)
+        return refusal.unit is None and (self._unnamed or asked_s > (LONG_WAIT_S if self._is_true else LONG_S))
+
+
+def _asked_s(refusal: Refusal) -> float:
+    """The wait that a refusal states; 0 for none, or nonsense."""
+    return within(refusal.retry_after_s, 0.0, WAIT_MAX_S) or 0.0
