@@ -239,8 +239,8 @@ def test_giving_up_pauses_others_only_for_what_is_theirs_too():
     for error, pause_s in (
         (answered(429, retry_after="50"), 50),
         (answered(503, '{"error": {"message": "overloaded"}}', retry_after="50"), 0),
-        (answered(429, retry_after="86400"), 15),  # a probe tests it first
-        (answered(429, retry_after="3456000"), 15),
+        (answered(429, retry_after="86400"), 86_400),  # the stated end; a probe tests it before
+        (answered(429, retry_after="3456000"), 15),  # nonsense: it ends with the probe
     ):
         call = Call(error)
         with pytest.raises(paceline.GaveUpError):

@@ -4,7 +4,7 @@ The order in which to read the modules:
 
 - values: quota, results (hints has parts of error messages);
 - the quotas of a pool: meters, account, pause, ledger;
-- the pool: queue, capacity, silence, stop, progress, waits, pool, whose docstring has the order of calls;
+- the pool: queue, capacity, silence, stop, allowance, progress, waits, pool, whose docstring has the order of calls;
 - what answers teach: learning for the ideas; then changes, refill, restarts, ceiling, tracker, guesses, corrections,
   readings, refusals;
 - the unstated limits: rate, in_flight, measured, unstated, shedding.

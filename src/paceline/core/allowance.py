@@ -65,7 +65,7 @@ class Allowance:
 
     def is_test(self, sent_ns: int) -> bool:
         """Whether an attempt that was sent at ``sent_ns`` tells whether it is shut still."""
-        return 0 < self._began_ns <= sent_ns
+        return self._ends_ns > 0 and self._began_ns <= sent_ns
 
     def foretold(self, sent_ns: int) -> bool:
         """Whether the refusal of a test that was sent at ``sent_ns`` says nothing new: it was sent before the stated end."""

@@ -125,8 +125,8 @@ class RetryPolicy:
         faults: Whether server faults (5xx) and broken connections are retried, too. SDKs retry them, and each of their
             attempts is paced; a bare HTTP client does not.
         max_retry_after_s: No retry if the provider asks for a longer pause (about a daily quota, for example), and a probe
-            after 15 s was refused, too. The pool then stops: it refuses further requests at once, and tries one after that
-            pause, or after 10 minutes. It also stops when nothing was admitted for twice that time.
+            after 15 s (60 s, if such a wait was true before) was refused, too. The pool then stops: until the end of that pause it
+            refuses further requests at once, and tries one after 10, 20, 40 minutes. It also stops when nothing was admitted for twice that time.
     """
 
     max_attempts: int = 6
