@@ -473,6 +473,14 @@ class TestLongPeriods:
         [limit] = report(pool, T0 + NS)["quotas"]
         assert limit["learned"] or limit["remaining"] < 2
 
+    def test_a_wait_of_hours_says_nothing_of_a_minute(self):
+        """It names the unit, and is about a longer period that is not listed: the minute is no counter."""
+        pool = pool_of("60 requests/min")
+        pool.settle(T0, pool.try_grant(T0, Waiter({})), {"requests": 1})
+        named = Refusal(RefusalKind.RATE, unit="requests", retry_after_s=20_000.0)
+        pool.refuse(T0 + NS, pool.try_grant(T0 + NS, Waiter({})), named, 0.0)
+        assert report(pool, T0 + NS)["quotas"][0]["rule"] == "bucket"
+
 
 class TestGuesses:
     """Limits that no answer has confirmed are raised while the provider serves more."""
