@@ -35,6 +35,7 @@ class Plan(Fleet):
         def refuse(call, outcome, refused, levels):
             headers, error = form(says_s(refused.wait_s))
             self.ends_s = self.sim.now_s + refused.wait_s
+            self.first_end_s = self.first_end_s or self.ends_s
             lines = [(name.encode(), value.encode()) for name, value in headers.items()]
             answer = HttpAnswer(429, lines, json.dumps({"type": "error", "error": error}).encode())
             call.deliver("answers", lambda: outcome.set(call._reply(answer)))
@@ -45,8 +46,12 @@ class Plan(Fleet):
         settings = {"limits": {"m": true}, "latency_s": 4.0, "jitter": 0.3}
         options = {"workers": 4, "words": (20, 200), "retry": PATIENT, **options}
         super().__init__(told, settings, jobs=budget * windows, **options)
-        self.between = windows - 1
-        self.ideal_s = self.between * hours * HOUR_S + budget  # at a request a second
+        self.first_end_s, self.between, self._length_s, self._budget = 0.0, windows - 1, hours * HOUR_S, budget
+
+    @property
+    def ideal_s(self):
+        """At a request a second. The first window is shorter than the others: the windows are those of the clock."""
+        return self.first_end_s + (self.between - 1) * self._length_s + self._budget
 
     @property
     def took_s(self):
