@@ -82,7 +82,7 @@ BOUNDS = {
     "one worker, nothing for 5 minutes": (45, 1.7),
     "30 in a minute": (40, 1.4),
     "states the wait, 60/min, burst 10": (20, 1.1),
-    "states a day, 30 in 15 s": (8, 1.8),
+    "states a day, 30 in 15 s": (14, 1.5),
     "30 % by chance, 400 requests": (260, 7.0),
     "told the limit, 1 requests/s, 10% by chance": (35, 2.5),
     "told the limit, 1 requests/s, 30% by chance": (100, 3.0),
