@@ -21,9 +21,11 @@ from paceline.pacing.permit import Estimated, check_cost
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.turns import answered, estimated, refused
 from paceline.providers.base import Call, Provider, Usage
+from paceline.providers.media import seconds_of
 from paceline.providers.parse import UNKNOWN, as_text
 from paceline.providers.registry import base_of, is_loopback, provider_named, under_name
 from paceline.providers.tables import known_providers, stated_tiers
+from paceline.providers.texts import AUDIO_SECONDS
 
 log = logging.getLogger("paceline.http")
 
@@ -184,12 +186,23 @@ def body_of(content: bytes) -> dict[str, Any]:
         form: dict[str, Any] = {name.decode(): value.decode("utf-8", "replace") for name, value in fields}
         number = form.get("n", "")
         images = int(number) if number.isascii() and number.isdigit() and len(number) < 4 else None
-        return form | {"stream": form.get("stream") == "true", "n": images}
+        return form | {"stream": form.get("stream") == "true", "n": images, AUDIO_SECONDS: _seconds_in(content)}
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
+
+
+def _seconds_in(content: bytes) -> float:
+    """How long the recording in a multipart form is, in seconds; 0 for a form without one."""
+    named = content.find(b"; filename=", 0, FORM_END_MAX)
+    start = content.find(b"\r\n\r\n", named, named + FORM_END_MAX) + 4 if named >= 0 else 0
+    if start < 4:
+        return 0.0
+    boundary = content[: content.find(b"\r\n", 0, FORM_END_MAX)]
+    end = content.find(b"\r\n" + boundary, max(start, len(content) - FORM_END_MAX))
+    return seconds_of(memoryview(content)[start : end if end >= 0 else len(content)])
 
 
 # An unknown host: a proxy, a gateway, a server of the user's own, or a service that has nothing to do with LLMs.

@@ -37,6 +37,7 @@ class Call:
         others: The models that may answer in place of ``model``.
         tier: The service tier that the request asks for, if its price is another one; empty: the standard one.
         requests: How many requests the provider counts for it: more than one for a batch of texts whose texts are counted.
+        audio_s: How long the recording is that it uploads, in seconds, by its header or else by its size; 0: none, or not known.
     """
 
     provider: str
@@ -51,6 +52,7 @@ class Call:
     requests: int = 1
     choices: int = 1
     others: tuple[str, ...] = ()
+    audio_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class Usage:
         audio_tokens: The part of the input that was audio, without what was read from a cache.
         audio_output_tokens: The part of the output that is audio.
         partial: Whether it is of the beginning of a stream: more output may follow.
+        audio_s: How long the recording was, in seconds; ``None``: not reported.
     """
 
     input_tokens: int = 0
@@ -82,6 +85,7 @@ class Usage:
     audio_tokens: int = 0
     audio_output_tokens: int = 0
     partial: bool = False
+    audio_s: float | None = None
 
     @property
     def cache_s(self) -> int:

@@ -16,7 +16,7 @@ from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.quota_headers import NOTHING, readings_in
 from paceline.providers.refusals import classify
 from paceline.providers.streams import Found, JsonReader, SseReader
-from paceline.providers.texts import DAY_S
+from paceline.providers.texts import AUDIO_SECONDS, DAY_S
 
 IMAGES: Final = "images"
 """The unit of images that are made, and of those that Cohere embeds."""
@@ -72,7 +72,8 @@ class CostRule:
         """What is charged in the end."""
         input_tokens = usage.input_tokens if self.counts_cached else usage.input_tokens - usage.cached_tokens
         least = 0 if self.refunds else call.max_output_tokens or 0
-        return self._cost(call, input_tokens, max(least, usage.output_tokens), usage.cached_tokens)
+        cost = self._cost(call, input_tokens, max(least, usage.output_tokens), usage.cached_tokens)
+        return cost if usage.audio_s is None else cost | {AUDIO_SECONDS: usage.audio_s}
 
     def _cost(self, call: Call, input_tokens: float, output_tokens: float, cached_tokens: int) -> Cost:
         cost = token_cost(input_tokens, output_tokens, self.output_weight)
@@ -80,6 +81,8 @@ class CostRule:
             cost[REQUESTS] = float(call.requests)
         if call.images:
             cost[IMAGES] = float(call.images)
+        if call.audio_s:
+            cost[AUDIO_SECONDS] = call.audio_s
         if self.uncached_unit:
             cost[self.uncached_unit] = cost[self.uncached_of] - cached_tokens
         return cost

@@ -16,12 +16,12 @@ from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUES
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
-from paceline.providers.common import IMAGES, CostRule
+from paceline.providers.common import CostRule
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.quota_headers import NOTHING, Documented
 from paceline.providers.streams import JsonReader
-from paceline.providers.texts import AUDIO_SECONDS, DAY_S
+from paceline.providers.texts import DAY_S
 
 UNCACHED_TOKENS: Final = "uncached_tokens"
 """Cerebras' unit: input without cached reads, and output."""
@@ -74,7 +74,11 @@ class Compatible(OpenAIDialect):
     def __init__(self, name: str, key_env: str, hosts: tuple[str, ...], encoding: str) -> None:
         super().__init__(name, key_env, hosts, encoding)
         self.dialect = DIALECTS.get(name, UNDOCUMENTED)
-        self.costs, self.units, self.paths = self.dialect.costs, self.dialect.units | {IMAGES}, self.dialect.paths
+        self.costs, self.units, self.paths = (
+            self.dialect.costs,
+            self.dialect.units | OpenAIDialect.units,
+            self.dialect.paths,
+        )
         self.codes, self.documented = self.dialect.codes, self.dialect.documented
         self.wait_header, self.day_ends_in = self.dialect.wait_header, self.dialect.day_ends_in
         self.cache_s, self.holds_cached = self.dialect.cache_s, self.dialect.holds_cached
@@ -329,7 +333,6 @@ UNDOCUMENTED: Final = Compatibility()
 DIALECTS: Final = {
     "groq": Compatibility(
         costs=CostRule(holds_maximum=True, counts_cached=False),
-        units=frozenset({AUDIO_SECONDS}),
         documented=Documented(
             periods={"requests": DAY_S, "tokens": 60.0, "audio-seconds": 3_600.0},
             assumed=frozenset({"requests"}),

@@ -16,10 +16,14 @@ from paceline.providers.common import IMAGES, BaseProvider, CostRule
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.quota_headers import Documented
-from paceline.providers.streams import Found
+from paceline.providers.streams import Found, TranscriptReader
+from paceline.providers.texts import AUDIO_SECONDS
 
 MESSAGES: Final = "messages"
 """Anthropic's path, which many hosts with OpenAI's dialect serve, too (their documentation, 2026)."""
+
+TRANSCRIPTIONS: Final = "transcriptions"
+"""Of recordings, whose seconds count."""
 
 ENDPOINTS: Final = {
     "/chat/completions": "chat",
@@ -31,13 +35,16 @@ ENDPOINTS: Final = {
     "/images/generations": "images",
     "/images/edits": "images",  # this and the next three have the body of an HTML form
     "/images/variations": "images",
-    "/audio/transcriptions": "transcriptions",
-    "/audio/translations": "transcriptions",
+    "/audio/transcriptions": TRANSCRIPTIONS,
+    "/audio/translations": TRANSCRIPTIONS,
     "/audio/speech": "speech",
     "/moderations": "moderations",
 }
-_TEXTS: Final = ("messages", "input", "inputs", "instructions", "prompt", "system", "query", "documents")
-_NO_OUTPUT: Final = {"embeddings", "rerank", "images", "speech", "ocr", "transcriptions", "moderations"}
+_TEXTS: Final = (
+    "messages", "input", "inputs", "instructions", "prompt", "system", "query", "documents",
+    "image", "images", "audio",  # of Ollama's generation, and of models that look at one picture
+)  # fmt: skip
+_NO_OUTPUT: Final = {"embeddings", "rerank", "images", "speech", "ocr", TRANSCRIPTIONS, "moderations"}
 """The endpoints whose answer has no tokens of output."""
 
 # Images: a 1024 x 1024 one is 85 + 4 * 170 tokens in high detail, any is 85 in low (OpenAI's vision guide, gpt-4o).
@@ -80,7 +87,7 @@ class OpenAIDialect(BaseProvider):
     """OpenAI's paths, bodies, errors and usage, without OpenAI's limits."""
 
     media = MEDIA
-    units = frozenset({IMAGES})
+    units = frozenset({IMAGES, AUDIO_SECONDS})
     asks_usage = True  # https://developers.openai.com/api/reference/resources/chat (2025-11): ``stream_options``
     paths: tuple[tuple[re.Pattern[str], str], ...] = ()
     """Further paths, each with its endpoint; a group ``model`` names the model, which the body then does not."""
@@ -102,12 +109,15 @@ class OpenAIDialect(BaseProvider):
         tier = parse.tier_of(body)
         images = max(count(body.get("n")), 1) if endpoint == "images" else 0
         choices, others = _choices(body), parse.others_of(body)
-        if not (tier or images or choices > 1 or others):
+        audio_s = parse.seconds(body.get(AUDIO_SECONDS)) if endpoint == TRANSCRIPTIONS else 0.0  # as the form was read
+        if not (tier or images or choices > 1 or others or audio_s):
             return call
-        return replace(call, tier=tier, images=images, choices=choices, others=others)
+        return replace(call, tier=tier, images=images, choices=choices, others=others, audio_s=audio_s)
 
     def usage_reader(self, call: Call) -> UsageReader:
         """The reader of OpenAI's answers; of Anthropic's on its path."""
+        if call.endpoint == TRANSCRIPTIONS and not call.stream:
+            return TranscriptReader(self.usage)
         return _ANTHROPIC.usage_reader(call) if call.endpoint == MESSAGES else super().usage_reader(call)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
@@ -128,7 +138,7 @@ class OpenAIDialect(BaseProvider):
             audio_output_tokens=count(outputs.get("audio_tokens")),
             tier=parse.tier_of(payload),
             answer=_answer_of(payload),
-        )
+        ) or _recording(payload)
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:  # noqa: ARG002
         usage = self.usage(event)
@@ -196,6 +206,14 @@ def _max_output_tokens(endpoint: str, body: Mapping[str, Any]) -> int | None:
 
 def _choices(body: Mapping[str, Any]) -> int:
     return max(count(body.get("n")), count(body.get("best_of")), 1) if "n" in body or "best_of" in body else 1
+
+
+def _recording(payload: Mapping[str, Any]) -> Usage | None:
+    """The usage of a transcription that counts seconds: in ``usage``, or as the ``duration`` beside the text."""
+    found = as_mapping(payload.get("usage"))
+    counted = found.get("seconds") if found.get("type") == "duration" else None
+    audio_s = parse.seconds(counted or ("text" in payload and payload.get("duration")))
+    return Usage(audio_s=audio_s) if audio_s else None
 
 
 def _is_long(call: Call) -> bool:

@@ -218,6 +218,14 @@ def count(value: Any) -> int:
     return int(value) if 0 < value <= MAX_COUNT else 0  # so no NaN, no infinity, and no integer of 400 digits
 
 
+def seconds(value: Any) -> float:
+    """A length in seconds out of JSON, where some servers write it as a text; 0 for anything else."""
+    found = number(value) if isinstance(value, str) else value
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return 0.0
+    return float(found) if 0 < found <= MAX_COUNT else 0.0
+
+
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """``value`` when it is a mapping, else an empty one."""
     return value if value is not None and isinstance(value, MAPPING) else {}

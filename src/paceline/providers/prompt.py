@@ -1,4 +1,7 @@
-"""The input of a request in tokens: texts by the estimator, images, audio and files by a constant each."""
+"""The input of a request in tokens: texts by the estimator, images, audio and files by a constant each.
+
+What a part is, its type or MIME type says. Where neither stands, its bytes do (:mod:`paceline.providers.media`), under any name.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from paceline.estimation.estimate import estimate_tokens
+from paceline.providers.media import SHORT, media_in
 
 PER_MESSAGE: Final = 4  # of a chat template: an assumption; the learned correction absorbs the rest
 _NODES = 200_000  # parts of a body that are read; the rest is not counted
@@ -60,10 +64,16 @@ def _gather(root: Any, texts: list[str], media: MediaTokens, *, keys: bool) -> i
             break
         node = stack.pop()
         if isinstance(node, str):
-            texts.append(node)
+            if len(node) < SHORT:
+                texts.append(node)
+            else:
+                tokens += _long(node, texts, media)
         elif isinstance(node, dict):
             if len(node) == 2 and not keys and "role" in node and type(node.get("content")) is str:  # most messages
-                texts.append(node["content"])
+                if len(node["content"]) < SHORT:
+                    texts.append(node["content"])
+                else:
+                    tokens += _long(node["content"], texts, media)
                 tokens += PER_MESSAGE
                 continue
             if keys:
@@ -81,6 +91,8 @@ def _gather(root: Any, texts: list[str], media: MediaTokens, *, keys: bool) -> i
                 stack.append(node["data"])
             else:
                 stack.extend([value for key, value in node.items() if key not in _SKIPPED])
+                if kind is None and "data" in node:
+                    stack.append(node["data"])
         elif isinstance(node, list | tuple):
             if node and type(node[0]) is int:  # token ids
                 tokens += len(node)
@@ -89,6 +101,13 @@ def _gather(root: Any, texts: list[str], media: MediaTokens, *, keys: bool) -> i
         elif isinstance(node, int | float):
             tokens += 1
     return tokens
+
+
+def _long(text: str, texts: list[str], media: MediaTokens) -> int:
+    """Append what is text in a long string to ``texts``; return the tokens of the media in it."""
+    kinds, rest = media_in(text)
+    texts.append(rest)
+    return sum(getattr(media, kind) for kind in kinds)
 
 
 def _media(node: dict[str, Any], media: MediaTokens) -> int:

@@ -7,6 +7,7 @@ stream the event that is not complete yet.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -83,6 +84,19 @@ class JsonReader(_Reader):
             found = (self._usage_of(usage) for end in ends for usage in _usage_objects(bytes(end), self._name))
             self.usage = last or next(filter(None, found), None)
         self._head, self._tail = bytearray(), bytearray()
+
+
+_DURATION: Final = re.compile(rb'"duration"\s*:\s*"?([\d.]{1,20})')
+
+
+class TranscriptReader(JsonReader):
+    """Usage from a transcription. A long one has its duration near the beginning, before the segments."""
+
+    def close(self) -> None:
+        head = bytes(self._head)
+        super().close()
+        if self.usage is None and (found := _DURATION.search(head)):
+            self.usage = self._usage_of({"text": "", "duration": found[1].decode()})
 
 
 def _usage_objects(data: bytes, name: bytes) -> Iterator[dict[str, Any]]:
