@@ -13,7 +13,7 @@ import pytest
 
 import paceline
 from paceline.core.quota import NS
-from paceline.core.results import NO_ANSWER
+from paceline.core.results import NO_ANSWER, Reading
 from paceline.emulator.rules import BucketRule
 from paceline.pacing import lines
 from paceline.testing import ManualClock, run_virtual
@@ -120,7 +120,9 @@ class TestWaits:
         records, limiter = logged(logging.INFO), limiter_of()
         limiter.try_acquire(POOL).refused(retry_after_s=20)
         wait(limiter, (POOL, {}))
-        assert texts(records)[1:] == ["Rate limit: waiting 20.0 s for the cool-down of openai/gpt-4o"]
+        assert [text for text in texts(records)[1:] if POOL in text] == [
+            "Rate limit: waiting 20.0 s for the cool-down of openai/gpt-4o"
+        ]
 
     def test_for_an_answer_of_a_silent_pool(self, logged):
         records, limiter = logged(logging.INFO), limiter_of()
@@ -303,11 +305,84 @@ class TestRefusalsAndRetries:
         limiter.try_acquire(POOL).refused(paceline.Refusal(paceline.RefusalKind(kind)))
         assert texts(records) == [f"rate_limit.refused openai/gpt-4o: refused ({kind})"]
 
-    def test_a_storm_of_refusals_writes_a_bounded_number(self, logged):
+    @pytest.mark.parametrize(
+        ("stated", "text"),
+        [
+            (
+                {
+                    "unit": "tokens",
+                    "limit": 30_000,
+                    "period_s": 60,
+                    "used": 29_937,
+                    "requested": 385,
+                    "retry_after_s": 8,
+                },
+                "refused (rate: tokens, limit 30,000/min, used 29,937, requested 385), retry after 8 s",
+            ),
+            ({"unit": "requests", "period_s": 86_400}, "refused (rate: requests/day)"),
+            ({"unit": "usd", "limit": 2.5, "period_s": 600}, "refused (rate: usd, limit 2.5/600 s)"),
+            ({"unit": "tokens", "limit": 0}, "refused (rate: tokens, limit 0)"),
+            ({"requested": 385}, "refused (rate: requested 385)"),
+            (
+                {
+                    "limits": (
+                        Reading("requests", limit=3, period_s=60),
+                        Reading("tokens", limit=10_000, period_s=60),
+                        Reading("usd"),
+                    )
+                },
+                "refused (rate: of 3 requests/min or 10,000 tokens/min)",
+            ),
+        ],
+    )
+    def test_what_the_provider_has_stated_is_in_the_line(self, logged, stated, text):
+        records, limiter = logged(logging.WARNING), limiter_of()
+        limiter.try_acquire(POOL, tokens=100).refused(paceline.Refusal(paceline.RefusalKind.RATE, **stated))
+        [record] = records
+        assert record.getMessage() == f"rate_limit.429_error openai/gpt-4o: {text}"
+        assert record.stated == {
+            what: amount for what, amount in stated.items() if what not in ("limits", "retry_after_s")
+        }
+
+    def test_the_first_refusal_of_a_kind_has_a_line_and_the_others_a_sum_each_minute(self, logged):
         records, limiter = logged(logging.WARNING), limiter_of({POOL: "1000 requests/s"})
-        for permit in [limiter.try_acquire(POOL) for _ in range(300)]:
+        clock = limiter.pacer.clock
+
+        def refused(number, **stated):
+            for permit in [limiter.try_acquire(POOL) for _ in range(number)]:
+                permit.refused(paceline.Refusal(retry_after_s=0.001, scope=paceline.RefusalScope.REQUEST, **stated))
+                clock.advance(0.01)
+
+        refused(42, kind=paceline.RefusalKind.RATE, unit="tokens")
+        refused(1, kind=paceline.RefusalKind.RATE, unit="requests")
+        refused(2, kind=paceline.RefusalKind.CAPACITY)
+        clock.advance(61)
+        refused(1, kind=paceline.RefusalKind.RATE, unit="tokens")
+        clock.advance(200)
+        refused(1, kind=paceline.RefusalKind.RATE, unit="tokens")
+        again = "refused (rate: tokens), retry after 0.001 s"
+        assert [text.partition(": ")[2] for text in texts(records)] == [
+            again,
+            "refused (rate: requests), retry after 0.001 s",
+            "refused (capacity), retry after 0.001 s",
+            f"41 more refusals in 60 s, the last one: {again}",
+            "1 more refusal in 60 s, the last one: refused (capacity), retry after 0.001 s",
+            f"1 more refusal in 60 s, the last one: {again}",
+            again,
+        ]
+        assert [record.left_out for record in records] == [0, 0, 0, 40, 0, 0, 0]
+
+    def test_what_is_not_said_yet_is_said_at_the_end(self, logged):
+        records, limiter = logged(logging.WARNING), limiter_of()
+        for permit in [limiter.try_acquire(POOL) for _ in range(3)]:
             permit.refused(retry_after_s=0.001)
-        assert len(records) == lines.LINES_MAX
+        lines.say_sums()
+        assert [text for text in texts(records)[1:] if POOL in text] == [
+            "rate_limit.429_error openai/gpt-4o: 2 more refusals, the last one: refused (rate), retry after 0.001 s"
+        ]
+        records.clear()
+        lines.say_sums()
+        assert not records
 
     def test_attempts(self, logged):
         records, limiter = logged(logging.INFO), limiter_of(retry=self.RETRY)

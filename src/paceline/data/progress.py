@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any
 
-from paceline.pacing.lines import is_shown
+from paceline.pacing.lines import is_shown, say_sums
 
 EVERY_S, SAID_S = 10.0, 60.0
 """The time between two lines, and between two about a wait."""
@@ -136,6 +136,7 @@ def logged(say: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     finally:
+        say_sums()  # which Python would print at the end of the program
         log.removeHandler(handler)
 
 

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from paceline.core.results import Refusal
+
 log = logging.getLogger("paceline")
 
 
@@ -28,6 +30,7 @@ class Event:
             ``used`` cost is what the provider charges, which may be more.
         model: For a request of a client: its model; else ``None``.
         status: For a request of a client that is ``settled``: the HTTP status of its answer; 0 for none.
+        refusal: When ``refused``: what the provider has stated, e.g. the unit and the limit.
     """
 
     kind: str
@@ -43,6 +46,7 @@ class Event:
     usage: Mapping[str, int] | None = None
     model: str | None = None
     status: int = 0
+    refusal: Refusal | None = None
 
 
 class Notifier:

@@ -6,11 +6,13 @@ fields of the record (``extra``), whose names do not change. What a pool notices
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from logging import DEBUG, INFO, WARNING
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +22,7 @@ from paceline.core.meters import Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import DEFAULT_LANE, Waiter
 from paceline.core.quota import NS
-from paceline.core.results import COOL_DOWN, NO_ANSWER, QUEUE, STORE, STORE_LOST, RefusalKind, WaitUntil
+from paceline.core.results import COOL_DOWN, NO_ANSWER, QUEUE, STORE, STORE_LOST, Refusal, RefusalKind, WaitUntil
 from paceline.pacing.status import Waiting, metrics, wait_until_s
 
 if TYPE_CHECKING:
@@ -53,10 +55,18 @@ NOTICED_S: Final = 1.0
 LINES_MAX: Final = 100
 """How many lines of one kind a pool writes in a second, except for permits; the next one has the number left out."""
 
+SUM_S: Final = 60.0
+"""After the line of a refusal, the further ones of its kind have one line for each such period."""
+
 EXACT_MAX: Final = 300
 """With so many requests ahead, the line of a wait has a lower bound of it."""
 
 NOT_QUOTAS: Final = {COOL_DOWN: "the cool-down", QUEUE: "the queue", STORE_LOST: "the store", NO_ANSWER: "an answer"}
+_Kind = tuple[str, str | None, str | None]  # of refusals: the event, the reason, the unit
+_NONE: Final = (0, None)
+OTHER: Final = "rate_limit.refused"
+_STATED: Final = ("unit", "limit", "period_s", "used", "requested")
+_PERIODS: Final = {1.0: "s", 60.0: "min", 3_600.0: "hour", 86_400.0: "day"}
 _REFUSED: Final = {RefusalKind.RATE: "rate_limit.429_error", RefusalKind.GROWTH: "rate_limit.429_error"}
 _EVENTS: Final = {"acquired": "rate_limit.acquire", "settled": "rate_limit.release", "cancelled": "rate_limit.release"}
 
@@ -70,17 +80,21 @@ class Lines:
         pool: The pool.
         read: Calls a function of the present with the pool locked, and returns its result. Nothing is logged inside.
         why: Tells why a waiter waits; ``None`` if it waits no longer.
+        call_at: Sets a timer of the pool's clock.
     """
 
-    __slots__ = ("_counts", "_noticed", "_pool", "_read", "_unsaid", "_why")
+    __slots__ = ("__weakref__", "_call_at", "_counts", "_noticed", "_pool", "_read", "_refusals", "_unsaid", "_why")
 
     def __init__(
         self,
         pool: Pool,
         read: Callable[[Callable[[int], Any]], Any],
         why: Callable[[Waiter], Waiting | None],
+        call_at: Callable[[int, Callable[[], None]], object],
     ) -> None:
-        self._pool, self._read, self._why = pool, read, why
+        self._pool, self._read, self._why, self._call_at = pool, read, why, call_at
+        # Of each kind of refusals that has had a line within the last period: how many since then, and the last one.
+        self._refusals: dict[_Kind, tuple[int, Event]] = {}
         # Of each event: a second, its lines, and those left out before the next.
         self._counts: dict[str, list[int]] = {}
         self._noticed = True  # whether the last wait of the present second was one that is noticed
@@ -148,24 +162,77 @@ class Lines:
         return Waiting(ahead, until.quota, wait_s if wait_s < math.inf else None)
 
     def permit(self, now_ns: int, event: Event) -> None:
-        """A permit was acquired, settled, cancelled or refused."""
-        kind, used = event.kind, event.used
-        name = _EVENTS.get(kind) or _REFUSED.get(RefusalKind(str(event.reason)), "rate_limit.refused")
-        refused = kind == "refused"
-        if refused and not self._may(name, now_ns):
+        """A permit was acquired, settled or cancelled."""
+        if event.kind == "refused":
+            self._refused(now_ns, event)
             return
-        left, estimated = self._read(self._left), total_tokens(dict(event.reserved))
-        ratio = None if used is None or not estimated else round(total_tokens(dict(used)) / estimated, 4)
-        if refused:
-            asked = "" if event.retry_after_s is None else f", retry after {event.retry_after_s:g} s"
-            text = f"refused ({event.reason}){asked}"
-        elif kind == "cancelled":
+        used = event.used
+        estimated = total_tokens(dict(event.reserved))
+        if event.kind == "cancelled":
             text = "cancelled"
         else:
             text = ", ".join(f"{round(amount, 2):,.15g} {unit}" for unit, amount in (used or event.reserved).items())
             text += f" after {event.waited_s:.1f} s" if used is None else ""
+        ratio = None if used is None or not estimated else round(total_tokens(dict(used)) / estimated, 4)
+        self._say_permit(DEBUG, _EVENTS[event.kind], event, text, ratio)
+
+    def _refused(self, now_ns: int, event: Event) -> None:
+        """Log the first refusal of its kind, and count it if another one was logged in this period."""
+        kind = _REFUSED.get(RefusalKind(str(event.reason)), OTHER), event.reason, getattr(event.refusal, "unit", None)
+
+        def is_first(_: int) -> bool:
+            count = self._refusals.get(kind)
+            self._refusals[kind] = (0, event) if count is None else (count[0] + 1, event)
+            return count is None
+
+        if self._read(is_first):
+            _summing.add(self)
+            self._set_timer(now_ns, kind)
+            self._say_permit(WARNING, kind[0], event, _said(event))
+
+    def _set_timer(self, now_ns: int, kind: _Kind) -> None:
+        weakly = weakref.WeakMethod(self._sum)
+
+        def end() -> None:
+            if (alive := weakly()) is not None:
+                alive(kind, now_ns + round(SUM_S * NS))
+
+        self._call_at(now_ns + round(SUM_S * NS), end)
+
+    def _sum(self, kind: _Kind, now_ns: int) -> None:
+        """Log how many refusals of a kind there were since its last line, at the end of a period."""
+        number, event = self._taken(kind)
+        if number:
+            self._read(lambda _: self._refusals.setdefault(kind, (0, event)))
+            self._set_timer(now_ns, kind)
+            self._say_sum(kind, number, event, f" in {SUM_S:g} s")
+
+    def _taken(self, kind: _Kind) -> tuple[int, Any]:
+        number, event = self._read(lambda _: self._refusals.pop(kind, _NONE))
+        return number, event
+
+    def say_sums(self) -> None:
+        """Log, at the end of the program, how many refusals were not logged."""
+        for kind in list(self._refusals):
+            number, event = self._taken(kind)
+            if number:
+                self._say_sum(kind, number, event, "")
+
+    def _say_sum(self, kind: _Kind, number: int, event: Event, within: str) -> None:
+        more = f"{number:,} more refusal{'s' * (number > 1)}{within}, the last one: {_said(event)}"
+        self._say_permit(WARNING, kind[0], event, more, left_out=number - 1)
+
+    def _say_permit(
+        self, level: int, name: str, event: Event, text: str, ratio: float | None = None, left_out: int = 0
+    ) -> None:
+        used, refusal = event.used, event.refusal
+        stated = (
+            None
+            if refusal is None
+            else {what: amount for what in _STATED if (amount := getattr(refusal, what)) is not None}
+        )
         self._write(
-            WARNING if refused else DEBUG,
+            level,
             name,
             f"{name} {self._pool.name}: {text}{_caller(event.name, event.lane)}",
             caller=event.name,
@@ -176,7 +243,9 @@ class Lines:
             ratio=ratio,
             reason=event.reason,
             retry_after_s=event.retry_after_s,
-            **left,
+            stated=stated,
+            **self._read(self._left),
+            **({"left_out": left_out} if left_out else {}),
         )
 
     def retries(self, now_ns: int, attempt: int, max_attempts: int | None, delay_s: float, reason: str) -> None:
@@ -217,8 +286,9 @@ class Lines:
             )
 
     def after_fork(self) -> None:
-        """Forget the waits of the parent process."""
+        """Forget the waits and the refusals of the parent process."""
         self._unsaid.clear()
+        self._refusals.clear()
 
     def _left(self, now_ns: int) -> dict[str, float | None]:
         """What is left of the quotas per minute; of tokens, or of input tokens where the pool counts them apart."""
@@ -258,6 +328,41 @@ class Lines:
             left_out, count[2] = count[2], 0
             text += f"; {left_out:,} such lines were left out"
         log.log(level, "%s", text, extra={"event": event, "pool": self._pool.name, "left_out": left_out, **fields})
+
+
+_summing: weakref.WeakSet[Lines] = weakref.WeakSet()  # which have counted refusals
+
+
+@atexit.register
+def say_sums() -> None:
+    """Log how many refusals were not logged so far: at the end of the program, or before a handler is removed."""
+    for lines in list(_summing):
+        lines.say_sums()
+
+
+def _said(event: Event) -> str:
+    """A refusal with what the provider has stated of it, and nothing else."""
+    refusal = event.refusal
+    stated = "" if refusal is None else ", ".join(_stated(refusal))
+    asked = "" if event.retry_after_s is None else f", retry after {event.retry_after_s:g} s"
+    return f"refused ({event.reason}{stated and ': '}{stated}){asked}"
+
+
+def _stated(refusal: Refusal) -> Iterator[str]:
+    def per(period_s: float | None) -> str:
+        return "" if not period_s else f"/{_PERIODS.get(period_s) or f'{period_s:g} s'}"
+
+    alone = refusal.limit is None
+    if refusal.unit:
+        yield refusal.unit + (per(refusal.period_s) if alone else "")
+    if not alone:
+        yield f"limit {refusal.limit:,.15g}{per(refusal.period_s)}"
+    for what in ("used", "requested"):
+        if (amount := getattr(refusal, what)) is not None:
+            yield f"{what} {amount:,.15g}"
+    limits = [f"{one.limit:,.15g} {one.unit}{per(one.period_s)}" for one in refusal.limits if one.limit is not None]
+    if limits:
+        yield f"of {' or '.join(limits)}"
 
 
 def _kind(quota: str) -> str:

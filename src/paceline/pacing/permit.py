@@ -266,16 +266,15 @@ class Permit:
                 self._used = used
         return first
 
-    def _notify(
-        self, kind: str, used: Cost | None = None, reason: str | None = None, retry_after_s: float | None = None
-    ) -> None:
+    def _notify(self, kind: str, used: Cost | None = None, refusal: Refusal | None = None) -> None:
         scheduler, waiter = self._scheduler, self._waiter
         if scheduler.events is not None or log.isEnabledFor(WARNING if kind == "refused" else DEBUG):
             from paceline.pacing.events import Event
 
-            fields = scheduler.pool.ledger.true_cost(self.cost, None), used, reason, retry_after_s, waiter.name
+            reason, asked_s = (None, None) if refusal is None else (refusal.kind.value, refusal.retry_after_s)
+            fields = scheduler.pool.ledger.true_cost(self.cost, None), used, reason, asked_s, waiter.name
             granted_s = self.reservation.granted_ns / NS
-            of_client = None if self.usage is None else asdict(self.usage), self.model, self.status
+            of_client = None if self.usage is None else asdict(self.usage), self.model, self.status, refusal
             scheduler.notify(Event(kind, self.pool, waiter.lane.name, self.waited_s, *fields, granted_s, *of_client))
 
     def cancel(self) -> None:
@@ -384,7 +383,7 @@ class Permit:
         stop_s, why = (decision.stop_s, decision.reason) if isinstance(decision, GiveUp) else (0.0, "")
         self._scheduler.refuse(self.reservation, refusal, decision.pause_s, stop_s, why)
         if first:
-            self._notify("refused", None, refusal.kind.value, refusal.retry_after_s)
+            self._notify("refused", None, refusal)
 
     def waiter_again(
         self, scheduler: Scheduler, cost: Cost, name: str | None = None, lane: str | None = None

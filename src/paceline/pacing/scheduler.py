@@ -109,7 +109,7 @@ class Scheduler:
     def __init__(self, pool: Pool, clock: Clock, worker: Worker | None = None) -> None:
         self.pool = pool
         self.stated = frozenset(pool.ledger.units)
-        self.lines = Lines(pool, self.read, self.why)
+        self.lines = Lines(pool, self.read, self.why, clock.call_at)
         self.events: Callable[[Event], None] | None = None
         self.periods: Mapping[str, Sequence[float]] = {}
         self.by_hand: ByHand | None = None
