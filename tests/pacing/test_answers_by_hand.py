@@ -106,10 +106,40 @@ def test_an_error_is_not_settled(limiter, status):
     assert permit.open
 
 
-def test_an_answer_without_usage(limiter):
+class Speech:
+    """As OpenAI's SDK returns it."""
+
+    response = httpx.Response(200, headers=HEADERS | {"content-type": "audio/mpeg"}, content=b"ID3")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(200, headers=HEADERS, json={"choices": []}),
+        httpx.Response(200, headers=HEADERS, json={"created": 1, "data": [{"b64_json": "aGk="}]}),
+        Speech(),
+        {"created": 1, "data": [{"url": "https://pictures.example/1"}]},
+        {"ResponseMetadata": {"HTTPStatusCode": 200}, "body": object()},
+        SimpleNamespace(text="a transcript"),
+        SimpleNamespace(created=1, data=[], usage=None),  # pictures of OpenAI's SDK
+    ],
+)
+def test_an_answer_without_usage_stays_charged_as_reserved(limiter, answer):
     permit = limiter.try_acquire("openai/m", tokens=500)
-    with pytest.raises(paceline.QuotaError, match="no usage in Response"):
-        permit.settle(httpx.Response(200, headers=HEADERS, json={"choices": []}))
+    permit.settle(answer)
+    assert (permit.open, permit.charged["tokens"]) == (False, 500)
+
+
+def test_the_headers_of_an_answer_without_usage_teach(limiter):
+    limiter.try_acquire("openai/m", tokens=500).settle(Speech())
+    assert quota_of(limiter, "tokens")["limit"] == 20_000
+
+
+@pytest.mark.parametrize("answer", ["hello", b"hello", 5, {}, {"tokns": 5}, SimpleNamespace(tokns=5)])
+def test_what_is_no_answer_and_no_usage(limiter, answer):
+    permit = limiter.try_acquire("openai/m", tokens=500)
+    with pytest.raises(paceline.QuotaError, match=f"no usage in {type(answer).__name__}"):
+        permit.settle(answer)
     assert permit.open
     with pytest.raises(TypeError, match="headers is a int"):
         permit.settle(tokens=5, headers=5)

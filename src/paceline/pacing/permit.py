@@ -173,13 +173,14 @@ class Permit:
         Args:
             usage: An SDK's answer, its usage object, or either as a mapping; an HTTP response whose body was read; or an
                 object with ``tokens_used``, which is charged in ``tokens``. A count above 4 million tokens, and above 64
-                times the reserved ones, is bounded by them and logged.
+                times the reserved ones, is bounded by them and logged. An answer that reports no usage (pictures, speech)
+                stays charged as reserved.
             headers: The headers of the answer, as for :func:`~paceline.limits_in`; by default the headers of ``usage``, if any.
             **units: Amounts per unit instead, e.g. ``input_tokens=812, output_tokens=64``. Units that are left out stay
                 as reserved. ``tokens`` beside one of these two gives the other.
 
         Raises:
-            QuotaError: ``usage`` has no known usage fields, or is a response with an error; or an amount is not a number
+            QuotaError: ``usage`` is no answer and has no known usage fields, or is a response with an error; or an amount is not a number
                 of 0 or more; or it is ``tokens`` alone, where quotas count input and output apart.
             TypeError: ``headers`` is neither a mapping nor pairs.
         """

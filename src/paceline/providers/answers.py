@@ -40,8 +40,11 @@ def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> Cost:
             server-sent events; or an object or mapping with ``tokens_used``, input and output together.
         reserved: The reserved cost per unit; its ``output_tokens`` are the maximum that the request allowed.
 
+    Returns:
+        The cost; empty for an answer that reports no usage, as answers with pictures and speech do.
+
     Raises:
-        QuotaError: ``answer`` contains no usage in this provider's form, or is an error.
+        QuotaError: ``answer`` is no answer and contains no usage in this provider's form, or is an error.
     """
     provider, reserved = provider_of(pool), reserved or {}
     found = reported(pool, answer)
@@ -49,6 +52,8 @@ def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> Cost:
         total = count(answer.get("tokens_used") if isinstance(answer, Mapping) else _get(answer, "tokens_used"))
         if total:
             return {TOKENS: float(plausible(pool, Usage(total), reserved).input_tokens)}
+        if _is_answer(answer):
+            return {}
         raise QuotaError(
             f"{pool}: no usage in {type(answer).__name__}: settle with an answer that reports it, with a mapping like"
             " {'input_tokens': 812, 'output_tokens': 64}, or with amounts: settle(input_tokens=812, output_tokens=64)"
@@ -86,6 +91,19 @@ def reported(pool: str, answer: object) -> Usage | None:
         sides = [count(parse.number(headers.get(f"x-amzn-bedrock-{side}-token-count"))) for side in ("input", "output")]
         usage = parse.make_usage(sides[0], sides[1], 0, 0)
     return usage
+
+
+_FIELDS: Final = frozenset({
+    "ResponseMetadata", "artifacts", "audio", "audio_content", "body", "candidates", "choices", "content", "created", "data",
+    "embeddings", "generated_images", "images", "object", "output", "outputs", "predictions", "results", "text",
+})  # fmt: skip
+"""Fields: an answer of a provider's API has one of them, and a usage object none."""
+
+
+def _is_answer(answer: object) -> bool:
+    """Whether it is an HTTP response, or an SDK's answer or its mapping."""
+    found: Any = answer if isinstance(answer, Mapping) else getattr(answer, "__dict__", {})
+    return _response_in(answer)[0] is not None or not _FIELDS.isdisjoint(found)
 
 
 def _no_usage(pool: str, what: str) -> QuotaError:
