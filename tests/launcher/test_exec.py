@@ -12,10 +12,12 @@ import threading
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 import paceline
 from paceline.launcher import command
+from paceline.launcher.child import ChildTally
 from paceline.launcher.command import SITE, summary
 from waits import BOUND_S, join
 
@@ -449,3 +451,33 @@ def test_a_process_that_outlives_the_command_goes_on(world, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert world.tally()["refused_total"] == 0
+
+
+@pytest.mark.parametrize("connects", [False, True])
+def test_attempts_without_a_connection_or_an_answer_are_told_and_are_no_waits(connects):
+    tally = ChildTally()
+    limiter = paceline.Limiter(
+        {"127.0.0.1/m": "1000 requests/s"}, events=tally.count, retry=paceline.RetryPolicy(max_attempts=1)
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server, httpx.Client(timeout=BOUND_S) as client:
+        limiter.attach(client)
+        port = server.getsockname()[1]
+        if connects:  # and breaks off
+            thread = threading.Thread(target=lambda: [server.accept()[0].close() for _ in range(3)])
+            thread.start()
+        else:
+            server.close()
+        for _ in range(3):
+            with pytest.raises(httpx.TransportError):
+                client.post(
+                    f"http://127.0.0.1:{port}/v1/chat/completions",
+                    json={"model": "m", "messages": [{"role": "user", "content": "x"}]},
+                )
+        if connects:
+            join(thread)
+    [line] = summary([tally.record()])
+    told = "3 requests, 0 refused, 3 attempts without an answer; waits"
+    assert (
+        line.partition(" 0.")[0]
+        == f"127.0.0.1/m: {told if connects else '0 requests, 0 refused, 3 attempts without a connection'}"
+    )

@@ -72,11 +72,15 @@ PROGRAMS: dict[str, Callable[[Limiter, ModuleType], None]] = {
 """Modules of programs that need more than :func:`~paceline.instrument`."""
 
 
+COUNTED = ("requests", "refused", "unconnected", "unanswered", "waited_s", "longest_s")
+
+
 class ChildTally:
     """What went through one limiter, by pool.
 
     Attributes:
-        pools: The counts of each pool: ``requests``, ``refused``, and the waits, ``waited_s`` and ``longest_s``.
+        pools: The counts of each pool: ``requests``, ``refused``, ``unconnected`` (attempts without a connection), ``unanswered``
+            (attempts that broke off), and the waits of the requests, ``waited_s`` and ``longest_s``.
     """
 
     def __init__(self) -> None:
@@ -84,16 +88,19 @@ class ChildTally:
 
     def count(self, event: Event) -> None:
         """Count an event of a permit."""
-        zero: dict[str, float] = dict.fromkeys(("requests", "refused", "waited_s", "longest_s"), 0)
-        counts = self.pools.setdefault(event.pool, zero)
+        counts = self.pools.setdefault(event.pool, dict.fromkeys(COUNTED, 0))
         if event.kind == "acquired":
             counts["requests"] += 1
             counts["waited_s"] += event.waited_s
             counts["longest_s"] = max(counts["longest_s"], event.waited_s)
         elif event.kind == "cancelled":
             counts["requests"] -= 1
+            counts["waited_s"] -= event.waited_s
+            counts["unconnected"] += event.model is not None  # else nobody has tried to send it
         elif event.kind == "refused":
             counts["refused"] += 1
+        elif event.model is not None and not event.status:
+            counts["unanswered"] += 1
 
     def record(self) -> dict[str, Any]:
         """The counts, and what was announced in this process because it is not paced."""

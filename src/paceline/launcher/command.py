@@ -180,8 +180,11 @@ def summary(
 
 def _line(name: str, counts: Mapping[str, float]) -> str:
     requests, refused = int(counts["requests"]), int(counts["refused"])
-    mean_s = counts["waited_s"] / max(requests, 1)
-    return (
-        f"{name}: {requests:,} requests, {refused:,} refused; waits {mean_s:.1f} s on average,"
-        f" {counts['longest_s']:.1f} s at most"
-    )
+    line = f"{name}: {requests:,} requests, {refused:,} refused"
+    for what, words in (("unconnected", "without a connection"), ("unanswered", "without an answer")):
+        if number := int(counts.get(what, 0)):
+            line += f", {number:,} attempt{'s' * (number > 1)} {words}"
+    if requests <= 0:
+        return line
+    mean_s = max(counts["waited_s"], 0.0) / requests
+    return f"{line}; waits {mean_s:.1f} s on average, {counts['longest_s']:.1f} s at most"
