@@ -59,6 +59,32 @@ def test_base64_under_any_name_is_one_medium(part, kind):
     assert constant <= tokens(part) <= constant + 30
 
 
+@pytest.mark.parametrize(
+    ("provider", "path", "body"),
+    [
+        ("ollama", "/api/generate", {"prompt": "what?", "images": [b64(PNG)]}),
+        ("generic", "/v1/completions", {"prompt": "what?", "image_data": [{"data": b64(PNG), "id": 1}]}),
+        ("bedrock", "/model/amazon.titan-embed-image-v1/invoke", {"inputText": "x", "inputImage": b64(PNG)}),
+        ("bedrock", "/model/cohere.embed-v4/invoke", {"images": [b64(PNG, "image/png")]}),
+        (
+            "bedrock",
+            "/model/amazon.nova/invoke",
+            {"messages": [{"content": [{"image": {"source": {"bytes": b64(PNG)}}}]}]},
+        ),
+        (
+            "mistral",
+            "/v1/chat/completions",
+            {"messages": [{"content": [{"type": "input_audio", "input_audio": b64(MP3)}]}]},
+        ),
+        ("gemini", "/v1beta/models/g:embedContent", {"content": {"parts": [{"inline_data": {"data": b64(PNG)}}]}}),
+    ],
+)
+def test_media_beside_the_text_count_once(provider, path, body):
+    call = provider_named(provider).describe(path, {"model": "m", **body})
+    assert call is not None
+    assert 600 <= call.input_tokens <= 1_700
+
+
 def test_several_media_and_the_words_between_them_count():
     picture, words = b64(PNG, "image/png"), "what is the difference of these? " * 20
     assert tokens(f'<img src="{picture}"> {words} <img src="{picture}">') - 2 * MEDIA.image == pytest.approx(

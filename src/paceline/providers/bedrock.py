@@ -44,6 +44,7 @@ _MODELS: Final = (
 
 _METRICS: Final = "amazon-bedrock-invocationMetrics"
 # The names of Converse, of Anthropic's bodies, of the metrics, of Llama's and of Titan's bodies.
+_TEXTS: Final = ("system", "prompt", "inputText", "texts", "inputImage", "images", "inputs")
 _INPUT: Final = ("inputTokens", "input_tokens", "inputTokenCount", "prompt_token_count", "inputTextTokenCount")
 _OUTPUT: Final = ("outputTokens", "output_tokens", "outputTokenCount", "generation_token_count")
 _CACHE_READ: Final = ("cacheReadInputTokens", "cache_read_input_tokens", "cacheReadInputTokenCount")
@@ -76,7 +77,7 @@ class Bedrock(BaseProvider):
             return None
         arn = _ARN.fullmatch(match[1])
         region, model = (arn[1], arn[2]) if arn else (self.region, match[1])
-        parts = [*_messages(body), *(body.get(key) for key in ("system", "prompt", "inputText", "texts"))]
+        parts = [*_messages(body), *(body.get(key) for key in _TEXTS)]
         schemas = body.get("tools") or body.get("toolConfig")
         name = f"{region}/{model}"[:200] if region else model[:200]
         most = 0 if "embed" in model else _max_output_tokens(body)

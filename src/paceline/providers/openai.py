@@ -42,7 +42,7 @@ ENDPOINTS: Final = {
 }
 _TEXTS: Final = (
     "messages", "input", "inputs", "instructions", "prompt", "system", "query", "documents",
-    "image", "images", "audio",  # of Ollama's generation, and of models that look at one picture
+    "image", "images", "image_data", "audio",  # of Ollama's and llama.cpp's generation, of models that look at one picture
 )  # fmt: skip
 _NO_OUTPUT: Final = {"embeddings", "rerank", "images", "speech", "ocr", TRANSCRIPTIONS, "moderations"}
 """The endpoints whose answer has no tokens of output."""
