@@ -96,7 +96,7 @@ class ChildTally:
         elif event.kind == "cancelled":
             counts["requests"] -= 1
             counts["waited_s"] -= event.waited_s
-            counts["unconnected"] += event.model is not None  # else nobody has tried to send it
+            counts["unconnected"] += event.model is not None  # else no one has tried to send it
         elif event.kind == "refused":
             counts["refused"] += 1
         elif event.model is not None and not event.status:

@@ -423,7 +423,7 @@ def state_in(event: Any) -> State | None:
     An answer without a text cannot be told from one with a text here.
     """
     whole = _at(event, "response")
-    if _at(event, "type") in _ENDS and isinstance(whole, MAPPING):
+    if as_text(_at(event, "type")) in _ENDS and isinstance(whole, MAPPING):
         return finish_of(whole).state
     if _at(event, "choices.0.delta.refusal"):
         return State.DECLINED
