@@ -141,15 +141,15 @@ def test_a_task_cancelled_inside_its_block_stays_charged():
 def test_all_of_a_crowd_at_once():
     async def main(clock):
         limiter = limiter_of(clock)
-        await limiter.acquire("jobs")
-        tasks = [asyncio.create_task(limiter.acquire("jobs")._wait_async()) for _ in range(1_000)]
+        await limiter.acquire("jobs", tokens=0)
+        tasks = [asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async()) for _ in range(1_000)]
         await asyncio.sleep(10.5)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
         assert sum(task.cancelled() for task in tasks) == 990
         assert limiter.status()["pools"]["jobs"]["waiting"] == 0
-        assert (await limiter.acquire("jobs")).waited_s == pytest.approx(0.5)
+        assert (await limiter.acquire("jobs", tokens=0)).waited_s == pytest.approx(0.5)
 
     run_virtual(main)
 
@@ -189,7 +189,7 @@ class TestALoopThatIsClosed:
         limiter = limiter_of(clock)
         limiter.acquire("jobs", tokens=100).wait().settle()
         task = self.left_behind(clock, limiter)
-        thread = threading.Thread(target=lambda: granted.append(limiter.acquire("jobs").wait()), daemon=True)
+        thread = threading.Thread(target=lambda: granted.append(limiter.acquire("jobs", tokens=0).wait()), daemon=True)
         thread.start()
         until(lambda: thread.ident is not None and limiter.status()["pools"]["jobs"]["waiting"] == 1)
         clock.advance(1)
@@ -242,7 +242,7 @@ class TestALoopThatIsClosed:
         tasks = self.thousand_ghosts(clock, limiter)
         assert limiter.acquire("jobs").why() is None
         scheduler = limiter.scheduler("jobs")
-        thread = threading.Thread(target=lambda: granted.append(limiter.acquire("jobs").wait()), daemon=True)
+        thread = threading.Thread(target=lambda: granted.append(limiter.acquire("jobs", tokens=0).wait()), daemon=True)
         thread.start()
         join(thread)
         assert granted[0].waited_s == 0
@@ -342,7 +342,7 @@ async def test_what_surrounds_a_wait_is_left_with_it(monkeypatch, ends):
 
     monkeypatch.setattr("paceline.pacing.permit.around_waits", [around])
     limiter = paceline.Limiter({"jobs": "1 concurrency"})
-    held = await limiter.acquire("jobs")
+    held = await limiter.acquire("jobs", tokens=0)
     assert steps == ["entered", "left"]
     waiting = asyncio.create_task(take(limiter))
     await asyncio.sleep(0)
@@ -357,4 +357,4 @@ async def test_what_surrounds_a_wait_is_left_with_it(monkeypatch, ends):
 
 
 async def take(limiter):
-    return await limiter.acquire("jobs")
+    return await limiter.acquire("jobs", tokens=0)

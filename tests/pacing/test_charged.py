@@ -45,8 +45,9 @@ class TestCharged:
                 {"output_tokens": 20},
                 {"tokens": 320, "input_tokens": 300, "output_tokens": 20},
             ),
-            ({"usd": 0.5}, {"usd": 0.25}, {"usd": 0.25, "tokens": 0}),
-            ({}, {"usd": 3}, {"tokens": 0}),
+            ({"usd": 0.5, "tokens": 0}, {"usd": 0.25}, {"usd": 0.25, "tokens": 0}),
+            ({"tokens": 0}, {"usd": 3}, {"tokens": 0}),
+            ({}, {"tokens": 30}, {"tokens": 30, "input_tokens": 600, "output_tokens": 200}),
         ],
     )  # fmt: skip
     def test_units_of_the_quotas_and_of_the_cost(self, limiter, cost, said, charged):
@@ -241,6 +242,44 @@ class TestLeftOut:
 
     def test_a_provider_s_page_derives_its_own(self, limiter):
         limiter.acquire("cohere/command-a", input_tokens=5)
+
+
+class TestWithoutAmounts:
+    """A forgotten keyword does not send everything at once."""
+
+    @pytest.mark.parametrize("pool", ["own", "openai/gpt-5", "anthropic/claude-haiku-4-5", "gemini/gemini-2.5-flash"])
+    @pytest.mark.parametrize("cost", [{}, {"requests": 1}, {"usd": 0}], ids=["nothing", "requests", "usd"])
+    def test_the_estimate_is_reserved(self, limiter, pool, cost):
+        estimate = limiter.estimate(pool)
+        permit = limiter.acquire(pool, **cost).wait()
+        assert permit.cost == estimate | {"requests": 1} | cost
+        assert permit.charged["input_tokens"] == 600
+        permit.cancel()
+
+    def test_by_each_door(self, limiter):
+        group = paceline.Group({"one": (limiter, "own")})
+
+        @limiter.paced("own")
+        def call():
+            return {"input_tokens": 600, "output_tokens": 200}
+
+        call()
+        for attempt in limiter.attempts("own"):
+            with attempt as permit:
+                permit.settle()
+        with group.acquire() as (_, permit):
+            permit.settle()
+        limiter.try_acquire("own").settle()
+        assert spent(limiter, "own") == {"tokens": 4 * 800}
+
+    @pytest.mark.parametrize("cost", [{"tokens": 0}, {"input_tokens": 0}, {"requests": 0}], ids=str)
+    def test_a_request_that_uses_none_says_so(self, limiter, cost):
+        with limiter.acquire("own", **cost):
+            pass  # and there is nothing to settle
+        assert spent(limiter, "own") == {"tokens": 0}
+
+    def test_nothing_where_no_tokens_are_counted(self, limiter):
+        assert limiter.try_acquire("cohere/rerank-v3.5").cost == {"requests": 1}
 
 
 class TestForgotten:

@@ -58,8 +58,8 @@ class TestByHand:
 
         async def main(clock):
             limiter = limiter_with(heard, clock=clock)
-            (await limiter.acquire("jobs")).settle()
-            (await limiter.acquire("jobs")).settle()
+            (await limiter.acquire("jobs", tokens=0)).settle()
+            (await limiter.acquire("jobs", tokens=0)).settle()
 
         run_virtual(main)
         assert [event.waited_s for event in heard] == pytest.approx([0, 0, 1, 1])

@@ -87,7 +87,7 @@ class TestForgotten:
         assert left(limiter) == (500, 59, 0)
 
     def test_no_warning_where_nothing_was_left_to_say(self, limiter):
-        with limiter.acquire("jobs"):
+        with limiter.acquire("jobs", tokens=0):
             pass
         with pytest.raises(LookupError), limiter.acquire("jobs", tokens=500):
             raise LookupError
@@ -151,13 +151,13 @@ class TestRefused:
 
     def test_refused_again_and_again_with_a_deadline(self, clock, limiter):
         async def main():
-            permit = await limiter.acquire("jobs", timeout=60)
+            permit = await limiter.acquire("jobs", timeout=60, tokens=0)
             for _ in range(3):
                 permit.refused(Refusal(RefusalKind.RATE, retry_after_s=2))
-                permit = await limiter.acquire("jobs", again=permit)
+                permit = await limiter.acquire("jobs", again=permit, tokens=0)
             permit.refused(retry_after_s=100)
             with pytest.raises(paceline.AcquireTimeoutError):
-                await limiter.acquire("jobs", again=permit)
+                await limiter.acquire("jobs", again=permit, tokens=0)
 
         run_virtual(main(), clock)
 
@@ -182,17 +182,17 @@ class TestPrepaid:
             return current_permit(limiter.scheduler("jobs"))
 
         async def main():
-            async with limiter.acquire("jobs") as permit:
+            async with limiter.acquire("jobs", tokens=0) as permit:
                 assert await asyncio.create_task(below()) is permit
             assert await asyncio.create_task(below()) is None
-            bare = await limiter.acquire("jobs")
+            bare = await limiter.acquire("jobs", tokens=0)
             assert await below() is None  # awaited, it belongs to nobody's block
             bare.settle()
 
         run_virtual(main(), clock)
 
     def test_blocks_nest(self, limiter):
-        with limiter.acquire("jobs") as outer:
+        with limiter.acquire("jobs", tokens=0) as outer:
             with limiter.acquire("other") as inner:
                 assert current_permit(limiter.scheduler("other")) is inner
             assert current_permit(limiter.scheduler("jobs")) is outer

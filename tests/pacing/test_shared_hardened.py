@@ -89,8 +89,8 @@ class TestClosed:
         for _ in range(2):
             world.take(one, tokens=100).settle(tokens=40)
             one.close()
-        world.take(one).settle()
-        world.take(other).settle()
+        world.take(one, tokens=0).settle()
+        world.take(other, tokens=0).settle()
         world.move(0.1)
         assert world.status(other)["store"]["peers"] == 2
         assert world.store.charged(1)[1] == 80

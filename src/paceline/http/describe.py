@@ -14,12 +14,13 @@ from typing import Any, Final
 from paceline.core.queue import Estimate
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
 from paceline.core.results import QuotaError, Refusal
-from paceline.estimation.calibration import UNKNOWN_INPUT_TOKENS, UNKNOWN_OUTPUT_TOKENS, TokenCalibration
+from paceline.estimation.calibration import TokenCalibration
 from paceline.estimation.prefixes import Prompt, prompt_of
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Estimated, check_cost
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.turns import answered, estimated, refused
+from paceline.providers.answers import unsized_cost
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.media import seconds_of
 from paceline.providers.parse import UNKNOWN, as_text
@@ -316,22 +317,23 @@ def metered(
 def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) -> Cost:
     """See :meth:`Limiter.estimate <paceline.Limiter.estimate>`."""
     scheduler = pacer.pools.scheduler(pool)
+    if output_tokens is not None:
+        check_cost({"output_tokens": output_tokens})
+    most = None if output_tokens is None else int(output_tokens)
+    if asked is None:
+        return unsized_cost(scheduler.pool.name, scheduler.pool.ledger.units, most)
     name, slash, _ = scheduler.pool.name.partition("/")
     provider = provider_named(name if slash else "generic")
     prefix, slash, model = pool.partition("/")
     if not slash or provider_named(prefix).name != provider.name:
         model = pool
-    call = call_by_hand(provider, model, _body(model, "" if asked is None else asked))
-    if asked is None:
-        call = replace(call, input_tokens=UNKNOWN_INPUT_TOKENS, max_output_tokens=UNKNOWN_OUTPUT_TOKENS)
-    if output_tokens is not None:
-        check_cost({"output_tokens": output_tokens})
-        call = replace(call, max_output_tokens=int(output_tokens))
+    call = call_by_hand(provider, model, _body(model, asked))
+    if most is not None:
+        call = replace(call, max_output_tokens=most)
     found = metered(pacer, provider, call, scheduler)
-    held = provider.held(call, UNKNOWN_INPUT_TOKENS, call.max_output_tokens or 0) if asked is None else found.cost()
     units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.units} - {REQUESTS, CONCURRENCY}
-    cost = {unit: float(amount) for unit, amount in held.items() if unit in units}
-    if asked is not None and INPUT_TOKENS in cost:
+    cost = {unit: float(amount) for unit, amount in found.cost().items() if unit in units}
+    if INPUT_TOKENS in cost:
         sized = cost[INPUT_TOKENS] = Estimated(cost[INPUT_TOKENS])
         sized.learn = found.learn
     return cost

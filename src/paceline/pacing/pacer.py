@@ -176,7 +176,13 @@ class Pacer:
         counted = scheduler.pool.capacity.ledger.units
         check_cost(cost, units or counted)
         if units is None:  # by hand
-            if TOKENS in cost and not (
+            counts_tokens = TOKENS in counted or not SIDES.isdisjoint(counted)
+            if counts_tokens and TOKENS not in cost and SIDES.isdisjoint(cost) and cost.get(REQUESTS, 1):
+                # A forgotten keyword must not send everything at once.
+                from paceline.providers.answers import unsized_cost
+
+                cost |= unsized_cost(scheduler.pool.name, counted)
+            elif TOKENS in cost and not (
                 SIDES.isdisjoint(counted) and SIDES.isdisjoint(scheduler.stated) and SIDES.isdisjoint(cost)
             ):
                 split_tokens(scheduler.pool.name, cost, scheduler.stated.union(counted), scheduler.stated)
@@ -260,7 +266,9 @@ class BaseLimiter:
                 which the provider may have cached. What ``permit.settle(answer)`` shows of the cache holds for the next turn.
             cached_tokens: How many tokens of the prompt the provider has cached; by default what the last answer has shown.
             **cost: Amounts per unit, e.g. ``input_tokens=1_200, output_tokens=300``; ``requests`` is 1 by default. ``tokens`` is
-                both together; beside one of them it gives the other.
+                both together; beside one of them it gives the other. If the pool counts tokens and you give no amount of
+                them, 600 of input and 200 of output are reserved, as by ``limiter.estimate(pool)``: a request that uses
+                none passes ``tokens=0``.
 
         Returns:
             An object for ``async with``, ``with`` or ``await``, which joins the queue then.

@@ -463,7 +463,7 @@ class Permit:
         if not self.reservation.open:
             return
         self._settle(None, answered=forgotten)
-        if forgotten and not _REPORTED.isdisjoint(self.reservation.cost):
+        if forgotten and any(map(self.reservation.cost.get, _REPORTED)):
             warnings.warn(
                 f"{self.pool}: a permit was not settled, so its whole reserved cost stays charged; call "
                 "permit.settle(response), or permit.settle() when the reserved cost is the true one",

@@ -6,12 +6,13 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Cost
 from paceline.core.results import PacelineError, QuotaError, Reading, Refusal, RefusalKind
+from paceline.estimation.calibration import UNKNOWN_INPUT_TOKENS, UNKNOWN_OUTPUT_TOKENS
 from paceline.providers import parse
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.finish import Finish
@@ -21,6 +22,8 @@ from paceline.providers.registry import is_provider, provider_for_host, provider
 from paceline.providers.verdict import Verdict, has_content, judge
 
 log = logging.getLogger("paceline.providers")
+
+TOKEN_UNITS: Final = (TOKENS, INPUT_TOKENS, OUTPUT_TOKENS)
 
 BODY_MAX: Final = 64_000  # bytes of a body that are read
 
@@ -127,6 +130,17 @@ def provider_of(pool: str) -> Provider:
     """The provider of a pool, by its name; without one, an OpenAI-compatible one."""
     name, slash, _ = pool.partition("/")  # a model's own name may contain more of them
     return provider_named(name if slash else "generic")
+
+
+def unsized_cost(pool: str, units: Collection[str], output_tokens: int | None = None) -> Cost:
+    """What the provider of ``pool`` holds of the tokens of a request of unknown size.
+
+    ``units``: the units of the pool. ``output_tokens``: its maximum output; ``None`` for unknown.
+    """
+    provider, most = provider_of(pool), UNKNOWN_OUTPUT_TOKENS if output_tokens is None else output_tokens
+    call = Call(provider.name, "", pool.partition("/")[2], UNKNOWN_INPUT_TOKENS, most)
+    held = provider.held(call, UNKNOWN_INPUT_TOKENS, most)
+    return {unit: float(held[unit]) for unit in TOKEN_UNITS if unit != TOKENS or unit in units}
 
 
 def plausible(pool: str, usage: Usage, reserved: Cost) -> Usage:
