@@ -1,4 +1,4 @@
-"""A quota of the user's own, which only the limiter counts: exact."""
+"""Exact quotas: of the user's own, which only the limiter counts, and beside a provider that counts arrivals."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 import paceline
 from paceline.core import meters
+from paceline.core.capacity import LocalCapacity
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Exact
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
-from paceline.core.results import LEARNED, QuotaError, Reservation
+from paceline.core.results import LEARNED, QuotaError, Refusal, RefusalKind, Reservation
 from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock, run_virtual
 
@@ -134,6 +135,102 @@ def test_with_a_headroom_no_trailing_period_has_more_arrivals(attempts):
         arrived.append(now_ns + round(way_s * NS))
     for at_ns in arrived:
         assert sum(at_ns - 60 * NS < ns <= at_ns for ns in arrived) <= 7
+
+
+def counted(headroom_s=0.0, quotas="7 requests/min exact"):
+    """A ledger whose quotas a provider counts, too."""
+    return Ledger(parse_quotas(quotas), T0, headroom_s=headroom_s, gentle=True)
+
+
+def free_s(ledger):
+    """When the whole quota is free, in seconds."""
+    return (ledger.earliest(T0, [7.0])[0] - T0) / NS
+
+
+@pytest.mark.parametrize(
+    ("headroom_s", "answered_s", "free"),
+    [(0.0, 0.0, 60), (0.0, 1.5, 61.5), (0.0, 59.0, 119), (1.0, 0.5, 61), (1.0, 1.0, 61), (1.0, 2.5, 62.5), (0.0, 60.0, 60)],
+)  # fmt: skip
+def test_where_a_provider_counts_an_attempt_counts_from_its_answer(headroom_s, answered_s, free):
+    """It may have come as late. The headroom is for what is on its way, and after a whole period nothing is."""
+    ledger = counted(headroom_s)
+    permit = ledger.reserve(T0, {})
+    ledger.settle(T0 + round(answered_s * NS), permit, None)
+    assert free_s(ledger) == free
+
+
+def test_where_the_limiter_alone_counts_it_counts_from_its_grant():
+    ledger = Ledger(parse_quotas("7 starts/min exact"), T0, headroom_s=0.0)
+    ledger.settle(T0 + 50 * NS, ledger.reserve(T0, {"starts": 1}), None)
+    assert ledger.earliest(T0 + 50 * NS, [7.0])[0] == T0 + 60 * NS
+
+
+def test_a_stream_counts_from_its_beginning():
+    ledger = counted(quotas="7 requests/min exact, 100 tokens/min exact")
+    permit = ledger.reserve(T0, {"tokens": 40})
+    ledger.arrived(T0 + NS, permit)
+    ledger.settle(T0 + 30 * NS, permit, {"tokens": 60})
+    assert ledger.earliest(T0, [7.0, 0.0])[0] == ledger.earliest(T0, [0.0, 41.0])[0] == T0 + 61 * NS
+    assert ledger.accounts[1].meter.level(T0 + 30 * NS) == 40
+
+
+def test_answers_in_another_order_than_their_attempts():
+    ledger = counted(headroom_s=1.0)
+    first, second, third, fourth = [ledger.reserve(T0 + second * NS, {}) for second in (0, 2, 3, 4)]
+    for answered_s, permit in ((5, third), (5.5, first), (6, second), (6, fourth)):
+        ledger.settle(T0 + round(answered_s * NS), permit, None)
+    m = ledger.accounts[0].meter
+    assert [(at_ns - T0) / NS for at_ns, amount in zip(m.instants, m.amounts, strict=True) for _ in range(int(amount))] == [
+        4, 4.5, 5, 5,
+    ]  # fmt: skip
+    assert m.level(T0 + 6 * NS) == 3
+
+
+def test_an_exact_quota_that_was_added_since():
+    ledger = counted(quotas="60 requests/min")
+    permit = ledger.reserve(T0, {})
+    ledger.add_quota(T0, Quota.parse("7 requests/min exact"))
+    ledger.settle(T0 + NS, permit, None)
+    assert ledger.accounts[1].meter.level(T0 + NS) == 7
+
+
+@pytest.mark.parametrize(("wait_s", "left", "spent"), [(1.0, 6, 0), (None, 5, 1)], ids=["a wait", "no wait"])
+def test_a_refusal_that_names_its_wait_gives_the_place_back(wait_s, left, spent):
+    capacity = LocalCapacity(counted(quotas="7 requests/min exact, 100 tokens/min exact"))
+    served, refused = (capacity.ledger.reserve(T0, {}) for _ in range(2))
+    capacity.refuse(T0 + NS, refused, Refusal(RefusalKind.RATE, retry_after_s=wait_s), 1)
+    capacity.settle(T0 + NS, served, None)
+    account = capacity.ledger.accounts[0]
+    assert (account.meter.level(T0 + NS), account.spent) == (left, 1 + spent)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.0, 5.0), st.floats(0.0, 5.0)), max_size=40), st.floats(0, 3))
+def test_no_trailing_period_has_more_arrivals_however_late(attempts, headroom_s):
+    """An attempt comes to the provider between its grant and its answer, and the next one waits for all answers."""
+    ledger, now_ns, arrived = counted(headroom_s), T0, []
+    for wait_s, way_s, answers_s in attempts:
+        asked_ns = now_ns + wait_s * NS
+        now_ns = max(ledger.earliest(asked_ns, [1.0])[0], asked_ns)
+        permit = ledger.reserve(now_ns, {})
+        arrived.append(now_ns + round(way_s * NS))
+        now_ns = arrived[-1] + round(answers_s * NS)
+        ledger.settle(now_ns, permit, None)
+    for at_ns in arrived:
+        assert sum(at_ns - 60 * NS < ns <= at_ns for ns in arrived) <= 7
+
+
+@pytest.mark.parametrize("joint", [False, True], ids=["own", "joint"])
+def test_an_attached_client_tells_when_an_answer_begins(joint):
+    clock, exact = ManualClock(), "7 requests/min exact"
+    quotas = {"openai/m": "60 requests/min"} if joint else {"openai/m": exact}
+    limiter = paceline.Limiter(quotas, joint_limits={"openai/*": exact} if joint else None, clock=clock)
+    permit = limiter.try_acquire("openai/m")
+    clock.advance(1)
+    limiter.scheduler("openai/m").begun(permit.reservation)
+    clock.advance(30)
+    permit.settle()
+    (quota,) = limiter.status()["pools"]["joint/openai/*" if joint else "openai/m"]["quotas"]
+    assert quota["reset_s"] == 30
 
 
 def test_a_quota_of_ones_own_has_a_headroom_where_one_is_set():

@@ -282,7 +282,9 @@ class TestRefused:
         assert world.status(one)["cool_down_s"] == pytest.approx(30, abs=0.1)
         later = other.try_acquire("jobs")
         assert (later.quota, later.retry_after_s) == ("cool-down", pytest.approx(30, abs=0.1))
-        tasks = [asyncio.create_task(each.acquire("jobs", tokens=0)._wait_async()) for each in (one, other) for _ in range(3)]
+        tasks = [
+            asyncio.create_task(each.acquire("jobs", tokens=0)._wait_async()) for each in (one, other) for _ in range(3)
+        ]
         await world.moved(29.5)
         assert not any(task.done() for task in tasks)
         await world.moved(0.7)

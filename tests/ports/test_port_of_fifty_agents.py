@@ -53,7 +53,7 @@ def test_seven_in_any_minute_at_the_provider(way_s):
     assert (flash.refused, len(flash.arrivals)) == (0, 50)
     assert max(sum(first <= at < first + 60 for at in flash.arrivals) for first in flash.arrivals) == 7
     assert max(at_s for name, at_s in started_s.items() if name.startswith("helper")) == 0
-    assert 420 <= flash.arrivals[-1] - flash.arrivals[0] <= 430
+    assert 420 <= took_s <= 435  # an attempt counts from its answer, which comes up to 2 s after it was sent
 
 
 def test_by_the_file_alone_a_few_are_refused_and_none_is_lost():

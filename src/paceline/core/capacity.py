@@ -221,6 +221,8 @@ class LocalCapacity:
     ) -> bool:
         self.ledger.close(now_ns, reservation)  # before the learning, which counts the other attempts in flight
         self.ledger.pause.answered(now_ns, reservation)  # of a refused probe: the others wait as the refusal says
+        if refusal.retry_after_s is not None:
+            self.ledger.give_back(now_ns, reservation)
         if pause_ns:
             self.ledger.pause.begin(now_ns + pause_ns)
         if self.learning is None:

@@ -13,11 +13,11 @@ is closed and keeps its charge: the provider had less left than the ledger, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from paceline.core.account import Account
 from paceline.core.changes import Change, What, apply
-from paceline.core.meters import FAR_NS, Bucket, Meter, Restarting, Spread, new_meter
+from paceline.core.meters import FAR_NS, Bucket, Exact, Meter, Restarting, Spread, new_meter
 from paceline.core.pause import CLOSED, Pause
 from paceline.core.quota import (
     CONCURRENCY,
@@ -62,6 +62,7 @@ class Ledger:
 
     Attributes:
         accounts: One per quota, in the order of all lists of amounts. Quotas are only ever appended.
+        exact: The exact meters, with their indexes.
         units: The units of the accounts, for what looks up the amounts of each request.
         oversized: The open reservations of requests larger than a quota.
         pause: No grant before its end, then a probe: after a refusal, in a silence, or where the host has failed.
@@ -86,6 +87,7 @@ class Ledger:
         self.gentle = gentle
         self.accounts: list[Account] = []
         self.units: list[str] = []
+        self.exact: list[tuple[int, Exact]] = []
         self.slot_indexes: list[int] = []  # of the accounts with the rule ``slots``
         self._of_requests: list[int] = []  # of those that count requests
         self._holding: list[int] = []  # of those that count attempts in flight: slots, held amounts
@@ -263,6 +265,8 @@ class Ledger:
             return reserved
         if reservation is self.pause.probe:
             self.pause.answered(now_ns, reservation)
+        if self.exact and self.gentle:
+            self.arrived(now_ns, reservation)
         true = reserved
         if actual:
             if self._counts_tokens:
@@ -280,6 +284,26 @@ class Ledger:
             for i, mark in enumerate(reservation.marks):  # quotas may have been added since
                 accounts[i].meter.answered(now_ns, mark, max(reserved[i], true[i]))
         return true
+
+    def arrived(self, now_ns: int, reservation: Reservation) -> None:
+        """The answer to ``reservation`` has begun: exact quotas count the attempt from now on, as the provider may."""
+        if reservation.arrived:
+            return
+        reservation.arrived = True
+        for i, m, mark in self._exact_charges(reservation):
+            reservation.marks[i] = m.arrived(now_ns, mark, reservation.amounts[i])
+
+    def give_back(self, now_ns: int, reservation: Reservation) -> None:
+        """Take a refused attempt off the exact quotas: the wait that the provider names says when there is room again."""
+        for i, m, mark in self._exact_charges(reservation):
+            m.correct(now_ns, mark, reservation.amounts[i], 0.0)
+            self.accounts[i].spent -= reservation.amounts[i]
+
+    def _exact_charges(self, reservation: Reservation) -> Iterator[tuple[int, Exact, int]]:
+        """What ``reservation`` was charged in exact quotas: the index, the meter and the mark."""
+        for i, m in self.exact:
+            if i < len(reservation.marks) and reservation.amounts[i]:  # quotas may have been added since
+                yield i, m, reservation.marks[i]
 
     def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
         """Correct an open reservation by the true amounts that are ``known`` already; the others stay as reserved."""
@@ -419,6 +443,8 @@ class Ledger:
         """Charge a further account from now on, at its present level."""
         if account.meter.quota.rule is Rule.SLOTS:
             self.slot_indexes.append(len(self.accounts))
+        if isinstance(account.meter, Exact):
+            self.exact.append((len(self.accounts), account.meter))
         if account.unit == REQUESTS:
             self._of_requests.append(len(self.accounts))
         if account.meter.holds:

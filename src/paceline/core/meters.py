@@ -820,6 +820,24 @@ class Exact(Meter):
         self.correct(now_ns, mark, amount, 0.0)
         return self.charge(now_ns, amount)
 
+    def arrived(self, now_ns: int, mark: int, amount: float) -> int:
+        """The provider may have counted the charge of ``amount`` with this mark as late as now; return its mark from now on.
+
+        It leaves the period one period after now, or as it would have, whichever is later: the headroom is for what is on its way.
+        """
+        at_ns = now_ns - (self.period_ns - ceil(self.quota.period_s * NS))
+        if mark <= now_ns - self.period_ns or at_ns <= mark:
+            return mark
+        self.correct(now_ns, mark, amount, 0.0)
+        i = bisect_left(self.instants, at_ns)
+        if self.instants[i : i + 1] == [at_ns]:
+            self.amounts[i] += amount
+        else:
+            self.instants.insert(i, at_ns)
+            self.amounts.insert(i, amount)
+        self.used += amount
+        return at_ns
+
     def _forget(self, now_ns: int) -> None:
         """Drop the charges before the last period."""
         gone = bisect_right(self.instants, now_ns - self.period_ns)

@@ -207,10 +207,11 @@ class Reservation:
         lost_at_ns: When it is closed as lost, if it is still open.
         open: Whether it is neither settled, cancelled, refused nor lost.
         begun: Whether its answer has begun, as the caller has noted; a stream can go on for minutes.
+        arrived: Whether exact quotas count it from the beginning of its answer.
         number: How many attempts were granted until then, with this one; 0 where nothing is learned.
     """
 
-    __slots__ = ("amounts", "begun", "cost", "granted_ns", "lost_at_ns", "marks", "notes", "number", "open")
+    __slots__ = ("amounts", "arrived", "begun", "cost", "granted_ns", "lost_at_ns", "marks", "notes", "number", "open")
 
     def __init__(self, cost: Cost, amounts: list[float], marks: list[int], granted_ns: int, lost_at_ns: int) -> None:
         self.cost = cost
@@ -220,7 +221,7 @@ class Reservation:
         self.lost_at_ns = lost_at_ns
         self.notes: Sequence[Any] = ()
         self.open = True
-        self.begun = False
+        self.begun = self.arrived = False
         self.number = 0
 
 

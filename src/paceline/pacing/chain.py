@@ -148,6 +148,12 @@ class ChainedScheduler(Scheduler):
         for passed in self._passed.pop(reservation, ()):
             passed.settle(actual)
 
+    def begun(self, reservation: Reservation) -> None:
+        """See :meth:`Scheduler.begun`."""
+        super().begun(reservation)
+        for passed in self._passed.get(reservation, ()):
+            passed.scheduler.begun(passed.reservation)
+
     def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """See :meth:`Scheduler.settle`."""
         self._release(reservation, actual)
