@@ -203,7 +203,7 @@ def _reading(
     if unclear and (plain or (period_s is None and not documented.alone)):
         number = reset_s if period_s is None else None  # readings together show whether it is an instant
         reset_s = None  # it is in another unit, or about something else
-    if period_s is None and documented.known:
+    if period_s is None and documented.known and limit is not None:  # what is left is that in any period
         return None
     rounded = 1.0 if family.unit == REQUESTS else documented.rounded
     until_s, rounded_s = _until_s(reset, headers, now_s), documented.reset_rounded_s
