@@ -499,6 +499,21 @@ class TestEstimates:
         pool.settle(T0, reservation, {"input_tokens": 80, "output_tokens": 20})
         assert pool.estimates == {"input_tokens": [100, 80], "output_tokens": [50, 20], "tokens": [150, 100]}
 
+    def test_a_larger_charge_than_the_usage_is_no_error_of_the_estimate(self):
+        pool = pool_of("60k tokens/min")
+        waiter, reservation = ask(pool, tokens=100)
+        waiter.reported = {"tokens": 30}
+        pool.settle(T0, reservation, {"tokens": 90}, waiter)
+        assert pool.estimates == {"tokens": [100, 30]}
+        assert pool.ledger.accounts[0].spent == 90
+
+    def test_an_assumed_size_is_compared_with_nothing(self):
+        pool = pool_of("60k tokens/min")
+        waiter, reservation = ask(pool, tokens=100)
+        waiter.sized = False
+        pool.settle(T0, reservation, {"tokens": 30}, waiter)
+        assert not pool.estimates
+
 
 def test_a_waiter_that_is_withdrawn_twice_leaves_once():
     pool = pool_of("60 requests/min burst 1")

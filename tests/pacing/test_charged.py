@@ -244,6 +244,49 @@ class TestLeftOut:
         limiter.acquire("cohere/command-a", input_tokens=5)
 
 
+USED = [
+    ("openai/gpt-5", {"prompt_tokens": 1_000, "completion_tokens": 200}, 5_096),
+    ("anthropic/claude-haiku-4-5", {"input_tokens": 1_000, "output_tokens": 200}, 1_200),
+    ("gemini/gemini-2.5-flash", {"promptTokenCount": 1_000, "candidatesTokenCount": 200}, 1_000),  # charges input alone
+    ("bedrock/anthropic.claude-sonnet-4-5", {"inputTokens": 1_000, "outputTokens": 200}, 2_000),  # output five times
+]
+
+
+class TestUsed:
+    """What is compared with an estimate is what the answer reports, and not what the provider charges for it."""
+
+    @pytest.mark.parametrize(("pool", "usage", "charged"), USED, ids=[row[0] for row in USED])
+    def test_by_hand(self, pool, usage, charged):
+        told = []
+        limiter = paceline.Limiter({pool: "1M tokens/min"}, events=told.append, clock=ManualClock())
+        limiter.try_acquire(pool, input_tokens=1_000, output_tokens=4_096).settle(usage)
+        estimates = limiter.status()["pools"][pool]["estimates"]
+        assert (told[-1].used["tokens"], estimates["output_tokens"]["actual"]) == (charged, 200)
+        assert estimates["tokens"]["actual"] == min(charged, 1_200)
+        assert (told[-1].reported or told[-1].used)["tokens"] == min(charged, 1_200)
+
+    @pytest.mark.parametrize("joint", [False, True], ids=["own", "joint"])
+    async def test_of_an_attached_client(self, joint):
+        def answer(request):
+            return httpx2.Response(200, json={"usage": {"prompt_tokens": 10, "completion_tokens": 30}})
+
+        quota = {"openai/*": "1M tokens/min"}
+        limiter = paceline.Limiter(quota, joint_limits=quota if joint else None)
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
+            limiter.attach(client)
+            body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 400}
+            await client.post("https://api.openai.com/v1/chat/completions", json=body)
+        pools = limiter.status()["pools"]
+        assert pools["openai/m"]["quotas"][0]["spent"] >= 400
+        assert {pool["estimates"]["tokens"]["actual"] for name, pool in pools.items() if pool["quotas"]} == {40}
+
+    def test_amounts_are_the_usage(self):
+        limiter = paceline.Limiter({"openai/m": "1M tokens/min"}, clock=ManualClock())
+        limiter.try_acquire("openai/m", input_tokens=10, output_tokens=40).settle(input_tokens=10, output_tokens=20)
+        limiter.try_acquire("openai/m").settle(input_tokens=1_000, output_tokens=1_000)  # has no estimate
+        assert limiter.status()["pools"]["openai/m"]["metrics"]["estimate_ratio"] == 0.6
+
+
 class TestWithoutAmounts:
     """A forgotten keyword does not send everything at once."""
 

@@ -45,9 +45,9 @@ def test_waits_usage_and_refusals(received):
         otel.watch(limiter, meters)
         tracer = tracers.get_tracer("program")
         with tracer.start_as_current_span("work"):
-            for _ in range(5):
+            for answer in [{"input_tokens": 80, "output_tokens": 7}] * 5:  # the provider charges 10 of output
                 async with limiter.acquire("openai/gpt-5", input_tokens=100, output_tokens=10) as permit:
-                    permit.settle(input_tokens=80, output_tokens=7)
+                    permit.settle(answer)
             async with limiter.acquire("openai/gpt-5") as permit:
                 permit.refused(retry_after_s=30.0)
         with paceline.lane("second"):

@@ -65,7 +65,8 @@ class Pool:
         finishes: How many answers there were, by how far the model has come.
         waits: The waits of all granted attempts.
         saved_tokens: The cached tokens of the requests whose cache would not have lived through the work that they overtook.
-        estimates: Per unit the sums of the reserved and of the true amounts, over all attempts with a known true cost.
+        estimates: Per unit the sums of the reserved amounts and of those that the answers report, over all attempts of a given or
+            estimated size with a known true cost.
         silence: Whether its attempts get answers.
         progress: Whether its attempts are admitted.
         notices: What is to be logged about silences. ``Learning.notices`` has what the user should know of the limits.
@@ -323,7 +324,8 @@ class Pool:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
             if self._stop is not None and self._stop.ends_with(reservation.granted_ns):
                 self._stop = None
-            self._compare(reservation.cost, actual)
+            if waiter is None or waiter.sized:
+                self._compare(reservation.cost, actual if waiter is None else waiter.reported or actual)
             if waiter is not None and waiter.queued and self.queue.length and amounts != reservation.amounts:
                 seconds_of = self.ledger.seconds_of
                 self.queue.correct(waiter, seconds_of(amounts) - seconds_of(reservation.amounts))
@@ -340,7 +342,7 @@ class Pool:
         self.silence.answered(now_ns)
 
     def _compare(self, cost: Cost, actual: Cost) -> None:
-        """Add an estimated cost and the true one to :attr:`estimates`."""
+        """Add an estimated cost, and what was used of it, to :attr:`estimates`."""
         for unit, amount in actual.items():
             if unit in cost:
                 pair = self.estimates[unit]

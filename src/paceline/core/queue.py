@@ -140,11 +140,13 @@ class Waiter:
         overtook: Whether it was granted before a request that had arrived earlier in its lane.
         turn: The turn of a conversation that it is, as the permit needs it; ``None`` for none.
         learn: Learns from the usage of its answer, as the permit needs it; ``None`` where the cost is no estimate.
+        sized: Whether its tokens were given or estimated; else a size was assumed, which is compared with no answer.
+        reported: The amounts that its answer reports, where the provider charges others.
     """
 
     __slots__ = (
         "amounts", "arrived_ns", "cached_tokens", "cost", "deadline_ns", "estimate", "lane", "learn", "lost_ns", "name", "number",
-        "outcome", "overtook", "owner", "queued", "returned", "saves", "turn",
+        "outcome", "overtook", "owner", "queued", "reported", "returned", "saves", "sized", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -167,6 +169,8 @@ class Waiter:
         self.overtook = False
         self.turn: Any = None
         self.learn: Callable[[Any], None] | None = None
+        self.sized = True
+        self.reported: Cost | None = None
 
 
 _Key = tuple[int, float, float, int, int, str]

@@ -553,15 +553,16 @@ class Exchange:
             is_text = usage.partial and not usage.input_tokens  # and nothing is reported
             if not is_text:
                 self._begin(permit, usage)
-            if not usage.partial:
-                self.record.usage = permit.usage = usage
-                self.metered.learn(usage)
-                permit.settle(**self.metered.provider.charged(self.metered.booked_call, usage))
-            elif is_text and usage.output_tokens <= self.metered.tokens()[1]:
+            if is_text and usage.output_tokens <= self.metered.tokens()[1]:
                 permit.settle()
             else:
-                charged = self.metered.completed(usage)
-                permit.settle(**self.metered.provider.charged(self.metered.booked_call, charged))
+                whole = self.metered.completed(usage) if usage.partial else usage
+                charged = self.metered.provider.charged(self.metered.booked_call, whole)
+                if not usage.partial:
+                    self.record.usage = permit.usage = usage
+                    self.metered.learn(usage)
+                    permit.reports(charged, usage)
+                permit.settle(**charged)
         self.record.charged = permit.charged if refusal is None else None
         if self.charge is not None:
             self.charge.settle(usage, call.provider, call.model)

@@ -161,7 +161,10 @@ class _Call:
         """Settle with the answer's usage unless an HTTP client below has done so, and learn from it."""
         usage = usage_of(response)
         if permit.open:
-            permit.settle(**(self._provider.charged(self._call, usage) if usage else {}))
+            charged = self._provider.charged(self._call, usage) if usage else {}
+            if usage:
+                permit.reports(charged, usage)
+            permit.settle(**charged)
         return self.learned(response)
 
     def failed(self, permit: Permit, error: Exception) -> None:

@@ -41,8 +41,10 @@ class Passed(NamedTuple):
     reservation: Reservation
     waiter: Waiter
 
-    def settle(self, actual: Cost | None) -> None:
-        """Charge ``actual``, as far as the quotas there count it; ``None``: as reserved."""
+    def settle(self, actual: Cost | None, waiter: Waiter | None = None) -> None:
+        """Charge ``actual``, as far as the quotas there count it; ``None``: as reserved. ``waiter``: the one in the own pool."""
+        if waiter is not None:
+            self.waiter.sized, self.waiter.reported = waiter.sized, waiter.reported
         units = self.scheduler.pool.ledger.units
         counted = actual and (TOKENS in units or not actual.keys().isdisjoint(units))
         self.scheduler.settle(self.reservation, actual if counted else None, self.waiter)
@@ -143,10 +145,10 @@ class ChainedScheduler(Scheduler):
             self._look_at = 2 * len(self._passed) + PASSED_MIN
         self._passed.setdefault(reservation, []).append(passed)
 
-    def _release(self, reservation: Reservation, actual: Cost | None = None) -> None:
+    def _release(self, reservation: Reservation, actual: Cost | None = None, waiter: Waiter | None = None) -> None:
         """Settle the further reservations of ``reservation``, which ends with this true cost."""
         for passed in self._passed.pop(reservation, ()):
-            passed.settle(actual)
+            passed.settle(actual, waiter)
 
     def begun(self, reservation: Reservation) -> None:
         """See :meth:`Scheduler.begun`."""
@@ -156,7 +158,7 @@ class ChainedScheduler(Scheduler):
 
     def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """See :meth:`Scheduler.settle`."""
-        self._release(reservation, actual)
+        self._release(reservation, actual, waiter)
         super().settle(reservation, actual, waiter)
 
     def cancel(self, reservation: Reservation) -> None:

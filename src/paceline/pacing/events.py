@@ -31,6 +31,8 @@ class Event:
         model: For a request of a client: its model; else ``None``.
         status: For a request of a client that is ``settled``: the HTTP status of its answer; 0 for none.
         refusal: When ``refused``: what the provider has stated, e.g. the unit and the limit.
+        reported: When ``settled``: the amounts that the answer reports per unit, where the ``used`` cost is another.
+        sized: Whether the tokens of the request were given or estimated; else 600 of input and 200 of output were assumed.
     """
 
     kind: str
@@ -47,6 +49,8 @@ class Event:
     model: str | None = None
     status: int = 0
     refusal: Refusal | None = None
+    reported: Mapping[str, float] | None = None
+    sized: bool = True
 
 
 class Notifier:

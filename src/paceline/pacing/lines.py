@@ -166,14 +166,15 @@ class Lines:
         if event.kind == "refused":
             self._refused(now_ns, event)
             return
-        used = event.used
-        estimated = total_tokens(dict(event.reserved))
+        used, estimated = event.reported or event.used, total_tokens(dict(event.reserved))
+        ratio = None
+        if used is not None and event.sized and estimated:
+            ratio = round(total_tokens(dict(used)) / estimated, 4)
         if event.kind == "cancelled":
             text = "cancelled"
         else:
             text = ", ".join(f"{round(amount, 2):,.15g} {unit}" for unit, amount in (used or event.reserved).items())
             text += f" after {event.waited_s:.1f} s" if used is None else ""
-        ratio = None if used is None or not estimated else round(total_tokens(dict(used)) / estimated, 4)
         self._say_permit(DEBUG, _EVENTS[event.kind], event, text, ratio)
 
     def _refused(self, now_ns: int, event: Event) -> None:
@@ -225,7 +226,7 @@ class Lines:
     def _say_permit(
         self, level: int, name: str, event: Event, text: str, ratio: float | None = None, left_out: int = 0
     ) -> None:
-        used, refusal = event.used, event.refusal
+        used, refusal = event.reported or event.used, event.refusal
         stated = (
             None
             if refusal is None
@@ -240,6 +241,7 @@ class Lines:
             waited_s=round(event.waited_s, 6),
             reserved=dict(event.reserved),
             used=None if used is None else dict(used),
+            charged=None if event.used is None else dict(event.used),
             ratio=ratio,
             reason=event.reason,
             retry_after_s=event.retry_after_s,

@@ -172,7 +172,7 @@ class Pacer:
         units: Collection[str] | None = None,
     ) -> Waiter:
         """A waiter for ``cost``. Its units must be known units, units of the quotas, or in ``units``."""
-        sized = cost.get(INPUT_TOKENS)
+        sized, known = cost.get(INPUT_TOKENS), True
         counted = scheduler.pool.capacity.ledger.units
         check_cost(cost, units or counted)
         if units is None:  # by hand
@@ -181,6 +181,7 @@ class Pacer:
                 # A forgotten keyword must not send everything at once.
                 from paceline.providers.answers import unsized_cost
 
+                known = False
                 cost |= unsized_cost(scheduler.pool.name, counted)
             elif TOKENS in cost and not (
                 SIDES.isdisjoint(counted) and SIDES.isdisjoint(scheduler.stated) and SIDES.isdisjoint(cost)
@@ -207,6 +208,7 @@ class Pacer:
             if timeout is None:
                 timeout = self.settings.acquire_timeout_s
             waiter = Waiter(cost, spec, None if timeout is None else self.deadline_ns(timeout), name)
+        waiter.sized = known
         if isinstance(sized, Estimated):
             waiter.learn = sized.learn
         return waiter

@@ -235,13 +235,24 @@ class Permit:
 
         actual = units
         if usage is not None:
-            actual = usage_cost(self.pool, usage, self.reservation.cost) | units
+            charged = usage_cost(self.pool, usage, self.reservation.cost)
+            actual = charged | units
             if self._waiter.turn is not None and self.reservation.open:
                 self._waiter.turn.answered(usage, self.reservation.granted_ns)
-            if self._waiter.learn is not None and self.reservation.open and (seen := reported(self.pool, usage)):
-                self._waiter.learn(plausible(self.pool, seen, self.reservation.cost))
+            if self.reservation.open and (seen := reported(self.pool, usage)):
+                seen = plausible(self.pool, seen, self.reservation.cost)
+                if not units:
+                    self.reports(charged, seen)
+                if self._waiter.learn is not None:
+                    self._waiter.learn(seen)
         self._learn(headers_in(usage) if headers is None else headers)
         return actual or None
+
+    def reports(self, charged: Cost, usage: Usage) -> None:
+        """Note that its answer has this ``usage``, for which it is settled as ``charged``."""
+        from paceline.providers.answers import used_of
+
+        self._waiter.reported = used_of(charged, usage)
 
     def _learn(self, headers: object) -> None:
         """Let the pool learn from the limits in the headers of the answer."""
@@ -276,7 +287,11 @@ class Permit:
             fields = scheduler.pool.ledger.true_cost(self.cost, None), used, reason, asked_s, waiter.name
             granted_s = self.reservation.granted_ns / NS
             of_client = None if self.usage is None else asdict(self.usage), self.model, self.status, refusal
-            scheduler.notify(Event(kind, self.pool, waiter.lane.name, self.waited_s, *fields, granted_s, *of_client))
+            reported = None
+            if used is not None and waiter.reported is not None:
+                reported = {unit: waiter.reported.get(unit, amount) for unit, amount in used.items()}
+            told = *fields, granted_s, *of_client, reported, waiter.sized
+            scheduler.notify(Event(kind, self.pool, waiter.lane.name, self.waited_s, *told))
 
     def cancel(self) -> None:
         """Give back what was reserved: the request was never sent."""

@@ -66,7 +66,7 @@ class Listener:
         self._usage = meter.create_histogram(
             "gen_ai.client.token.usage",
             unit="{token}",
-            description="Tokens used, as settled.",
+            description="Tokens used, as the answers report.",
             explicit_bucket_boundaries_advisory=USAGE_BOUNDS,
         )
         self._waits = meter.create_histogram(
@@ -81,10 +81,10 @@ class Listener:
         if event.kind == "acquired":
             self._waited(event)
         elif event.kind == "settled" and event.used is not None:
-            model = _model(event.pool)
+            model, used = _model(event.pool), event.reported or event.used
             for unit, kind in _TOKENS:
-                if event.used.get(unit):
-                    self._usage.record(event.used[unit], {**model, "gen_ai.token.type": kind})
+                if used.get(unit):
+                    self._usage.record(used[unit], {**model, "gen_ai.token.type": kind})
         elif event.kind == "refused":
             about = {"paceline.pool": event.pool, "paceline.reason": event.reason or ""}
             trace.get_current_span().add_event("paceline.refused", about)
