@@ -32,6 +32,7 @@ from paceline.emulator import SettingsError
 from paceline.testing import Emulator
 
 HERE = Path(__file__).parent
+DEFAULTS = HERE / "defaults.yaml"
 FIRST_S, PER_TOKEN_S = 0.5, 0.004
 """The duration of an emulated answer, plus or minus 30 %, and the assumed duration of a real one."""
 
@@ -58,6 +59,14 @@ class Outcome:
     tallies: dict[str, dict[str, Any]]
 
 
+def found(limits: Path) -> Path:
+    """The file of limits; if it does not exist, the plan's defaults."""
+    if limits.exists():
+        return limits
+    print(f"{limits}: no such file: the limits are those of {DEFAULTS.name}", file=sys.stderr)
+    return DEFAULTS
+
+
 def limiter_of(options: argparse.Namespace) -> paceline.Limiter:
     """The only limiter of the program.
 
@@ -66,11 +75,11 @@ def limiter_of(options: argparse.Namespace) -> paceline.Limiter:
     """
     faster: dict[str, Any] = {}
     if options.speed != 1:
-        written = paceline.Limiter.load(options.limits).limits.given
+        written = paceline.Limiter.load(found(options.limits)).limits.given
         limits = {name: tuple(_faster(quota, options.speed) for quota in own) for name, own in written.items()}
         faster = {"limits": limits, "headroom_s": 1 / options.speed, "min_interval_s": 0.05 / options.speed}
     store = f"sqlite:{options.state}" if options.state else None
-    return paceline.Limiter.load(options.limits, store=store, **faster)
+    return paceline.Limiter.load(found(options.limits), store=store, **faster)
 
 
 async def run(options: argparse.Namespace, **world: Any) -> Outcome:

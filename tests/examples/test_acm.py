@@ -462,6 +462,15 @@ def test_what_cannot_be_meant_is_said(words, said, capsys, monkeypatch):
     assert said in capsys.readouterr().err
 
 
+def test_without_a_file_the_plan_s_defaults_hold(tmp_path, capsys):
+    limiter = program.limiter_of(program.parse(["--limits", str(tmp_path / "limits.yml"), "--speed", "2"]))
+    assert [str(quota) for quota in limiter.limits.given["openai/gpt-4o"]] == ["1k requests/min", "300k tokens/min"]
+    assert "limits.yml: no such file: the limits are those of defaults.yaml" in capsys.readouterr().err
+    limiter = paceline.Limiter.load(program.DEFAULTS)
+    metrics = {name: limiter.scheduler(name).status()["metrics"] for name in ("groq/new", "mistral/new")}
+    assert [(each["rpm_limit"], each["tpm_limit"]) for each in metrics.values()] == [(30, 6_000), (10, 10_000)]
+
+
 def test_a_file_that_cannot_be_meant_ends_the_program(tmp_path, capsys, monkeypatch):
     bad = tmp_path / "limits.yaml"
     bad.write_text("defaults:\n  openai:\n    gpt-5: {tmp: 5}\n")

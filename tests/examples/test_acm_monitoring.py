@@ -7,24 +7,11 @@ import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from acm_example import monitoring
+from acm_example import EXAMPLE, monitoring
 
 import paceline
 from paceline.core.quota import NS
 from paceline.testing import ManualClock, run_virtual
-
-FILE = """
-defaults:
-  openai: {gpt-4o: {rpm: 500, tpm: 150000}, default: {rpm: 100, tpm: 40000}}
-  anthropic: {claude-sonnet-4-20250514: {rpm: 50, tpm: 40000}, default: {rpm: 50, tpm: 40000}}
-  google: {gemini-1.5-pro: {rpm: 60, tpm: 120000}, default: {rpm: 60, tpm: 100000}}
-  azure: {default: {rpm: 100, tpm: 80000}}
-  groq: {llama-3.1-70b-versatile: {rpm: 30, tpm: 6000}, default: {rpm: 30, tpm: 6000}}
-  default: {rpm: 10, tpm: 10000}
-concurrency: {openai: 10, anthropic: 5, google: 10, azure: 10, groq: 5, default: 3}
-settings: {acquire_timeout: 300, token_estimate_buffer: 1.1, min_request_interval_ms: 50, update_from_headers: true}
-"""
-"""The plan's own file."""
 
 AT = datetime(2025, 12, 4, 11, 59, 30, tzinfo=UTC).timestamp()
 SAMPLES = {
@@ -69,10 +56,8 @@ LEFT = {
 
 
 @pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "rate_limits.yaml"
-    path.write_text(FILE)
-    return path
+def file():
+    return EXAMPLE / "defaults.yaml"
 
 
 @pytest.fixture
@@ -138,6 +123,28 @@ def test_log_lines_have_the_planned_names_levels_and_fields(file, log):
     planned = {"provider": "openai", "model": "gpt-4o", "actual_tokens": 4_800, "estimation_ratio": 0.96}
     assert {name: getattr(release, name) for name in planned} == planned
     assert release.tpm_remaining == 145_200
+
+
+def test_what_is_actual_is_the_usage_and_not_the_charge(file, log):
+    """OpenAI charges the maximum output. A call without an estimate is compared with nothing."""
+    limiter = paceline.Limiter.load(file, clock=(clock := ManualClock(AT)))
+    permit = limiter.try_acquire("openai/gpt-4o", input_tokens=1_000, output_tokens=4_096)
+    permit.settle({"usage": {"prompt_tokens": 1_000, "completion_tokens": 200}})
+    release = log.records[-1]
+    assert (release.actual_tokens, release.estimation_ratio) == (1_200, 0.2355)
+    assert (release.charged["tokens"], permit.charged["tokens"]) == (5_096, 5_096)
+    clock.advance(2)
+    limiter.try_acquire("openai/gpt-4o").settle({"usage": {"prompt_tokens": 5_000, "completion_tokens": 100}})
+    assert (log.records[-1].actual_tokens, log.records[-1].estimation_ratio) == (5_100, None)
+    assert (
+        'token_estimation_ratio{provider="openai",model="gpt-4o"} 0.2355' in monitoring.exported(limiter).splitlines()
+    )
+
+
+def test_azure_states_what_is_left_of_requests_alone(file):
+    limiter = paceline.Limiter.load(file, clock=ManualClock(AT), rpm_override=300)
+    limiter.try_acquire("azure/a-deployment", input_tokens=1).settle(headers=SAMPLES["azure/a-deployment"])
+    assert limiter.status()["pools"]["azure/a-deployment"]["metrics"]["rpm_remaining"] == 119
 
 
 def test_a_refusal_is_a_warning_with_retry_after(file, log):
@@ -212,7 +219,9 @@ def test_state_and_permits_have_the_planned_fields(file):
 def test_the_breaker_counts_calls_by_hand(tmp_path):
     """Five failures in a row open it, and after 60 s one call is the probe."""
     path = tmp_path / "limits.yaml"
-    path.write_text(FILE + "breaker: {failures: 5, first_pause_s: 60, pause_s: 60}\n")
+    path.write_text(
+        (EXAMPLE / "defaults.yaml").read_text() + "breaker: {failures: 5, first_pause_s: 60, pause_s: 60}\n"
+    )
 
     class ServerError(Exception):
         status_code = 503
