@@ -278,7 +278,7 @@ def test_another_event_loop_than_asyncios_is_named_at_the_first_call():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize(
-    ("options", "used", "hints"), [("", True, 1), ("", False, 0), (", store=MemoryStore()", True, 0)]
+    ("options", "used", "hints"), [("", True, 1), ("", False, 1), (", store=MemoryStore()", True, 0)]
 )
 def test_a_forked_process_is_told_of_stores_once(options, used, hints):
     script = f"""
@@ -299,3 +299,42 @@ else:
 """
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=120)
     assert done.stderr.count("give the limiter a store: Limiter(..., store=") == hints
+
+
+FORKS = """
+import os, warnings, paceline
+warnings.simplefilter("ignore", DeprecationWarning)
+limiter, use = paceline.Limiter({"a": "10 requests/s"}), lambda: limiter.acquire("a").wait().settle()
+def child(*work):
+    reader, writer = os.pipe()
+    if not (pid := os.fork()):
+        os.dup2(gate[0], gate[1])  # only the first process can write, and the others end with it
+        for each in work:
+            each()
+        os.write(writer, b"done")
+        os.read(gate[0], 1)  # until the others have had their turn
+        os._exit(0)
+    os.read(reader, 4)
+    return pid
+gate = os.pipe()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize(
+    ("script", "hints"),
+    [
+        ("child(use); child(use); child(use)", 1),  # workers of a master that does not use it
+        ("child(use); child(int)", 0),
+        ("child(use)", 0),  # a daemon
+        ("use(); child(int)", 0),
+        ("child(lambda: child(use)); child(use)", 1),
+        ("os.write(gate[1], b'1'); os.waitpid(child(use), 0); child(use)", 0),  # one worker that is replaced
+        ("child(use); use()", 1),
+    ],
+)
+def test_forked_processes_are_told_only_if_two_of_them_use_it(script, hints):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS + script], check=True, capture_output=True, text=True, timeout=120
+    )
+    assert done.stderr.count("several processes use this limiter since a fork") == hints, done.stderr

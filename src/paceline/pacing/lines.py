@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import logging
 import math
-import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -69,8 +68,6 @@ _STATED: Final = ("unit", "limit", "period_s", "used", "requested")
 _PERIODS: Final = {1.0: "s", 60.0: "min", 3_600.0: "hour", 86_400.0: "day"}
 _REFUSED: Final = {RefusalKind.RATE: "rate_limit.429_error", RefusalKind.GROWTH: "rate_limit.429_error"}
 _EVENTS: Final = {"acquired": "rate_limit.acquire", "settled": "rate_limit.release", "cancelled": "rate_limit.release"}
-
-_hinted = 0  # the process that has logged the hint at stores
 
 
 class Lines:
@@ -277,15 +274,12 @@ class Lines:
             _notices.warning("%s: %s", self._pool.name, self._pool.notices.popleft())
 
     def hint_at_store(self) -> None:
-        """Log, once in a process, that this one and its parent each spend the whole quotas."""
-        global _hinted  # noqa: PLW0603
-        if _hinted != os.getpid():
-            _hinted = os.getpid()
-            _notices.warning(
-                "%s: this process was forked from one that uses the same limiter, and each of them spends the whole quota;"
-                " to share it, give the limiter a store: Limiter(..., store='sqlite:/path/quotas.db')",
-                self._pool.name,
-            )
+        """Log that several processes use the limiter since a fork."""
+        _notices.warning(
+            "%s: several processes use this limiter since a fork, and each of them spends the whole quota; to share it,"
+            " give the limiter a store: Limiter(..., store='sqlite:/path/quotas.db')",
+            self._pool.name,
+        )
 
     def after_fork(self) -> None:
         """Forget the waits and the refusals of the parent process."""

@@ -18,6 +18,7 @@ from paceline.core.results import GIVEN, PacelineWarning, QuotaError
 from paceline.core.tracker import HEADROOM_S
 from paceline.estimation.prefixes import Prefixes, PromptCache
 from paceline.pacing.breaker import Health, HealthByHand
+from paceline.pacing.forks import Kin
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.periods import in_days, periods
 from paceline.pacing.scheduler import Scheduler, Worker
@@ -75,6 +76,7 @@ class Pools:
             from paceline.pacing.joint import joint_limits
 
             self._joint = joint_limits(settings.joint_limits, gentle=bool(settings.learn))
+        self._kin = Kin(self._is_used) if worker is None and settings.shadow is None else None
         # One order of arrival for all pools: a further attempt keeps its place before joint limits, too.
         self._next_number = count(1).__next__
 
@@ -98,6 +100,10 @@ class Pools:
         """The schedulers of all pools in use."""
         with self._lock:
             return list(self._made.values())
+
+    def _is_used(self) -> bool:
+        """Whether a permit has been granted; without the lock, which another thread may hold at a fork."""
+        return any(scheduler.pool.counts.get("granted") for scheduler in list(self._made.values()))
 
     def forget(self, scheduler: Scheduler) -> bool:
         """Forget a pool, as if it had not been used; false while it has requests, a pause, a stop or a quota that is not full."""
@@ -179,6 +185,7 @@ class Pools:
                     )
                 scheduler = self._open(resolved, self._settings.clock.now_ns())
                 scheduler.events = self._notify
+                scheduler.watch_forks(self._kin)
                 if self._settings.prompt_cache:
                     scheduler.prompt_cache = PromptCache(self._prefixes, resolved.pool)
                 scheduler.by_hand = HealthByHand(self._health, scheduler, is_model=resolved.is_model)

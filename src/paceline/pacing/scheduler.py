@@ -35,6 +35,7 @@ from paceline.core.results import (
 )
 from paceline.estimation.prefixes import PromptCache
 from paceline.pacing.clock import Clock, tell_of_forks
+from paceline.pacing.forks import Kin
 from paceline.pacing.lateness import Lateness
 from paceline.pacing.lines import Lines, log
 from paceline.pacing.owners import ThreadOwner, in_a_loop, running_loop, task_owner
@@ -124,6 +125,10 @@ class Scheduler:
         _schedulers.add(self)
         if worker is not None:
             worker.add(self)
+
+    def watch_forks(self, kin: Kin | None) -> None:
+        """Log whether forked processes spend the same quotas, by what ``kin`` notes."""
+        self._section.kin = kin
 
     def now_ns(self) -> int:
         """The present by the scheduler's clock."""

@@ -21,6 +21,7 @@ from paceline.core.queue import Waiter
 from paceline.core.quota import NS, Cost
 from paceline.core.results import Outcome, Reservation, WaitUntil
 from paceline.pacing.clock import Clock, Timer
+from paceline.pacing.forks import Kin
 from paceline.pacing.lateness import Lateness
 from paceline.pacing.lines import Lines
 from paceline.pacing.owners import Owner, TaskOwner, wake_all
@@ -72,7 +73,7 @@ class Section:
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
         self._loops: set[asyncio.AbstractEventLoop] = set()  # those with waiters, and some that had
-        self._forked = False  # the parent process has the same quotas and spends them, too
+        self.kin: Kin | None = None  # the processes with the same quotas, where no store keeps them
 
     def enter(self, submit: Callable[[int, Waiter], Outcome], waiter: Waiter, owner: Callable[[], Owner]) -> Outcome:
         """Submit ``waiter`` to the pool. If it joins the queue, ``owner`` makes its owner.
@@ -80,8 +81,7 @@ class Section:
         Raises:
             RuntimeError: This thread is in the section.
         """
-        if self._forked:
-            self._forked = False
+        if (kin := self.kin) is not None and kin.forked and kin.are_to_be_told():
             self._lines.hint_at_store()
         with self._lock:
             if self._busy:
@@ -325,4 +325,3 @@ class Section:
         self._postponed.clear()
         self._loops = set()
         self._due = Due.LATER
-        self._forked = self._poke is None and self._pool.counts.get("granted", 0) > 0

@@ -1,0 +1,104 @@
+"""Whether several forked processes use one limiter that has no store: then each of them spends the whole quotas."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import weakref
+from collections.abc import Callable
+from typing import Final
+
+USERS_MAX: Final = 256
+"""How many processes are noted; of more, two share a place, and one of them may not be told."""
+
+_PID: Final = struct.Struct("=q")
+_TOLD, _BORN = 0, _PID.size
+"""Where the memory says whether one of the processes has been told, and how many were forked."""
+_FIRST: Final = 2
+"""The processes come after these two."""
+
+
+class Kin:
+    """The processes that use one limiter since a fork, noted in memory that they share.
+
+    Args:
+        used: Whether this process has used the limiter so far.
+
+    Attributes:
+        forked: Whether the next use is the first one since a fork.
+    """
+
+    __slots__ = ("__weakref__", "_next", "_place", "_used", "_users", "forked")
+
+    def __init__(self, used: Callable[[], bool]) -> None:
+        self._used = used
+        self.forked = False
+        self._users: mmap.mmap | None = None
+        self._place = self._next = 0  # of this process, and of its next child
+        if hasattr(os, "register_at_fork"):
+            _kin.add(self)
+
+    def before_fork(self) -> None:
+        """Make the shared memory, with this process in it if it has used the limiter."""
+        if self._users is None:
+            try:
+                self._users = mmap.mmap(-1, _PID.size * (_FIRST + USERS_MAX))  # of this process and its children
+            except OSError:  # no memory is left
+                return
+        (born,) = _PID.unpack_from(self._users, _BORN)
+        _PID.pack_into(self._users, _BORN, born + 1)
+        self._next = (born + 1) % USERS_MAX
+        if self._used():
+            self._note()
+
+    def after_fork(self, *, child: bool) -> None:
+        """This process goes on, or is the ``child``."""
+        self.forked = self._users is not None
+        if child:
+            self._place = self._next
+
+    def _note(self) -> None:
+        if self._users is not None:
+            _PID.pack_into(self._users, _PID.size * (_FIRST + self._place), os.getpid())
+
+    def are_to_be_told(self) -> bool:
+        """Note that this process uses the limiter; whether another one that lives does, too, and none has been told so far."""
+        self.forked = False
+        self._note()  # before the others are looked at: of two that begin at once, one sees the other
+        if self._users is None or _PID.unpack_from(self._users, _TOLD)[0]:
+            return False
+        others = {pid for (pid,) in _PID.iter_unpack(self._users[_PID.size * _FIRST :])} - {0, os.getpid()}
+        if not any(map(_lives, others)):
+            return False
+        _PID.pack_into(self._users, _TOLD, 1)
+        return True
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to another user
+        return True
+    return True
+
+
+_kin: weakref.WeakSet[Kin] = weakref.WeakSet()
+
+
+def _before() -> None:
+    for kin in list(_kin):
+        kin.before_fork()
+
+
+def _after(*, child: bool) -> None:
+    for kin in list(_kin):
+        kin.after_fork(child=child)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before, after_in_parent=lambda: _after(child=False), after_in_child=lambda: _after(child=True)
+    )
