@@ -147,3 +147,9 @@ def test_the_whole_program_thirty_times_as_fast(mode, refused):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == (1 if refused else 0), done.stdout + done.stderr
     assert f"the API admitted {60 - refused} requests and refused {refused}" in done.stdout
+
+
+def test_the_page_installs_what_is_tested():
+    tested = (EXAMPLE.parents[1] / "tests" / "frameworks" / "massgen" / "requirements.txt").read_text()
+    pins = [line for line in tested.splitlines() if "==" in line and not line.startswith("pytest")]
+    assert [line for line in (EXAMPLE / "requirements.txt").read_text().splitlines() if "==" in line] == pins
