@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 from components import GENERATORS, JUDGES, REPORTERS, planned
 
 import paceline
-from paceline.providers.base import Call, Usage
-from paceline.providers.registry import provider_named
-
-if TYPE_CHECKING:
-    from paceline.planner.forecast import Forecast
 
 SHARE = 0.5
 """The average length of an answer, as a part of the most output tokens; the emulator's default."""
+
+CHARGE_THE_MOST = ("openai", "azure")
+"""They charge the most output that a request allows."""
+
+COUNT_INPUT_ALONE = ("google",)
+"""Their tokens a minute are of input."""
+
+
+def cost(provider: str, tokens: int, output: int, most: int) -> dict[str, float]:
+    """What a call will be charged, by how its provider charges."""
+    output = most if provider in CHARGE_THE_MOST else output
+    total = tokens if provider in COUNT_INPUT_ALONE else tokens + output
+    return {"requests": 1, "tokens": total, "input_tokens": tokens, "output_tokens": output}
 
 
 class Plan:
@@ -35,9 +43,7 @@ class Plan:
         self.costs: dict[str, list[dict[str, float]]] = {}
         seconds: dict[str, list[float]] = {}
         for call, tokens, output in planned(documents, SHARE):
-            provider = provider_named(call.provider)  # charges input, output, or the most output, by provider
-            asked = Call(provider.name, "", call.model, tokens, call.most)
-            self.costs.setdefault(call.name, []).append(provider.charged(asked, Usage(tokens, output)))
+            self.costs.setdefault(call.name, []).append(cost(call.provider, tokens, output, call.most))
             seconds.setdefault(call.name, []).append(first_s + per_token_s * output)
         self.latency_s = {name: sum(own) / len(own) for name, own in seconds.items()}
         # A report waits for its document and a verdict for its report: the forecast of the pools does not include that.
@@ -49,7 +55,7 @@ class Plan:
         """The number of calls."""
         return sum(map(len, self.costs.values()))
 
-    def forecast(self, limiter: paceline.Limiter, asked: Mapping[str, int]) -> tuple[Forecast, float]:
+    def forecast(self, limiter: paceline.Limiter, asked: Mapping[str, int]) -> tuple[Any, float]:
         """The forecast of the remaining calls: by pool, and in seconds in all. ``asked``: the calls made to each model."""
         left = {name: costs[asked.get(name, 0) :] for name, costs in self.costs.items()}
         forecast = paceline.eta(limiter, left, latency_s=self.latency_s)

@@ -14,7 +14,6 @@ from typing import Any
 from limited_settings import POOL
 
 import paceline
-from paceline.estimation.calibration import Correction
 from paceline.estimation.estimate import count_tokens
 
 OUTPUT_TOKENS = 500
@@ -71,7 +70,7 @@ class Limited:
         self.calls = self.tokens = 0
         self.waited_s = 0.0
         self._keeps_max_tokens = keeps_max_tokens
-        self._correction = Correction()  # corrects the estimates by the answers; adds 10 % before the first answer
+        self._counted = self._reported = 0  # of the answers: they correct the estimates, with 10 % before the first one
         self._lock, self._mine = threading.Lock(), threading.local()
 
     def generate(self, *args: Any, **options: Any) -> Any:
@@ -105,7 +104,7 @@ class Limited:
         method = getattr(self.provider, name)
         counted, max_tokens = _estimate(method, args, options)
         with self._lock:
-            prompt_tokens = math.ceil(self._correction.apply(counted))
+            prompt_tokens = math.ceil(counted * (self._reported / self._counted if self._counted else 1.1))
         estimated = prompt_tokens + (OUTPUT_TOKENS if max_tokens is None else max_tokens)
         expected, waited_s = estimated - prompt_tokens, 0.0
         attempts = self.limiter.attempts(self.pool, input_tokens=prompt_tokens, output_tokens=expected)
@@ -130,7 +129,8 @@ class Limited:
     def _keep(self, record: Record, counted: int, reported: int) -> None:
         self._mine.last = record
         with self._lock:
-            self._correction.observe(counted, reported)
+            if reported:
+                self._counted, self._reported = self._counted + counted, self._reported + reported
             self.records.append(record)
             self.calls += 1
             self.tokens += record.used

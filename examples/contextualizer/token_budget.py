@@ -10,7 +10,6 @@ from rate_limiting import LiteLLMTokenEstimator, TokenEstimator, TPMThrottle
 
 import paceline
 from paceline.integrations.langchain import PacelineMiddleware
-from paceline.integrations.langchain_agents import usage_of
 
 
 class TokenBudgetMiddleware(PacelineMiddleware):  # type: ignore[misc]
@@ -67,6 +66,7 @@ class TokenBudgetMiddleware(PacelineMiddleware):  # type: ignore[misc]
 
 def _settled(permit: paceline.Permit, response: Any) -> Any:
     """Settle with the usage that the answer reports; without one it stays as estimated."""
-    usage = usage_of(response)
-    permit.settle(**({} if usage is None else {"tokens": usage.input_tokens + usage.output_tokens}))
+    messages = getattr(response, "result", [response])
+    reported = [usage for message in messages if (usage := getattr(message, "usage_metadata", None))]
+    permit.settle(**({"tokens": sum(usage["total_tokens"] for usage in reported)} if reported else {}))
     return response
