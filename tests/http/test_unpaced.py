@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
+import os
 import socket
+import subprocess
+import sys
 import threading
 import urllib.request
 import warnings
@@ -359,3 +362,31 @@ def test_a_unit_that_is_charged_by_hand_is_not_named():
     limiter = paceline.Limiter({"openai/gpt-5": "100 images/min"})
     with limiter.acquire("openai/gpt-5", images=3):
         assert warned({}, (f"{OPENAI}/chat/completions", CHAT), limiter=limiter) == []
+
+
+PROGRAM = """
+import logging, os, sys, httpx2, paceline
+from paceline.http import pace_transport
+logging.basicConfig(format="%(message)s")
+transport = httpx2.MockTransport(lambda request: httpx2.Response(200, json={}))
+client = httpx2.Client(transport=pace_transport(paceline.Limiter({"openai/*": "60 requests/min"}), transport))
+post = lambda path: client.post(f"https://api.openai.com/v1/{path}", json={})
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "last"),
+    [
+        ("", ""),
+        ("post('videos')", ""),  # that one has been said
+        ("for _ in range(3): post('videos')", "requests that went past the limiter: 3 times POST api.openai.com/v1/videos"),
+        ("post('videos'); post('videos'); os._exit(0) if os.fork() == 0 else os.wait()", "requests that went past the limiter: 2 times POST api.openai.com/v1/videos"),
+        ("post('videos'); post('videos'); sys.exit(0) if os.fork() == 0 else os.wait()", "requests that went past the limiter: 2 times POST api.openai.com/v1/videos"),
+    ],
+    ids=["nothing", "one", "three", "a child", "a child that ends like a program"],
+)  # fmt: skip
+def test_the_end_of_a_program_says_how_many_went_past(script, last):
+    if "fork" in script and not hasattr(os, "fork"):
+        pytest.skip("no fork here")
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM + script], capture_output=True, text=True, check=True, timeout=60)  # fmt: skip
+    assert [line for line in done.stderr.splitlines() if "went past" in line] == ([last] if last else [])
