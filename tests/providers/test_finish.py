@@ -130,6 +130,7 @@ CASES = {
     "responses, filter": (responses(status="incomplete", incomplete_details={"reason": "content_filter"}), "blocked", ""),
     "responses, refusal": (responses(said({"type": "refusal", "refusal": "I can't help with that."})), "declined", ""),
     "responses, tool": (responses({"type": "function_call", "call_id": "1", "name": "weather", "arguments": IN_TEXT}), "tool_call", ""),
+    "chat, own tool": (chat(None, "tool_calls", tool_calls=[{"id": "1", "type": "custom", "custom": {"name": "weather", "input": IN_TEXT}}]), "tool_call", ""),
     "responses, own tool": (responses({"type": "custom_tool_call", "call_id": "1", "name": "weather", "input": IN_TEXT}), "tool_call", ""),
     "responses, search": (responses({"type": "web_search_call", "status": "completed"}, said(text("42", "output_text"))), "complete", "42"),
     "responses, nothing": (responses(), "empty", ""),
@@ -333,3 +334,16 @@ def test_the_state_alone(name):
 )
 def test_what_is_said_of_it(name, problem):
     assert finish_of(CASES[name][0]).problem == problem
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), [("computer_call", "action"), ("local_shell_call", "action"), ("apply_patch_call", "operation")]
+)
+def test_a_tool_of_the_client_without_a_name_is_called_by_its_type(kind, field):
+    done = finish_of(
+        responses(
+            {"type": kind, "id": "i", "call_id": "1", "status": "completed", field: {"type": "exec", "command": ["ls"]}}
+        )
+    )
+    assert done.state == State.TOOL_CALL
+    assert json.loads(done.answer) == [{"name": kind, "arguments": {"type": "exec", "command": ["ls"]}}]

@@ -151,10 +151,15 @@ _FIELDS: Final = {
 _TYPES: Final = {
     "text": _SAID, "output_text": _SAID, "message": _SAID, "summary_text": _SAID, "reasoning_text": _SAID, "refusal": _SAID,
     "thinking": _THOUGHT, "reasoning": _THOUGHT, "thought": _THOUGHT,
-    "tool_use": _CALL, "function_call": _CALL, "custom_tool_call": _CALL, "function": _CALL,
+    "tool_use": _CALL, "function_call": _CALL, "custom_tool_call": _CALL, "function": _CALL, "custom": _CALL,
+    "computer_call": _CALL, "local_shell_call": _CALL, "apply_patch_call": _CALL,
     "image_generation_call": _SAID, "image": _DATA, "output_image": _DATA,
 }  # fmt: skip
 """What the parts with a ``type`` are. One of another type, such as the search of a server, is no part of the answer."""
+
+
+_UNNAMED: Final = frozenset({"computer_call", "local_shell_call", "apply_patch_call"})
+"""The calls of a client's tools that have no name but their type (Responses, 2026-11)."""
 
 
 class AnswerForm(NamedTuple):
@@ -277,14 +282,15 @@ class _Read:
 
     def _call(self, value: Any) -> None:
         call = as_mapping(value)
-        call = as_mapping(call.get("function")) or call
-        names = ("arguments", "input", "args", "parameters")
+        call = as_mapping(call.get("function")) or as_mapping(call.get("custom")) or call
+        names = ("arguments", "input", "args", "parameters", "action", "actions", "operation")
         arguments: Any = next((call[name] for name in names if call.get(name) is not None), {})
         if isinstance(arguments, str):
             with suppress(ValueError, RecursionError):  # of a tool that takes a text, or cut off
                 arguments = json.loads(arguments)
-        if call.get("name"):
-            self.calls.append({"name": as_text(call["name"]), "arguments": arguments})
+        name = as_text(call.get("name")) or as_text(call.get("type"))
+        if call.get("name") or name in _UNNAMED:
+            self.calls.append({"name": name, "arguments": arguments})
 
     def texts(self) -> tuple[str, str]:
         """The text and the thoughts. Some hosts of open models leave the thoughts in front of the text, in the model's own tags."""
