@@ -14,7 +14,7 @@ from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.common import BaseProvider, CostRule
-from paceline.providers.parse import count
+from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.streams import Found
 
@@ -39,6 +39,11 @@ _POOLS: Final = (
 _LONG_CONTEXT = re.compile(r"claude-sonnet-4(?:-[05])?")
 _LONG_CONTEXT_TOKENS: Final = 0.8 * 200_000
 _OLD_TOKENIZER = re.compile(r"claude-(?:2|3|instant|(?:opus|sonnet|haiku)-4(?:-[0-6])?$)")
+
+_COUNTS: Final = (
+    ("cache_read_input_tokens", ""), ("cache_creation_input_tokens", ""), ("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"),
+)  # fmt: skip
+"""What usage counts: read from the cache, written to it, other input, output; each with OpenAI's name for it."""
 
 _MODE = re.compile(
     r"\b(?:fast mode|long context|priority tier|message batch)|\b[\d,]{1,20} (?!input |output )[a-z-]{1,20} (?:[a-z-]{1,20} ){0,2}?(?:(?:in|out)put )?"
@@ -93,15 +98,23 @@ class Anthropic(BaseProvider):
         """Usage whose ``input_tokens`` leave out what was read from and written to the cache; OpenAI's form of a chat.
 
         ``speed`` is the mode that has answered, and what is charged (https://platform.claude.com/docs/en/build-with-claude/fast-mode, 2026).
+        The tokens of a compaction are charged, and stand among the ``iterations`` alone (.../build-with-claude/compaction, 2026-11).
         """
         found = parse.usage_of(payload)
-        cached, written = count(found.get("cache_read_input_tokens")), count(found.get("cache_creation_input_tokens"))
-        fresh = count(found.get("input_tokens")) or count(found.get("prompt_tokens"))
-        output = count(found.get("output_tokens")) or count(found.get("completion_tokens"))
+        steps = found.get("iterations")
+        compactions = (
+            [one for one in map(as_mapping, steps) if one.get("type") == "compaction"]
+            if isinstance(steps, list)
+            else []
+        )
+        cached, written, fresh, output = (
+            sum(count(one.get(name)) or count(one.get(openai)) for one in (found, *compactions))
+            for name, openai in _COUNTS
+        )
         usage = parse.make_usage(fresh + cached + written, output, cached, written)
         if usage is None:
             return None
-        hour = count(parse.as_mapping(found.get("cache_creation")).get("ephemeral_1h_input_tokens"))
+        hour = count(as_mapping(found.get("cache_creation")).get("ephemeral_1h_input_tokens"))
         tier = parse.as_text(found.get("speed") or found.get("service_tier"))[: parse.TIER_MAX]
         return replace(usage, hour_write_tokens=min(hour, written), tier=tier)
 
@@ -117,7 +130,7 @@ class Anthropic(BaseProvider):
             return known and replace(known, partial=False), None, True
         usage = self.usage(event) if kind in ("message_start", "message_delta", None) else None
         if usage:
-            stops = kind is None or parse.as_mapping(event.get("delta")).get("stop_reason")
+            stops = kind is None or as_mapping(event.get("delta")).get("stop_reason")
             usage = replace(usage, partial=not stops)
         if usage and known:
             side = usage if usage.input_tokens else known
