@@ -441,6 +441,8 @@ def test_usage_in_every_form():
     assert OPENAI.usage({"usage": {"prompt_tokens": 8, "total_tokens": 8}}) == Usage(8)
     message = {"input_tokens": 10, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 5, "output_tokens": 3}
     assert ANTHROPIC.usage({"usage": message}) == Usage(105, 3, 90, 5)
+    steps = [{"type": "compaction", "input_tokens": 180, "output_tokens": 7}, {"type": "message", **message}]
+    assert ANTHROPIC.usage({"usage": {**message, "iterations": steps}}) == Usage(285, 10, 90, 5)
     for nothing in (
         {},
         {"usage": None},
@@ -486,3 +488,20 @@ def test_images_of_a_form_are_counted_as_asked(n, images):
     part = b'--x\r\ncontent-disposition: form-data; name="%s"\r\n\r\n%s\r\n'
     body = body_of(part % (b"model", b"gpt-image-2") + part % (b"n", n) + b"--x--\r\n")
     assert OPENAI.describe("/v1/images/edits", body).images == images
+
+
+@pytest.mark.parametrize(
+    ("body", "most"),
+    [
+        ({"prompt": "a"}, 10),
+        ({"prompt": ["a", "b", "c"]}, 30),
+        ({"prompt": ["a", "b", "c"], "n": 2, "best_of": 5}, 150),
+        ({"prompt": [1, 2, 3]}, 10),
+        ({"prompt": [[1, 2], [3]]}, 20),
+        ({"prompt": []}, 10),
+    ],
+)
+def test_each_of_several_prompts_is_answered(body, most):
+    call = OPENAI.describe("/v1/completions", {"model": "gpt-3.5-turbo-instruct", "max_tokens": 10, **body})
+    assert call.max_output_tokens == most
+    assert call.choices == most // 10

@@ -205,7 +205,10 @@ def _max_output_tokens(endpoint: str, body: Mapping[str, Any]) -> int | None:
 
 
 def _choices(body: Mapping[str, Any]) -> int:
-    return max(count(body.get("n")), count(body.get("best_of")), 1) if "n" in body or "best_of" in body else 1
+    """How many answers a request asks for: so many for each of several prompts. A prompt may be a list of tokens."""
+    of_one = max(count(body.get("n")), count(body.get("best_of")), 1) if "n" in body or "best_of" in body else 1
+    prompt = body.get("prompt")
+    return of_one * len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else of_one
 
 
 def _recording(payload: Mapping[str, Any]) -> Usage | None:
