@@ -110,6 +110,18 @@ def test_lines_of_text():
     assert [line["body"]["messages"][0]["content"] for line in found] == ["One?", "Two?"]
 
 
+@pytest.mark.parametrize("name", ["p.jsonl", "p.ndjson.gz", "-"])
+def test_each_line_may_be_a_text_of_json(name):
+    content = rows(*TEXTS)
+    found, _ = lines(gzip.compress(content.encode()) if name.endswith(".gz") else content, name, model="gpt-5")
+    assert [line["body"]["messages"][0]["content"] for line in found] == TEXTS
+
+
+def test_a_line_that_begins_with_a_quote_is_a_prompt():
+    found, _ = lines('"Why?" he asked.\n"How?"\n', "-", model="gpt-5")
+    assert [line["body"]["messages"][0]["content"] for line in found] == ['"Why?" he asked.', '"How?"']
+
+
 def test_messages_in_a_table_are_json():
     said = json.dumps(MESSAGES).replace('"', '""')
     (line,), _ = lines(f'id,messages\na,"{said}"\n', "p.csv", model="gpt-5")

@@ -56,6 +56,10 @@ _FIELD: Final = 2**31 - 1
 """The longest field of a table that the module csv takes on every system. Its own limit is shorter than a long prompt."""
 
 
+_OF_JSON: Final = (".jsonl", ".ndjson", ".json")
+"""The ends of the names of inputs that are no tables."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """What is known of an input before it is read.
@@ -173,18 +177,28 @@ def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tup
     if first == "{":
         return _objects(text, layout)
     end = Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
+    if first == '"' and end in _OF_JSON:
+        return "JSON lines", _one_a_line(text, layout.cut)
     begin = text.readline()
     text.seek(0)
     separator = _SEPARATORS.get(end) or max(",\t;", key=begin.count)
     csv.field_size_limit(_FIELD)  # of the process; it stays, because another thread may read a table, too
     # With tabs it is what Excel calls Unicode text.
     if "\t" not in begin if end == ".txt" else not (end or _is_table(text, separator, layout)):
+        if not end and all(map(_is_text, _first_lines(text))):  # as jq writes texts
+            return "JSON lines", _one_a_line(text, layout.cut)
         return "lines of text", _prompts(text)
     names = None
     if not layout.header:
         names = [f"column{number}" for number, _ in enumerate(next(csv.reader(text, delimiter=separator), ()), 1)]
         text.seek(0)
     return "a table", _table(csv.DictReader(text, names, delimiter=separator, strict=True), name)
+
+
+def _first_lines(text: io.TextIOWrapper) -> list[str]:
+    begin = list(islice((line for line in text if line.strip()), LOOKED_AT))
+    text.seek(0)
+    return begin
 
 
 def _prompts(text: io.TextIOWrapper) -> Iterator[Mapping[str, Any]]:
@@ -198,8 +212,7 @@ def _is_table(text: io.TextIOWrapper, separator: str, layout: Layout) -> bool:
     """
     if not layout.header:
         return True
-    begin = list(islice((line for line in text if line.strip()), LOOKED_AT))
-    text.seek(0)
+    begin = _first_lines(text)
     try:
         header, *rows = csv.reader(begin, delimiter=separator)
     except (csv.Error, ValueError):  # there is no line
@@ -270,8 +283,16 @@ def _is_broken(line: str) -> bool:
 
 
 def _is_object(line: str) -> bool:
+    return _is_json(line, dict)
+
+
+def _is_text(line: str) -> bool:
+    return _is_json(line, str)
+
+
+def _is_json(line: str, kind: type) -> bool:
     try:
-        return isinstance(_decoder.decode(line.strip()), dict)
+        return isinstance(_decoder.decode(line.strip()), kind)
     except ValueError:
         return False
 
