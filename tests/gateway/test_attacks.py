@@ -458,7 +458,14 @@ class TestHeaders:
         assert b"client" not in head
         assert b"content-length: %d\r\n" % len(BODY) in head
 
-    NEVER = (b"X-HTTP-Method", b"x-http-method-override", b"x-method-override", b"x_http_method-override")
+    NEVER = (
+        b"X-HTTP-Method",
+        b"x-http-method-override",
+        b"x-method-override",
+        b"x_http_method-override",
+        b"X-Original-URL",
+        b"x_rewrite_url",
+    )
     ACCOUNT = (
         b"OpenAI-Organization",
         b"openai-project",
@@ -476,7 +483,7 @@ class TestHeaders:
         b"x-of-tomorrow",
     )
 
-    def test_no_header_changes_the_method_or_the_account(self, open_gateway, upstream):
+    def test_no_header_changes_the_method_the_path_or_the_account(self, open_gateway, upstream):
         lines = [b"%b: value%d" % (name, number) for number, name in enumerate(self.NEVER + self.ACCOUNT)]
         assert answers(talk(open_gateway.url, post(CHAT, *lines, *(name + b": other" for name in self.OTHERS)))) == [
             200

@@ -24,7 +24,7 @@ from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, plain, readable
 from paceline.gateway.rights import Asked, check_rights
 from paceline.gateway.shares import Shares, fits
-from paceline.gateway.upstreams import ACCOUNT, METHOD_HEADERS, OF_CLIENT, Destination, Upstream, without_key
+from paceline.gateway.upstreams import ACCOUNT, JUDGED_HEADERS, OF_CLIENT, Destination, Upstream, without_key
 from paceline.gateway.waiting import (
     IDEMPOTENCY,
     NOTES_EVERY_S,
@@ -82,7 +82,7 @@ class Dispatch:
 
     def __init__(self, limiter: Limiter, life: Life, *, tells_quotas: bool, names_account: bool = False) -> None:
         self._limiter, self._life, self._tells_quotas = limiter, life, tells_quotas
-        self._not_with_key = METHOD_HEADERS | (OF_CLIENT - ACCOUNT if names_account else OF_CLIENT)
+        self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if names_account else OF_CLIENT)
         self._models = NamedModels(limiter.pacer.pools)
         self._limited: dict[str, ClientKey] = {}  # the keys whose limits the limiter has
         self._unreported: set[tuple[str, str]] = set()  # the keys and pools of streams without usage, as logged
@@ -235,7 +235,7 @@ class Dispatch:
         sent = forwarded(request.headers, _DROPPED | {b"content-encoding"} if renamed else _DROPPED)
         if b"accept-encoding" in request.first:
             sent += [(name, readable(value)) for name, value in request.headers if name == b"accept-encoding"]
-        query, never = request.query, METHOD_HEADERS
+        query, never = request.query, JUDGED_HEADERS
         if upstream.key:
             client, never = request.given.encode("latin-1"), self._not_with_key
             sent = [pair for pair in sent if not (client and client in pair[1])]

@@ -28,10 +28,11 @@ log = logging.getLogger("paceline.gateway")
 KEY_HEADERS: Final = (b"authorization", *(name.encode() for name in CREDENTIALS.values()))
 """The headers in which a client sends its key."""
 
-METHOD_HEADERS: Final = frozenset({
+JUDGED_HEADERS: Final = frozenset({
     b"x-http-method", b"x-http-method-override", b"x-method-override", b"x-original-method", b"x-rewrite-method",
+    b"x-original-url", b"x-rewrite-url",
 })  # fmt: skip
-"""The headers by which frameworks take another method than the request's, which the gateway has judged."""
+"""The headers by which frameworks take another method or path than the request's, which the gateway has judged."""
 
 ACCOUNT: Final = frozenset({
     b"openai-organization", b"openai-project", b"anthropic-organization-id", b"anthropic-workspace-id", b"x-goog-user-project",
