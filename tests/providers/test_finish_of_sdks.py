@@ -34,6 +34,18 @@ def test_answers_of_sdks(kind, name):
     assert (finish.state, finish.text) == (state, text)
 
 
+def test_an_image_of_an_sdk_is_as_the_api_sends_it():
+    part = {"inlineData": {"mimeType": "image/png", "data": "iVBORw=="}}
+    body = {"candidates": [{"finishReason": "STOP", "content": {"parts": [part]}}]}
+    (image,) = json.loads(paceline.finish_of(GenerateContentResponse.model_validate(body)).whole())
+    assert image["data"] == "iVBORw=="
+
+
+def test_what_an_sdk_says_of_a_reason():
+    body = {"candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": "no such tool"}]}
+    assert paceline.finish_of(GenerateContentResponse.model_validate(body)).words == "no such tool"
+
+
 def test_an_http_response_and_a_mapping():
     body = CASES["converse, cut"][0]
     assert paceline.finish_of(body).state == "cut_off"

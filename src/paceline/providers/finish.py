@@ -6,6 +6,7 @@ or empty. :func:`finish_of` reads a whole body by the first row of :data:`FORMS`
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -222,8 +223,11 @@ FORMS: Final = (
 )  # fmt: skip
 """The forms of answers; the first one whose path is there holds. Of several choices the first one is the answer."""
 
-_SAID_OF_IT: Final = ("candidates.0.finishMessage", "promptFeedback.blockReasonMessage", "stop_details.explanation")
-"""Where an API explains the reason."""
+_SAID_OF_IT: Final = (
+    "candidates.0.finishMessage", "promptFeedback.blockReasonMessage", "stop_details.explanation", "candidates.0.finish_message",
+    "prompt_feedback.block_reason_message",
+)  # fmt: skip
+"""Where an API explains the reason; an SDK may have names of its own."""
 
 WORDS_MAX: Final = 1_000
 """Characters of what a model or a filter says in a message: an excuse, and not an answer."""
@@ -331,8 +335,17 @@ def finish_of(body: Any) -> Finish:
     state, reason = _state(body, form, found, text)
     words = "".join(found.words) or next((said for path in _SAID_OF_IT if (said := as_text(_at(body, path)))), "")
     if not text and found.data:
-        text = json.dumps(found.data, ensure_ascii=False)
+        text = _as_json(found.data)
     return Finish(state, reason, text, thoughts, tuple(found.calls), words)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=_on_the_wire)
+
+
+def _on_the_wire(value: Any) -> str:
+    """An SDK's image or sound, as its API sends it."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def state_of(body: Any) -> State:
@@ -371,13 +384,13 @@ def _state(body: Any, form: AnswerForm, found: _Read, text: str) -> tuple[State,
 def _of_data(body: Any) -> Finish:
     """The finish of an answer without a generated text: its result as JSON."""
     if not isinstance(body, MAPPING):
-        return Finish(State.COMPLETE if body else State.EMPTY, text=json.dumps(body, ensure_ascii=False))
+        return Finish(State.COMPLETE if body else State.EMPTY, text=_as_json(body))
     rest = {name: value for name, value in body.items() if name not in _ENVELOPE and value is not None}
     if not rest:
         job = "id" in body and as_text(body.get("status"))  # it is made later
-        return Finish(State.COMPLETE, text=json.dumps(dict(body))) if job else Finish(State.EMPTY)
+        return Finish(State.COMPLETE, text=_as_json(dict(body))) if job else Finish(State.EMPTY)
     value = next(iter(rest.values())) if len(rest) == 1 else rest
-    return Finish(State.COMPLETE, text=value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    return Finish(State.COMPLETE, text=value if isinstance(value, str) else _as_json(value))
 
 
 _names: Final = cache(lambda path: tuple(path.split(".")))
