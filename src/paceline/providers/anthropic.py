@@ -40,6 +40,7 @@ _LONG_CONTEXT = re.compile(r"claude-sonnet-4(?:-[05])?")
 _LONG_CONTEXT_TOKENS: Final = 0.8 * 200_000
 _OLD_TOKENIZER = re.compile(r"claude-(?:2|3|instant|(?:opus|sonnet|haiku)-4(?:-[0-6])?$)")
 
+_BESIDE: Final = ("compaction", "advisor_message")
 _COUNTS: Final = (
     ("cache_read_input_tokens", ""), ("cache_creation_input_tokens", ""), ("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"),
 )  # fmt: skip
@@ -98,18 +99,15 @@ class Anthropic(BaseProvider):
         """Usage whose ``input_tokens`` leave out what was read from and written to the cache; OpenAI's form of a chat.
 
         ``speed`` is the mode that has answered, and what is charged (https://platform.claude.com/docs/en/build-with-claude/fast-mode, 2026).
-        The tokens of a compaction are charged, and stand among the ``iterations`` alone (.../build-with-claude/compaction, 2026-11).
+        The tokens of compactions and advisors are charged, and stand among the ``iterations`` alone (.../build-with-claude/compaction, 2026-11).
         """
         found = parse.usage_of(payload)
         steps = found.get("iterations")
-        compactions = (
-            [one for one in map(as_mapping, steps) if one.get("type") == "compaction"]
-            if isinstance(steps, list)
-            else []
+        beside = (
+            [one for one in map(as_mapping, steps) if one.get("type") in _BESIDE] if isinstance(steps, list) else []
         )
         cached, written, fresh, output = (
-            sum(count(one.get(name)) or count(one.get(openai)) for one in (found, *compactions))
-            for name, openai in _COUNTS
+            sum(count(one.get(name)) or count(one.get(openai)) for one in (found, *beside)) for name, openai in _COUNTS
         )
         usage = parse.make_usage(fresh + cached + written, output, cached, written)
         if usage is None:
