@@ -69,7 +69,7 @@ def test_anthropic_paths(path, metered):
         ({}, None),
         ({"max_tokens": None}, None),
         ({"max_tokens": -5}, None),
-        ({"max_tokens": "100"}, None),
+        ({"max_tokens": "100"}, 100),  # servers with pydantic take it
         ({"max_tokens": True}, None),
         ({"max_tokens": float("nan")}, None),
     ],
@@ -441,8 +441,9 @@ def test_usage_in_every_form():
     assert OPENAI.usage({"usage": {"prompt_tokens": 8, "total_tokens": 8}}) == Usage(8)
     message = {"input_tokens": 10, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 5, "output_tokens": 3}
     assert ANTHROPIC.usage({"usage": message}) == Usage(105, 3, 90, 5)
-    steps = [{"type": "compaction", "input_tokens": 180, "output_tokens": 7}, {"type": "message", **message}]
-    assert ANTHROPIC.usage({"usage": {**message, "iterations": steps}}) == Usage(285, 10, 90, 5)
+    for kind in ("compaction", "advisor_message"):
+        steps = [{"type": kind, "input_tokens": 180, "output_tokens": 7}, {"type": "message", **message}]
+        assert ANTHROPIC.usage({"usage": {**message, "iterations": steps}}) == Usage(285, 10, 90, 5)
     for nothing in (
         {},
         {"usage": None},
@@ -505,3 +506,25 @@ def test_each_of_several_prompts_is_answered(body, most):
     call = OPENAI.describe("/v1/completions", {"model": "gpt-3.5-turbo-instruct", "max_tokens": 10, **body})
     assert call.max_output_tokens == most
     assert call.choices == most // 10
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"generationConfig": {"maxOutputTokens": 10, "candidateCount": 8}},
+        {"generation_config": {"max_output_tokens": 10, "candidate_count": 8}},
+        {"generationConfig": {"maxOutputTokens": "10", "candidate_count": "8"}},
+        {
+            "generationConfig": {"maxOutputTokens": 1},
+            "generation_config": {"max_output_tokens": 10, "candidateCount": 8},
+        },
+    ],
+)
+def test_each_name_that_gemini_takes_is_read(body):
+    call = provider_named("gemini").describe("/v1beta/models/gemini-2.5-pro:generateContent", {"contents": [], **body})
+    assert (call.max_output_tokens, call.choices) == (80, 8)
+
+
+def test_a_number_may_be_a_text():
+    body = {"model": "gpt-5", "messages": [], "n": "8", "max_tokens": 1, "max_completion_tokens": "10"}
+    assert OPENAI.describe("/v1/chat/completions", body).max_output_tokens == 80

@@ -64,8 +64,14 @@ class Gemini(OpenAIDialect):
         settings = as_mapping(body.get("generationConfig") or body.get("generation_config"))
         names = ("systemInstruction", "system_instruction", "contents", "content", "requests")
         schemas = [body.get("tools"), settings.get("responseSchema"), settings.get("responseJsonSchema")]
-        choices = max(count(settings.get("candidateCount")), 1)
-        most = count(settings.get("maxOutputTokens")) * choices or None
+        both = [as_mapping(body.get(name)) for name in ("generationConfig", "generation_config") if body.get(name)] or [
+            settings
+        ]
+        choices = max(*(parse.stated(one.get("candidateCount"), one.get("candidate_count")) for one in both), 1)
+        most = (
+            max(parse.stated(one.get("maxOutputTokens"), one.get("max_output_tokens")) for one in both) * choices
+            or None
+        )
         parts, schemas = [body.get(name) for name in names], [schema for schema in schemas if schema]
         most = 0 if endpoint == "embed" else most
         call = self._call(endpoint, model, parts, schemas, most, stream=method.startswith("stream"))

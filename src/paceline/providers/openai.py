@@ -201,12 +201,12 @@ _MOST: Final = ("max_completion_tokens", "max_tokens")
 def _max_output_tokens(endpoint: str, body: Mapping[str, Any]) -> int | None:
     """The largest maximum that the request states: a server may read one of the two fields of a chat alone, and none of another API."""
     names = ("max_output_tokens",) if endpoint == "responses" else _MOST
-    return max(count(body.get(name)) for name in names) * _choices(body) or None
+    return parse.stated(*map(body.get, names)) * _choices(body) or None
 
 
 def _choices(body: Mapping[str, Any]) -> int:
     """How many answers a request asks for: so many for each of several prompts. A prompt may be a list of tokens."""
-    of_one = max(count(body.get("n")), count(body.get("best_of")), 1) if "n" in body or "best_of" in body else 1
+    of_one = max(parse.stated(body.get("n"), body.get("best_of")), 1) if "n" in body or "best_of" in body else 1
     prompt = body.get("prompt")
     return of_one * len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else of_one
 

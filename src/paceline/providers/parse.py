@@ -226,6 +226,11 @@ def seconds(value: Any) -> float:
     return float(found) if 0 < found <= MAX_COUNT else 0.0
 
 
+def stated(*values: Any) -> int:
+    """The largest count in the fields of a request. Google's JSON and servers with pydantic take one in a text, too."""
+    return max(count(int(one) if isinstance(one, str) and one.isdecimal() and len(one) < 20 else one) for one in values)
+
+
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """``value`` when it is a mapping, else an empty one."""
     return value if value is not None and isinstance(value, MAPPING) else {}
