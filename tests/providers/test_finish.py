@@ -347,3 +347,13 @@ def test_a_tool_of_the_client_without_a_name_is_called_by_its_type(kind, field):
     )
     assert done.state == State.TOOL_CALL
     assert json.loads(done.answer) == [{"name": kind, "arguments": {"type": "exec", "command": ["ls"]}}]
+
+
+def test_thoughts_without_their_first_tag():
+    done = finish_of(chat(f"{HM}\n</think>\n\n42"))
+    assert (done.text, done.thoughts) == ("42", HM)
+
+
+@pytest.mark.parametrize("text", ["The tag </think> ends it.", "It writes\n<think>\nso\n</think>\nthen."])
+def test_a_text_about_the_tags_is_a_text(text):
+    assert finish_of(chat(text)).text == text

@@ -297,12 +297,15 @@ class _Read:
             self.calls.append({"name": name, "arguments": arguments})
 
     def texts(self) -> tuple[str, str]:
-        """The text and the thoughts. Some hosts of open models leave the thoughts in front of the text, in the model's own tags."""
+        """The text and the thoughts. Some hosts of open models leave the thoughts in front of the text, in the model's own tags.
+
+        The first tag is missing where it ends the prompt (the templates of Qwen3 Thinking and DeepSeek R1; their model cards, 2026).
+        """
         text, thoughts = "".join(self.text), "".join(self.thoughts)
         start = text.lstrip()
-        if start.startswith("<think>"):
-            inside, _, text = start.removeprefix("<think>").partition("</think>")
-            thoughts, text = thoughts + inside.strip(), text.lstrip()
+        inside, end, rest = start.removeprefix("<think>").partition("</think>")
+        if start.startswith("<think>") or (end and rest.startswith("\n") and "<think>" not in inside):
+            thoughts, text = thoughts + inside.strip(), rest.lstrip()
         return text, thoughts
 
 
