@@ -40,7 +40,9 @@ _LONG_CONTEXT = re.compile(r"claude-sonnet-4(?:-[05])?")
 _LONG_CONTEXT_TOKENS: Final = 0.8 * 200_000
 _OLD_TOKENIZER = re.compile(r"claude-(?:2|3|instant|(?:opus|sonnet|haiku)-4(?:-[0-6])?$)")
 
-_BESIDE: Final = ("compaction", "advisor_message")
+_BESIDE: Final = frozenset({"compaction", "advisor_message"})
+"""The iterations that are charged, and no part of the sums of an answer."""
+
 _COUNTS: Final = (
     ("cache_read_input_tokens", ""), ("cache_creation_input_tokens", ""), ("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"),
 )  # fmt: skip
@@ -102,12 +104,8 @@ class Anthropic(BaseProvider):
         The tokens of compactions and advisors are charged, and stand among the ``iterations`` alone (.../build-with-claude/compaction, 2026-11).
         """
         found = parse.usage_of(payload)
-        steps = found.get("iterations")
-        beside = (
-            [one for one in map(as_mapping, steps) if one.get("type") in _BESIDE] if isinstance(steps, list) else []
-        )
         cached, written, fresh, output = (
-            sum(count(one.get(name)) or count(one.get(openai)) for one in (found, *beside)) for name, openai in _COUNTS
+            sum(count(one.get(name)) or count(one.get(openai)) for one in _counted(found)) for name, openai in _COUNTS
         )
         usage = parse.make_usage(fresh + cached + written, output, cached, written)
         if usage is None:
@@ -150,3 +148,13 @@ class Anthropic(BaseProvider):
         kind = RefusalKind.NEVER_FITS if no_fast or _REQUIRED.search(text) else refusal.kind
         scope = RefusalScope.MODE if no_fast or _MODE.search(text) else refusal.scope
         return replace(refusal, kind=kind, scope=scope)
+
+
+def _counted(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What is to be added up: the sums of an answer, or its iterations if some are left out there. The end of a stream may state these alone."""
+    steps = found.get("iterations")
+    steps = list(map(as_mapping, steps)) if isinstance(steps, list) else []
+    kinds = {parse.as_text(one.get("type")) for one in steps}
+    if kinds.isdisjoint(_BESIDE):
+        return [found]
+    return steps if "message" in kinds else [found, *steps]
