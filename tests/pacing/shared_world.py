@@ -119,7 +119,7 @@ class SharedWorld:
 
     def take(self, limiter, **cost):
         """A permit that is there."""
-        permit = limiter.try_acquire("jobs", **cost)
+        permit = limiter.try_acquire("jobs", **(cost or {"tokens": 0}))
         assert permit, permit
         return permit
 

@@ -36,7 +36,7 @@ def in_thread(work):
 
 
 def asking(limiter):
-    return asyncio.create_task(limiter.acquire("jobs")._wait_async())
+    return asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async())
 
 
 def waiting_for(world, work, seconds=1.0):
@@ -56,7 +56,7 @@ class TestClosed:
         limiter.close()
         permit.settle()
         world.move(0.1)
-        assert waiting_for(world, lambda: limiter.acquire("jobs").wait()).open
+        assert waiting_for(world, lambda: limiter.acquire("jobs", tokens=0).wait()).open
 
     def test_what_settles_after_it_is_told_when_it_is_closed_again(self, world):
         limiter = world.limiter()
@@ -80,7 +80,7 @@ class TestClosed:
         one, other = world.limiter("600 requests/min, 1 concurrency"), world.limiter("600 requests/min, 1 concurrency")
         permit = world.take(one)
         one.close()
-        assert not other.try_acquire("jobs")
+        assert not other.try_acquire("jobs", tokens=0)
         assert world.status(other)["store"]["peers"] == 2
         permit.cancel()
 
@@ -104,14 +104,14 @@ class TestBreaker:
         limiter = world.limiter()
         world.join(limiter)
         self.pause(world, limiter, 8)
-        later = limiter.try_acquire("jobs")
+        later = limiter.try_acquire("jobs", tokens=0)
         assert (later.retry_after_s, later.quota) == (pytest.approx(8), "cool-down")
 
     async def test_who_waits_hears_how_long(self, world):
         limiter = world.limiter()
         world.join(limiter)
         self.pause(world, limiter, 8)
-        acquisition = limiter.acquire("jobs")
+        acquisition = limiter.acquire("jobs", tokens=0)
         task = asyncio.ensure_future(acquisition)
         await world.moved(1)
         why, status = acquisition.why(), world.status(limiter)
@@ -193,7 +193,7 @@ class TestSlots:
         held = [world.take(other) for _ in range(2)]
         for _ in range(20):
             world.move(1.0)
-            assert not knows.try_acquire("jobs")
+            assert not knows.try_acquire("jobs", tokens=0)
         for permit in held:
             permit.cancel()
 
@@ -208,14 +208,14 @@ class TestSlots:
         world.move(6.0)
         assert [world.status(limiter)["store"]["state"] for limiter in limiters] == ["lost", "lost"]
         if mode == "safe":
-            assert not any(limiter.try_acquire("jobs") for limiter in limiters)
+            assert not any(limiter.try_acquire("jobs", tokens=0) for limiter in limiters)
         for permit in held:
             permit.settle()
         for limiter in limiters:
-            taken = [limiter.try_acquire("jobs") for _ in range(4)]
+            taken = [limiter.try_acquire("jobs", tokens=0) for _ in range(4)]
             assert all(taken)
             if mode == "safe":
-                assert not limiter.try_acquire("jobs")
+                assert not limiter.try_acquire("jobs", tokens=0)
             for permit in taken:
                 permit.settle()
 

@@ -126,7 +126,7 @@ class TestPrograms:
                 close = after_fork = lambda self: None
             limiter = paceline.Limiter({"jobs": "60 requests/min"}, store=Store())
             try:
-                limiter.acquire("jobs", timeout=0.1).wait()
+                limiter.acquire("jobs", tokens=0, timeout=0.1).wait()
             except paceline.AcquireTimeoutError:
                 print("in time")
             """
@@ -254,7 +254,9 @@ class TestLeases:
 
     async def test_two_processes_never_get_more_than_there_is(self, world):
         limiters = [world.limiter("1200 requests/min burst 200", lease_s=0.5) for _ in "ab"]
-        tasks = [asyncio.create_task(one.acquire("jobs")._wait_async()) for one in limiters for _ in range(400)]
+        tasks = [
+            asyncio.create_task(one.acquire("jobs", tokens=0)._wait_async()) for one in limiters for _ in range(400)
+        ]
         started_ns = world.clock.now_ns()
         counts = []
         for _ in range(20):
@@ -280,7 +282,7 @@ class TestRefused:
         world.take(one, tokens=100).refused(retry_after_s=30)
         await world.moved(0.01)
         assert world.status(one)["cool_down_s"] == pytest.approx(30, abs=0.1)
-        later = other.try_acquire("jobs")
+        later = other.try_acquire("jobs", tokens=0)
         assert (later.quota, later.retry_after_s) == ("cool-down", pytest.approx(30, abs=0.1))
         tasks = [
             asyncio.create_task(each.acquire("jobs", tokens=0)._wait_async()) for each in (one, other) for _ in range(3)
@@ -313,8 +315,8 @@ class TestSlots:
     async def test_they_are_shared_and_handed_on(self, world):
         one, other = world.limiter("4 concurrency"), world.limiter("4 concurrency")
         held = [world.take(one) for _ in range(4)]
-        assert not other.try_acquire("jobs")
-        tasks = [asyncio.create_task(other.acquire("jobs")._wait_async()) for _ in range(3)]
+        assert not other.try_acquire("jobs", tokens=0)
+        tasks = [asyncio.create_task(other.acquire("jobs", tokens=0)._wait_async()) for _ in range(3)]
         await world.moved(1)
         assert not any(task.done() for task in tasks)
         held.pop().settle()
@@ -331,12 +333,12 @@ class TestSlots:
         one, other = world.limiter("4 concurrency"), world.limiter("4 concurrency")
         held = [world.take(one) for _ in range(4)]
         world.move(60)
-        assert not other.try_acquire("jobs")  # it says again and again that it has them
+        assert not other.try_acquire("jobs", tokens=0)  # it says again and again that it has them
         one.pacer.pools.worker.store = type(
             "Deaf", (), {"url": "deaf:", "exchange": None, "close": lambda self: None}
         )()
         world.move(14)
-        assert not other.try_acquire("jobs")
+        assert not other.try_acquire("jobs", tokens=0)
         world.move(6)
         world.take(other).settle()
         assert len(held) == 4
@@ -348,7 +350,7 @@ def test_threads_that_start_the_courier_at_once_start_one(world):
 
     def work():
         ready.wait(BOUND_S)
-        limiter.acquire("jobs").wait().settle()
+        limiter.acquire("jobs", tokens=0).wait().settle()
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:

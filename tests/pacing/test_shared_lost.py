@@ -28,7 +28,7 @@ def pair(world, **options):
 
 
 def crowd(limiter, count):
-    return [asyncio.create_task(limiter.acquire("jobs")._wait_async()) for _ in range(count)]
+    return [asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async()) for _ in range(count)]
 
 
 def granted(tasks):
@@ -64,7 +64,7 @@ class TestASlowStore:
     async def test_a_deadline_is_kept_to_the_tick(self, world):
         limiter = world.limiter()
         world.store.hold()
-        task = asyncio.create_task(limiter.acquire("jobs", timeout=0.1)._wait_async())
+        task = asyncio.create_task(limiter.acquire("jobs", tokens=0, timeout=0.1)._wait_async())
         await soon(lambda: world.store.messages)
         world.clock.advance(0.099_999)
         await asyncio.sleep(0)
@@ -77,10 +77,10 @@ class TestASlowStore:
 
     def test_a_deadline_of_a_thread_in_real_time(self, world):
         limiter = paceline.Limiter({"jobs": "60 requests/min"}, store=world.store)
-        limiter.acquire("jobs").wait().cancel()  # on a busy machine the next one may not even be told
+        limiter.acquire("jobs", tokens=0).wait().cancel()  # on a busy machine the next one may not even be told
         world.store.hold()
         with pytest.raises(paceline.AcquireTimeoutError):
-            limiter.acquire("jobs", timeout=0.05).wait()
+            limiter.acquire("jobs", tokens=0, timeout=0.05).wait()
         world.store.let_go()
         limiter.close()
         assert world.store.charged()[1] == 0
@@ -88,7 +88,7 @@ class TestASlowStore:
     async def test_an_answer_before_the_deadline(self, world):
         limiter = world.limiter()
         world.store.hold()
-        task = asyncio.create_task(limiter.acquire("jobs", timeout=0.1)._wait_async())
+        task = asyncio.create_task(limiter.acquire("jobs", tokens=0, timeout=0.1)._wait_async())
         await soon(lambda: world.store.messages)
         world.clock.advance(0.05)
         world.store.let_go()
@@ -106,12 +106,12 @@ class TestAStoreThatNeverAnswered:
         limiter = world.limiter(on_store_failure=mode)
         world.store.failure = failure
         with pytest.raises(StoreError, match="jobs: obedient:store") as error:
-            limiter.acquire("jobs").wait()
+            limiter.acquire("jobs", tokens=0).wait()
         assert "password" not in str(error.value)
         with pytest.raises(StoreError, match="jobs: obedient:store"):
-            limiter.try_acquire("jobs")
+            limiter.try_acquire("jobs", tokens=0)
         with pytest.raises(StoreError, match="jobs: obedient:store"):
-            asyncio.run(limiter.acquire("jobs")._wait_async())
+            asyncio.run(limiter.acquire("jobs", tokens=0)._wait_async())
         assert world.status(limiter)["store"] == {"state": "new", "peers": 1}
         assert warnings(caplog) == []
         assert len(world.store.messages) == 1  # half a second later it is tried again, not before
@@ -120,7 +120,7 @@ class TestAStoreThatNeverAnswered:
         limiter = world.limiter()
         world.store.failure = GONE
         with pytest.raises(StoreError):
-            await limiter.acquire("jobs")
+            await limiter.acquire("jobs", tokens=0)
         world.store.failure = None
         await world.moved(0.5)
         (task,) = crowd(limiter, 1)
@@ -144,8 +144,8 @@ class TestAStoreThatNeverAnswered:
         limiter = world.limiter(on_store_failure="fail_open")
         world.store.failure = GONE
         for _ in range(99):
-            limiter.acquire("jobs").wait().settle()
-        assert not limiter.try_acquire("jobs")
+            limiter.acquire("jobs", tokens=0).wait().settle()
+        assert not limiter.try_acquire("jobs", tokens=0)
         assert world.status(limiter)["store"]["state"] == "lost"
         world.store.failure = None
         world.move(4)
@@ -200,7 +200,7 @@ class TestAStoreThatIsLost:
         limiter, _ = pair(world)
         with monkeypatch.context() as patch:
             patch.setattr(world.store, "exchange", lambda pool, message: None)
-            (await asyncio.wait_for(limiter.acquire("jobs")._wait_async(), BOUND_S)).settle()
+            (await asyncio.wait_for(limiter.acquire("jobs", tokens=0)._wait_async(), BOUND_S)).settle()
             assert world.status(limiter)["store"]["reason"] == "obedient:store: invalid reply"
         await world.moved(4)
         assert world.status(limiter)["store"]["state"] == "joined"
@@ -242,7 +242,7 @@ class TestAStoreThatIsLost:
         closed, _ = pair(world, on_store_failure="fail_closed")
         world.store.failure = GONE
         world.take(limiter).settle()
-        later = closed.try_acquire("jobs")
+        later = closed.try_acquire("jobs", tokens=0)
         assert (later.quota, later.retry_after_s) == ("store lost", pytest.approx(1, abs=0.5))
 
     def test_a_try_whose_thread_continues_after_the_failure(self, world, monkeypatch):
@@ -299,24 +299,24 @@ class TestAStoreThatIsLost:
         """To those who were faster to come back."""
         one, other = (world.limiter("4 concurrency") for _ in "ab")
         for limiter in (one, other, one, one, other):  # a share rises when the other process knows that its own fell
-            limiter.acquire("jobs").wait().cancel()
+            limiter.acquire("jobs", tokens=0).wait().cancel()
             world.move(0.02)
         world.store.failure = GONE
-        held = [limiter.acquire("jobs").wait() for limiter in (one, one, other, other)]
-        assert not one.try_acquire("jobs")
+        held = [limiter.acquire("jobs", tokens=0).wait() for limiter in (one, one, other, other)]
+        assert not one.try_acquire("jobs", tokens=0)
         world.store.failure = None
         world.move(1.2)
         assert world.status(one)["store"]["state"] == "lost"  # a moment more
         newcomer = world.limiter("4 concurrency")
-        assert not newcomer.try_acquire("jobs")
+        assert not newcomer.try_acquire("jobs", tokens=0)
         held[0].settle()
         world.move(4)
-        assert newcomer.try_acquire("jobs")
+        assert newcomer.try_acquire("jobs", tokens=0)
 
     def test_threads_end_while_it_is_lost(self, world):
         limiter, _ = pair(world)
         world.store.failure = GONE
-        limiter.acquire("jobs").wait().settle()
+        limiter.acquire("jobs", tokens=0).wait().settle()
         limiter.close()
         world.clock.advance(10)  # it would be tried again each second
         told = len(world.store.messages)

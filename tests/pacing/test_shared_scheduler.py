@@ -59,7 +59,7 @@ class TestWaysToAsk:
     async def test_while_the_store_is_asked_it_binds(self, world):
         limiter = world.limiter()
         world.store.hold()
-        acquisition = limiter.acquire("jobs")
+        acquisition = limiter.acquire("jobs", tokens=0)
         task = asyncio.ensure_future(acquisition)
         await soon(lambda: world.store.messages)
         assert world.status(limiter)["binds"] == acquisition.why().quota == "store"
@@ -70,15 +70,15 @@ class TestWaysToAsk:
     @pytest.mark.parametrize("way", ["wait", "try"])
     def test_a_stopped_pool_sends_one_request_after_a_while(self, world, way):
         limiter = world.limiter()
-        limiter.acquire("jobs").wait().refused(paceline.Refusal(paceline.RefusalKind.MONEY))
+        limiter.acquire("jobs", tokens=0).wait().refused(paceline.Refusal(paceline.RefusalKind.MONEY))
         world.move(599)
         with pytest.raises(paceline.PoolStoppedError):
-            limiter.acquire("jobs").wait()
+            limiter.acquire("jobs", tokens=0).wait()
         world.move(1)
-        permit = limiter.acquire("jobs").wait() if way == "wait" else limiter.try_acquire("jobs")
+        permit = limiter.acquire("jobs", tokens=0).wait() if way == "wait" else limiter.try_acquire("jobs", tokens=0)
         assert isinstance(permit, Permit)
         with pytest.raises(paceline.PoolStoppedError):
-            limiter.acquire("jobs").wait()
+            limiter.acquire("jobs", tokens=0).wait()
         permit.settle(requests=1)
         assert world.status(limiter)["stopped"] is None
 
@@ -145,7 +145,7 @@ def test_loops_threads_and_two_limiters_share_one_promise():
 
     async def task(limiter):
         for _ in range(EACH):
-            async with limiter.acquire("jobs") as permit:
+            async with limiter.acquire("jobs", tokens=0) as permit:
                 granted_ns.append(permit.reservation.granted_ns)
 
     async def loop(limiter):
@@ -155,7 +155,7 @@ def test_loops_threads_and_two_limiters_share_one_promise():
     def plain(limiter):
         start.wait(BOUND_S)
         for _ in range(TASKS * EACH):
-            with limiter.acquire("jobs") as permit:
+            with limiter.acquire("jobs", tokens=0) as permit:
                 granted_ns.append(permit.reservation.granted_ns)
 
     def guarded(work, limiter):
@@ -192,9 +192,9 @@ class TestWhoGoesAway:
     async def test_before_its_message_is_sent(self, world):
         limiter = world.limiter()
         world.store.hold()
-        first = asyncio.create_task(limiter.acquire("jobs")._wait_async())
+        first = asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async())
         await soon(lambda: world.store.messages)
-        second = asyncio.create_task(limiter.acquire("jobs")._wait_async())
+        second = asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async())
         await soon(lambda: world.status(limiter)["waiting"] == 2)
         second.cancel()
         await asyncio.wait([second])
@@ -206,7 +206,7 @@ class TestWhoGoesAway:
     async def test_while_its_message_is_under_way(self, world):
         limiter = world.limiter()
         world.store.hold()
-        task = asyncio.create_task(limiter.acquire("jobs")._wait_async())
+        task = asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async())
         await soon(lambda: world.store.messages)
         task.cancel()
         await asyncio.wait([task])
@@ -218,7 +218,7 @@ class TestWhoGoesAway:
     async def test_after_the_grant_and_before_it_runs(self, world, told):
         limiter = world.limiter()
         world.store.hold()
-        task = asyncio.create_task(limiter.acquire("jobs")._wait_async())
+        task = asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async())
         await soon(lambda: world.store.messages)
         world.store.let_go()
         world.quiet()  # this loop stands still meanwhile
@@ -239,7 +239,7 @@ class TestWhoGoesAway:
 
         async def patient(bound):
             async with bound:
-                await limiter.acquire("jobs")
+                await limiter.acquire("jobs", tokens=0)
 
         bound = asyncio.timeout(None)
         task = asyncio.create_task(patient(bound))
@@ -267,14 +267,14 @@ class TestWhoGoesAway:
         monkeypatch.setattr(scheduler_module, "ThreadOwner", Interrupted)
         world.store.hold()
         with pytest.raises(KeyboardInterrupt):
-            limiter.acquire("jobs").wait() if way == "wait" else limiter.try_acquire("jobs")
+            limiter.acquire("jobs", tokens=0).wait() if way == "wait" else limiter.try_acquire("jobs", tokens=0)
         world.close()
         assert world.store.charged() == (1, 0)
         assert (world.status(limiter)["waiting"], world.status(limiter)["in_flight"]) == (0, 0)
 
     async def test_a_crowd(self, world):
         limiter = world.limiter()
-        tasks = [asyncio.create_task(limiter.acquire("jobs")._wait_async()) for _ in range(1_000)]
+        tasks = [asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async()) for _ in range(1_000)]
         await world.moved(10)
         gone = [task for task in tasks if not task.done()]
         assert len(gone) == 1_000 - 109  # the burst but for its headroom, and one a second
@@ -284,7 +284,7 @@ class TestWhoGoesAway:
         for task in tasks:
             if not task.cancelled():
                 task.result().settle()
-        newcomer = asyncio.create_task(limiter.acquire("jobs")._wait_async())
+        newcomer = asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async())
         await world.moved(1)
         assert newcomer.result().waited_s <= 1
         newcomer.result().settle()
@@ -297,7 +297,7 @@ class TestWhoGoesAway:
         world.store.hold()
         loop = asyncio.new_event_loop()
         loop.set_exception_handler(lambda loop, context: None)  # "Task was destroyed but it is pending"
-        task = loop.create_task(limiter.acquire("jobs")._wait_async())
+        task = loop.create_task(limiter.acquire("jobs", tokens=0)._wait_async())
         loop.run_until_complete(asyncio.sleep(0))
         until(lambda: world.store.messages)
         loop.close()
