@@ -42,6 +42,7 @@ SOAK = {
     "gateway_litellm": "250 MB; litellm is tested without the gateway, too",
     "massgen": "1.4 GB, minutes to install and to test",
     "ray": "500 MB, four minutes of real time",
+    "servers": "more than a minute of real time: gunicorn, uvicorn, Celery, RQ and a notebook",
 }
 """Environments that run only when they are named or with ``--soak``, and why. CI runs all others."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from engine_world import provider_for_workers
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "stores"))
+sys.path += [str(Path(__file__).parents[2] / "stores"), str(Path(__file__).parents[2])]
 
 from redis_servers import RedisServer
 
