@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import inspect
 import io
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from copy import copy
 from functools import cache, partial
 from http import HTTPStatus
@@ -57,15 +57,15 @@ def paced_urlopen(
             return original(pool, method, url, body, headers, **options)
         if options.get("multiplexed"):  # of niquests' fork, which would return a promise of the response
             options["multiplexed"] = False
-        above, token = _thread.request, None
+        above, token = _attempted.get(), None
         if above is not None:  # inside the attempt of another exchange: a retry or a redirect
             above.supersede()
-            _thread.request, token = None, sending.set(None)
+            inner, token = _attempted.set(None), sending.set(None)
         try:
             return run_sync(exchange(pacer, _Urllib3(original, pool, url, body, headers, options), provider, fallback))
         finally:
             if token is not None:
-                _thread.request = above
+                _attempted.reset(inner)
                 sending.reset(token)
 
     return urlopen
@@ -156,14 +156,13 @@ class _Urllib3:
         options = self._options
         if permit is None:
             return self._send(self._pool, "POST", self._url, self._body, self._headers, **options)
-        self._permit, above = permit, _thread.request
-        _thread.request = self
+        self._permit, token = permit, _attempted.set(self)
         retries = options.get("retries")
         options = {**options, "retries": _without_429(self._pool.retries if retries is None else retries)}
         try:
             return self._send(self._pool, "POST", self._url, self._body, self._headers, **options)
         finally:
-            _thread.request = above
+            _attempted.reset(token)
 
     def supersede(self) -> None:
         """urllib3 repeats the request: this attempt was sent, and it is over."""
@@ -240,13 +239,8 @@ def tap_response(response: Any, headers: Mapping[str, str], tap: Tap) -> None:
     response.__class__ = _tapped(response.__class__)
 
 
-class _Thread(threading.local):
-    """The request whose attempt this thread sends."""
-
-    request: _Urllib3 | None = None
-
-
-_thread = _Thread()
+_attempted: ContextVar[_Urllib3 | None] = ContextVar("paceline_attempted", default=None)
+"""The request whose attempt is sent here. A local of threads that is older than gevent's patch would be one for all greenlets."""
 
 
 def _without_429(retries: Any) -> Any:
