@@ -8,8 +8,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / name for name in ("integrations.md", "integrations_frameworks.md")]
 PACKAGES = ROOT / "docs" / "packages.md"
-APART = {"browser", "gateway_js", "lowest", "lowest_gateway", "migrate", "recipes", "tables"}
-"""Environments without packages that a table could name: tools, packages of npm and of tables, lower bounds, lines of the pages, other limiters."""
+APART = {"browser", "gateway_js", "lowest", "lowest_gateway", "migrate", "recipes", "servers", "tables"}
+"""Environments without packages that a table could name: tools, packages of npm and of tables, servers and workers, lower bounds, lines of the pages,
+other limiters."""
 
 FILES = sorted(
     path for path in (ROOT / "tests" / "frameworks").glob("*/requirements.txt") if path.parent.name not in APART

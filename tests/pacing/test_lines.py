@@ -344,9 +344,10 @@ class TestRefusalsAndRetries:
             what: amount for what, amount in stated.items() if what not in ("limits", "retry_after_s")
         }
 
-    def test_the_first_refusal_of_a_kind_has_a_line_and_the_others_a_sum_each_minute(self, logged):
+    def test_the_first_refusal_of_a_kind_has_a_line_and_the_others_a_sum_each_minute(self, logged, monkeypatch):
         records, limiter = logged(logging.WARNING), limiter_of({POOL: "1000 requests/s"})
         clock = limiter.pacer.clock
+        monkeypatch.setattr(lines, "SYSTEM_CLOCK", clock)
 
         def refused(number, **stated):
             for permit in [limiter.try_acquire(POOL) for _ in range(number)]:

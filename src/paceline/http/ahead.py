@@ -71,7 +71,7 @@ class ReadAhead:
         self._late: bytes | None = None
         self._enough = False
         self._over = False  # the hold
-        self._lock = threading.Lock()  # made here, and not at import, where gevent may not have patched it yet
+        self._lock = threading.RLock()  # made here, and not at import, where gevent may not have patched it yet
 
     async def run(self) -> None:
         """Read until the beginning is judged or its hold is over.
@@ -196,7 +196,7 @@ class _Thread:
 
     def __init__(self, work: Coroutine[Any, Any, None]) -> None:
         self._work = work
-        self._ended, self._lock = threading.Event(), threading.Lock()
+        self._ended, self._lock = threading.Event(), threading.RLock()
         self._then: Callable[[], Any] | None = None
         self._error: BaseException | None = None
         try:

@@ -22,6 +22,7 @@ from paceline.core.pool import Pool
 from paceline.core.queue import DEFAULT_LANE, Waiter
 from paceline.core.quota import NS
 from paceline.core.results import COOL_DOWN, NO_ANSWER, QUEUE, STORE, STORE_LOST, Refusal, RefusalKind, WaitUntil
+from paceline.pacing.clock import SYSTEM_CLOCK
 from paceline.pacing.status import Waiting, metrics, wait_until_s
 
 if TYPE_CHECKING:
@@ -77,19 +78,17 @@ class Lines:
         pool: The pool.
         read: Calls a function of the present with the pool locked, and returns its result. Nothing is logged inside.
         why: Tells why a waiter waits; ``None`` if it waits no longer.
-        call_at: Sets a timer of the pool's clock.
     """
 
-    __slots__ = ("__weakref__", "_call_at", "_counts", "_noticed", "_pool", "_read", "_refusals", "_unsaid", "_why")
+    __slots__ = ("__weakref__", "_counts", "_noticed", "_pool", "_read", "_refusals", "_unsaid", "_why")
 
     def __init__(
         self,
         pool: Pool,
         read: Callable[[Callable[[int], Any]], Any],
         why: Callable[[Waiter], Waiting | None],
-        call_at: Callable[[int, Callable[[], None]], object],
     ) -> None:
-        self._pool, self._read, self._why, self._call_at = pool, read, why, call_at
+        self._pool, self._read, self._why = pool, read, why
         # Of each kind of refusals that has had a line within the last period: how many since then, and the last one.
         self._refusals: dict[_Kind, tuple[int, Event]] = {}
         # Of each event: a second, its lines, and those left out before the next.
@@ -158,10 +157,10 @@ class Lines:
         wait_s = wait_until_s(until.at_ns, now_ns)
         return Waiting(ahead, until.quota, wait_s if wait_s < math.inf else None)
 
-    def permit(self, now_ns: int, event: Event) -> None:
+    def permit(self, event: Event) -> None:
         """A permit was acquired, settled or cancelled."""
         if event.kind == "refused":
-            self._refused(now_ns, event)
+            self._refused(event)
             return
         used, estimated = event.reported or event.used, total_tokens(dict(event.reserved))
         ratio = None
@@ -174,7 +173,7 @@ class Lines:
             text += f" after {event.waited_s:.1f} s" if used is None else ""
         self._say_permit(DEBUG, _EVENTS[event.kind], event, text, ratio)
 
-    def _refused(self, now_ns: int, event: Event) -> None:
+    def _refused(self, event: Event) -> None:
         """Log the first refusal of its kind, and count it if another one was logged in this period."""
         kind = _REFUSED.get(RefusalKind(str(event.reason)), OTHER), event.reason, getattr(event.refusal, "unit", None)
 
@@ -185,24 +184,25 @@ class Lines:
 
         if self._read(is_first):
             _summing.add(self)
-            self._set_timer(now_ns, kind)
+            self._set_timer(kind)
             self._say_permit(WARNING, kind[0], event, _said(event))
 
-    def _set_timer(self, now_ns: int, kind: _Kind) -> None:
+    def _set_timer(self, kind: _Kind) -> None:
+        """Sum up in a minute of the system's clock: a line for people must not be an instant of a simulated one."""
         weakly = weakref.WeakMethod(self._sum)
 
         def end() -> None:
             if (alive := weakly()) is not None:
-                alive(kind, now_ns + round(SUM_S * NS))
+                alive(kind)
 
-        self._call_at(now_ns + round(SUM_S * NS), end)
+        SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.now_ns() + round(SUM_S * NS), end)
 
-    def _sum(self, kind: _Kind, now_ns: int) -> None:
+    def _sum(self, kind: _Kind) -> None:
         """Log how many refusals of a kind there were since its last line, at the end of a period."""
         number, event = self._taken(kind)
         if number:
             self._read(lambda _: self._refusals.setdefault(kind, (0, event)))
-            self._set_timer(now_ns, kind)
+            self._set_timer(kind)
             self._say_sum(kind, number, event, f" in {SUM_S:g} s")
 
     def _taken(self, kind: _Kind) -> tuple[int, Any]:

@@ -110,7 +110,7 @@ class Scheduler:
     def __init__(self, pool: Pool, clock: Clock, worker: Worker | None = None) -> None:
         self.pool = pool
         self.stated = frozenset(pool.ledger.units)
-        self.lines = Lines(pool, self.read, self.why, clock.call_at)
+        self.lines = Lines(pool, self.read, self.why)
         self.events: Callable[[Event], None] | None = None
         self.periods: Mapping[str, Sequence[float]] = {}
         self.by_hand: ByHand | None = None
@@ -367,7 +367,7 @@ class Scheduler:
 
     def _tell(self, event: Event) -> None:
         if log.isEnabledFor(logging.WARNING if event.kind == "refused" else logging.DEBUG):
-            self.lines.permit(self.now_ns(), event)
+            self.lines.permit(event)
         if self.events is not None:
             self.events(event)
 
