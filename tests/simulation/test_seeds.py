@@ -14,10 +14,10 @@ QUICK = {0, 2, 3, 5, 6, 8, 9, 11}
 
 FINDERS = {
     "plain_refunds": 179, "lost_wake_up": 1, "retry_jumps_the_queue": 14, "client_clock_in_the_store": 1,
-    "share_of_the_last_exchange": 490, "lesson_that_stays": 14, "breaker_counts_callers": 36,
+    "share_of_the_last_exchange": 559, "lesson_that_stays": 14, "breaker_counts_callers": 36,
     "share_of_the_dead": 1029, "dead_worker": 0, "two_formats": 17,
 }  # fmt: skip
-"""The first seed that finds each planted bug."""
+"""A seed that finds each planted bug."""
 
 
 @pytest.mark.parametrize("seed", some(SEEDS, *QUICK))
