@@ -230,7 +230,7 @@ def test_what_is_deleted_while_no_answer_comes_is_there_soon(spoiled, monkeypatc
 
     back = []
     monkeypatch.setattr(sys.modules[__name__], "Said", Waits)
-    slow = {"latency_s": 0.1} if spoiled.mode == "sync" else {"batches": QUICK | {"turnaround_s": 0.2}}
+    slow = {"latency_s": 0.1} if spoiled.mode == "sync" else {"batches": QUICK | {"turnaround_s": 0.5}}
     spoiled.emulator.reset(**slow)
 
     def spoil():
