@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -132,7 +133,17 @@ def _pandas(rows: Any) -> _Read:
         if names
         else [{} for _ in range(len(rows))]
     )
-    return found, lambda _, columns: rows.assign(**columns)
+    depth = rows.columns.nlevels
+
+    def joined(_: list[dict[str, Any]], columns: dict[str, list[Any]]) -> Any:
+        if depth == 1:
+            return rows.assign(**columns)
+        whole = rows.copy()
+        for name, values in columns.items():  # pandas has deprecated a name that is not of all levels
+            whole[name, *[""] * (depth - 1)] = values
+        return whole
+
+    return found, joined
 
 
 def _polars(rows: Any) -> _Read:
@@ -256,7 +267,9 @@ def _as_arrow(rows: Any) -> Any:
         return None
     with suppress(ImportError, TypeError, ValueError):  # a stream may be of a single column
         arrow = import_module("pyarrow")
-        found = getattr(rows, names[0])() if names else arrow.RecordBatchReader.from_stream(rows)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # DuckDB warns that a result of its cursor is copied
+            found = getattr(rows, names[0])() if names else arrow.RecordBatchReader.from_stream(rows)
         return found if isinstance(found, arrow.Table | arrow.RecordBatchReader) else None
     return None
 

@@ -33,7 +33,14 @@ def fresh(tmp_path_factory):
 
 def test_they_are_found():
     assert len(lines()) >= 15
-    for word in ("extropy-run", "massgen", "langchain", "paper_pipeline/requirements.txt", "google-genai", "ray[data]"):
+    for word in (
+        "extropy-run",
+        "fifty_agents/requirements.txt",
+        "langchain",
+        "paper_pipeline/requirements.txt",
+        "google-genai",
+        "ray[data]",
+    ):
         assert any(word in line or word.replace("langchain", "contextualizer") in line for line in lines()), word
 
 
