@@ -67,7 +67,7 @@ class Anthropic(BaseProvider):
 
     costs = CostRule(counts_cached=False)
     charged_after = frozenset({OUTPUT_TOKENS})
-    asks_usage = True  # "stream_options: fully supported" (https://platform.claude.com/docs/en/api/openai-sdk, 2025-11)
+    asks_usage = True  # WEAK: ``stream_options`` was not looked up here; if it is refused, the request goes without it
     events = (b'"usage"', b'"error"', b"message_stop", b"[DONE]")
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:

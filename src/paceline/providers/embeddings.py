@@ -126,9 +126,7 @@ EMBEDDERS: Final = {
     "azure": Embedder(
         2_048, 300_000
     ),  # learn.microsoft.com/azure/ai-foundry/openai/how-to/embeddings, 2026-11; tokens as OpenAI
-    "github": Embedder(
-        2_048, 64_000
-    ),  # docs.github.com/github-models/use-github-models/prototyping-with-ai-models, 2026
+    "github": Embedder(2_048, 64_000),  # WEAK: not looked up. If it is too high, a refused request is cut in halves
     # "at most 100 requests can be in one batch" (its refusals of 2025-09 and 2026-01)
     "gemini": Embedder(100, api=_Gemini(), counted=True),
     "cohere": Embedder(
@@ -143,7 +141,7 @@ EMBEDDERS: Final = {
     ),  # "Too many inputs", "Too many tokens in batch. Max is 16384" (refusals of 2025-02 and 2026-05)
     "dashscope": Embedder(10),  # alibabacloud.com/help/model-studio/text-embedding-synchronous-api, 2026-05
     "deepinfra": Embedder(1_024),  # a refusal of 2024-05
-    "cloudflare": Embedder(100),  # developers.cloudflare.com/workers-ai/platform/limits, 2026
+    "cloudflare": Embedder(100),  # WEAK: not looked up, as of GitHub
     # docs.nvidia.com/nim/nemo-retriever/text-embedding/reference, 2026-11: models for retrieval require it
     "nvidia": Embedder(32, more={"input_type": "passage"}),
 }

@@ -88,7 +88,9 @@ class OpenAIDialect(BaseProvider):
 
     media = MEDIA
     units = frozenset({IMAGES, AUDIO_SECONDS})
-    asks_usage = True  # https://developers.openai.com/api/reference/resources/chat (2025-11): ``stream_options``
+    asks_usage = (
+        True  # ``stream_options`` (WEAK: checked for OpenAI; a host that refuses it gets the request without it)
+    )
     paths: tuple[tuple[re.Pattern[str], str], ...] = ()
     """Further paths, each with its endpoint; a group ``model`` names the model, which the body then does not."""
 

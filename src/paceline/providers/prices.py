@@ -48,11 +48,11 @@ NAMES: Final = {
 """The names of providers in genai-prices, where they are other ones."""
 
 OUTPUTS: Final = (
-    # https://developers.openai.com/api/docs/models (2025-11), one page for each model: "max output tokens"
+    # WEAK: but for Gemini 2.0 these were not looked up. If one is too low, a budget can be passed by the difference. To look at:
+    # https://developers.openai.com/api/docs/models ("max output tokens"), https://ai.google.dev/gemini-api/docs/models
     (re.compile(r"gpt-5(?:\.[1-4])?(?:-|$)"), 128_000),
     (re.compile(r"gpt-4\.1(?:-|$)"), 32_768),
     (re.compile(r"gpt-4o(?:-|$)"), 16_384),
-    # https://ai.google.dev/gemini-api/docs/models (2025-11): "output token limit"
     (re.compile(r"gemini-(?:2\.5|3)-"), 65_536),
     (re.compile(r"gemini-2\.0-"), 8_192),
 )
