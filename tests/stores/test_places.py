@@ -9,7 +9,7 @@ import pytest
 
 from paceline.core.results import QuotaError, StoreError
 from paceline.data import places
-from paceline.data.places import Claim, open_place
+from paceline.data.places import Claim, FilePlace, open_place
 from paceline.stores.entries import EntryFile
 from waits import join, until
 
@@ -126,6 +126,27 @@ def test_a_place_that_cannot_be_used_is_an_error(place, redis_server, tmp_path):
 def test_names(place, name):
     with pytest.raises(QuotaError, match=r"give a name of 1 to 200 letters"):
         place(name, "sqlite:quotas.db")
+
+
+def test_two_that_make_the_file_at_once(tmp_path):
+    """Neither takes the half-made file of the other for another program's."""
+    faults = []
+
+    def make(path, start):
+        start.wait()
+        try:
+            FilePlace(path, 60, 10).close()
+        except StoreError as error:
+            faults.append(error)
+
+    for number in range(100):
+        start = threading.Barrier(2)
+        two = [threading.Thread(target=make, args=(str(tmp_path / f"{number}.db"), start)) for _ in range(2)]
+        for one in two:
+            one.start()
+        for one in two:
+            one.join()
+    assert not faults
 
 
 def test_files_of_another_kind_are_refused(place, tmp_path):

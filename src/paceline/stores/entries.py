@@ -73,13 +73,14 @@ class EntryFile:
 
     def _opened(self, path: str) -> sqlite3.Connection:
         """A connection to a file of this kind."""
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # the files beside it get its mode
+        with suppress(FileExistsError):  # a file that is there is not opened: to close it would end the locks of SQLite
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # the files beside it get its mode
         with ExitStack() as opened:
             db = opened.enter_context(
                 closing(sqlite3.connect(path, timeout=self._timeout_s, isolation_level=None, check_same_thread=False))
             )
             self._recognise(db, path)
-            db.execute("PRAGMA journal_mode = WAL")
+            _use_a_log(db, self._timeout_s)
             # A killed process loses nothing, a machine that crashes a second.
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA checkpoint_fullfsync = ON")  # as in sqlite.py
@@ -90,10 +91,12 @@ class EntryFile:
 
     def _recognise(self, db: sqlite3.Connection, path: str) -> None:
         """Mark a new file as ours; refuse one that is not."""
+        db.execute("BEGIN")  # another process may be making it: everything is read at one instant
         (application,), (version,) = (
             db.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
         )
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        db.execute("COMMIT")
         if application != OURS and tables - {"entries"}:
             raise StoreError(f"sqlite:{path}: the file belongs to another program: name a file of its own")
         if version > max(KINDS):
@@ -240,6 +243,20 @@ class EntryFile:
 
     def _explained(self, error: Exception) -> StoreError:
         return StoreError(f"sqlite:{self._name}: {getattr(error, 'strerror', None) or error}")
+
+
+def _use_a_log(db: sqlite3.Connection, timeout_s: float) -> None:
+    """Switch to WAL. SQLite does not wait by itself here while another process does the same."""
+    until_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until_s:
+                raise
+            time.sleep(0.001)
+        else:
+            return
 
 
 def _is_unreadable(error: sqlite3.Error) -> bool:
