@@ -12,11 +12,11 @@ from paceline.core.capacity import LocalCapacity
 from paceline.core.changes import What
 from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
-from paceline.core.meters import OPENING_NS, Bucket, Restarting, Spread
+from paceline.core.meters import OPENING_NS, Bucket, Named, Restarting, Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS
-from paceline.core.restarts import Named, Restarts, Written
+from paceline.core.restarts import Restarts, Written
 from paceline.core.results import Reading, Refusal, RefusalKind, Reservation
 
 RATE = Refusal(RefusalKind.RATE, unit="requests")

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from paceline.core.quota import LONG_S, NS
-from paceline.core.readings import WAIT_MAX_S, within
-from paceline.core.results import Refusal
+from paceline.core.results import WAIT_MAX_S, Refusal, within
 
 LONG_WAIT_S: Final = 60.0
 """A stated wait that is longer is tested, unless the refusal names a quota of such a period."""

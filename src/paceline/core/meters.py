@@ -30,13 +30,13 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from functools import reduce
 from math import ceil, floor
 from operator import add, sub
 from typing import ClassVar, assert_never
 
 from paceline.core.quota import MONTH, NS, Quota, Rule
-from paceline.core.restarts import Named
 from paceline.core.results import QuotaError
 
 FAR_NS = 2**63 - 1
@@ -611,6 +611,16 @@ UNEXPLAINED = 0.25
 
 OPENING_NS = 2 * NS
 """How long after the first charge of a window the others wait for an answer that names the window: a refusal comes at once."""
+
+
+class Named(Enum):
+    """Which restart an answer names."""
+
+    SAME = "same"  # the one that the answers before have named
+    NEXT = "next"  # the one after it
+    EARLIER = "earlier"  # the one before it
+    LATE = "late"  # one whose instant has passed: the clocks differ
+    NONE = "none"  # no restart: the instant moves with each answer
 
 
 class Restarting(Spread):

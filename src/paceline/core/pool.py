@@ -16,9 +16,9 @@ from paceline.core.meters import FAR_NS
 from paceline.core.progress import Progress, Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, REQUESTS, TOKENS, Cost
-from paceline.core.readings import WAIT_MAX_S, within
 from paceline.core.results import (
     QUEUE,
+    WAIT_MAX_S,
     Decision,
     Expired,
     NeverFits,
@@ -31,6 +31,7 @@ from paceline.core.results import (
     Stopped,
     StoreLost,
     WaitUntil,
+    within,
 )
 from paceline.core.silence import Silence
 from paceline.core.stop import ENDS, STOP_MAX_NS, Stop

@@ -10,16 +10,11 @@ from itertools import repeat
 
 from paceline.core.changes import What
 from paceline.core.corrections import Corrections
-from paceline.core.meters import Restarting, Window
+from paceline.core.meters import Named, Restarting, Window
 from paceline.core.quota import NS, Rule
 from paceline.core.refill import LONGER_PERIOD, PERIOD_MARGIN, Refill
-from paceline.core.restarts import Named
-from paceline.core.results import LEARNED, Basis, Reading, Reservation
+from paceline.core.results import LEARNED, LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Basis, Reading, Reservation, within
 from paceline.core.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker
-
-LIMIT_MIN, LIMIT_MAX = 1e-3, 1e12
-WAIT_MAX_S = 32 * 86_400.0
-"""The range of limits and waits of providers; a number outside of it counts as missing."""
 
 OPENING_TIMES, OPENING_PART = 20, 0.25
 """A counter opens at once if it restarts in less than a quarter of its period, and before so many times the time of an answer is
@@ -269,11 +264,6 @@ class Readings:
 def note_of(reservation: Reservation, index: int) -> Note | None:
     """The note of an attempt about the quota at ``index``."""
     return reservation.notes[index] if index < len(reservation.notes) else None
-
-
-def within(value: float | None, least: float, most: float) -> float | None:
-    """``value`` if it is within the range, else ``None``, as for NaN."""
-    return value if value is not None and least <= value <= most else None
 
 
 def _sane_reading(reading: Reading) -> Reading:

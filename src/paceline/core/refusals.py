@@ -9,8 +9,17 @@ from paceline.core.corrections import Corrections
 from paceline.core.guesses import RETEST_STEP, Guess
 from paceline.core.meters import Restarting, Slots, Spread, Window
 from paceline.core.quota import CONCURRENCY, OWN_RULES, REQUESTS, Rule
-from paceline.core.readings import LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Readings, note_of, within
-from paceline.core.results import LEARNED, Refusal, RefusalKind, Reservation
+from paceline.core.readings import Readings, note_of
+from paceline.core.results import (
+    LEARNED,
+    LIMIT_MAX,
+    LIMIT_MIN,
+    WAIT_MAX_S,
+    Refusal,
+    RefusalKind,
+    Reservation,
+    within,
+)
 from paceline.core.shedding import Shedding
 from paceline.core.tracker import QuotaTracker
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from enum import Enum
 
+from paceline.core.meters import Named
 from paceline.core.quota import NS
 from paceline.core.refill import usual
 
@@ -26,16 +27,6 @@ class Written(Enum):
 
     FIRST = "first"  # when it admits the attempt
     LAST = "last"  # when it answers
-
-
-class Named(Enum):
-    """Which restart an answer names."""
-
-    SAME = "same"  # the one that the answers before have named
-    NEXT = "next"  # the one after it
-    EARLIER = "earlier"  # the one before it
-    LATE = "late"  # one whose instant has passed: the clocks differ
-    NONE = "none"  # no restart: the instant moves with each answer
 
 
 class Restarts:

@@ -293,6 +293,16 @@ Outcome = Decision | Expired | QueueFull | Stopped | StoreLost
 """What a pool says of it."""
 
 
+LIMIT_MIN, LIMIT_MAX = 1e-3, 1e12
+WAIT_MAX_S = 32 * 86_400.0
+"""The range of limits and waits of providers; a number outside of it counts as missing."""
+
+
+def within(value: float | None, least: float, most: float) -> float | None:
+    """``value`` if it is within the range, else ``None``, as for NaN."""
+    return value if value is not None and least <= value <= most else None
+
+
 class RefusalKind(StrEnum):
     """Why a provider refused a request."""
 
