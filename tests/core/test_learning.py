@@ -722,15 +722,15 @@ class TestPeriods:
         assert pool.ledger.names == ["50 requests/min"]
         pool.observe(T0 + NS, [Reading("requests", limit=50, remaining=49, reset_s=5.0)], send(pool, 1))
         assert pool.ledger.names == ["600 requests/min"]
-        assert pool.ledger.accounts[0].tracker.stated_period_s == 5
+        assert pool.capacity.learning.trackers[0].stated_period_s == 5
         assert [change.what for change in reports if change.what != "epoch"] == ["adopt", "shift", "spread", "adopt"]
 
     def test_a_quota_that_came_from_elsewhere_is_tracked_from_then_on(self):
         pool = pool_of("600 requests/min")
         pool.ledger.add_quota(T0, parse_quotas("9k tokens/min")[0])
-        assert pool.ledger.accounts[1].tracker is None
+        assert 1 not in pool.capacity.learning.trackers
         pool.capacity.learning.added_elsewhere(T0)
-        assert pool.ledger.accounts[1].tracker.meter is pool.ledger.accounts[1].meter
+        assert pool.capacity.learning.trackers[1].meter is pool.ledger.accounts[1].meter
 
     def test_a_refusal_that_names_another_period_is_about_the_quota_whose_period_was_learned(self):
         pool = pool_of("600 requests/min")
@@ -826,7 +826,7 @@ class TestPeriods:
     def test_once_they_have_shown_a_bucket_a_long_wait_makes_it_no_counter(self):
         pool = pool_of("600 requests/min")
         self.filling(pool, 60)
-        assert pool.ledger.accounts[0].tracker.refill.sure
+        assert pool.capacity.learning.trackers[0].refill.sure
         pool.refuse(T0 + 20 * NS, send(pool, 20), Refusal(RefusalKind.RATE, retry_after_s=40.0, unit="requests"), 1.0)
         assert "rule" not in quota(pool, 20, "requests")["learned"]
 
@@ -917,7 +917,7 @@ def test_charges_that_the_log_has_lost_may_be_uncounted(monkeypatch, slices, lef
     late = send(pool, 1.05, tokens=10)
     pool.observe(T0 + round(1.05 * NS), tokens(limit=600_000, remaining=600_000, reset_s=0.0), late)
     assert quota(pool, 1.05)["remaining"] == left
-    assert len(pool.ledger.accounts[0].tracker._slices) <= slices
+    assert len(pool.capacity.learning.trackers[0]._slices) <= slices
 
 
 def test_late_sending_concerns_buckets_alone():
@@ -1060,7 +1060,7 @@ class TestWindow:
         spread = pool.ledger.accounts[0].meter
         assert isinstance(spread, Spread)
         assert spread.used == 1
-        assert pool.ledger.accounts[0].tracker.meter is spread
+        assert pool.capacity.learning.trackers[0].meter is spread
 
     def test_a_stated_limit_is_adopted(self):
         pool = ungentle("600 requests/min window utc", SourceKind.GIVEN)
@@ -1090,7 +1090,10 @@ def test_a_rate_that_is_measured_above_the_ceiling_changes_nothing():
     pool = ungentle("600 requests/min", SourceKind.GIVEN)
     refused = Refusal(RefusalKind.RATE, unit="requests")
     pool.refuse(T0, send(pool, 0), refused, 0.0)
-    pool.ledger.accounts[0].tracker._rate._first = (T0, -100.0)  # a hundred more were admitted than this process knows
+    pool.capacity.learning.trackers[0]._rate._first = (
+        T0,
+        -100.0,
+    )  # a hundred more were admitted than this process knows
     pool.refuse(T0 + 6 * NS, send(pool, 6), refused, 0.0)
     assert pool.ledger.accounts[0].meter.ceiling == 1
 

@@ -396,7 +396,7 @@ def test_an_answer_that_took_too_long_names_no_restart():
 def test_an_instant_to_come_counts_from_now():
     server = Window()
     server.answer(2, server.send(0), Reading("requests", 100, 98, reset_s=18.0, until_s=18.0))
-    restarts = server.pool.ledger.accounts[0].tracker.restarts
+    restarts = server.pool.capacity.learning.trackers[0].restarts
     assert (restarts.low_ns, restarts.high_ns, server.meter.stop_ns) == (at(19), at(21), at(21))
 
 
@@ -477,7 +477,7 @@ def test_a_number_that_moves_leaves_what_was_shown_to_be_a_bucket_as_it_is():
     bucket = account.meter
     assert type(bucket) is Bucket
     answer(14, 170, reset_number=60.0)
-    assert account.tracker.restarts.refuted
+    assert pool.capacity.learning.trackers[0].restarts.refuted
     assert account.meter is bucket
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from paceline.core.meters import Bucket, Meter
+from paceline.core.meters import Meter
 from paceline.core.results import Source
-from paceline.core.tracker import QuotaTracker
 
 
 @dataclass(slots=True, eq=False)
@@ -15,7 +14,7 @@ class Account:
     """One quota of a pool.
 
     Attributes:
-        meter: Its arithmetic and its use; see :meth:`replace_meter`.
+        meter: Its arithmetic and its use. Another one takes its place when the rule of the quota turns out to be another.
         name: The quota in its notation.
         source: The source of its limit.
         given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set. Where
@@ -26,8 +25,6 @@ class Account:
             unused, reserves what the quota holds, and the rest becomes debt when it is settled.
         stated: The limit that answers have stated above the given one; ``None`` for none.
         spent: The sum of all true costs so far: charges with their refunds and debts.
-        tracker: What answers have shown about it. Buckets and spread quotas have one, where answers change the quotas;
-            else it is ``None``.
         read_ns: When the headers of an answer last stated it; ``None``: never.
         unit: Its unit.
     """
@@ -39,20 +36,12 @@ class Account:
     refused_above: float = inf
     stated: float | None = None
     spent: float = 0.0
-    tracker: QuotaTracker | None = None
     read_ns: int | None = None
     unit: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.unit = self.meter.quota.unit
 
-    def replace_meter(self, meter: Meter) -> None:
-        """Count the quota with another meter from now on. What answers have shown about it stays."""
-        self.meter = meter
-        if self.tracker is not None:
-            assert isinstance(meter, Bucket)
-            self.tracker.meter = meter
-
     def with_meter(self, meter: Meter) -> Account:
-        """The same limit with another meter: nothing is spent or learned yet."""
+        """The same limit with another meter: nothing is spent yet."""
         return Account(meter, self.name, self.source, self.given, self.refused_above)

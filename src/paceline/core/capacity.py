@@ -184,8 +184,9 @@ class LocalCapacity:
         for reservation in arriving:
             for index, amount in enumerate(reservation.amounts):
                 amounts[index] += amount
-        for account, amount in zip(self.ledger.accounts, amounts, strict=True):
-            m, tracker = account.meter, account.tracker
+        trackers = {} if self.learning is None else self.learning.trackers
+        for index, (account, amount) in enumerate(zip(self.ledger.accounts, amounts, strict=True)):
+            m, tracker = account.meter, trackers.get(index)
             if amount and (by_ns := m.surplus_ns(now_ns, amount)):
                 (tracker.move_level if tracker is not None else m.shift)(now_ns, by_ns)
 

@@ -33,6 +33,7 @@ class Corrections:
     Attributes:
         ledger: The ledger.
         accounts: Its quotas.
+        trackers: What answers have shown about each of them that is a bucket or spread, by its index.
         shared: Whether other processes make the same changes.
     """
 
@@ -40,6 +41,7 @@ class Corrections:
         self, ledger: Ledger, report: Callable[[Change | Quota], None] | None, *, raises: bool, adapts: bool
     ) -> None:
         self.ledger, self.accounts = ledger, ledger.accounts
+        self.trackers: dict[int, QuotaTracker] = {}
         self.shared = report is not None
         self.notices: list[str] = []
         self.guesses = Guesses(ledger, self.notices)
@@ -54,12 +56,12 @@ class Corrections:
         for i, account in enumerate(self.accounts[self._tracked :], self._tracked):
             m = account.meter
             if isinstance(m, Bucket) and m.quota.rule not in OWN_RULES:
-                self.track(i, m)
+                self.track(i)
         self._tracked = len(self.accounts)
 
-    def track(self, index: int, m: Bucket) -> None:
-        """Begin to learn about the quota at ``index``, whose meter is ``m``."""
-        self.accounts[index].tracker = QuotaTracker(m, partial(self.change, index), adapts=self._adapts)
+    def track(self, index: int) -> None:
+        """Begin to learn about the quota at ``index``, which is a bucket or spread."""
+        self.trackers[index] = QuotaTracker(self.accounts[index], partial(self.change, index), adapts=self._adapts)
 
     def change(self, index: int, now_ns: int, what: What, value: float = 0.0) -> None:
         """Make a change, here and in the other processes."""
@@ -76,9 +78,7 @@ class Corrections:
         on_unit = [i for i, m in enumerate(meters) if m.quota.unit == unit and m.quota.rule not in OWN_RULES]
         found = [i for i in on_unit if period_s in (None, meters[i].quota.period_s)]
         if not found:
-            found = [
-                i for i in on_unit if (tracker := self.accounts[i].tracker) is not None and tracker.stated_period_s
-            ]
+            found = [i for i in on_unit if i in self.trackers and self.trackers[i].stated_period_s]
         return found[0] if len(found) == 1 else None
 
     def is_new(self, unit: str, period_s: float | None) -> bool:
@@ -101,7 +101,7 @@ class Corrections:
 
     def in_period(self, index: int, limit: float) -> float:
         """A ``limit`` of an answer, as an amount per period of the quota at ``index``."""
-        tracker = self.accounts[index].tracker
+        tracker = self.trackers.get(index)
         if tracker is None or tracker.stated_period_s is None:
             return limit
         return limit * tracker.meter.quota.period_s / tracker.stated_period_s
@@ -140,8 +140,7 @@ class Corrections:
                 left = answer.remaining if self.unstated.measures(answer.unit) else None
                 self._take_sent(now_ns, index, 0.0 if left is None else limit - left, sent_ns)
             return True
-        account = self.accounts[index]
-        tracker = account.tracker
+        account, tracker = self.accounts[index], self.trackers.get(index)
         if tracker is not None and sent_ns < tracker.limit_as_of_ns:
             return False
         limit = self.in_period(index, limit)
@@ -170,10 +169,9 @@ class Corrections:
         it: the attempts of about the same time come to the server in any order. A store charges what it grants from now on, and
         this process tells it what it lacks.
         """
-        account, ledger, tracker = self.accounts[index], self.ledger, self.accounts[index].tracker
+        account, ledger, tracker = self.accounts[index], self.ledger, self.trackers[index]
         m, sent = account.meter, sorted(ledger.open_reservations, key=lambda one: one.granted_ns)
         assert isinstance(m, Bucket)
-        assert tracker is not None
         amounts = [ledger.fitting(ledger.amounts(one.cost))[index] for one in sent]
         later = earlier = 0.0
         if not m.holds:  # else the server has not charged it yet
@@ -187,7 +185,7 @@ class Corrections:
             if not self.shared:
                 ledger.charge_open(one.granted_ns, one, index, m, amount)
                 account.spent += amount
-                note = tracker.granted(one.granted_ns, amount, account.spent)
+                note = tracker.granted(one.granted_ns, amount)
                 one.notes = [*one.notes, *[None] * (index - len(one.notes)), note]
             elif not m.holds:
                 m.charge(one.granted_ns, amount)
@@ -200,11 +198,10 @@ class Corrections:
 
     def set_limit(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
         """Set the limit of the quota at ``index``, here and in the other processes."""
-        account = self.accounts[index]
         self.change(index, now_ns, What.ADOPT, limit)
-        account.source = source
-        if account.tracker is not None:
-            account.tracker.begin_epoch(now_ns)
+        self.accounts[index].source = source
+        if index in self.trackers:
+            self.trackers[index].begin_epoch(now_ns)
 
     def _stated_above(self, index: int, limit: float) -> None:
         """Note that the provider allows more than the user has given; the given limit holds."""
@@ -225,7 +222,7 @@ class Corrections:
             lack: What it lacks at least.
             wait_s: How long the provider asks to wait; see :meth:`Ledger.spread`.
         """
-        tracker = self.accounts[index].tracker
+        tracker = self.trackers.get(index)
         if tracker is None or not tracker.meter.bursts:
             return
         if wait_s is None or wait_s > LONGER_PERIOD * tracker.meter.quota.period_s or self.shared:
@@ -241,9 +238,8 @@ class Corrections:
 
     def refute_restarts(self, now_ns: int, index: int) -> None:
         """Spread the quota at ``index`` in this process: it does not restart at the instants that answers state."""
-        account = self.accounts[index]
-        assert account.tracker is not None
-        account.tracker.restarts.refuted = True
-        if account.meter.restarts_by_answers:
+        tracker = self.trackers[index]
+        tracker.restarts.refuted = True
+        if tracker.meter.restarts_by_answers:
             self.ledger.spread(now_ns, index)
-            account.tracker.begin_epoch(now_ns)
+            tracker.begin_epoch(now_ns)

@@ -25,7 +25,7 @@ from paceline.core.quota import Quota
 from paceline.core.readings import Readings
 from paceline.core.refusals import Refusals
 from paceline.core.results import Reading, Refusal, Reservation
-from paceline.core.tracker import Note
+from paceline.core.tracker import ABOUT_NS, Note
 
 
 class Learning:
@@ -39,6 +39,7 @@ class Learning:
             was nearly empty.
 
     Attributes:
+        trackers: What answers have shown about the buckets and the spread quotas, by their index.
         guesses: The limits that may be too low, and are tested upward.
         unstated: The limits that neither the user nor an answer states.
         notices: What the user should know, for the log; the reader empties it.
@@ -52,11 +53,11 @@ class Learning:
         raises: bool = False,
         adapts: bool = False,
     ) -> None:
-        self._ledger, self._accounts = ledger, ledger.accounts
         self._corrections = Corrections(ledger, report, raises=raises, adapts=adapts)
         self._readings = Readings(self._corrections)
         self._refusals = Refusals(self._corrections, self._readings)
         self._shedding = self._refusals.shedding
+        self.trackers = self._corrections.trackers
         self.guesses, self.notices = self._corrections.guesses, self._corrections.notices
         self.unstated = self._corrections.unstated
 
@@ -81,48 +82,55 @@ class Learning:
 
         While it was on its way, a full bucket of the provider did not refill, and the ledger's did.
         """
-        for account in self._accounts:
-            if account.tracker is not None:
-                account.tracker.raise_headroom(late_s)
+        for tracker in self.trackers.values():
+            tracker.raise_headroom(late_s)
+
+    def sent_within(self, slack_ns: int) -> None:
+        """Take into account that attempts are sent up to ``slack_ns`` after their charge: their order at the server shows less."""
+        for tracker in self.trackers.values():
+            tracker.about_ns = ABOUT_NS + slack_ns
 
     def granted(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt that is sent now."""
         self._shedding.sent += 1
         reservation.number = self._shedding.sent
-        notes: list[Note | None] = []
-        for account, amount in zip(self._accounts, reservation.amounts):  # noqa: B905  (a strict one takes twice as long)
-            tracker = account.tracker
-            notes.append(tracker.granted(now_ns, amount, account.spent) if tracker is not None and amount else None)
+        amounts = reservation.amounts
+        notes: list[Note | None] = [None] * len(amounts)
+        for index, tracker in self.trackers.items():
+            if amounts[index]:
+                notes[index] = tracker.granted(now_ns, amounts[index])
         reservation.notes = notes
 
     def granted_by_store(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt whose charge the shared ledger has counted."""
         self._shedding.sent += 1
         reservation.number = self._shedding.sent
-        notes: list[Note | None] = []
-        for account, amount in zip(self._accounts, reservation.amounts, strict=False):
-            tracker = account.tracker
-            if tracker is not None and amount:
-                tracker.climb(now_ns, amount)
-            notes.append(tracker.note(account.spent) if tracker is not None and amount else None)
+        amounts = reservation.amounts
+        notes: list[Note | None] = [None] * len(amounts)
+        for index, tracker in self.trackers.items():
+            if index < len(amounts) and amounts[index]:  # quotas may have been added since the lease
+                tracker.climb(now_ns, amounts[index])
+                notes[index] = tracker.note()
         reservation.notes = notes
 
     def notes_of_now(self) -> list[Note | None]:
         """The notes of an attempt without a charge that is sent now."""
-        accounts = self._accounts
-        return [one.tracker.note(one.spent) if one.tracker is not None else None for one in accounts]
+        notes: list[Note | None] = [None] * len(self._corrections.accounts)
+        for index, tracker in self.trackers.items():
+            notes[index] = tracker.note()
+        return notes
 
     def charge_kept(self, reservation: Reservation) -> None:
         """Count the charge of a refused attempt: it stays, but the provider has not admitted it."""
-        for account, amount in zip(self._accounts, reservation.amounts, strict=False):
-            if account.tracker is not None:
-                account.tracker.refused_amount += amount
+        for index, amount in enumerate(reservation.amounts):
+            if index in self.trackers:
+                self.trackers[index].refused_amount += amount
 
     def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> None:
         """Raise the guesses that bind, after an attempt that the provider has served at the cost ``true``."""
         for index, amount, source, gain in self.guesses.served(now_ns, reservation, true):
             self._corrections.set_limit(now_ns, index, amount, source)
-            tracker = self._accounts[index].tracker
+            tracker = self.trackers.get(index)
             if gain and tracker is not None and tracker.meter.bursts:
                 tracker.gain(now_ns, gain)
 

@@ -488,13 +488,13 @@ class Ledger:
             spread.take_log(account.meter)
         else:
             spread.charge(now_ns, used)
-        account.replace_meter(spread)
+        account.meter = spread
 
     def count_as_bucket(self, now_ns: int, index: int) -> Bucket:
         """Count the quota at ``index`` as a bucket, full."""
         account = self.accounts[index]
         bucket = Bucket(account.meter.quota, now_ns, self.headroom_s, gentle=self.gentle)
-        account.replace_meter(bucket)
+        account.meter = bucket
         return bucket
 
     def close(self, now_ns: int, reservation: Reservation) -> bool:

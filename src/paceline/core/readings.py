@@ -34,7 +34,7 @@ class Readings:
 
     def __init__(self, corrections: Corrections) -> None:
         self._corrections = corrections
-        self._ledger, self._accounts = corrections.ledger, corrections.accounts
+        self._ledger, self._accounts, self._trackers = corrections.ledger, corrections.accounts, corrections.trackers
         self._inferred: dict[str, Refill] = {}  # by unit, about quotas of a period that none of the known ones has
         self._written_first: set[str] = set()  # the units whose instants are written when an attempt is admitted
         self._shown: dict[int, float] = {}  # what was left of each quota, by the last headers
@@ -79,7 +79,7 @@ class Readings:
                 self._shown[index] = whole.remaining
             account = self._accounts[index]
             account.read_ns = now_ns
-            tracker, m = account.tracker, account.meter
+            tracker, m = self._trackers.get(index), account.meter
             limit_is_higher = (
                 reading.limit is not None and self._corrections.in_period(index, reading.limit) > m.quota.amount
             )
@@ -97,7 +97,7 @@ class Readings:
                 self._corrections.spread(now_ns, index, max(m.quota.amount - (reading.remaining or 0.0), 0.0) + since)
             elif (limited or refilled) and not limit_is_higher:
                 tracker.take_level(now_ns, sent_ns, note, reading)
-            tracker.look_at_kept(now_ns, account.spent, partial(self._ledger.open_before, index))
+            tracker.look_at_kept(now_ns, partial(self._ledger.open_before, index))
         return changed
 
     def _as_sent(self, reading: Reading, took_s: float) -> Reading:
@@ -152,7 +152,7 @@ class Readings:
 
         ``limit``: the part of the reading's limit that is used.
         """
-        tracker = self._accounts[index].tracker
+        tracker = self._trackers.get(index)
         stated = reading.period_s is not None and reading.basis is Basis.STATED
         if tracker is None or stated or tracker.meter.quota.rule is Rule.SLIDING:
             return False  # it has stated its period, or the user the rule, by which its resets have another meaning
@@ -190,7 +190,7 @@ class Readings:
         bucket, and the instant is kept until it is known. Processes that share a quota spread it: the store knows no such instants.
         """
         account = self._accounts[index]
-        tracker, m, limit, remaining = account.tracker, account.meter, reading.limit, reading.remaining
+        tracker, m, limit, remaining = self._trackers.get(index), account.meter, reading.limit, reading.remaining
         reset_s = whole.reset_number if whole.reset_s is None else whole.reset_s
         if tracker is None or tracker.restarts.refuted or self._corrections.shared:
             return False
@@ -224,7 +224,7 @@ class Readings:
             else:
                 passed = restarts.high_ns <= now_ns
                 started_ns = restarts.low_ns - (0 if passed else round(m.quota.period_s * NS))
-                used = tracker.admitted_since(started_ns, account.spent)
+                used = tracker.admitted_since(started_ns)
                 used = used if passed else min(max(least, used), most)
                 self._ledger.count_restarts(now_ns, index, restarts.high_ns, used, whole=is_soon)
                 tracker.begin_epoch(now_ns)

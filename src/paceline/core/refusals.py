@@ -51,7 +51,7 @@ class Refusals:
     def __init__(self, corrections: Corrections, readings: Readings) -> None:
         self._corrections, self._readings = corrections, readings
         self._ledger, self._accounts, self._guesses = corrections.ledger, corrections.accounts, corrections.guesses
-        self._unstated = corrections.unstated
+        self._trackers, self._unstated = corrections.trackers, corrections.unstated
         self.shedding = Shedding()
         self._doubted: dict[int, set[int]] = {}  # of windows, the starts of those with refusals
 
@@ -109,7 +109,7 @@ class Refusals:
                 self._fall_back(now_ns, index, guess, sent_ns)
             elif refusal.limit is None and isinstance(m, Window):
                 self._doubt_window(now_ns, index, m)
-            tracker, note = self._accounts[index].tracker, note_of(reservation, index)
+            tracker, note = self._trackers.get(index), note_of(reservation, index)
             if isinstance(m, Restarting) and refusal.kind is RefusalKind.RATE and not self._refutes(now_ns, index, m):
                 return changed
             if tracker is not None and note is not None:
@@ -141,7 +141,7 @@ class Refusals:
         """Learn from a refusal about an unstated limit; whether there are more accounts."""
         changed = self._unstated.refused(now_ns, reservation, refusal)
         index = self._index(now_ns, reservation, refusal)
-        tracker = None if index is None else self._accounts[index].tracker
+        tracker = None if index is None else self._trackers.get(index)
         if index is not None and tracker is not None and self._unstated.finds_chance(self._accounts[index].unit):
             tracker.forget_ceiling(now_ns)
             tracker.forget_burst(now_ns)
@@ -149,7 +149,7 @@ class Refusals:
 
     def _is_measured(self, index: int) -> bool:
         """Whether the rate of the quota at ``index`` is measured in place of its ceiling, or refusals come by chance."""
-        tracker = self._accounts[index].tracker
+        tracker = self._trackers.get(index)
         lowered = tracker is not None and tracker.lowered >= LOWERED
         return lowered or self._unstated.finds_chance(self._accounts[index].unit)
 
@@ -220,7 +220,7 @@ class Refusals:
         wait_s = refusal.sooner_s or refusal.retry_after_s
         if index is None:
             return refusal.unit is None and not wait_s
-        m, tracker = self._accounts[index].meter, self._accounts[index].tracker
+        m, tracker = self._accounts[index].meter, self._trackers.get(index)
         if m.quota.is_long or m.level(now_ns) <= FULL * m.quota.burst:
             return False
         if not wait_s:
@@ -232,10 +232,10 @@ class Refusals:
     def _before(self, now_ns: int, refusal: Refusal) -> tuple[int, float] | None:
         """What was admitted lately of the unit that a refusal is about, and since when, if a quota has counted it."""
         index = self._corrections.index_of(refusal.unit or REQUESTS, refusal.period_s)
-        tracker = None if index is None else self._accounts[index].tracker
+        tracker = None if index is None else self._trackers.get(index)
         if index is None or tracker is None or self._corrections.shared:  # which has counted the costs of all processes
             return None
-        return tracker.used_lately(now_ns, self._accounts[index].spent)
+        return tracker.used_lately(now_ns)
 
     def _ample(self, reservation: Reservation) -> set[int]:
         """The quotas that had enough left at the provider for an attempt, by the headers of its answer."""
@@ -253,8 +253,8 @@ class Refusals:
         doubted.add(m.start_ns)
         if len(doubted) > 1:
             del self._doubted[index]
-            spread = self._ledger.spread(now_ns, index)
-            self._corrections.track(index, spread)
+            self._ledger.spread(now_ns, index)
+            self._corrections.track(index)
 
     def _refutes(self, now_ns: int, index: int, m: Restarting) -> bool:
         """Whether a refusal has refuted the restarts that answers state; then the quota is spread.
@@ -299,7 +299,7 @@ class Refusals:
                 self._guesses.lowered(now_ns, index, guess.most)
             return
         self._guesses.end(index)
-        tracker = self._accounts[index].tracker
+        tracker = self._trackers.get(index)
         if guess.amount and tracker is not None and tracker.meter.bursts:
             limit = tracker.least_limit(guess.since_ns, sent_ns)
             if 0 < limit < tracker.meter.quota.amount:

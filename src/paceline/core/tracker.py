@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
+from paceline.core.account import Account
 from paceline.core.ceiling import CEILING_PART, CUT_LEAST, CeilingTracker
 from paceline.core.changes import What
 from paceline.core.meters import FAR_NS, Bucket
@@ -91,12 +92,11 @@ class QuotaTracker:
     """The learning about one bucket or spread quota.
 
     Args:
-        meter: The meter.
+        account: The quota.
         change: Makes a change to it.
         adapts: Whether the headroom adapts.
 
     Attributes:
-        meter: The meter of its account, which replaces it (``Account.replace_meter``).
         charged: The sum of all charges.
         shifted_ns: The sum of the corrections of the level within this epoch, by which older notes are brought up to date.
             Corrections by :meth:`take_level` and :meth:`gain` do not count: they come with a new epoch.
@@ -112,13 +112,13 @@ class QuotaTracker:
     """
 
     __slots__ = (
-        "_adapts", "_as_of_ns", "_change", "_kept", "_known", "_left_ns", "_lives", "_rate", "_slices", "_tested_ns", "about_ns",
-        "charged", "epoch", "limit_as_of_ns", "lowered", "meter", "refill", "refused_amount", "refused_ns", "restarts", "shifted_ns",
+        "_account", "_adapts", "_as_of_ns", "_change", "_kept", "_known", "_left_ns", "_lives", "_rate", "_slices", "_tested_ns", "about_ns",
+        "charged", "epoch", "limit_as_of_ns", "lowered", "refill", "refused_amount", "refused_ns", "restarts", "shifted_ns",
         "stated_period_s",
     )  # fmt: skip
 
-    def __init__(self, meter: Bucket, change: Callable[[int, What, float], None], *, adapts: bool = False) -> None:
-        self.meter = meter
+    def __init__(self, account: Account, change: Callable[[int, What, float], None], *, adapts: bool = False) -> None:
+        self._account = account
         self._adapts = adapts
         self._tested_ns = 0  # since when the headroom is tested; 0: it is not
         self._left_ns = FAR_NS  # the least that the provider had left since then
@@ -138,6 +138,13 @@ class QuotaTracker:
         self._as_of_ns = 0  # when the last reading was taken that changed the level
         self._kept: KeptReading | None = None
         self._lives = 0  # EPOCHS_MAX times the number of new starts of the shared ledger
+
+    @property
+    def meter(self) -> Bucket:
+        """The present meter of the quota."""
+        m = self._account.meter
+        assert isinstance(m, Bucket)  # of no other quota readings are compared
+        return m
 
     def raise_headroom(self, headroom_s: float) -> None:
         """Raise an adaptive headroom to ``headroom_s``, within its bounds; its test begins again, also if it is as high."""
@@ -164,15 +171,16 @@ class QuotaTracker:
                     bucket.keep_unused(half_s)
                 self._tested_ns = 0
 
-    def granted(self, now_ns: int, amount: float, spent: float) -> Note:
-        """Count an attempt that is sent now, charged ``amount``, for the log and the ceiling; return its note. ``spent``: as in the account."""
-        if self.meter.ceiling < 1:
+    def granted(self, now_ns: int, amount: float) -> Note:
+        """Count an attempt that is sent now, charged ``amount``, for the log and the ceiling; return its note."""
+        m = self.meter
+        if m.ceiling < 1:
             self.climb(now_ns, amount)
         charged = self.charged + amount  # as log_charges() does, mostly without a call
         if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
             self.log_charges(now_ns, charged)
         self.charged = charged
-        return Note(self.meter.full_at_ns, self.shifted_ns, charged, charged - spent, self.epoch, self.meter.held_ns)
+        return Note(m.full_at_ns, self.shifted_ns, charged, charged - self._account.spent, self.epoch, m.held_ns)
 
     def log_charges(self, now_ns: int, charged: float) -> None:
         """Log that the sum of all charges is ``charged`` now."""
@@ -182,9 +190,10 @@ class QuotaTracker:
                 del self._slices[: SLICES_MAX // 2]
         self.charged = charged
 
-    def note(self, spent: float) -> Note:
-        """The note of an attempt that is sent now; ``spent``: as in the account."""
-        return Note(self.meter.full_at_ns, self.shifted_ns, self.charged, self.charged - spent, self.epoch)
+    def note(self) -> Note:
+        """The note of an attempt that is sent now."""
+        refunded = self.charged - self._account.spent
+        return Note(self.meter.full_at_ns, self.shifted_ns, self.charged, refunded, self.epoch)
 
     def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> None:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed.
@@ -312,7 +321,7 @@ class QuotaTracker:
         elif not lower_only and self._kept is None and now_ns + lack_ns < noted_ns - earlier - wrong_ns:
             self._kept = KeptReading(sent_ns, now_ns, lack_ns, note, earlier, wrong_ns)  # even if it was taken just now
 
-    def look_at_kept(self, now_ns: int, spent: float, open_before: Callable[[int], float]) -> None:
+    def look_at_kept(self, now_ns: int, open_before: Callable[[int], float]) -> None:
         """Raise the level if the charges were too high at the reading that is kept for it.
 
         What the attempts before it were overcharged by has been refunded since, or will be: that is no reason. A reading
@@ -320,7 +329,6 @@ class QuotaTracker:
 
         Args:
             now_ns: The present.
-            spent: As in the account.
             open_before: The charges of the attempts in flight that were sent at an instant or before.
         """
         kept = self._kept
@@ -329,7 +337,7 @@ class QuotaTracker:
         note, open_charges, by_ns = kept.note, 0.0, 0
         if note.epoch == self.epoch and kept.sent_ns >= self._as_of_ns:
             open_charges = open_before(kept.sent_ns)
-            refunds = max(self.charged - spent - note.refunded, 0.0) + open_charges
+            refunds = max(self.charged - self._account.spent - note.refunded, 0.0) + open_charges
             noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns - math.ceil(refunds * self.meter.ns_per_unit)
             by_ns = kept.now_ns + kept.lack_ns - noted_ns + kept.earlier_ns
         if by_ns < -kept.wrong_ns:
@@ -358,16 +366,16 @@ class QuotaTracker:
         since = self.charged - self._charged_before(sent_ns - self.about_ns)
         return lack + after, lack + since - amount if self.meter.quota.unit == REQUESTS else math.inf
 
-    def admitted_since(self, since_ns: int, spent: float) -> float:
-        """What this pool has used since an instant: its true costs, without refused attempts. ``spent``: as in the account."""
-        return spent - self.refused_amount - self._charged_before(since_ns)
+    def admitted_since(self, since_ns: int) -> float:
+        """What this pool has used since an instant: its true costs, without refused attempts."""
+        return self._account.spent - self.refused_amount - self._charged_before(since_ns)
 
-    def used_lately(self, now_ns: int, spent: float) -> tuple[int, float]:
-        """Since when this pool has sent attempts, a period ago at most, and what of them was not refused. ``spent``: as in the account."""
+    def used_lately(self, now_ns: int) -> tuple[int, float]:
+        """Since when this pool has sent attempts, a period ago at most, and what of them was not refused."""
         slices, since_ns = self._slices, now_ns - round(self.meter.quota.period_s * NS)
         first = bisect_right(slices, (since_ns, 0.0))
         at_ns, before = slices[first] if first < len(slices) else (now_ns, self.charged)
-        return at_ns, max(spent - self.refused_amount - before, 0.0)
+        return at_ns, max(self._account.spent - self.refused_amount - before, 0.0)
 
     def least_limit(self, since_ns: int, sent_ns: int) -> float:
         """The least limit of a bucket that has served all attempts from ``since_ns``, the first one, to ``sent_ns``.

@@ -84,8 +84,10 @@ class StoreExchange:
         leases, fallback, wants = holdings.leases, holdings.fallback, []
         if membership.state.asks and holdings.decides and now_ns >= max(self._pause.until_ns, schedule.held_ns):
             wants = leases.wants(now_ns, holdings.snapshot.ledger, self._queue, membership.peers)
-            if holdings.lessons is not None and holdings.lessons.are_first and not undecided:
-                wants = []
+            if holdings.lessons is not None:
+                holdings.lessons.learning.sent_within(leases.slack_ns)
+                if holdings.lessons.are_first and not undecided:
+                    wants = []
             if self._pause.phase is not PausePhase.OPEN:
                 del wants[1:]
             if holdings.unstated.meters:

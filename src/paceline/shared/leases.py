@@ -17,7 +17,6 @@ from paceline.core.ledger import Ledger
 from paceline.core.queue import Queue
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Reservation
-from paceline.core.tracker import ABOUT_NS
 from paceline.shared.messages import Mark, Settled
 from paceline.shared.meters import of
 
@@ -204,9 +203,6 @@ class Leases:
     def wants(self, now_ns: int, ledger: Ledger, queue: Queue, peers: int) -> list[list[float]]:
         """The charges to ask for: the next requests in the queue that should fit, and at least one; or one lease."""
         self.set_slack(now_ns, ledger.accounts)
-        for account in ledger.accounts:
-            if (tracker := account.tracker) is not None:
-                tracker.about_ns = ABOUT_NS + self.slack_ns
         if self.slack_ns:
             waiting = [waiter.amounts for waiter in queue.peek(WAITING_SEEN)]
             lease = self.next_lease(now_ns, ledger.accounts, waiting, peers)

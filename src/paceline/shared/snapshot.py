@@ -11,6 +11,7 @@ from paceline.core.measured import FoundMeter
 from paceline.core.meters import Bucket, window_starts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Reservation
+from paceline.core.tracker import QuotaTracker
 from paceline.shared.messages import Charged, LearnedState, Message, StoreReply
 from paceline.shared.meters import BOUNDLESS, FOUND, of
 
@@ -65,14 +66,15 @@ class Snapshot:
                         learning.added_elsewhere(now_ns)
                 self._introduce_new()
             account = ledger.accounts[i]
-            m, tracker, before = account.meter, account.tracker, account.meter.quota.amount
+            m, before = account.meter, account.meter.quota.amount
+            tracker = None if learning is None else learning.trackers.get(i)
             if tracker is not None and standing.charged < tracker.charged:
                 tracker.ledger_restarted()
                 self.versions[i] = -1
             if standing.learned is not None:
                 self.versions[i] = standing.learned.version
                 if not isinstance(m, FoundMeter):
-                    self._learn(now_ns, i, standing.learned)
+                    self._learn(now_ns, i, standing.learned, tracker)
                     m = account.meter
             if isinstance(m, FoundMeter):
                 m.among(now_ns, standing.used, reply.peers)
@@ -86,10 +88,10 @@ class Snapshot:
         ledger.pause.until_ns = now_ns + reply.pause_ns
         return changed
 
-    def _learn(self, now_ns: int, i: int, learned: LearnedState) -> None:
+    def _learn(self, now_ns: int, i: int, learned: LearnedState, tracker: QuotaTracker | None) -> None:
         ledger, account = self.ledger, self.ledger.accounts[i]
-        if account.tracker is not None:
-            account.tracker.learned_elsewhere(
+        if tracker is not None:
+            tracker.learned_elsewhere(
                 now_ns,
                 limit=learned.quota.amount,
                 ceiling=learned.ceiling,
@@ -145,7 +147,7 @@ class Fallback:
         for i, account in enumerate(self.local.ledger.accounts):
             if not account.meter.holds:
                 sharing = of(account.meter)
-                account.replace_meter(sharing.part(account.meter, now_ns, times))
+                account.meter = sharing.part(account.meter, now_ns, times)
                 self._reported[i] = sharing.part(self._reported[i], now_ns, times)
         for turn in turns:
             self._let_go(*turn)
@@ -173,7 +175,7 @@ class Fallback:
             if m is None or evenly is None:
                 continue
             self._reported[i] = evenly
-            account.replace_meter(m)
+            account.meter = m
             m.full_at_ns = max(m.full_at_ns, now_ns)
             first_ns = now_ns + round(self._phase * amount * m.ns_per_unit)
             self._let_go(i, amount, self._turn_ns(i) if i in self._turns else first_ns)
