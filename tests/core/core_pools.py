@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core_worlds import T0, quota
 
-from paceline.core.capacity import LocalCapacity
+from paceline.core.local import LocalCapacity
 from paceline.core.pool import WAITING_MAX, Pool
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.results import Cost, Refusal, RefusalKind, Reservation

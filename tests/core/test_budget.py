@@ -6,8 +6,8 @@ import pytest
 from core_worlds import T0, quota
 
 from paceline.core.budget import ALONE, CLOCK_NS, THE_SLOT, BudgetPool, BudgetWaiter
-from paceline.core.capacity import LocalCapacity
 from paceline.core.ledger import Ledger
+from paceline.core.local import LocalCapacity
 from paceline.core.queue import DEFAULT_LANE, Queue
 from paceline.core.quota import NS
 from paceline.core.results import Expired, Reservation, WaitUntil

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import paceline
 from paceline.core import meters
-from paceline.core.capacity import LocalCapacity
 from paceline.core.ledger import Ledger
+from paceline.core.local import LocalCapacity
 from paceline.core.meters import Exact
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
 from paceline.core.results import LEARNED, QuotaError, Refusal, RefusalKind, Reservation

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from core_worlds import T0, grant, quota, wait_ns
 
-from paceline.core.capacity import LocalCapacity
 from paceline.core.ledger import Ledger
+from paceline.core.local import LocalCapacity
 from paceline.core.meters import Held
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter

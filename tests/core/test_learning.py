@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from paceline.core import learning, tracker
-from paceline.core.capacity import LocalCapacity
 from paceline.core.ledger import Ledger
+from paceline.core.local import LocalCapacity
 from paceline.core.meters import Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter

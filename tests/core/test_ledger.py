@@ -7,8 +7,8 @@ import math
 import pytest
 from core_worlds import T0, grant, quota
 
-from paceline.core.capacity import LocalCapacity
 from paceline.core.ledger import DEBT_MAX, Ledger, merged, total_tokens
+from paceline.core.local import LocalCapacity
 from paceline.core.meters import Bucket
 from paceline.core.pause import PROBE_NS
 from paceline.core.quota import NS, Quota

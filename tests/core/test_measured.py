@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from paceline.core.capacity import LocalCapacity
 from paceline.core.ledger import Ledger
+from paceline.core.local import LocalCapacity
 from paceline.core.measured import InFlightMeter, RateMeter
 from paceline.core.meters import FAR_NS, Bucket, Spread, new_meter
 from paceline.core.pool import Pool

@@ -8,10 +8,10 @@ import pytest
 from core_pools import local_pool, use_up
 from core_worlds import T0, quota
 
-from paceline.core.capacity import LocalCapacity
 from paceline.core.changes import What
 from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
+from paceline.core.local import LocalCapacity
 from paceline.core.meters import OPENING_NS, Bucket, Named, Restarting, Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.core.capacity import LocalCapacity
 from paceline.core.ledger import Ledger
+from paceline.core.local import LocalCapacity
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas

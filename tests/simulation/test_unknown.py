@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.fleet import Fleet
 
 from grids import WORLD, sampled, some
-from paceline.core.capacity import LocalCapacity
+from paceline.core.local import LocalCapacity
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas

@@ -1,20 +1,19 @@
-"""The port between a pool and its quotas, and the capacity of quotas that one process keeps alone.
+"""The ports of a pool: to its quotas, and to what learns of them.
 
-A pool is a queue and a capacity. It is the same for quotas in this process (:class:`LocalCapacity`) and for quotas in
-a store that processes share (:class:`paceline.shared.capacity.SharedCapacity`).
+A pool is a queue and a capacity. It is the same for quotas in this process (:class:`paceline.core.local.LocalCapacity`) and for
+quotas in a store that processes share (:class:`paceline.shared.capacity.SharedCapacity`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol, Self
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
 from paceline.core.queue import Waiter
-from paceline.core.quota import Cost, Quota
-from paceline.core.results import COOL_DOWN, QUEUE, Decision, Reading, Refusal, Reservation, StoreLost, WaitUntil
+from paceline.core.quota import Cost
+from paceline.core.results import COOL_DOWN, Decision, Reading, Refusal, Reservation, StoreLost, WaitUntil
 
 Learns = bool | Literal["up"]
 """Whether answers change the limits; ``up``: they also raise those that the user has given."""
@@ -42,6 +41,31 @@ class Resolution(NamedTuple):
     newly_lost: bool = False
 
 
+class Learner(Protocol):
+    """What answers teach about the quotas of a pool, as far as the pool and its caller tell it and ask it.
+
+    Attributes:
+        notices: What the user should know, for the log; the reader empties it.
+    """
+
+    notices: list[str]
+
+    def measure(self, now_ns: int) -> None:
+        """Find the limits of requests and of the number in flight from outcomes, because none is stated."""
+
+    def notes_of_now(self) -> Sequence[Any]:
+        """The notes of an attempt without a charge that is sent now."""
+
+    def sent_late(self, late_s: float) -> None:
+        """Take into account that an attempt was sent ``late_s`` after its grant."""
+
+    def stalled(self, now_ns: int, until_ns: int, amounts: list[float]) -> None:
+        """Take into account that a request with ``amounts`` waits until an instant."""
+
+    def retracted(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
+        """Take a refusal that is about its request alone, and take back the earlier ones of that request."""
+
+
 class Capacity(Protocol):
     """The quotas of a pool. No method does IO.
 
@@ -60,7 +84,7 @@ class Capacity(Protocol):
     ledger: Ledger
 
     @property
-    def learning(self) -> Learning | None: ...
+    def learning(self) -> Learner | None: ...
 
     @property
     def exchange_ns(self) -> int: ...
@@ -136,130 +160,3 @@ class Capacity(Protocol):
 
     def status(self, now_ns: int) -> dict[str, Any]:
         """Further fields for the status of the pool, as JSON values."""
-
-
-class LocalCapacity:
-    """Quotas that this process keeps alone.
-
-    Args:
-        ledger: The quotas.
-        learns: Whether answers change the quotas, because a provider counts them, too; ``up``: and raise given ones.
-        adapts: Whether the headroom of buckets adapts; only where answers change the quotas.
-    """
-
-    behind = QUEUE
-    exchange_ns = FAR_NS
-    exchange_due = False
-    settled = True
-
-    def __init__(self, ledger: Ledger, *, learns: Learns = False, adapts: bool = False) -> None:
-        self.ledger = ledger
-        self.learning = Learning(ledger, raises=learns == "up", adapts=adapts) if learns else None
-
-    @classmethod
-    def of(
-        cls, quotas: Iterable[Quota], now_ns: int, *, learns: Learns = False, adapts: bool = False, **options: Any
-    ) -> Self:
-        """The capacity of ``quotas``, with nothing used; ``options`` as for :class:`~paceline.core.ledger.Ledger`."""
-        return cls(Ledger(quotas, now_ns, gentle=bool(learns), **options), learns=learns, adapts=adapts)
-
-    def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
-        decision = self.ledger.reserve(now_ns, waiter.cost, waiter.amounts)
-        if self.learning is not None and isinstance(decision, Reservation):
-            self.learning.granted(now_ns, decision)
-        return decision
-
-    def no_refill_for_unsent(self, now_ns: int, unsent: Sequence[Reservation]) -> None:
-        """Let no bucket refill beyond the charges of ``unsent``, attempts that were granted and are sent from now on.
-
-        The provider has not charged them: its bucket stays full meanwhile.
-        """
-        for reservation in unsent:
-            self.sent(now_ns, reservation)
-        self._lower_to(now_ns, unsent)
-
-    def _lower_to(self, now_ns: int, arriving: Iterable[Reservation]) -> None:
-        """Lower the levels to what the provider has left when it charges ``arriving`` now, and has refilled all before."""
-        amounts = [0.0] * len(self.ledger.accounts)
-        for reservation in arriving:
-            for index, amount in enumerate(reservation.amounts):
-                amounts[index] += amount
-        trackers = {} if self.learning is None else self.learning.trackers
-        for index, (account, amount) in enumerate(zip(self.ledger.accounts, amounts, strict=True)):
-            m, tracker = account.meter, trackers.get(index)
-            if amount and (by_ns := m.surplus_ns(now_ns, amount)):
-                (tracker.move_level if tracker is not None else m.shift)(now_ns, by_ns)
-
-    def sent(self, now_ns: int, reservation: Reservation) -> None:
-        """Count a granted attempt as charged now, where the instant counts: it goes later than it was granted."""
-        for index, (account, amount) in enumerate(zip(self.ledger.accounts, reservation.amounts, strict=False)):
-            if amount and reservation.open:
-                reservation.marks[index] = account.meter.move(now_ns, reservation.marks[index], amount)
-
-    def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
-        return self.ledger.earliest(now_ns, amounts, ahead)
-
-    def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:
-        return self.ledger.closed(now_ns, waiter.amounts)
-
-    def is_current(self, now_ns: int) -> bool:  # noqa: ARG002
-        return True
-
-    def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
-        true = self.ledger.settle(now_ns, reservation, actual)
-        if actual and self.learning is not None and self.learning.guesses.tested and reservation.notes:
-            self.learning.served(now_ns, reservation, true)
-        return true
-
-    def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
-        self.ledger.adjust(now_ns, reservation, known)
-
-    def cancel(self, now_ns: int, reservation: Reservation) -> None:
-        self.ledger.cancel(now_ns, reservation)
-
-    def refuse(
-        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, teaches: bool = True
-    ) -> bool:
-        self.ledger.close(now_ns, reservation)  # before the learning, which counts the other attempts in flight
-        self.ledger.pause.answered(now_ns, reservation)  # of a refused probe: the others wait as the refusal says
-        if refusal.retry_after_s is not None:
-            self.ledger.give_back(now_ns, reservation)
-        if pause_ns:
-            self.ledger.pause.begin(now_ns + pause_ns)
-        if self.learning is None:
-            return False
-        if refusal.kind.about_rate:
-            self.learning.charge_kept(reservation)
-        if not teaches:
-            self.learning.unstated.explained(now_ns, reservation)
-            return False
-        return self.learning.refused(now_ns, reservation, refusal, pause_ns)
-
-    def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
-        return self.learning is not None and self.learning.is_unstated(now_ns, reservation, refusal)
-
-    def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
-        return self.learning is not None and self.learning.observe(now_ns, readings, reservation)
-
-    @property
-    def pause_reason(self) -> str:
-        return self.ledger.pause.reason
-
-    def pause(self, until_ns: int, reason: str = COOL_DOWN) -> None:
-        self.ledger.pause.begin(until_ns, reason)
-
-    def lift(self, now_ns: int, until_ns: int) -> None:
-        self.ledger.pause.lift(now_ns, until_ns)
-
-    def arrive(self, now_ns: int) -> None:
-        self._lower_to(now_ns, self.ledger.open_reservations)
-
-    def cool_down_ns(self, now_ns: int) -> int:
-        return self.ledger.pause.until_ns - now_ns
-
-    def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
-        at_ns = self.ledger.earliest(now_ns, head.amounts)[0] if until is None else until.at_ns
-        return min(at_ns, self.ledger.next_loss_ns)
-
-    def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002
-        return {}

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 
 from paceline.core.changes import Change
 from paceline.core.corrections import Corrections
+from paceline.core.guesses import STALL_NS
 from paceline.core.ledger import Ledger
 from paceline.core.quota import Quota
 from paceline.core.readings import Readings
@@ -77,6 +78,23 @@ class Learning:
         """Whether a refusal is about an unstated limit; see :meth:`Refusals.is_unstated`."""
         return self._refusals.is_unstated(now_ns, reservation, refusal)
 
+    def measure(self, now_ns: int, unit: str | None = None) -> None:
+        """Find the unstated limit of ``unit`` from outcomes; see :meth:`Unstated.begin`."""
+        self.unstated.begin(now_ns, unit)
+
+    def explained(self, now_ns: int, reservation: Reservation) -> None:
+        """Take a refusal that another reason than a limit explains."""
+        self.unstated.explained(now_ns, reservation)
+
+    def retracted(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
+        """Take a refusal that is about its request alone, and take back the earlier ones of that request."""
+        self.unstated.retracted(now_ns, reservation, refusal)
+
+    def stalled(self, now_ns: int, until_ns: int, amounts: list[float]) -> None:
+        """Tell the user if a guess is why a request with ``amounts`` waits until an instant, if that is far."""
+        if until_ns > now_ns + STALL_NS:
+            self.guesses.stalled(now_ns, amounts)
+
     def sent_late(self, late_s: float) -> None:
         """Raise adaptive headrooms: an attempt was sent ``late_s`` after its grant.
 
@@ -128,6 +146,8 @@ class Learning:
 
     def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> None:
         """Raise the guesses that bind, after an attempt that the provider has served at the cost ``true``."""
+        if not (self.guesses.tested and reservation.notes):
+            return
         for index, amount, source, gain in self.guesses.served(now_ns, reservation, true):
             self._corrections.set_limit(now_ns, index, amount, source)
             tracker = self.trackers.get(index)

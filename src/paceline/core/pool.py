@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from paceline.core.capacity import PENDING, Capacity, Resolution
-from paceline.core.guesses import STALL_NS
 from paceline.core.ledger import Ledger, merged, total_tokens
 from paceline.core.meters import FAR_NS
 from paceline.core.progress import Progress, Row
@@ -70,7 +69,7 @@ class Pool:
             estimated size with a known true cost.
         silence: Whether its attempts get answers.
         progress: Whether its attempts are admitted.
-        notices: What is to be logged about silences. ``Learning.notices`` has what the user should know of the limits.
+        notices: What is to be logged about silences. ``Learner.notices`` has what the user should know of the limits.
         undecided: The waiters of :meth:`try_grant` that are in the queue until the store decides.
     """
 
@@ -136,8 +135,8 @@ class Pool:
         if self._is_late(now_ns, waiter, at_ns) and self.capacity.is_current(now_ns):
             self.counts["expired"] += 1
             return self._unsent(now_ns, Expired(self._told_ns(at_ns), quota))
-        if at_ns > now_ns + STALL_NS and self.capacity.learning is not None:
-            self.capacity.learning.guesses.stalled(now_ns, waiter.amounts)
+        if self.capacity.learning is not None:
+            self.capacity.learning.stalled(now_ns, at_ns, waiter.amounts)
         waiter.queued = True
         if waiter.lost_ns:
             self._weigh(waiter)
@@ -383,7 +382,7 @@ class Pool:
             if reservation.open:
                 reservation.notes = ()  # nothing was served
                 if self.capacity.learning is not None:
-                    self.capacity.learning.unstated.retracted(now_ns, reservation, refusal)
+                    self.capacity.learning.retracted(now_ns, reservation, refusal)
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
         teaches = not (refusal.kind.about_rate and self.progress.allowance.covers(refusal))

@@ -6,7 +6,7 @@ together, so the pool's own bucket must not have refilled meanwhile, beyond what
 
 from __future__ import annotations
 
-from paceline.core.capacity import LocalCapacity
+from paceline.core.local import LocalCapacity
 from paceline.core.meters import Exact
 from paceline.core.pool import Pool
 from paceline.core.quota import NS

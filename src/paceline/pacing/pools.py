@@ -9,8 +9,9 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.budget import THE_SLOT, BudgetPool
-from paceline.core.capacity import Capacity, LocalCapacity
+from paceline.core.capacity import Capacity
 from paceline.core.ledger import Ledger
+from paceline.core.local import LocalCapacity
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue
 from paceline.core.quota import KNOWN_UNITS, OWN_RULES, REQUESTS, USD, Cost, Quota, Rule
@@ -257,7 +258,7 @@ class Pools:
         else:
             capacity = worker.capacity(ledger, queue, now_ns, learns=learns)
         if capacity.learning is not None and (measures or resolved.lacks_requests):
-            capacity.learning.unstated.begin(now_ns)
+            capacity.learning.measure(now_ns)
         made = BudgetPool if of_money else Pool
         # The requests of a lane go to any server: when one does not answer, its own pool is silent, and not the lane.
         return made(resolved.pool, capacity, queue, waiting_max=settings.waiting_max, served=not own), worker

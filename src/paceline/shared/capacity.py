@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from paceline.core.capacity import PENDING, Learns, LocalCapacity
+from paceline.core.capacity import PENDING, Learns
 from paceline.core.ledger import Ledger
+from paceline.core.local import LocalCapacity
 from paceline.core.meters import FAR_NS
 from paceline.core.pause import Pause, PausePhase
 from paceline.core.pool import Pool
@@ -204,7 +205,7 @@ class SharedCapacity:
         elif reservation.lease.answered(amounts, true):
             holdings.outbox.settled(now_ns, reservation.lease)
             self.exchange_due = True
-        if actual and self.learning is not None and self.learning.guesses.tested and reservation.notes:
+        if actual and self.learning is not None:
             self.learning.served(now_ns, reservation, true)
         return true
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from paceline.core.capacity import Learns, LocalCapacity
+from paceline.core.capacity import Learns
 from paceline.core.changes import Change
 from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
+from paceline.core.local import LocalCapacity
 from paceline.core.quota import Quota
 from paceline.core.results import Reservation
 from paceline.core.unstated import Unstated

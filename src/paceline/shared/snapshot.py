@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from paceline.core.capacity import LocalCapacity
 from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
+from paceline.core.local import LocalCapacity
 from paceline.core.measured import FoundMeter
 from paceline.core.meters import Bucket, window_starts
 from paceline.core.quota import NS, Quota, Rule
@@ -59,7 +59,7 @@ class Snapshot:
                 assert standing.learned is not None, "the reply has a new quota without its learned state"
                 quota = standing.learned.quota
                 if learning is not None and quota.amount == BOUNDLESS:
-                    learning.unstated.begin(now_ns, quota.unit.removeprefix(FOUND))
+                    learning.measure(now_ns, quota.unit.removeprefix(FOUND))
                 else:
                     ledger.add_quota(now_ns, quota)
                     if learning is not None:
