@@ -7,14 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from paceline.core import learning, tracker
+from paceline.core.learning import learning, tracker
+from paceline.core.learning.refill import Refill
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
 from paceline.core.meters import Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
-from paceline.core.refill import Refill
 from paceline.core.results import Basis, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
 from paceline.pacing.status import report
 

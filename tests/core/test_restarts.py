@@ -9,14 +9,14 @@ from core_pools import local_pool, use_up
 from core_worlds import T0, quota
 
 from paceline.core.changes import What
-from paceline.core.learning import Learning
+from paceline.core.learning.learning import Learning
+from paceline.core.learning.restarts import Restarts, Written
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
 from paceline.core.meters import OPENING_NS, Bucket, Named, Restarting, Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS
-from paceline.core.restarts import Restarts, Written
 from paceline.core.results import Reading, Refusal, RefusalKind, Reservation
 
 RATE = Refusal(RefusalKind.RATE, unit="requests")

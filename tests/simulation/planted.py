@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from math import ceil
 from unittest.mock import patch
 
-from paceline.core import tracker
-from paceline.core.guesses import Guesses
+from paceline.core.learning import tracker
+from paceline.core.learning.guesses import Guesses
 from paceline.core.meters import Bucket
 from paceline.core.queue import Queue
 from paceline.core.quota import NS

@@ -5,8 +5,7 @@ The order in which to read the modules:
 - values: quota, results (hints has parts of error messages);
 - the quotas of a pool: meters, account, pause, ledger;
 - the pool: queue, capacity, silence, stop, allowance, progress, waits, pool, whose docstring has the order of calls;
-- what answers teach: learning for the ideas; then changes, refill, restarts, ceiling, tracker, guesses, corrections,
-  readings, refusals;
+- what answers teach: changes, then the folder learning, which has its ideas and its own order; local, which brings it to a pool;
 - the unstated limits: rate, in_flight, measured, unstated, shedding.
 
 ``now_ns`` is the present, which never goes back from one call of a pool to the next. ``..._ns`` is an instant or a duration;

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 from paceline.core.capacity import Learns
-from paceline.core.learning import Learning
+from paceline.core.learning.learning import Learning
 from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
 from paceline.core.queue import Waiter

@@ -200,7 +200,7 @@ class Reservation:
             are only ever appended to a ledger, so an older reservation has amounts for the first of them.
         marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per account. Where a store has charged the
             quotas there are none, or only marks of measured limits.
-        notes: The :class:`Note <paceline.core.tracker.Note>` of each account, or ``None``, with which ``Learning`` compares the
+        notes: The :class:`Note <paceline.core.learning.tracker.Note>` of each account, or ``None``, with which ``Learning`` compares the
             answer; empty: nothing is learned from its settlement.
         granted_ns: The instant of the grant; of the last one, where the request passes several pools. Learning takes it for the
             instant of sending.

@@ -6,12 +6,12 @@ together, so the pool's own bucket must not have refilled meanwhile, beyond what
 
 from __future__ import annotations
 
+from paceline.core.learning.tracker import HEADROOM_MIN_S
 from paceline.core.local import LocalCapacity
 from paceline.core.meters import Exact
 from paceline.core.pool import Pool
 from paceline.core.quota import NS
 from paceline.core.results import Reservation
-from paceline.core.tracker import HEADROOM_MIN_S
 
 LATE_NS = round(HEADROOM_MIN_S * NS)
 """How long after its grant a waiter may continue without consequences; with an exact quota, not at all."""

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.budget import THE_SLOT, BudgetPool
 from paceline.core.capacity import Capacity
+from paceline.core.learning.tracker import HEADROOM_S
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue
 from paceline.core.quota import KNOWN_UNITS, OWN_RULES, REQUESTS, USD, Cost, Quota, Rule
 from paceline.core.results import GIVEN, PacelineWarning, QuotaError
-from paceline.core.tracker import HEADROOM_S
 from paceline.estimation.prefixes import Prefixes, PromptCache
 from paceline.pacing.breaker import Health, HealthByHand
 from paceline.pacing.forks import Kin

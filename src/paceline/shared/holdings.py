@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.core.capacity import Learns
 from paceline.core.changes import Change
-from paceline.core.learning import Learning
+from paceline.core.learning.learning import Learning
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
 from paceline.core.quota import Quota

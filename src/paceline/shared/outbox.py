@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from paceline.core.learning import Learning
+from paceline.core.learning.learning import Learning
 from paceline.core.meters import FAR_NS
 from paceline.core.quota import NS
 from paceline.shared.leases import Lease

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from functools import partial
 
 from paceline.core.changes import Change, What
-from paceline.core.guesses import Guesses
+from paceline.core.learning.guesses import Guesses
+from paceline.core.learning.refill import LONGER_PERIOD
+from paceline.core.learning.tracker import QuotaTracker
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Bucket
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OWN_RULES, TOKENS, Quota, Rule
-from paceline.core.refill import LONGER_PERIOD
 from paceline.core.results import LEARNED, Reading, Refusal, Source, SourceKind
-from paceline.core.tracker import QuotaTracker
 from paceline.core.unstated import Unstated
 
 QUOTAS_MAX = 16
@@ -28,7 +28,7 @@ class Corrections:
     name and the given limit of the account with it. :meth:`set_limit` also changes the source, begins an epoch, and informs the
     other processes. A quota is spread by ``Spread`` (a meter), ``Ledger.spread`` and :meth:`spread` in the same way.
 
-    :class:`~paceline.core.learning.Learning` has the arguments, and the attributes ``guesses``, ``unstated`` and ``notices``.
+    :class:`~paceline.core.learning.learning.Learning` has the arguments, and the attributes ``guesses``, ``unstated`` and ``notices``.
 
     Attributes:
         ledger: The ledger.

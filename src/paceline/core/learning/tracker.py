@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from paceline.core.account import Account
-from paceline.core.ceiling import CEILING_PART, CUT_LEAST, CeilingTracker
 from paceline.core.changes import What
+from paceline.core.learning.ceiling import CEILING_PART, CUT_LEAST, CeilingTracker
+from paceline.core.learning.refill import LONGER_PERIOD, Refill
+from paceline.core.learning.restarts import Restarts
 from paceline.core.meters import FAR_NS, Bucket
 from paceline.core.quota import NS, REQUESTS, Quota
-from paceline.core.refill import LONGER_PERIOD, Refill
-from paceline.core.restarts import Restarts
 from paceline.core.results import Reading, Refusal, RefusalKind
 
 ABOUT_NS = NS // 4

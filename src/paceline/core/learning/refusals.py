@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from paceline.core.corrections import Corrections
-from paceline.core.guesses import RETEST_STEP, Guess
+from paceline.core.learning.corrections import Corrections
+from paceline.core.learning.guesses import RETEST_STEP, Guess
+from paceline.core.learning.readings import Readings, note_of
+from paceline.core.learning.tracker import QuotaTracker
 from paceline.core.meters import Restarting, Slots, Spread, Window
 from paceline.core.quota import CONCURRENCY, OWN_RULES, REQUESTS, Rule
-from paceline.core.readings import Readings, note_of
 from paceline.core.results import (
     LEARNED,
     LIMIT_MAX,
@@ -21,7 +22,6 @@ from paceline.core.results import (
     within,
 )
 from paceline.core.shedding import Shedding
-from paceline.core.tracker import QuotaTracker
 
 PLENTY = 0.5
 """A refusal that names no quota is blamed on assumed slots if every other quota has more than this share left."""

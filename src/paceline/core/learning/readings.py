@@ -9,12 +9,12 @@ from functools import partial
 from itertools import repeat
 
 from paceline.core.changes import What
-from paceline.core.corrections import Corrections
+from paceline.core.learning.corrections import Corrections
+from paceline.core.learning.refill import LONGER_PERIOD, PERIOD_MARGIN, Refill
+from paceline.core.learning.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker
 from paceline.core.meters import Named, Restarting, Window
 from paceline.core.quota import NS, Rule
-from paceline.core.refill import LONGER_PERIOD, PERIOD_MARGIN, Refill
 from paceline.core.results import LEARNED, LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Basis, Reading, Reservation, within
-from paceline.core.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker
 
 OPENING_TIMES, OPENING_PART = 20, 0.25
 """A counter opens at once if it restarts in less than a quarter of its period, and before so many times the time of an answer is

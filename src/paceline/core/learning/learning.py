@@ -1,32 +1,18 @@
-"""Learning: readings (the headers of answers) and refusals correct the meters of a pool.
-
-A reading is a noisy sample. The server takes it when it admits the attempt, it may or may not count the attempts
-that were sent at about the same time, and it arrives with the answer, which can take long. So each attempt carries a note of the level
-of each meter when it was sent, and its reading is compared with that note. If all attempts of about the same time are
-counted, the server should have one level left, and if none of them is, another. Between the two the meter is taken
-to be right. A reading beyond them means that others use the key, too, or that the charges are too high.
-
-A provider's ``reset`` is the time until its bucket is full, so ``remaining + reset x rate`` is the size of the bucket.
-It is less than the limit when the limit is divided into shorter periods. It is more when the reset follows a clock,
-and the quota is not a bucket.
-
-A refusal for rate or growth teaches the level; the burst, when the meter had much left; the rule, when the provider asks
-to wait longer than a bucket would; the rate, when refusals repeat.
-"""
+"""All that answers teach about the quotas of a ledger, behind one door: :class:`Learning`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 from paceline.core.changes import Change
-from paceline.core.corrections import Corrections
-from paceline.core.guesses import STALL_NS
+from paceline.core.learning.corrections import Corrections
+from paceline.core.learning.guesses import STALL_NS
+from paceline.core.learning.readings import Readings
+from paceline.core.learning.refusals import Refusals
+from paceline.core.learning.tracker import ABOUT_NS, Note
 from paceline.core.ledger import Ledger
 from paceline.core.quota import Quota
-from paceline.core.readings import Readings
-from paceline.core.refusals import Refusals
 from paceline.core.results import Reading, Refusal, Reservation
-from paceline.core.tracker import ABOUT_NS, Note
 
 
 class Learning:

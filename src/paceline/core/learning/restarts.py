@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from enum import Enum
 
+from paceline.core.learning.refill import usual
 from paceline.core.meters import Named
 from paceline.core.quota import NS
-from paceline.core.refill import usual
 
 ROUNDED_NS = NS
 """By how much a stated instant differs from the true one at most: instants are rounded to whole seconds, up or down."""
