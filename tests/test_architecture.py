@@ -146,6 +146,41 @@ def test_no_file_imports_itself_by_a_detour():
     assert list(TopologicalSorter(graph).static_order())
 
 
+FLOORS = 9
+"""How high the imports of one folder may stand on each other."""
+
+
+def floors(folder: str) -> int:
+    """How many floors ``folder`` has: a room of it, a file or a folder, stands above all rooms that it imports. No circle has floors."""
+    graph: dict[str, set[str]] = {}
+    for path, _, module, _ in every_import():
+        importing, imported = f"{module_of(path)}.", f"{module}."
+        if importing.startswith(f"{folder}.") and imported.startswith(f"{folder}."):
+            room, under = (name.removeprefix(f"{folder}.").partition(".")[0] for name in (importing, imported))
+            graph.setdefault(room, set()).update({under} - {room})
+    sorter, height = TopologicalSorter(graph), 0
+    sorter.prepare()
+    while sorter.is_active():
+        sorter.done(*sorter.get_ready())
+        height += 1
+    return height
+
+
+@pytest.mark.parametrize("folder", ["paceline.core", "paceline.core.learning"])
+def test_the_core_is_low(folder):
+    assert 1 < floors(folder) <= FLOORS
+
+
+def test_one_file_of_the_core_brings_the_learners_to_a_pool():
+    inside = "paceline.core.learning."
+    knows = {
+        module_of(path)
+        for path, package, module, _ in every_import()
+        if package == "core" and module.startswith(inside)
+    }
+    assert {module for module in knows if not module.startswith(inside)} == {"paceline.core.local"}
+
+
 def test_core_needs_the_standard_library_and_no_clock():
     for path, package, module, _ in every_import():
         root = module.partition(".")[0]
