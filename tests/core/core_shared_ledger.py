@@ -119,7 +119,7 @@ class Member:
 
     @property
     def meter(self) -> Bucket:
-        return self.pool.ledger.accounts[0].meter
+        return self.pool.ledger.entries[0].meter
 
 
 def wait_s(reply: StoreReply) -> float:

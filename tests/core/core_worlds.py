@@ -64,7 +64,7 @@ def state_of(ledger: Ledger, now_ns: int) -> tuple[object, ...]:
     """Everything that a decision which grants nothing must leave alone."""
     return (
         [m.level(now_ns) for m in ledger.meters],
-        [one.spent for one in ledger.accounts],
+        [one.spent for one in ledger.entries],
         ledger.in_flight,
         ledger.pause.until_ns,
     )

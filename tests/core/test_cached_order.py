@@ -153,7 +153,7 @@ class TestTheBeginningOfAnAnswer:
         assert [meter.level(T0) for meter in pool.ledger.meters] == [80, 70]
         pool.adjust(T0, reservation, {"input_tokens": 1.0}, attempt)  # it is over
         assert [meter.level(T0) for meter in pool.ledger.meters] == [80, 70]
-        assert [account.spent for account in pool.ledger.accounts] == [20, 30]
+        assert [account.spent for account in pool.ledger.entries] == [20, 30]
 
     def test_an_answer_that_breaks_off_is_charged_with_what_is_known(self):
         pool = pool_of("100 input_tokens/min")
@@ -165,7 +165,7 @@ class TestTheBeginningOfAnAnswer:
 
     def test_one_larger_than_a_quota_is_charged_at_its_end(self):
         pool = pool_of("100 input_tokens/min")
-        pool.ledger.accounts[0].refused_above = 10**6
+        pool.ledger.entries[0].refused_above = 10**6
         attempt = Waiter({"input_tokens": 500.0})
         reservation = pool.submit(T0, attempt)
         pool.adjust(T0, reservation, {"input_tokens": 70.0}, attempt)

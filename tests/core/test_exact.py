@@ -77,26 +77,26 @@ def test_a_lower_cost_is_refunded_and_a_higher_one_is_debt():
     second = ledger.reserve(T0 + NS, {"units": 40})
     ledger.settle(T0 + 2 * NS, first, {"units": 10})
     ledger.settle(T0 + 2 * NS, second, {"units": 80})
-    assert ledger.accounts[0].meter.level(T0 + 2 * NS) == 10
+    assert ledger.entries[0].meter.level(T0 + 2 * NS) == 10
     assert ledger.earliest(T0 + 2 * NS, [30])[0] == T0 + 61 * NS
     ledger.cancel(T0 + 2 * NS, third := ledger.reserve(T0 + 2 * NS, {"units": 10}))
     assert not third.open
-    assert ledger.accounts[0].meter.level(T0 + 2 * NS) == 10
+    assert ledger.entries[0].meter.level(T0 + 2 * NS) == 10
 
 
 def test_a_unit_that_was_not_reserved_is_charged_when_it_is_reported():
     ledger = Ledger(parse_quotas("60 requests/min, 100 units/min exact"), T0, headroom_s=0.0)
     ledger.settle(T0 + NS, ledger.reserve(T0, {}), {"units": 30})
-    assert [ledger.accounts[1].meter.level(T0 + second * NS) for second in (1, 60, 61)] == [70, 70, 100]
+    assert [ledger.entries[1].meter.level(T0 + second * NS) for second in (1, 60, 61)] == [70, 70, 100]
 
 
 def test_a_correction_after_the_period_changes_nothing():
     ledger = Ledger(parse_quotas("100 units/min exact"), T0, headroom_s=0.0)
     early, late = (ledger.reserve(T0 + second * NS, {"units": 40}) for second in (0, 30))
     ledger.settle(T0 + 60 * NS, early, {"units": 0})
-    assert ledger.accounts[0].meter.level(T0 + 60 * NS) == 60
+    assert ledger.entries[0].meter.level(T0 + 60 * NS) == 60
     ledger.settle(T0 + 90 * NS - 1, late, {"units": 30})
-    assert ledger.accounts[0].meter.level(T0 + 90 * NS - 1) == 70
+    assert ledger.entries[0].meter.level(T0 + 90 * NS - 1) == 70
 
 
 def test_another_amount():
@@ -104,7 +104,7 @@ def test_another_amount():
     for _ in range(5):
         ledger.reserve(T0, {"starts": 1})
     ledger.adopt(T0, 0, 5)
-    assert (ledger.names, ledger.accounts[0].meter.most) == (["5 starts/min exact"], 5)
+    assert (ledger.names, ledger.entries[0].meter.most) == (["5 starts/min exact"], 5)
     assert ledger.reserve(T0, {"starts": 1}).at_ns == T0 + 60 * NS
     ledger.adopt(T0, 0, 6)
     assert isinstance(ledger.reserve(T0, {"starts": 1}), Reservation)
@@ -171,7 +171,7 @@ def test_a_stream_counts_from_its_beginning():
     ledger.arrived(T0 + NS, permit)
     ledger.settle(T0 + 30 * NS, permit, {"tokens": 60})
     assert ledger.earliest(T0, [7.0, 0.0])[0] == ledger.earliest(T0, [0.0, 41.0])[0] == T0 + 61 * NS
-    assert ledger.accounts[1].meter.level(T0 + 30 * NS) == 40
+    assert ledger.entries[1].meter.level(T0 + 30 * NS) == 40
 
 
 def test_answers_in_another_order_than_their_attempts():
@@ -179,7 +179,7 @@ def test_answers_in_another_order_than_their_attempts():
     first, second, third, fourth = [ledger.reserve(T0 + second * NS, {}) for second in (0, 2, 3, 4)]
     for answered_s, permit in ((5, third), (5.5, first), (6, second), (6, fourth)):
         ledger.settle(T0 + round(answered_s * NS), permit, None)
-    m = ledger.accounts[0].meter
+    m = ledger.entries[0].meter
     assert [(at_ns - T0) / NS for at_ns, amount in zip(m.instants, m.amounts, strict=True) for _ in range(int(amount))] == [
         4, 4.5, 5, 5,
     ]  # fmt: skip
@@ -191,7 +191,7 @@ def test_an_exact_quota_that_was_added_since():
     permit = ledger.reserve(T0, {})
     ledger.add_quota(T0, Quota.parse("7 requests/min exact"))
     ledger.settle(T0 + NS, permit, None)
-    assert ledger.accounts[1].meter.level(T0 + NS) == 7
+    assert ledger.entries[1].meter.level(T0 + NS) == 7
 
 
 @pytest.mark.parametrize(("wait_s", "left", "spent"), [(1.0, 6, 0), (None, 5, 1)], ids=["a wait", "no wait"])
@@ -200,7 +200,7 @@ def test_a_refusal_that_names_its_wait_gives_the_place_back(wait_s, left, spent)
     served, refused = (capacity.ledger.reserve(T0, {}) for _ in range(2))
     capacity.refuse(T0 + NS, refused, Refusal(RefusalKind.RATE, retry_after_s=wait_s), 1)
     capacity.settle(T0 + NS, served, None)
-    account = capacity.ledger.accounts[0]
+    account = capacity.ledger.entries[0]
     assert (account.meter.level(T0 + NS), account.spent) == (left, 1 + spent)
 
 

@@ -19,7 +19,7 @@ def ledger_of(text: str = "60 units/min burst 100", **options) -> Ledger:
 
 
 def level(ledger: Ledger, after_s: float = 0.0) -> float:
-    return ledger.accounts[0].meter.level(T0 + round(after_s * NS))
+    return ledger.entries[0].meter.level(T0 + round(after_s * NS))
 
 
 def test_only_a_bucket_of_such_a_unit_holds():
@@ -37,7 +37,7 @@ def test_what_is_held_is_not_refilled_before_the_attempt_ends():
 
 
 def test_what_is_held_stays_where_it_is_while_it_is_not_sent():
-    m = ledger_of().accounts[0].meter
+    m = ledger_of().entries[0].meter
     m.charge(T0, 30)
     assert m.surplus_ns(T0 + 5 * NS, 30) == 0
 
@@ -103,7 +103,7 @@ def test_the_true_cost_is_charged_at_the_end(true, left):
     attempt = grant(ledger, T0, units=80)
     ledger.settle(T0 + 30 * NS, attempt, {"units": true})
     assert level(ledger, 30) == left
-    assert [one.spent for one in ledger.accounts] == [true]
+    assert [one.spent for one in ledger.entries] == [true]
 
 
 def test_an_attempt_that_was_never_sent_costs_nothing():
@@ -129,7 +129,7 @@ def test_a_unit_that_was_not_reserved_is_charged_when_it_is_reported():
     ledger = Ledger([quota("60 requests/min"), quota("60 units/min")], T0, headroom_s=0.0, charged_after=["units"])
     attempt = grant(ledger, T0)
     ledger.settle(T0 + NS, attempt, {"units": 25})
-    assert ledger.accounts[1].meter.level(T0 + NS) == 35
+    assert ledger.entries[1].meter.level(T0 + NS) == 35
 
 
 def test_what_is_held_stays_held_when_the_limit_changes():
@@ -144,7 +144,7 @@ def test_a_ceiling_that_climbs_charges_nothing_that_is_held():
     ledger = ledger_of("60 units/min")
     attempt = grant(ledger, T0, units=20)
     for ceiling in (0.5, 0.75, 1.0):
-        ledger.accounts[0].meter.set_ceiling(T0, ceiling)
+        ledger.entries[0].meter.set_ceiling(T0, ceiling)
         assert level(ledger) == 40
     ledger.settle(T0, attempt, None)
     assert level(ledger) == 40
@@ -154,7 +154,7 @@ def test_a_refusal_does_not_lower_what_the_quota_holds_at_once():
     """What the answers in flight have produced explains it."""
     pool = Pool("openai/m", LocalCapacity(ledger_of("600 units/min burst 600"), learns=True))
     sent = [pool.try_grant(T0, Waiter({"units": 10})) for _ in range(3)]
-    m = pool.ledger.accounts[0].meter
+    m = pool.ledger.entries[0].meter
     before = m.burst_cap
     pool.refuse(T0 + NS, sent[0], Refusal(RefusalKind.RATE, unit="units"), 0.0)
     assert m.burst_cap == before

@@ -24,7 +24,7 @@ class TestLimit:
         assert list(learning.guesses.tested) == [0]
         member.other_process_says("adopt", 90.0)
         member.take(1)
-        assert (member.pool.ledger.names, [one.source for one in member.pool.ledger.accounts]) == (
+        assert (member.pool.ledger.names, [one.source for one in member.pool.ledger.entries]) == (
             ["90 tokens/min"],
             [LEARNED],
         )
@@ -37,7 +37,7 @@ class TestLimit:
         assert member.pool.ledger.names == ["120 tokens/min"]
         member.pool.capacity.learning.learned_elsewhere(member.now_ns, 0, 120.0)  # the store sends the same amount back
         assert list(member.pool.capacity.learning.guesses.tested) == [0]
-        assert member.pool.ledger.accounts[0].source.kind is SourceKind.ASSUMED
+        assert member.pool.ledger.entries[0].source.kind is SourceKind.ASSUMED
 
     def test_what_it_was_lowered_to_is_tested_here_too(self):
         member = open_member()

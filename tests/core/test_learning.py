@@ -35,7 +35,7 @@ def ungentle(text, source=SourceKind.ASSUMED):
 
 
 def amount_of(pool, index=0):
-    return pool.ledger.accounts[index].meter.quota.amount
+    return pool.ledger.entries[index].meter.quota.amount
 
 
 def send(pool, at_s, tokens=1_000):
@@ -335,7 +335,7 @@ class TestAdaptiveHeadroom:
 
     @staticmethod
     def headroom_s(pool):
-        return pool.ledger.accounts[0].meter.headroom_s
+        return pool.ledger.entries[0].meter.headroom_s
 
     @staticmethod
     def run(pool, from_s, to_s, *, missing_s=0.0, headers=True):
@@ -516,7 +516,7 @@ class TestGuesses:
         refused = pool.try_grant(T0 + 10 * NS, Waiter({}))
         pool.refuse(T0 + 10 * NS, refused, Refusal(RefusalKind.RATE, unit="requests"), 0.0)
         served = 59 / 70 * 60  # in 10 s, by a bucket of a minute; the refused one counts as one of the 60
-        m = pool.ledger.accounts[0].meter
+        m = pool.ledger.entries[0].meter
         assert (m.quota.amount, m.burst_cap) == (pytest.approx(2 * served), pytest.approx(served))
         assert m.ceiling == 0.5
         for second in range(11, 80):
@@ -548,7 +548,7 @@ class TestGuesses:
             pool.settle(T0, outcome, {"requests": 1})
         refused = pool.try_grant(T0 + 10 * NS, Waiter({}))
         pool.refuse(T0 + 10 * NS, refused, Refusal(RefusalKind.RATE, unit="requests", limit=90), 0.0)
-        assert (amount_of(pool), pool.ledger.accounts[0].meter.ceiling) == (90, 1)
+        assert (amount_of(pool), pool.ledger.entries[0].meter.ceiling) == (90, 1)
 
     @staticmethod
     def serve(pool, from_s, rounds, seconds=1.0):
@@ -578,7 +578,7 @@ class TestGuesses:
         for outcome in sent:
             pool.settle(T0 + NS, outcome, {"requests": 1})
         assert self.serve(pool, 1, 4) == [5, 6, 6, 7, 7]  # those in flight at the refusal are served, too
-        assert pool.ledger.accounts[0].source.kind is SourceKind.ASSUMED
+        assert pool.ledger.entries[0].source.kind is SourceKind.ASSUMED
 
     def test_each_further_refusal_doubles_the_rounds_up_to_a_bound(self):
         pool = ungentle("8 concurrency")
@@ -602,7 +602,7 @@ class TestGuesses:
                 held.append(granted)
             amounts.append(amount_of(pool))
         assert [amounts.index(slots) + 1 for slots in (4, 5, 6, 7, 8)] == [3, 7, 12, 18, 25]
-        assert pool.ledger.accounts[0].source.kind is SourceKind.GIVEN
+        assert pool.ledger.entries[0].source.kind is SourceKind.GIVEN
         for open_tests in [1] * 3 + [0]:  # the former number has to hold for as many attempts
             assert len(pool.capacity.learning.guesses.tested) == open_tests
             pool.settle(T0, held.pop(0), {"requests": 1})
@@ -695,10 +695,10 @@ class TestPeriods:
         pool, server = pool_of("600 requests/min"), Counting(rule, 100, 10)
         server.demand(pool, 40)
         assert server.refused == 0
-        assert (pool.ledger.names, [one.given for one in pool.ledger.accounts]) == (["100 requests/10s"], [100])
-        assert isinstance(pool.ledger.accounts[0].meter, Spread)
-        assert 300 < pool.ledger.accounts[0].spent <= 400
-        assert pool.ledger.accounts[0].source.kind is SourceKind.LEARNED
+        assert (pool.ledger.names, [one.given for one in pool.ledger.entries]) == (["100 requests/10s"], [100])
+        assert isinstance(pool.ledger.entries[0].meter, Spread)
+        assert 300 < pool.ledger.entries[0].spent <= 400
+        assert pool.ledger.entries[0].source.kind is SourceKind.LEARNED
 
     def test_it_does_so_after_the_restart_if_the_window_has_begun_before(self):
         pool, server = pool_of("600 requests/min"), Counting("window", 100, 10, offset_s=6)
@@ -713,7 +713,7 @@ class TestPeriods:
         assert pool.ledger.names == ["40 requests/min"]
         server.demand(pool, 35)
         assert pool.ledger.names == ["40 requests/10s"]
-        assert isinstance(pool.ledger.accounts[0].meter, Spread)
+        assert isinstance(pool.ledger.entries[0].meter, Spread)
 
     def test_a_process_that_shares_a_quota_keeps_its_period_and_the_amount_is_converted(self):
         pool, reports = pool_of("600 requests/min"), []
@@ -730,7 +730,7 @@ class TestPeriods:
         pool.ledger.add_quota(T0, parse_quotas("9k tokens/min")[0])
         assert 1 not in pool.capacity.learning.trackers
         pool.capacity.learning.added_elsewhere(T0)
-        assert pool.capacity.learning.trackers[1].meter is pool.ledger.accounts[1].meter
+        assert pool.capacity.learning.trackers[1].meter is pool.ledger.entries[1].meter
 
     def test_a_refusal_that_names_another_period_is_about_the_quota_whose_period_was_learned(self):
         pool = pool_of("600 requests/min")
@@ -743,7 +743,7 @@ class TestPeriods:
     def test_readings_far_apart_and_those_that_count_others_show_no_period(self, every_s, others):
         pool = pool_of("60 requests/min", source=SourceKind.ASSUMED)
         Counting("newest", 40, 10, others=others).demand(pool, 100, every_s)
-        assert pool.ledger.accounts[0].meter.quota.period_s == 60
+        assert pool.ledger.entries[0].meter.quota.period_s == 60
 
     def test_an_answer_to_an_earlier_attempt_adds_nothing_to_a_series(self):
         refill, [known] = Refill(), parse_quotas("60 requests/min")
@@ -785,13 +785,13 @@ class TestPeriods:
     def test_answers_that_contradict_every_bucket_spread_a_quota_at_once(self):
         pool = pool_of("600 requests/min")
         for at_s, remaining in (0, 595), (0.5, 580):
-            assert not isinstance(pool.ledger.accounts[0].meter, Spread)
+            assert not isinstance(pool.ledger.entries[0].meter, Spread)
             for _ in range(600 - remaining):
                 one = send(pool, at_s)
             said = Reading("requests", limit=600, remaining=remaining, reset_s=3.0 - at_s)
             pool.observe(T0 + round(at_s * NS), [said], one)
-        assert isinstance(pool.ledger.accounts[0].meter, Spread)
-        assert pool.ledger.accounts[0].meter.used >= 20
+        assert isinstance(pool.ledger.entries[0].meter, Spread)
+        assert pool.ledger.entries[0].meter.used >= 20
 
     def filling(self, pool, period_s, from_s=0, count=10):
         """Answers of a bucket of 600 requests in ``period_s``, of which others use more and more."""
@@ -808,15 +808,15 @@ class TestPeriods:
         pool = pool_of("600 requests/min", source=SourceKind.ASSUMED)
         one = send(pool, 0)
         pool.observe(T0, [Reading("requests", limit=600, remaining=599, reset_s=50.0)], one)
-        assert isinstance(pool.ledger.accounts[0].meter, Spread)
+        assert isinstance(pool.ledger.entries[0].meter, Spread)
         self.filling(pool, 60, from_s=1)
-        assert not isinstance(pool.ledger.accounts[0].meter, Spread)
+        assert not isinstance(pool.ledger.entries[0].meter, Spread)
         assert pool.ledger.names == ["600 requests/min"]
 
     def test_a_window_is_not_counted_as_a_bucket_whatever_its_answers_show(self):
         pool = pool_of("600 requests/min window", source=SourceKind.ASSUMED)
         self.filling(pool, 60)
-        assert isinstance(pool.ledger.accounts[0].meter, Spread)
+        assert isinstance(pool.ledger.entries[0].meter, Spread)
         one = send(pool, 20)
         said = [Reading("requests", limit=600, remaining=599, reset_s=30.0)]  # too little is used to measure a period
         for _ in range(20):
@@ -852,16 +852,16 @@ class TestRefusals:
         together = [send(pool, 0) for _ in range(3)]
         for reservation in together:
             pool.refuse(T0 + NS, reservation, growth, 0.0)
-        assert pool.ledger.accounts[0].meter.ceiling == 0.5
+        assert pool.ledger.entries[0].meter.ceiling == 0.5
         ceilings = []
         for second in (10, 20, 30):
             pool.refuse(T0 + (second + 1) * NS, send(pool, second), growth, 0.0)
-            ceilings.append(pool.ledger.accounts[0].meter.ceiling)
+            ceilings.append(pool.ledger.entries[0].meter.ceiling)
         assert ceilings == pytest.approx([0.25, 0.125, 0.125], abs=0.001)  # an eighth at least
 
     def test_two_refusals_measure_the_rate_between_them(self):
         pool = ungentle("600 requests/min", SourceKind.GIVEN)
-        refusal, m = Refusal(RefusalKind.RATE, unit="requests", retry_after_s=0.1), pool.ledger.accounts[0].meter
+        refusal, m = Refusal(RefusalKind.RATE, unit="requests", retry_after_s=0.1), pool.ledger.entries[0].meter
         pool.refuse(T0, send(pool, 0), refusal, 0.0)
         for tenth in range(1, 100):  # half of them: 5 a second
             if tenth % 2:
@@ -873,7 +873,7 @@ class TestRefusals:
 
     def test_refusals_between_which_more_than_the_rate_was_served_lower_nothing(self):
         pool = ungentle("1200 requests/min", SourceKind.PUBLISHED)
-        refusal, m = Refusal(RefusalKind.RATE, unit="requests", retry_after_s=0.1), pool.ledger.accounts[0].meter
+        refusal, m = Refusal(RefusalKind.RATE, unit="requests", retry_after_s=0.1), pool.ledger.entries[0].meter
         pool.refuse(T0, send(pool, 0), refusal, 0.0)
         for step in range(3, 90):
             sent = send(pool, step / 20)
@@ -890,7 +890,7 @@ class TestRefusals:
             pool.settle(T0 + step * NS // 10, send(pool, step / 10), None)
         said = Refusal(RefusalKind.RATE, retry_after_s=wait_s, unit="requests")
         pool.refuse(T0 + 5 * NS, send(pool, 5), said, wait_s)
-        m = pool.ledger.accounts[0].meter
+        m = pool.ledger.entries[0].meter
         assert isinstance(m, Spread)
         over_ns = T0 + round((5 + wait_s) * NS)
         one, two = (m.earliest(over_ns, amount) - over_ns for amount in (1.0, 2.0))
@@ -901,10 +901,10 @@ class TestRefusals:
         pool = pool_of("600 requests/min")
         said = Refusal(RefusalKind.RATE, retry_after_s=40.0, unit="requests")
         pool.refuse(T0 + NS, send(pool, 0), said, 40.0)
-        spread = pool.ledger.accounts[0].meter
+        spread = pool.ledger.entries[0].meter
         assert isinstance(spread, Spread)
         pool.refuse(T0 + 61 * NS, send(pool, 60), said, 40.0)
-        assert pool.ledger.accounts[0].meter is spread
+        assert pool.ledger.entries[0].meter is spread
 
 
 @pytest.mark.parametrize(("slices", "left"), [(2, 310_490), (4_096, 509_980)])
@@ -925,7 +925,7 @@ def test_late_sending_concerns_buckets_alone():
     pool.capacity.learning.sent_late(2.0)
     assert [m.headroom_s for m in pool.ledger.meters] == [2.0, 0.0, 1.0, 1.0]
     pool.capacity.learning.sent_late(1.5)
-    assert pool.ledger.accounts[0].meter.headroom_s == 2.0
+    assert pool.ledger.entries[0].meter.headroom_s == 2.0
 
 
 def test_headers_of_an_unknown_request_only_lower_the_level():
@@ -965,7 +965,7 @@ class TestLowered:
         steps = self.demand(pool, 300, 1_200)
         assert steps == pytest.approx([60 * 1.25**n for n in range(1, 11)] + [600])
         assert not pool.capacity.learning.guesses.tested
-        assert pool.ledger.accounts[0].source.kind is SourceKind.GIVEN
+        assert pool.ledger.entries[0].source.kind is SourceKind.GIVEN
 
     def test_so_is_a_guess_that_a_refusal_has_corrected(self):
         pool = self.lowered(source=SourceKind.ASSUMED)
@@ -1055,9 +1055,9 @@ class TestWindow:
         pool = ungentle("600 requests/min window utc", SourceKind.GIVEN)
         self.refuse(pool, 15)
         self.refuse(pool, 16)
-        assert not isinstance(pool.ledger.accounts[0].meter, Spread)
+        assert not isinstance(pool.ledger.entries[0].meter, Spread)
         self.refuse(pool, 75)
-        spread = pool.ledger.accounts[0].meter
+        spread = pool.ledger.entries[0].meter
         assert isinstance(spread, Spread)
         assert spread.used == 1
         assert pool.capacity.learning.trackers[0].meter is spread
@@ -1073,7 +1073,7 @@ class TestWindow:
             now_ns = T0 + at_s * NS
             refused = Refusal(RefusalKind.RATE, unit="requests", period_s=60.0, limit=600.0)
             pool.refuse(now_ns, pool.try_grant(now_ns, Waiter({})), refused, 0.0)
-        assert not isinstance(pool.ledger.accounts[0].meter, Spread)
+        assert not isinstance(pool.ledger.entries[0].meter, Spread)
 
     def test_one_that_processes_share_stays(self):
         ledger = Ledger(parse_quotas("600 requests/min window utc"), T0)
@@ -1083,7 +1083,7 @@ class TestWindow:
             granted = ledger.reserve(now_ns, {"requests": 1})
             shared.granted(now_ns, granted)
             shared.refused(now_ns, granted, Refusal(RefusalKind.RATE), 0)
-        assert not isinstance(ledger.accounts[0].meter, Spread)
+        assert not isinstance(ledger.entries[0].meter, Spread)
 
 
 def test_a_rate_that_is_measured_above_the_ceiling_changes_nothing():
@@ -1095,7 +1095,7 @@ def test_a_rate_that_is_measured_above_the_ceiling_changes_nothing():
         -100.0,
     )  # a hundred more were admitted than this process knows
     pool.refuse(T0 + 6 * NS, send(pool, 6), refused, 0.0)
-    assert pool.ledger.accounts[0].meter.ceiling == 1
+    assert pool.ledger.entries[0].meter.ceiling == 1
 
 
 def test_only_open_reservations_up_to_an_instant_count_as_before_it():

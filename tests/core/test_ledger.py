@@ -68,7 +68,7 @@ class TestReserve:
         ledger = Ledger([Quota("units", 4e9, 9.0, burst=4)], T0, headroom_s=0.0)
         for _ in range(4):
             grant(ledger, T0, units=1)  # 12 ns for a burst of 9
-        assert ledger.reserve(T0, {"units": 1}) == WaitUntil(T0 + 6, ledger.accounts[0].name)
+        assert ledger.reserve(T0, {"units": 1}) == WaitUntil(T0 + 6, ledger.entries[0].name)
 
     @pytest.mark.parametrize(("rounding_ns", "granted"), [(1, True), (2, False)])
     def test_grants_of_earlier_instants_do_not_count_as_rounding(self, rounding_ns, granted):
@@ -106,7 +106,7 @@ class TestSettle:
         assert ledger.settle(T0, reservations[1], {"tokens": 20}) == [1, 20]
         assert ledger.settle(T0, reservations[2], {"input_tokens": 3, "requests": 2}) == [2, 3]
         assert ledger.settle(T0, reservations[2], {"tokens": 500}) == [1, 50]  # it is closed
-        assert [one.spent for one in ledger.accounts] == [4, 73]
+        assert [one.spent for one in ledger.entries] == [4, 73]
 
     def test_a_request_larger_than_a_quota_is_charged_four_quotas_at_most(self):
         ledger = ledger_of("100 tokens/min", "60 requests/min", sources=[LEARNED, LEARNED])
@@ -159,7 +159,7 @@ class TestSettle:
 
     def test_what_was_charged_elsewhere_has_no_marks(self):
         ledger = ledger_of("3 concurrency", "60 requests/min")
-        ledger.accounts[0].meter.used = 2.0
+        ledger.entries[0].meter.used = 2.0
         reservation = Reservation({}, [1.0, 1.0], [], T0, T0 + NS)
         ledger.keep_open(reservation)
         assert ledger.owns(reservation)
@@ -252,9 +252,9 @@ class TestLimits:
     def test_a_given_limit_that_is_raised_elsewhere_refuses_less(self):
         ledger = ledger_of("100 tokens/min", usable=0.5)
         ledger.adopt(T0, 0, 40)
-        assert ([one.given for one in ledger.accounts], [one.refused_above for one in ledger.accounts]) == ([50], [100])
+        assert ([one.given for one in ledger.entries], [one.refused_above for one in ledger.entries]) == ([50], [100])
         ledger.adopt(T0, 0, 80)
-        assert ([one.given for one in ledger.accounts], [one.refused_above for one in ledger.accounts]) == ([80], [160])
+        assert ([one.given for one in ledger.entries], [one.refused_above for one in ledger.entries]) == ([80], [160])
         assert (ledger.names, str(ledger.whole(0))) == (["80 tokens/min"], "160 tokens/min")
 
     def test_slots_are_whole(self):
@@ -265,13 +265,13 @@ class TestLimits:
     def test_a_quota_that_an_answer_adds_opens_with_half_a_burst(self, source, opened):
         ledger = ledger_of("60 requests/min", gentle=True)
         ledger.add_quota(T0, quota("600 tokens/min"), source)
-        assert (ledger.accounts[1].meter.opened, ledger.accounts[1].meter.reach_ns) == (opened, opened * NS // 10)
+        assert (ledger.entries[1].meter.opened, ledger.entries[1].meter.reach_ns) == (opened, opened * NS // 10)
 
     @pytest.mark.parametrize(("actual", "opened"), [(5, 35), (20, 40)])
     def test_a_burst_widens_by_what_was_charged_or_by_more_if_it_cost_more(self, actual, opened):
         ledger = ledger_of("600 tokens/min", gentle=True)
         ledger.settle(T0, grant(ledger, T0, tokens=15), {"tokens": actual})
-        assert ledger.accounts[0].meter.opened == opened
+        assert ledger.entries[0].meter.opened == opened
 
     @pytest.mark.parametrize(("gentle", "opened"), [(True, 20), (False, math.inf)])
     def test_what_was_spread_is_a_full_bucket_again(self, gentle, opened):
@@ -296,7 +296,7 @@ class TestAdjust:
         assert first.amounts == [0, 1, 40]
         # Of the input 20 were left to refill at the second attempt: no more of it is refunded.
         assert levels(ledger, T0 + 30 * NS) == pytest.approx([50, 9, 70 - 10])
-        assert [account.spent for account in ledger.accounts] == [10, 2, 70]
+        assert [account.spent for account in ledger.entries] == [10, 2, 70]
         assert ledger.in_flight == 2
 
     def test_an_attempt_that_is_over_is_not_corrected(self):

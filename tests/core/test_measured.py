@@ -78,7 +78,7 @@ def test_a_stated_rate_that_refusals_lower_again_is_measured_and_they_may_come_b
     pool = Pool("local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 1"), T0, gentle=True), learns=True))
     driver, dice, learning = Driver(pool), Random(2), pool.capacity.learning
     assert learning is not None
-    bucket, lowest = pool.ledger.accounts[0], 1.0
+    bucket, lowest = pool.ledger.entries[0], 1.0
     for _ in range(300):
         driver.until_refused(0, refusal) if dice.random() < 0.3 else driver.settle(driver.send())
         lowest = min(lowest, bucket.meter.ceiling)
@@ -94,7 +94,7 @@ def test_the_burst_that_refusals_by_chance_have_shown_is_forgotten():
         "local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 30"), T0, gentle=True), learns=True)
     )
     driver, dice, smallest = Driver(pool), Random(2), 30.0
-    meter = pool.ledger.accounts[0].meter
+    meter = pool.ledger.entries[0].meter
     assert isinstance(meter, Bucket)
     for _ in range(90):
         driver.until_refused(0) if dice.random() < 0.3 else driver.settle(driver.send())
@@ -104,7 +104,7 @@ def test_the_burst_that_refusals_by_chance_have_shown_is_forgotten():
 
 def test_a_stated_rate_that_has_come_back_is_doubted_anew():
     pool = Pool("local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 3"), T0, gentle=True), learns=True))
-    driver, bucket, learning = Driver(pool), pool.ledger.accounts[0], pool.capacity.learning
+    driver, bucket, learning = Driver(pool), pool.ledger.entries[0], pool.capacity.learning
     assert learning is not None
     for _ in range(2):
         for served in (4, 3, 2):
@@ -118,7 +118,7 @@ def test_a_stated_rate_that_has_come_back_is_doubted_anew():
 
 def test_a_stated_rate_that_falls_step_by_step_is_measured():
     pool = Pool("local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 3"), T0, gentle=True), learns=True))
-    driver, bucket, learning = Driver(pool), pool.ledger.accounts[0], pool.capacity.learning
+    driver, bucket, learning = Driver(pool), pool.ledger.entries[0], pool.capacity.learning
     assert learning is not None
     ceilings = []
     for served in (3, 2, 2, 2):
@@ -364,7 +364,7 @@ def test_a_short_wait_in_spite_of_a_spread_limit_refutes_it_if_nothing_was_used(
     driver = Driver(pool)
     for asked_s in (40.0, wait_s):
         driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="requests", retry_after_s=asked_s))
-        assert isinstance(pool.ledger.accounts[0].meter, Spread)
+        assert isinstance(pool.ledger.entries[0].meter, Spread)
         driver.now_ns += 70 * NS
     assert pool.ledger.units == units
 
@@ -559,7 +559,7 @@ def test_the_answer_of_a_probe_ends_the_time_without_admissions():
     driver = Driver(pool_of())
     for _ in range(3):
         driver.refuse(driver.send())
-    meter = driver.pool.ledger.accounts[0].meter
+    meter = driver.pool.ledger.entries[0].meter
     assert isinstance(meter, RateMeter)
     assert meter.rate.phase is RatePhase.BLOCKED
     driver.settle(driver.send())

@@ -180,9 +180,9 @@ class TestSentLater:
         _, outcome = ask(pool, tokens=10)
         ask(pool, tokens=20)
         pool.capacity.no_refill_for_unsent(T0 + 20 * NS, [outcome])
-        assert pool.ledger.accounts[0].meter.level(T0 + 20 * NS) == 50
+        assert pool.ledger.entries[0].meter.level(T0 + 20 * NS) == 50
         pool.capacity.no_refill_for_unsent(T0 + 20 * NS, [outcome])
-        assert pool.ledger.accounts[0].meter.level(T0 + 20 * NS) == 50
+        assert pool.ledger.entries[0].meter.level(T0 + 20 * NS) == 50
 
     def test_an_exact_quota_counts_them_from_then_on(self):
         pool = pool_of("7 starts/min exact")
@@ -190,7 +190,7 @@ class TestSentLater:
         pool.settle(T0, outcomes[2], None)
         _, free = ask(pool, starts=0)
         pool.capacity.no_refill_for_unsent(T0 + 5 * NS, [*outcomes, free])  # the settled one was sent
-        levels = [pool.ledger.accounts[0].meter.level(T0 + second * NS) for second in (5, 60, 64, 65)]
+        levels = [pool.ledger.entries[0].meter.level(T0 + second * NS) for second in (5, 60, 64, 65)]
         assert levels == [4, 5, 5, 7]
 
     def test_those_in_flight_count_as_sent_when_the_network_is_back(self):
@@ -474,9 +474,9 @@ class TestNeverFits:
         pool.observe(T0, [Reading("tokens", limit=40)], outcome)
         assert pool.pump(T0) == []
         now_ns, done = pump_at_wake(pool)
-        assert (done, pool.ledger.accounts[0].meter.level(now_ns)) == ([large], 0)
+        assert (done, pool.ledger.entries[0].meter.level(now_ns)) == ([large], 0)
         pool.settle(now_ns, large.outcome, None)
-        assert pool.ledger.accounts[0].meter.level(now_ns) == -50
+        assert pool.ledger.entries[0].meter.level(now_ns) == -50
         assert small.outcome is None
 
     @pytest.mark.parametrize("kind", [SourceKind.PUBLISHED, SourceKind.ASSUMED, SourceKind.LEARNED])
@@ -505,7 +505,7 @@ class TestEstimates:
         waiter.reported = {"tokens": 30}
         pool.settle(T0, reservation, {"tokens": 90}, waiter)
         assert pool.estimates == {"tokens": [100, 30]}
-        assert pool.ledger.accounts[0].spent == 90
+        assert pool.ledger.entries[0].spent == 90
 
     def test_an_assumed_size_is_compared_with_nothing(self):
         pool = pool_of("60k tokens/min")
@@ -842,7 +842,7 @@ class TestLearning:
         _, outcome = ask(pool, tokens=10)
         pool.observe(T0, [Reading("tokens", limit=200, period_s=60)], outcome)
         assert pool.ledger.names == ["200 tokens/min"]
-        assert [one.source for one in pool.ledger.accounts] == [LEARNED]
+        assert [one.source for one in pool.ledger.entries] == [LEARNED]
         pool.observe(T0, [Reading("tokens", limit=50)], outcome)
         assert pool.ledger.names == ["50 tokens/min"]
 
@@ -854,11 +854,11 @@ class TestLearning:
             pool.observe(now_ns, readings, ask(pool, now_ns, tokens=10)[1])
         assert pool.ledger.names == ["600 tokens/min"]
         assert report(pool, T0)["quotas"][0]["learned"] == {"stated_limit": 60_000}
-        assert pool.ledger.accounts[0].meter.level(T0 + 2 * NS) == 590  # nor its level
+        assert pool.ledger.entries[0].meter.level(T0 + 2 * NS) == 590  # nor its level
         assert len(pool.capacity.learning.notices) == 1
         _, outcome = ask(pool, T0 + 3 * NS, tokens=1)
         pool.observe(T0 + 3 * NS, [Reading("tokens", limit=60_000, remaining=200)], outcome)
-        assert pool.ledger.accounts[0].meter.level(T0 + 3 * NS) == pytest.approx(200, abs=5)  # others use the key, too
+        assert pool.ledger.entries[0].meter.level(T0 + 3 * NS) == pytest.approx(200, abs=5)  # others use the key, too
 
     @pytest.mark.parametrize("kind", [SourceKind.PUBLISHED, SourceKind.ASSUMED])
     def test_only_an_assumed_limit_asks_for_the_tier(self, kind):
@@ -917,7 +917,7 @@ def test_what_was_charged_is_what_was_spent(cost, actual, reported):
     charged = pool.ledger.true_cost(cost, actual if reported else None)
     spent = {
         m.quota.unit: spent
-        for m, spent in zip(pool.ledger.meters, [one.spent for one in pool.ledger.accounts], strict=True)
+        for m, spent in zip(pool.ledger.meters, [one.spent for one in pool.ledger.entries], strict=True)
     }
     assert spent == {unit: charged[unit] for unit in spent}
     assert charged.keys() == spent.keys() | cost.keys()

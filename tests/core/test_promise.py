@@ -97,8 +97,7 @@ def test_a_bucket_keeps_its_headroom_unused(text, attempts):
         now_ns, _ = grant_when_due(ledger, now_ns + gap_ns, cost)
         # A cost that leaves less than it waits that much longer instead.
         assert (
-            ledger.accounts[0].meter.level(now_ns)
-            >= min(headroom_s * limit.rate, limit.burst - cost[limit.unit]) - 1e-6
+            ledger.entries[0].meter.level(now_ns) >= min(headroom_s * limit.rate, limit.burst - cost[limit.unit]) - 1e-6
         )
 
 
@@ -131,7 +130,7 @@ def test_all_units_are_charged_or_none(text, attempts):
             assert after == before
             assert isinstance(decision, NeverFits) == any(
                 cost[m.quota.unit] > most
-                for m, most in zip(ledger.meters, [one.refused_above for one in ledger.accounts], strict=True)
+                for m, most in zip(ledger.meters, [one.refused_above for one in ledger.entries], strict=True)
             )
             continue
         for m, old, new, amount in zip(ledger.meters, before[0], after[0], decision.amounts, strict=True):

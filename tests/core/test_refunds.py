@@ -46,7 +46,7 @@ class SharedLedger(RuleBasedStateMachine):
     @rule(requests=st.integers(0, 120), tokens=st.integers(0, 4_000), patient=st.booleans())
     def reserve(self, requests, tokens, patient):
         cost = {"requests": requests, "tokens": tokens}
-        amounts, most = list(cost.values()), [one.refused_above for one in self.ledger.accounts]
+        amounts, most = list(cost.values()), [one.refused_above for one in self.ledger.entries]
         if any(m.quota.burst < amount <= own for m, amount, own in zip(self.ledger.meters, amounts, most, strict=True)):
             return  # above an answer's limit: it goes alone, and the provider decides
         decision = self.ledger.reserve(self.now_ns, cost)
@@ -112,12 +112,12 @@ class SharedLedger(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 1), factor=st.sampled_from([0.5, 2.0]))
     def adopt(self, index, factor):
-        amount = self.ledger.accounts[index].meter.quota.amount * factor
+        amount = self.ledger.entries[index].meter.quota.amount * factor
         if not 600 <= amount * (1 if index else 20) <= 100_000 or amount < 30:
             return
         self.operations += 1
         self.ledger.adopt(self.now_ns, index, amount)
-        self.logs[index].adopt(self.now_ns, self.ledger.accounts[index].meter.quota)
+        self.logs[index].adopt(self.now_ns, self.ledger.entries[index].meter.quota)
         self.exact = False
 
     @rule(pause_s=st.integers(0, 20))
@@ -152,7 +152,7 @@ class SharedLedger(RuleBasedStateMachine):
     @invariant()
     def what_is_charged_and_open_adds_up(self):
         assert self.ledger.in_flight == len(self.open)
-        for spent, log in zip([one.spent for one in self.ledger.accounts], self.logs, strict=True):
+        for spent, log in zip([one.spent for one in self.ledger.entries], self.logs, strict=True):
             assert spent == log.total
 
 
@@ -197,7 +197,7 @@ def test_a_call_that_hangs_for_a_burst_buys_no_third_burst():
     hung = grant(ledger, T0, units=100)
     grant(ledger, T0 + 10 * NS, units=100)
     ledger.settle(T0 + 10 * NS, hung, {"units": 0})
-    assert ledger.accounts[0].meter.level(T0 + 10 * NS) == 0
+    assert ledger.entries[0].meter.level(T0 + 10 * NS) == 0
     assert isinstance(ledger.reserve(T0 + 10 * NS, {"units": 1}), WaitUntil)
 
 
@@ -206,7 +206,7 @@ def test_a_refund_is_worth_only_what_the_refill_had_not_given_back():
     early = grant(ledger, T0, units=80)
     grant(ledger, T0 + 30 * NS, units=40)
     ledger.settle(T0 + 30 * NS, early, {"units": 0})
-    assert ledger.accounts[0].meter.level(T0 + 30 * NS) == 60
+    assert ledger.entries[0].meter.level(T0 + 30 * NS) == 60
 
 
 def test_two_refunds_do_not_return_the_same_room_twice():
@@ -217,7 +217,7 @@ def test_two_refunds_do_not_return_the_same_room_twice():
     grant(ledger, T0 + 40 * NS, units=40)
     ledger.settle(T0 + 40 * NS, second, {"units": 10})
     ledger.settle(T0 + 40 * NS, first, {"units": 0})
-    assert ledger.accounts[0].meter.level(T0 + 40 * NS) == 60  # only the last 40 are still to be repaid
+    assert ledger.entries[0].meter.level(T0 + 40 * NS) == 60  # only the last 40 are still to be repaid
 
 
 def test_a_refund_lowers_later_low_points_by_what_it_was_worth():
@@ -226,9 +226,9 @@ def test_a_refund_lowers_later_low_points_by_what_it_was_worth():
     second = grant(ledger, T0 + 40 * NS, units=30)  # 10 are missing: without the first, none
     grant(ledger, T0 + 50 * NS, units=20)  # 30 are missing: without the first, 20
     ledger.settle(T0 + 50 * NS, first, {"units": 0})
-    assert ledger.accounts[0].meter.level(T0 + 50 * NS) == 60
+    assert ledger.entries[0].meter.level(T0 + 50 * NS) == 60
     ledger.settle(T0 + 50 * NS, second, {"units": 0})
-    assert ledger.accounts[0].meter.level(T0 + 50 * NS) == 80
+    assert ledger.entries[0].meter.level(T0 + 50 * NS) == 80
 
 
 steps = st.tuples(
@@ -259,17 +259,17 @@ def test_a_limit_that_grew_does_not_make_old_refunds_worth_more():
     early = grant(ledger, T0, units=60)
     grant(ledger, T0 + 60 * NS, units=1)  # full again just before
     ledger.adopt(T0 + 60 * NS, 0, 120)
-    level = ledger.accounts[0].meter.level(T0 + 60 * NS)
+    level = ledger.entries[0].meter.level(T0 + 60 * NS)
     ledger.settle(T0 + 60 * NS, early, {"units": 0})
-    assert ledger.accounts[0].meter.level(T0 + 60 * NS) == level
+    assert ledger.entries[0].meter.level(T0 + 60 * NS) == level
 
 
 def test_what_somebody_else_spent_is_not_refunded():
     ledger = Ledger([quota("60 units/min")], T0, headroom_s=0.0)
     early = grant(ledger, T0, units=60)
-    ledger.accounts[0].meter.shift(T0 + 60 * NS, 30 * NS)  # at the moment when it was full again
+    ledger.entries[0].meter.shift(T0 + 60 * NS, 30 * NS)  # at the moment when it was full again
     ledger.settle(T0 + 60 * NS, early, {"units": 0})
-    assert ledger.accounts[0].meter.level(T0 + 60 * NS) == 30
+    assert ledger.entries[0].meter.level(T0 + 60 * NS) == 30
 
 
 def test_a_cost_held_longer_than_a_period_is_refunded_from_the_instant_of_its_charge():
@@ -278,7 +278,7 @@ def test_a_cost_held_longer_than_a_period_is_refunded_from_the_instant_of_its_ch
     ledger.earliest(T0 + 60 * NS, [1.0])  # one period after the grant it is charged
     ledger.settle(T0 + 140 * NS, grant(ledger, T0 + 140 * NS, units=40), None)  # full again just before
     ledger.settle(T0 + 140 * NS, slow, {"units": 0})
-    assert ledger.accounts[0].meter.level(T0 + 140 * NS) == 60
+    assert ledger.entries[0].meter.level(T0 + 140 * NS) == 60
 
 
 @pytest.mark.parametrize("end", ["settled", "refused", "lost"])
@@ -292,7 +292,7 @@ def test_no_trace_stays_of_a_cost_held_longer_than_a_period(end):
         ledger.close(T0 + 70 * NS, slow)
     else:
         ledger.lose_old(T0 + 100 * NS)
-    assert (ledger.accounts[0].meter.held, ledger.accounts[0].meter.charged_early) == ({}, {})
+    assert (ledger.entries[0].meter.held, ledger.entries[0].meter.charged_early) == ({}, {})
 
 
 def test_a_refund_while_nothing_was_full_is_worth_its_amount():
@@ -300,21 +300,21 @@ def test_a_refund_while_nothing_was_full_is_worth_its_amount():
     early = grant(ledger, T0, units=80)
     grant(ledger, T0 + 10 * NS, units=20)
     ledger.settle(T0 + 10 * NS, early, {"units": 30})
-    assert ledger.accounts[0].meter.level(T0 + 10 * NS) == 60
+    assert ledger.entries[0].meter.level(T0 + 10 * NS) == 60
 
 
 def test_debt_is_repaid_before_anything_else_goes():
     ledger = one_bucket("60 units/min burst 100")
     cheap = grant(ledger, T0, units=100)
     ledger.settle(T0, cheap, {"units": 150})
-    assert ledger.accounts[0].meter.level(T0) == -50
+    assert ledger.entries[0].meter.level(T0) == -50
     assert ledger.reserve(T0, {"units": 1}) == WaitUntil(T0 + 51 * NS, "60 units/min burst 100")
 
 
 def test_debt_in_a_unit_that_was_not_reserved():
     ledger = Ledger([quota("60 requests/min"), quota("100 tokens/min")], T0, headroom_s=0.0)
     ledger.settle(T0, grant(ledger, T0, requests=1), {"tokens": 70})
-    assert ledger.accounts[1].meter.level(T0) == 30
+    assert ledger.entries[1].meter.level(T0) == 30
 
 
 def test_what_expires_stays_charged():
@@ -325,7 +325,7 @@ def test_what_expires_stays_charged():
     assert ledger.lose_old(T0 + 5 * NS) == 1
     assert ledger.in_flight == 0
     ledger.settle(T0 + 5 * NS, lost, {"units": 0})
-    assert ledger.accounts[0].meter.level(T0 + 5 * NS) == 5
+    assert ledger.entries[0].meter.level(T0 + 5 * NS) == 5
 
 
 operations = st.lists(st.tuples(gaps_ns, st.integers(1, 40), st.integers(0, 30), st.integers(0, 40)), max_size=60)
@@ -364,4 +364,4 @@ def test_refunds_are_exact_while_a_bucket_empties_with_many_attempts_in_flight()
     for reservation in in_flight:
         ledger.settle(now_ns, reservation, {"units": 54})
     used, refilled = 225 * 54, (now_ns - T0) / NS
-    assert ledger.accounts[0].meter.level(now_ns) == pytest.approx(20_000 - used + refilled, abs=0.01 * used)
+    assert ledger.entries[0].meter.level(now_ns) == pytest.approx(20_000 - used + refilled, abs=0.01 * used)

@@ -296,7 +296,7 @@ class Window:
 
     @property
     def meter(self):
-        return self.pool.ledger.accounts[0].meter
+        return self.pool.ledger.entries[0].meter
 
     def send(self, second):
         outcome = self.pool.try_grant(at(second), Waiter({"requests": 1}))
@@ -463,7 +463,7 @@ class TestInstantsOfFull:
 
 def test_a_number_that_moves_leaves_what_was_shown_to_be_a_bucket_as_it_is():
     pool = local_pool([quota("600 requests/min")], learns=True)
-    account = pool.ledger.accounts[0]
+    account = pool.ledger.entries[0]
 
     def answer(second, lack, **reset):
         one = pool.try_grant(at(second), Waiter({"requests": 1}))

@@ -77,7 +77,7 @@ def test_refunds_let_no_trailing_period_hold_more(text, attempts):
             ledger.settle(now_ns, reserved, {"units": true})
             entry[1] = true
         trailing = sum(cost for at_ns, cost in grants if at_ns > now_ns - period_ns)
-        assert ledger.accounts[0].meter.level(now_ns) <= limit.amount - trailing + 1e-6
+        assert ledger.entries[0].meter.level(now_ns) <= limit.amount - trailing + 1e-6
     assert most_in_any_period(grants, period_ns) <= limit.amount + 1e-6
 
 
@@ -119,7 +119,7 @@ def test_refunds_and_debt():
     ledger = spread("100 units/min sliding")
     first = grant(ledger, T0, units=3)
     ledger.settle(T0, first, {"units": 1})
-    assert ledger.accounts[0].meter.level(T0) == pytest.approx(ledger.accounts[0].meter.quota.burst - 1, abs=0.01)
+    assert ledger.entries[0].meter.level(T0) == pytest.approx(ledger.entries[0].meter.quota.burst - 1, abs=0.01)
     second = grant(ledger, T0, units=1)
     ledger.settle(T0, second, {"units": 50})
     later_ns, _ = grant_when_due(ledger, T0, {"units": 1})

@@ -177,7 +177,7 @@ class TestOtherProcesses:
             fleet.now_ns += NS
             fleet.take(pool, tokens=50.0)
         assert [unstated(pool).measures("tokens") for pool in (one, other)] == [True, True]
-        assert [one.unit for one in other.ledger.accounts] == ["requests", "tokens"]
+        assert [one.unit for one in other.ledger.entries] == ["requests", "tokens"]
 
     def test_a_grant_of_the_store_counts_for_nothing_in_what_processes_tell(self):
         fleet = Fleet(2, "600 requests/min")
@@ -198,7 +198,7 @@ class TestOtherProcesses:
         one.observe(fleet.now_ns, [Reading("requests", limit=600, remaining=500, period_s=60.0)], sent)
         fleet.tell(one, other)
         for pool in (one, other):
-            assert [account.name for account in pool.ledger.accounts if account.name.startswith("600")]
+            assert [account.name for account in pool.ledger.entries if account.name.startswith("600")]
             assert rate_of(pool).phase is RatePhase.OFF
 
     def test_a_limit_that_an_answer_states_counts_what_was_sent_before(self):
@@ -208,7 +208,7 @@ class TestOtherProcesses:
         pool.settle(fleet.now_ns, sent, {"requests": 1.0})
         pool.observe(fleet.now_ns, [Reading("requests", limit=600, remaining=100, period_s=60.0)], sent)
         fleet.take(pool)
-        level = pool.ledger.accounts[-1].meter.level(fleet.now_ns)
+        level = pool.ledger.entries[-1].meter.level(fleet.now_ns)
         assert level == pytest.approx(100, abs=15)
 
 

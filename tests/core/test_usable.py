@@ -130,7 +130,7 @@ def test_a_guess_is_not_raised_by_what_its_limit_allows():
             pool.pump(at_ns)
         pool.settle(at_ns, pool.ledger.open_reservations[0], {"tokens": amount})
         assert shown(pool)["limit"] == limit
-        pool.ledger.accounts[0].meter.full_at_ns = T0
+        pool.ledger.entries[0].meter.full_at_ns = T0
 
 
 def test_the_period_is_learned_from_the_provider_s_bucket():

@@ -57,7 +57,7 @@ def test_no_hour_of_a_long_or_short_day_starts_another(zone, change):
     ledger, granted = daily(zone, change), Counter()
     for quarter in range(-200, 400):
         now_ns = change + quarter * 900 * NS + 450 * NS
-        if wait_ns(ledger, now_ns, {}) <= now_ns and ledger.accounts[0].meter.level(now_ns) >= 1:
+        if wait_ns(ledger, now_ns, {}) <= now_ns and ledger.entries[0].meter.level(now_ns) >= 1:
             grant(ledger, now_ns, units=1)
             granted[datetime.fromtimestamp(now_ns // NS, ZoneInfo(zone)).date()] += 1
     assert set(list(granted.values())[1:-1]) == {10}  # the first and the last day are seen in part
@@ -78,15 +78,15 @@ def test_a_month_restarts_on_its_first_day(now_ns, start_ns, stop_ns):
     assert wait_ns(ledger, start_ns, {"usd": 1}) == start_ns + NS  # the guard is the headroom
     grant(ledger, now_ns, usd=10)
     assert wait_ns(ledger, now_ns, {"usd": 1}) == stop_ns + NS
-    assert ledger.accounts[0].meter.level(stop_ns - 1) == 0
-    assert ledger.accounts[0].meter.level(stop_ns) == 10
+    assert ledger.entries[0].meter.level(stop_ns - 1) == 0
+    assert ledger.entries[0].meter.level(stop_ns) == 10
 
 
 def test_guards_at_both_edges():
     midnight_ns = ns(2027, 5, 6)
     ledger = daily("utc", midnight_ns)
     for at_ns in (midnight_ns - NS, midnight_ns - 1, midnight_ns, midnight_ns + NS - 1):
-        assert ledger.reserve(at_ns, {"units": 1}) == WaitUntil(midnight_ns + NS, ledger.accounts[0].name)
+        assert ledger.reserve(at_ns, {"units": 1}) == WaitUntil(midnight_ns + NS, ledger.entries[0].name)
     grant(ledger, midnight_ns + NS, units=1)
     grant(ledger, midnight_ns + 86_399 * NS - 1, units=1)
 
@@ -129,19 +129,19 @@ def test_corrections_stay_in_their_window():
     dear, cheap, late = (grant(ledger, now_ns, units=cost) for cost in (2, 4, 4))
     ledger.settle(now_ns, dear, {"units": 5})
     ledger.settle(now_ns, cheap, {"units": 0})
-    assert ledger.accounts[0].meter.level(now_ns) == 1
+    assert ledger.entries[0].meter.level(now_ns) == 1
     tomorrow_ns = now_ns + 86_400 * NS
-    assert ledger.accounts[0].meter.level(tomorrow_ns) == 10
+    assert ledger.entries[0].meter.level(tomorrow_ns) == 10
     grant(ledger, tomorrow_ns, units=7)
     ledger.settle(tomorrow_ns, late, {"units": 0})
-    assert ledger.accounts[0].meter.level(tomorrow_ns) == 3
+    assert ledger.entries[0].meter.level(tomorrow_ns) == 3
 
 
 def test_debt_in_a_unit_that_was_not_reserved():
     now_ns = ns(2027, 5, 6, 12)
     ledger = Ledger([quota("9 requests/day window utc"), quota("100 tokens/day window utc")], now_ns)
     ledger.settle(now_ns, grant(ledger, now_ns, requests=1), {"tokens": 70})
-    assert ledger.accounts[1].meter.level(now_ns) == 30
+    assert ledger.entries[1].meter.level(now_ns) == 30
 
 
 def test_another_amount():
@@ -149,9 +149,9 @@ def test_another_amount():
     ledger = daily("utc", now_ns)
     grant(ledger, now_ns, units=8)
     ledger.adopt(now_ns, 0, 20)
-    assert ledger.accounts[0].meter.level(now_ns) == 12
+    assert ledger.entries[0].meter.level(now_ns) == 12
     ledger.adopt(now_ns, 0, 5)
-    assert ledger.accounts[0].meter.level(now_ns) == -3
+    assert ledger.entries[0].meter.level(now_ns) == -3
     later_ns, _ = grant_when_due(ledger, now_ns, {"units": 6})  # above an answer's limit, within the given one: alone
     assert later_ns == ns(2027, 5, 7, 0) + NS
     assert ledger.reserve(now_ns, {"units": 21}) == NeverFits("units", 21, 20)
@@ -162,13 +162,13 @@ def test_a_window_follows_the_clock_of_its_store(ahead_s):
     """The store restarts the window 6 h from now; the caller's clock is ``ahead_s`` ahead of it."""
     here_ns = ns(2026, 5, 7, 18) + ahead_s * NS
     ledger = daily("utc", here_ns)
-    ledger.accounts[0].meter.restart_in(here_ns, 6 * 3_600 * NS)
+    ledger.entries[0].meter.restart_in(here_ns, 6 * 3_600 * NS)
     granted_ns, _ = grant_when_due(ledger, here_ns, {"units": 10})
     assert granted_ns == here_ns
     for days in range(3):
         granted_ns, _ = grant_when_due(ledger, granted_ns, {"units": 10})
         assert granted_ns == here_ns + (6 + 24 * days) * 3_600 * NS + NS  # a second of headroom
-    ledger.accounts[0].meter.restart_in(granted_ns, 24 * 3_600 * NS - NS - 1)  # the way of a reply is no other clock
+    ledger.entries[0].meter.restart_in(granted_ns, 24 * 3_600 * NS - NS - 1)  # the way of a reply is no other clock
     assert grant_when_due(ledger, granted_ns, {"units": 10})[0] == granted_ns + 24 * 3_600 * NS
 
 
@@ -181,7 +181,7 @@ class TestSlots:
         grant(ledger, T0)
         ledger.cancel(T0, second)
         grant(ledger, T0)
-        assert ledger.accounts[0].meter.level(T0) == 0
+        assert ledger.entries[0].meter.level(T0) == 0
 
     def test_every_way_to_close_releases_once(self):
         ledger = Ledger([quota("3 concurrency")], T0, ttl_s=1)
@@ -190,10 +190,10 @@ class TestSlots:
             ledger.settle(T0, settled, None)
             ledger.cancel(T0, cancelled)
             ledger.close(T0, kept)
-        assert ledger.accounts[0].meter.level(T0) == 3
+        assert ledger.entries[0].meter.level(T0) == 3
         grant(ledger, T0)
         ledger.lose_old(T0 + NS)
-        assert ledger.accounts[0].meter.level(T0) == 3
+        assert ledger.entries[0].meter.level(T0) == 3
 
     def test_another_amount(self):
         ledger = Ledger([quota("3 concurrency")], T0)

@@ -71,7 +71,7 @@ def test_two_deployments_are_two_pools():
         limiter.pacer.pools.of_model("azure", f"{HOST}/gpt-4o-2024-08-06"),
     )
     assert (prod.pool.name, other.pool.name) == (f"azure/{HOST}/prod", f"azure/{HOST}/gpt-4o-2024-08-06")
-    assert prod.pool.ledger.accounts[0].meter.quota.amount == 1_000_000
+    assert prod.pool.ledger.entries[0].meter.quota.amount == 1_000_000
     assert usage_cost(prod.pool.name, {"prompt_tokens": 10, "completion_tokens": 3})[TOKENS] == 13
 
 

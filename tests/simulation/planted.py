@@ -91,7 +91,7 @@ def lesson_that_stays() -> Iterator[None]:
     """What was learned from a refusal stays: a ceiling never climbs, and a lowered limit is not tested."""
 
     def stays(self: Guesses, now_ns: int, index: int, *_: object, **__: object) -> tuple[float, float]:
-        return self._ledger.accounts[index].meter.quota.amount, 0.0
+        return self._ledger.entries[index].meter.quota.amount, 0.0
 
     with patch.object(tracker.QuotaTracker, "climb", lambda *_: None), patch.object(Guesses, "_raised", stays):
         yield

@@ -166,7 +166,7 @@ def served_by(parallel, jobs, seconds=1.0):
 @pytest.mark.parametrize("parallel", [2, 8, 20])
 def test_refusals_lower_published_slots(parallel):
     pool, refused, seconds = served_by(parallel, 6_000)
-    assert pool.ledger.accounts[0].meter.quota.amount <= parallel + 1
+    assert pool.ledger.entries[0].meter.quota.amount <= parallel + 1
     assert refused <= 60
     assert seconds <= 1.35 * 6_000 / parallel
 
@@ -255,6 +255,6 @@ def test_a_stated_limit_that_was_exceeded_before_is_of_another_model(limit, take
     )
     report = fleet.run(300)
     assert report.lost == 0
-    assert any(account.meter.quota.amount == limit for account in fleet.pool.ledger.accounts) == taken
+    assert any(account.meter.quota.amount == limit for account in fleet.pool.ledger.entries) == taken
     assert fleet.admitted[-1][0] <= 75, fleet.admitted[-1][0]  # 49 s would do
     assert len(fleet.refused) <= 20

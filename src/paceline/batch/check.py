@@ -231,7 +231,7 @@ class Checker:
         resolved = limits.model(provider.name, model)
         tier = limits.settings.tier if base_of(provider.name) == limits.provider else None
         if GIVEN not in resolved.sources and lookup(provider.name, model, tier).matched == DEFAULT:
-            stated = [one.name for one in scheduler.pool.ledger.accounts if one.meter.quota.rule is not Rule.MEASURED]
+            stated = [one.name for one in scheduler.pool.ledger.entries if one.meter.quota.rule is not Rule.MEASURED]
             used = f"{', '.join(stated)} are used" if stated else "the rate is measured"
             self.plan.warnings.append(
                 f"no published limits for {provider.name}'s model {model!r}: {used} until answers state"

@@ -139,12 +139,12 @@ class IdealSpeed:
             served.charged[unit] += amount
         for each in (scheduler, *scheduler.further):
             ledger, name, measured = each.pool.ledger, each.pool.name, False
-            for i, (account, amount) in enumerate(zip(list(ledger.accounts), ledger.amounts(cost), strict=False)):
-                m = account.meter
+            for i, (entry, amount) in enumerate(zip(list(ledger.entries), ledger.amounts(cost), strict=False)):
+                m = entry.meter
                 if m.quota.rule is Rule.MEASURED:
                     measured = measured or m.is_known
                 elif amount and m.quota.rate:
-                    self._count((name, i, account.unit), amount, m)
+                    self._count((name, i, entry.unit), amount, m)
             (self._measured.add if measured else self._measured.discard)(name)
 
     def _count(self, key: tuple[str, int, str], amount: float, m: Meter) -> None:

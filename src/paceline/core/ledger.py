@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from paceline.core.account import Account
 from paceline.core.changes import Change, What, apply
+from paceline.core.entry import Entry
 from paceline.core.meters import FAR_NS, Bucket, Exact, Meter, Restarting, Spread, new_meter
 from paceline.core.pause import CLOSED, Pause
 from paceline.core.quota import (
@@ -61,9 +61,9 @@ class Ledger:
         charged_after: The units that the provider charges when the answer is produced, and not at admission.
 
     Attributes:
-        accounts: One per quota, in the order of all lists of amounts. Quotas are only ever appended.
+        entries: One per quota, in the order of all lists of amounts. Quotas are only ever appended.
         exact: The exact meters, with their indexes.
-        units: The units of the accounts, for what looks up the amounts of each request.
+        units: The units of the entries, for what looks up the amounts of each request.
         oversized: The open reservations of requests larger than a quota.
         pause: No grant before its end, then a probe: after a refusal, in a silence, or where the host has failed.
         loss_check_ns: When :meth:`lose_old` has to look again: no reservation is lost before this instant.
@@ -85,13 +85,13 @@ class Ledger:
         self.headroom_s = headroom_s
         self.charged_after = charged_after
         self.gentle = gentle
-        self.accounts: list[Account] = []
+        self.entries: list[Entry] = []
         self.units: list[str] = []
         self.exact: list[tuple[int, Exact]] = []
-        self.slot_indexes: list[int] = []  # of the accounts with the rule ``slots``
+        self.slot_indexes: list[int] = []  # of the entries with the rule ``slots``
         self._of_requests: list[int] = []  # of those that count requests
         self._holding: list[int] = []  # of those that count attempts in flight: slots, held amounts
-        self._counts_tokens = False  # whether an account counts all tokens
+        self._counts_tokens = False  # whether an entry counts all tokens
         self._open: dict[Reservation, None] = {}  # the oldest first
         for i, quota in enumerate(quotas):
             self.add_quota(now_ns, quota.part(usable), sources[i] if sources else GIVEN)
@@ -103,23 +103,23 @@ class Ledger:
 
     @property
     def meters(self) -> list[Meter]:
-        """The meters of the accounts."""
-        return [account.meter for account in self.accounts]
+        """The meters of the entries."""
+        return [entry.meter for entry in self.entries]
 
     @property
     def names(self) -> list[str]:
         """The quotas in their notation."""
-        return [account.name for account in self.accounts]
+        return [entry.name for entry in self.entries]
 
     def expected_output(self, input_tokens: float, output_tokens: float) -> float:
         """The part of ``output_tokens``, which are expected and no demand, that does not make a request too large.
 
         It takes at most half of a quota, and with the input no more than a quota of all tokens holds.
         """
-        for account in self.accounts:
-            unit = account.unit
+        for entry in self.entries:
+            unit = entry.unit
             if unit in (TOKENS, OUTPUT_TOKENS):
-                most = account.meter.most
+                most = entry.meter.most
                 bound = min(most / 2, max(most - input_tokens, 0.0)) if unit == TOKENS else most / 2
                 if bound < output_tokens:
                     output_tokens = bound
@@ -131,7 +131,7 @@ class Ledger:
         return len(self._open)
 
     def amounts(self, cost: Cost) -> list[float]:
-        """``cost`` as one number per account.
+        """``cost`` as one number per entry.
 
         Of the units that ``cost`` does not name, ``tokens`` is the sum of input and output, ``requests`` and
         ``concurrency`` are 1, and any other unit is 0.
@@ -143,9 +143,9 @@ class Ledger:
 
     def never(self, amounts: list[float]) -> NeverFits | None:
         """The first amount that is above its ``refused_above``; ``None`` for none."""
-        for i, account in enumerate(self.accounts):
-            if amounts[i] > account.refused_above:
-                return NeverFits(account.unit, amounts[i], account.refused_above)
+        for i, entry in enumerate(self.entries):
+            if amounts[i] > entry.refused_above:
+                return NeverFits(entry.unit, amounts[i], entry.refused_above)
         return None
 
     def fitting(self, amounts: list[float]) -> list[float]:
@@ -153,7 +153,7 @@ class Ledger:
 
         An amount above ``refused_above`` stays, because it is refused.
         """
-        pairs = zip(amounts, self.accounts, strict=True)
+        pairs = zip(amounts, self.entries, strict=True)
         return [min(amount, one.meter.most) if amount <= one.refused_above else amount for amount, one in pairs]
 
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
@@ -163,10 +163,10 @@ class Ledger:
         ``ahead``: the amounts of the requests that go first.
         """
         latest, binding = self.pause.until_ns, -1
-        for i, account in enumerate(self.accounts):
+        for i, entry in enumerate(self.entries):
             amount = amounts[i]
             if amount:
-                m = account.meter
+                m = entry.meter
                 at_ns = m.earliest(now_ns, min(amount, m.most), ahead[i] if ahead else 0.0)
                 if at_ns > latest:
                     latest, binding = at_ns, i
@@ -176,7 +176,7 @@ class Ledger:
         """Until when the pause, or a quota of requests, holds back ``amounts``, for any amounts of the other units; ``None``: not at all."""
         latest, binding = self.pause.until_ns, -1
         for i in self._of_requests:
-            amount, m = amounts[i], self.accounts[i].meter
+            amount, m = amounts[i], self.entries[i].meter
             if amount:
                 at_ns = m.earliest(now_ns, min(amount, m.most))
                 if at_ns > latest:
@@ -198,13 +198,13 @@ class Ledger:
         latest, binding = self.pause.until_ns, -1
         is_oversized = False
         # The loop is never(), fitting() and earliest() in one pass: this is the path of every request.
-        for i, account in enumerate(self.accounts):
+        for i, entry in enumerate(self.entries):
             amount = amounts[i]
             if amount:
-                m = account.meter
+                m = entry.meter
                 if amount > m.most:
-                    if amount > account.refused_above:
-                        return NeverFits(account.unit, amount, account.refused_above)
+                    if amount > entry.refused_above:
+                        return NeverFits(entry.unit, amount, entry.refused_above)
                     amount, is_oversized = m.most, True
                 at_ns = m.earliest(now_ns, amount)
                 if at_ns > latest:
@@ -214,10 +214,10 @@ class Ledger:
         if is_oversized:
             amounts = self.fitting(amounts)  # the rest is charged when the provider has served it
         marks = []
-        for i, account in enumerate(self.accounts):  # faster than a strict zip
+        for i, entry in enumerate(self.entries):  # faster than a strict zip
             amount = amounts[i]
-            marks.append(account.meter.charge(now_ns, amount) if amount else 0)
-            account.spent += amount
+            marks.append(entry.meter.charge(now_ns, amount) if amount else 0)
+            entry.spent += amount
         self._at_once = self._at_once + 1 if self._last_ns == now_ns else 1
         self._last_ns = now_ns
         reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self.ttl_ns)
@@ -234,20 +234,20 @@ class Ledger:
         Each was rounded up to a nanosecond: seven of a seventh of a minute come to more than a minute.
         """
         rounding_ns = self._at_once if self._last_ns == now_ns else 0
-        return binding >= 0 and at_ns - now_ns <= rounding_ns and self.accounts[binding].meter.refills
+        return binding >= 0 and at_ns - now_ns <= rounding_ns and self.entries[binding].meter.refills
 
     def seconds_of(self, amounts: list[float]) -> float:
         """``amounts`` as one number: how many seconds of the scarcest quota they take."""
-        longest, accounts = -1.0, self.accounts
+        longest, entries = -1.0, self.entries
         for i, amount in enumerate(amounts):
-            rate = accounts[i].meter.quota.rate
+            rate = entries[i].meter.quota.rate
             if rate and amount > longest * rate:
                 longest = amount / rate
         return longest if longest >= 0 else 1.0  # there are slots only
 
     def name(self, binding: int) -> str:
         """The quota at index ``binding`` in its notation; for -1 the reason of the pause."""
-        return self.pause.reason if binding < 0 else self.accounts[binding].name
+        return self.pause.reason if binding < 0 else self.entries[binding].name
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         """Close ``reservation`` with its true cost; a closed one stays as it is.
@@ -256,7 +256,7 @@ class Ledger:
         Units that ``actual`` leaves out stay as reserved.
 
         Returns:
-            The true amount per account.
+            The true amount per entry.
         """
         reserved = reservation.amounts
         if reservation in self.oversized:
@@ -273,16 +273,16 @@ class Ledger:
                 true = self.settled_amounts(reservation, actual)
             else:  # the same, without a call
                 true = list(map(actual.get, self.units, reserved))
-            accounts, marks = self.accounts, reservation.marks
+            entries, marks = self.entries, reservation.marks
             for i, amount in enumerate(true):
                 if amount != reserved[i]:
-                    account = accounts[i]
-                    account.meter.correct(now_ns, marks[i], reserved[i], amount)
-                    account.spent += amount - reserved[i]
+                    entry = entries[i]
+                    entry.meter.correct(now_ns, marks[i], reserved[i], amount)
+                    entry.spent += amount - reserved[i]
         if self.gentle:
-            accounts = self.accounts
+            entries = self.entries
             for i, mark in enumerate(reservation.marks):  # quotas may have been added since
-                accounts[i].meter.answered(now_ns, mark, max(reserved[i], true[i]))
+                entries[i].meter.answered(now_ns, mark, max(reserved[i], true[i]))
         return true
 
     def arrived(self, now_ns: int, reservation: Reservation) -> None:
@@ -297,7 +297,7 @@ class Ledger:
         """Take a refused attempt off the exact quotas: the wait that the provider names says when there is room again."""
         for i, m, mark in self._exact_charges(reservation):
             m.correct(now_ns, mark, reservation.amounts[i], 0.0)
-            self.accounts[i].spent -= reservation.amounts[i]
+            self.entries[i].spent -= reservation.amounts[i]
 
     def _exact_charges(self, reservation: Reservation) -> Iterator[tuple[int, Exact, int]]:
         """What ``reservation`` was charged in exact quotas: the index, the meter and the mark."""
@@ -310,22 +310,22 @@ class Ledger:
         if not reservation.open or reservation in self.oversized:
             return
         amounts = reservation.amounts
-        for i, (account, mark) in enumerate(zip(self.accounts, reservation.marks, strict=False)):
-            amount = known.get(account.unit, amounts[i])
+        for i, (entry, mark) in enumerate(zip(self.entries, reservation.marks, strict=False)):
+            amount = known.get(entry.unit, amounts[i])
             if amount != amounts[i]:
-                account.meter.correct(now_ns, mark, amounts[i], amount)
-                account.spent += amount - amounts[i]
+                entry.meter.correct(now_ns, mark, amounts[i], amount)
+                entry.spent += amount - amounts[i]
                 amounts[i] = amount
 
     def _most_debt(self, reservation: Reservation) -> Cost:
         """The cost of a request larger than a quota whose true cost is unknown, bounded by what the quotas can repay soon."""
         cost: Cost = {}
-        for account, amount in zip(self.accounts, self.amounts(reservation.cost), strict=True):
-            cost[account.unit] = min(amount, DEBT_MAX * account.meter.most, cost.get(account.unit, math.inf))
+        for entry, amount in zip(self.entries, self.amounts(reservation.cost), strict=True):
+            cost[entry.unit] = min(amount, DEBT_MAX * entry.meter.most, cost.get(entry.unit, math.inf))
         return cost
 
     def settled_amounts(self, reservation: Reservation, actual: Cost) -> list[float]:
-        """The true cost as one number per account; units that ``actual`` leaves out stay as reserved."""
+        """The true cost as one number per entry; units that ``actual`` leaves out stay as reserved."""
         if self._counts_tokens:
             actual = merged(reservation.cost, actual)
         return list(map(actual.get, self.units, reservation.amounts))  # quotas may have been added since
@@ -363,8 +363,8 @@ class Ledger:
             self.pause.unsent(now_ns, reservation)
             for i, reserved in enumerate(reservation.amounts):
                 if reserved:
-                    self.accounts[i].meter.unsent(now_ns, reservation.marks[i], reserved)
-                    self.accounts[i].spent -= reserved
+                    self.entries[i].meter.unsent(now_ns, reservation.marks[i], reserved)
+                    self.entries[i].spent -= reserved
 
     def lose_old(self, now_ns: int) -> int:
         """Close the reservations whose time-to-live is over, as lost and charged in full; return how many."""
@@ -375,8 +375,8 @@ class Ledger:
             late.append(reservation)
         for reservation in late:
             self.close(now_ns, reservation)
-            for account, mark in zip(self.accounts, reservation.marks, strict=False):
-                account.meter.lost(now_ns, mark)
+            for entry, mark in zip(self.entries, reservation.marks, strict=False):
+                entry.meter.lost(now_ns, mark)
         self.loss_check_ns = min(self.next_loss_ns, now_ns + self.ttl_ns)
         return len(late)
 
@@ -394,22 +394,22 @@ class Ledger:
         elif change.what is What.SPREAD:
             self.spread(now_ns, change.index)
         else:
-            apply(now_ns, self.accounts[change.index].meter, change)
+            apply(now_ns, self.entries[change.index].meter, change)
 
     def adopt(self, now_ns: int, index: int, amount: float, period_s: float | None = None) -> None:
         """Change the amount, and the period (``None``: as it is), of the quota at ``index``; a lower given limit rises with it."""
-        account = self.accounts[index]
-        account.meter.adopt(now_ns, amount, period_s)
-        account.name = str(account.meter.quota)
+        entry = self.entries[index]
+        entry.meter.adopt(now_ns, amount, period_s)
+        entry.name = str(entry.meter.quota)
         self.raise_given(index)
 
     def raise_given(self, index: int) -> None:
         """Take the present limit at ``index`` for the given one, if it is higher: the user has raised it elsewhere."""
-        account = self.accounts[index]
-        m = account.meter
-        if m.quota.amount > account.given:
-            account.given = m.quota.amount
-            account.refused_above = max(account.refused_above, rounded(m.most / self.share_of(m.quota)))
+        entry = self.entries[index]
+        m = entry.meter
+        if m.quota.amount > entry.given:
+            entry.given = m.quota.amount
+            entry.refused_above = max(entry.refused_above, rounded(m.most / self.share_of(m.quota)))
 
     def share_of(self, quota: Quota) -> float:
         """The share of its limit that ``quota``, one of a meter, is: 1 for slots and even quotas, else ``usable``."""
@@ -417,7 +417,7 @@ class Ledger:
 
     def whole(self, index: int) -> Quota:
         """The limit whose usable part the quota at ``index`` is."""
-        quota = self.accounts[index].meter.quota
+        quota = self.entries[index].meter.quota
         return quota.part(1 / self.share_of(quota))
 
     def add_quota(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
@@ -428,9 +428,9 @@ class Ledger:
             m.open_less()  # the limit may be lower
         if quota.rule is Rule.SLOTS:
             for reservation in self._open:
-                self.charge_open(now_ns, reservation, len(self.accounts), m, 1.0)
+                self.charge_open(now_ns, reservation, len(self.entries), m, 1.0)
         above = rounded(m.most / self.share_of(quota)) if given else math.inf
-        self.add_account(Account(m, str(quota), source, quota.amount if given else math.inf, above))
+        self.add_entry(Entry(m, str(quota), source, quota.amount if given else math.inf, above))
 
     def charge_open(self, now_ns: int, reservation: Reservation, index: int, m: Meter, amount: float) -> None:
         """Charge ``amount`` for an open reservation to the meter ``m`` of a quota at ``index`` that was added since."""
@@ -439,20 +439,20 @@ class Ledger:
         reservation.amounts.append(amount)
         reservation.marks.append(m.charge(now_ns, amount))
 
-    def add_account(self, account: Account) -> None:
-        """Charge a further account from now on, at its present level."""
-        if account.meter.quota.rule is Rule.SLOTS:
-            self.slot_indexes.append(len(self.accounts))
-        if isinstance(account.meter, Exact):
-            self.exact.append((len(self.accounts), account.meter))
-        if account.unit == REQUESTS:
-            self._of_requests.append(len(self.accounts))
-        if account.meter.holds:
-            self._holding.append(len(self.accounts))
-        self.accounts.append(account)
-        self.units.append(account.unit)
+    def add_entry(self, entry: Entry) -> None:
+        """Charge a further entry from now on, at its present level."""
+        if entry.meter.quota.rule is Rule.SLOTS:
+            self.slot_indexes.append(len(self.entries))
+        if isinstance(entry.meter, Exact):
+            self.exact.append((len(self.entries), entry.meter))
+        if entry.unit == REQUESTS:
+            self._of_requests.append(len(self.entries))
+        if entry.meter.holds:
+            self._holding.append(len(self.entries))
+        self.entries.append(entry)
+        self.units.append(entry.unit)
         self._counts_tokens = TOKENS in self.units
-        assert len(self.units) == len(self.accounts)
+        assert len(self.units) == len(self.entries)
 
     def spread(self, now_ns: int, index: int, wait_s: float | None = None) -> Spread:
         """Spread the quota at ``index`` evenly: the provider does not count it as a bucket.
@@ -460,10 +460,10 @@ class Ledger:
         What it lacks from full stays, of a window its use. If the provider asks to wait for ``wait_s``, that was used one period before
         the end of the wait: one unit goes at the end, and the others evenly. Low points, a learned ceiling and held amounts do not stay.
         """
-        account, wait_ns = self.accounts[index], round((wait_s or 0.0) * NS)
-        used_ns = now_ns if wait_s is None else now_ns + min(wait_ns - round(account.meter.quota.period_s * NS), 0)
-        spread = Spread(account.meter.quota, used_ns, self.headroom_s)
-        self._replace(used_ns, account, spread, account.meter.lack(now_ns))
+        entry, wait_ns = self.entries[index], round((wait_s or 0.0) * NS)
+        used_ns = now_ns if wait_s is None else now_ns + min(wait_ns - round(entry.meter.quota.period_s * NS), 0)
+        spread = Spread(entry.meter.quota, used_ns, self.headroom_s)
+        self._replace(used_ns, entry, spread, entry.meter.lack(now_ns))
         if wait_s is not None:
             one_ns = now_ns + wait_ns - math.ceil(spread.ns_per_unit)
             spread.full_at_ns = max(spread.full_at_ns, one_ns + spread.reach_ns)
@@ -474,27 +474,27 @@ class Ledger:
 
         ``whole``: whether all of that may go at once.
         """
-        account = self.accounts[index]
-        assert isinstance(account.meter, Bucket)  # no other meter has a tracker, which learns of restarts
-        opened = math.inf if whole else account.meter.opened + used
-        restarting = Restarting(account.meter.quota, now_ns, self.headroom_s, stop_ns, opened)
-        self._replace(now_ns, account, restarting, used)
+        entry = self.entries[index]
+        assert isinstance(entry.meter, Bucket)  # no other meter has a tracker, which learns of restarts
+        opened = math.inf if whole else entry.meter.opened + used
+        restarting = Restarting(entry.meter.quota, now_ns, self.headroom_s, stop_ns, opened)
+        self._replace(now_ns, entry, restarting, used)
         restarting.roll(now_ns)
         restarting.counted = used  # the log that it may have taken does not say what belongs to the present window
 
-    def _replace(self, now_ns: int, account: Account, spread: Spread, used: float) -> None:
-        """Count ``account`` with ``spread``, a new meter, from now on; it takes the log of the present one, or ``used``."""
-        if isinstance(account.meter, Spread):
-            spread.take_log(account.meter)
+    def _replace(self, now_ns: int, entry: Entry, spread: Spread, used: float) -> None:
+        """Count ``entry`` with ``spread``, a new meter, from now on; it takes the log of the present one, or ``used``."""
+        if isinstance(entry.meter, Spread):
+            spread.take_log(entry.meter)
         else:
             spread.charge(now_ns, used)
-        account.meter = spread
+        entry.meter = spread
 
     def count_as_bucket(self, now_ns: int, index: int) -> Bucket:
         """Count the quota at ``index`` as a bucket, full."""
-        account = self.accounts[index]
-        bucket = Bucket(account.meter.quota, now_ns, self.headroom_s, gentle=self.gentle)
-        account.meter = bucket
+        entry = self.entries[index]
+        bucket = Bucket(entry.meter.quota, now_ns, self.headroom_s, gentle=self.gentle)
+        entry.meter = bucket
         return bucket
 
     def close(self, now_ns: int, reservation: Reservation) -> bool:
@@ -503,11 +503,11 @@ class Ledger:
             return False
         reservation.open = False
         del self._open[reservation]
-        assert len(reservation.amounts) <= len(self.accounts)
+        assert len(reservation.amounts) <= len(self.entries)
         self.oversized.discard(reservation)
         for i in self._holding:
             if i < len(reservation.amounts):  # quotas may have been added since
-                m, amount, marks = self.accounts[i].meter, reservation.amounts[i], reservation.marks
+                m, amount, marks = self.entries[i].meter, reservation.amounts[i], reservation.marks
                 if i < len(marks):
                     marks[i] = m.release(now_ns, marks[i], amount)
                 else:  # it was charged elsewhere

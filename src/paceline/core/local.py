@@ -56,21 +56,21 @@ class LocalCapacity:
 
     def _lower_to(self, now_ns: int, arriving: Iterable[Reservation]) -> None:
         """Lower the levels to what the provider has left when it charges ``arriving`` now, and has refilled all before."""
-        amounts = [0.0] * len(self.ledger.accounts)
+        amounts = [0.0] * len(self.ledger.entries)
         for reservation in arriving:
             for index, amount in enumerate(reservation.amounts):
                 amounts[index] += amount
         trackers = {} if self.learning is None else self.learning.trackers
-        for index, (account, amount) in enumerate(zip(self.ledger.accounts, amounts, strict=True)):
-            m, tracker = account.meter, trackers.get(index)
+        for index, (entry, amount) in enumerate(zip(self.ledger.entries, amounts, strict=True)):
+            m, tracker = entry.meter, trackers.get(index)
             if amount and (by_ns := m.surplus_ns(now_ns, amount)):
                 (tracker.move_level if tracker is not None else m.shift)(now_ns, by_ns)
 
     def sent(self, now_ns: int, reservation: Reservation) -> None:
         """Count a granted attempt as charged now, where the instant counts: it goes later than it was granted."""
-        for index, (account, amount) in enumerate(zip(self.ledger.accounts, reservation.amounts, strict=False)):
+        for index, (entry, amount) in enumerate(zip(self.ledger.entries, reservation.amounts, strict=False)):
             if amount and reservation.open:
-                reservation.marks[index] = account.meter.move(now_ns, reservation.marks[index], amount)
+                reservation.marks[index] = entry.meter.move(now_ns, reservation.marks[index], amount)
 
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         return self.ledger.earliest(now_ns, amounts, ahead)

@@ -22,7 +22,7 @@ class FoundMeter(Meter, Generic[T]):
     """A limit that is found from outcomes. Each attempt has a note, whose number is its mark.
 
     Attributes:
-        index: The index of its account.
+        index: The index of its entry.
         notes: The note of each attempt in flight, by its mark.
     """
 

@@ -433,9 +433,9 @@ class Pool:
         alone = waiter.returned or not self.queue.length
         ahead = 0 if alone else self.queue.ahead_of_newcomer(waiter.lane, waiter.lost_ns)
         if ahead:
-            for i, account in enumerate(self.ledger.accounts):
-                if account.unit == REQUESTS and waiter.amounts[i]:
-                    then_ns = account.meter.earliest(now_ns, waiter.amounts[i], ahead)
+            for i, entry in enumerate(self.ledger.entries):
+                if entry.unit == REQUESTS and waiter.amounts[i]:
+                    then_ns = entry.meter.earliest(now_ns, waiter.amounts[i], ahead)
                     if then_ns > at_ns:
                         at_ns, binding = then_ns, i
         return at_ns, self._named(now_ns, at_ns, binding)

@@ -128,7 +128,7 @@ class Waiter:
             refusal, after it gave back a grant that a pause made useless, or after a wait in another pool.
         deadline_ns: The latest instant of a grant, or ``None``.
         owner: The thread or task that waits, as the scheduler needs it.
-        amounts: The cost as one number per account.
+        amounts: The cost as one number per entry.
         outcome: The result; ``None`` while it waits.
         queued: Whether it has joined the queue.
         name: The caller's name for it, for the status; ``None`` for none.

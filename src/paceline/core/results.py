@@ -196,11 +196,11 @@ class Reservation:
 
     Attributes:
         cost: The reserved cost per unit.
-        amounts: What was charged, one number per account: less than ``cost`` where the request is larger than a quota. Quotas
+        amounts: What was charged, one number per entry: less than ``cost`` where the request is larger than a quota. Quotas
             are only ever appended to a ledger, so an older reservation has amounts for the first of them.
-        marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per account. Where a store has charged the
+        marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per entry. Where a store has charged the
             quotas there are none, or only marks of measured limits.
-        notes: The :class:`Note <paceline.core.learning.tracker.Note>` of each account, or ``None``, with which ``Learning`` compares the
+        notes: The :class:`Note <paceline.core.learning.tracker.Note>` of each entry, or ``None``, with which ``Learning`` compares the
             answer; empty: nothing is learned from its settlement.
         granted_ns: The instant of the grant; of the last one, where the request passes several pools. Learning takes it for the
             instant of sending.
@@ -369,7 +369,7 @@ class Basis(StrEnum):
     """How a fact is known, the surest kind first."""
 
     STATED = "stated"
-    """The answer states it, or the provider documents it for every account."""
+    """The answer states it, or the provider documents it for every entry."""
     PROVED = "proved"
     """It follows from the numbers of the answer, and holds only if the quota is a bucket."""
     ASSUMED = "assumed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.core.account import Account
+from paceline.core.entry import Entry
 from paceline.core.in_flight import blame
 from paceline.core.ledger import Ledger
 from paceline.core.measured import InFlightMeter, RateMeter
@@ -15,7 +15,7 @@ MEASURED = Source(SourceKind.LEARNED, "measured")
 
 
 class Unstated:
-    """The accounts of the unstated limits of a ledger: a rate for each unit, and a number in flight.
+    """The entries of the unstated limits of a ledger: a rate for each unit, and a number in flight.
 
     A ledger charges their meters like any other. Where a store charges the others, :class:`~paceline.shared.capacity.SharedCapacity`
     charges these itself: by :meth:`earliest`, :meth:`without`, :meth:`sent`, :meth:`answered` and :meth:`unsent`.
@@ -70,11 +70,11 @@ class Unstated:
         for each in (REQUESTS, CONCURRENCY) if unit is None else (unit,):
             if each == CONCURRENCY:
                 if self._in_flight is None:
-                    self._in_flight = InFlightMeter(len(self._ledger.accounts))
+                    self._in_flight = InFlightMeter(len(self._ledger.entries))
                     self._add(self._in_flight)
             elif each not in self._rates:
                 stated_rate = self._told(each)
-                meter = self._rates[each] = RateMeter(len(self._ledger.accounts), each, now_ns, stated_rate)
+                meter = self._rates[each] = RateMeter(len(self._ledger.entries), each, now_ns, stated_rate)
                 self._add(meter)
                 if as_stated and stated_rate:
                     meter.rate.expect(now_ns, stated_rate)
@@ -103,7 +103,7 @@ class Unstated:
 
     def _add(self, meter: RateMeter | InFlightMeter) -> None:
         self.meters.append(meter)
-        self._ledger.add_account(Account(meter, f"{meter.quota.unit}, not measured yet", MEASURED))
+        self._ledger.add_entry(Entry(meter, f"{meter.quota.unit}, not measured yet", MEASURED))
 
     def off(self, now_ns: int, unit: str) -> None:
         """Let what was found of ``unit`` limit nothing from now on: its limit is stated."""
@@ -117,7 +117,7 @@ class Unstated:
         return any(meter.is_limiting for meter in self.meters)
 
     def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
-        """The first instant at which these limits allow ``amounts``, and the index of the account that binds."""
+        """The first instant at which these limits allow ``amounts``, and the index of the entry that binds."""
         return max(
             ((m.earliest(now_ns, amounts[m.index]), m.index) for m in self.meters if amounts[m.index]), default=(0, -1)
         )
@@ -130,7 +130,7 @@ class Unstated:
         return others
 
     def sent(self, now_ns: int, amounts: list[float]) -> list[int]:
-        """Charge ``amounts`` to these limits; return a mark for each account of the ledger."""
+        """Charge ``amounts`` to these limits; return a mark for each entry of the ledger."""
         marks = [0] * len(amounts)
         for meter in self.meters:
             if amounts[meter.index]:
@@ -167,7 +167,7 @@ class Unstated:
         """Learn from a refusal that no stated limit explains: it is about the rate of a unit, or the number in flight.
 
         Returns:
-            Whether there are more accounts, because it names another unit.
+            Whether there are more entries, because it names another unit.
         """
         before = len(self.meters)
         if refusal.unit == CONCURRENCY:
@@ -209,11 +209,11 @@ class Unstated:
         return next((unit for unit, meter in self._rates.items() if meter.found), next(iter(self._rates)))
 
     def _describe(self, meter: RateMeter | InFlightMeter) -> None:
-        """Name the account by what was found; the first time, say so to a user whose stated limits do not explain it."""
+        """Name the entry by what was found; the first time, say so to a user whose stated limits do not explain it."""
         if (found := meter.found) is not None:
             meter.describe(found)
-            account = self._ledger.accounts[meter.index]
-            account.name = str(meter.quota)
-            if account.unit not in self._said and len(self._ledger.accounts) > len(self.meters):  # some limit is stated
-                self._said.add(account.unit)
-                self._notices.append(f"no stated limit of {account.unit} explains the refusals: it is measured")
+            entry = self._ledger.entries[meter.index]
+            entry.name = str(meter.quota)
+            if entry.unit not in self._said and len(self._ledger.entries) > len(self.meters):  # some limit is stated
+                self._said.add(entry.unit)
+                self._notices.append(f"no stated limit of {entry.unit} explains the refusals: it is measured")

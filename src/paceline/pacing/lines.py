@@ -297,9 +297,9 @@ class Lines:
 
         Of a measured limit the use is not known, and its amount only after a measurement.
         """
-        for account in self._pool.ledger.accounts:
-            if account.name == quota:
-                m = account.meter
+        for entry in self._pool.ledger.entries:
+            if entry.name == quota:
+                m = entry.meter
                 if isinstance(m, FoundMeter):
                     return None, m.found
                 limit = m.quota.amount if isinstance(m, Spread) else m.quota.burst  # as its level counts

@@ -298,8 +298,8 @@ class Scheduler:
 
     def retry_after_s(self, until: WaitUntil) -> float:
         """Seconds from now until ``until``; infinite where a slot binds, even if a store is asked again before."""
-        accounts = self.pool.ledger.accounts
-        if any(one.name == until.quota and not one.meter.quota.period_s for one in accounts):
+        entries = self.pool.ledger.entries
+        if any(one.name == until.quota and not one.meter.quota.period_s for one in entries):
             return math.inf
         return wait_until_s(until.at_ns, self.now_ns())
 

@@ -142,25 +142,25 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
     return {
         "quotas": [
             {
-                "quota": account.name,
-                "unit": account.unit,
+                "quota": entry.name,
+                "unit": entry.unit,
                 "limit": m.quota.amount,
                 "usable": ledger.share_of(m.quota),
-                "remaining": _rounded(account.unit, m.level(now_ns)),
+                "remaining": _rounded(entry.unit, m.level(now_ns)),
                 "reset_s": _reset_s(m, now_ns),
                 "resets_at": _resets_at(m, now_ns),
                 "period_s": m.quota.period_s,
                 "burst": m.quota.burst,
                 "rule": m.quota.rule.value,
                 "learned": _learned(m, ledger.headroom_s)
-                | ({"stated_limit": account.stated} if account.stated is not None else {}),
-                "spent": _rounded(account.unit, account.spent),
-                "source": str(account.source),
-                "stated_ago_s": None if account.read_ns is None else _ago_s(account.read_ns, now_ns),
+                | ({"stated_limit": entry.stated} if entry.stated is not None else {}),
+                "spent": _rounded(entry.unit, entry.spent),
+                "source": str(entry.source),
+                "stated_ago_s": None if entry.read_ns is None else _ago_s(entry.read_ns, now_ns),
             }
-            for account in ledger.accounts
-            for m in [account.meter]
-            if m.is_known and account.unit != ALONE
+            for entry in ledger.entries
+            for m in [entry.meter]
+            if m.is_known and entry.unit != ALONE
         ],
         "waiting": pool.queue.length,
         "lanes": pool.queue.waiting(),

@@ -206,11 +206,11 @@ class _Stage:
         live = pool.ledger
         self.name, self.stopped = pool.name, pool.stopped is not None
         self.ledger = Ledger([], now_ns, headroom_s=live.headroom_s, ttl_s=live.ttl_ns / NS, gentle=live.gentle)
-        for account in live.accounts:
-            meter = deepcopy(account.meter)
+        for entry in live.entries:
+            meter = deepcopy(entry.meter)
             if isinstance(meter, RateMeter):
                 meter.rate.hold()
-            self.ledger.add_account(account.with_meter(meter))
+            self.ledger.add_entry(entry.with_meter(meter))
         self.ledger.pause.until_ns = max(live.pause.until_ns, now_ns + pool.cool_down_ns(now_ns))
         self.ahead = [waiter.cost for waiter in pool.queue]
         self.open = [(list(r.amounts), list(r.marks), r.granted_ns) for r in live.open_reservations]

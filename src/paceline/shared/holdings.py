@@ -48,7 +48,7 @@ class Holdings:
     def decides(self) -> bool:
         """Whether the store has a say in the next grant: it has quotas that bind, or it paused at its last reply."""
         ledger = self.snapshot.ledger
-        return ledger.pause.until_ns > self.snapshot.as_of_ns or len(ledger.accounts) > len(self.unstated.meters)
+        return ledger.pause.until_ns > self.snapshot.as_of_ns or len(ledger.entries) > len(self.unstated.meters)
 
     def _learned(self, change: Change | Quota) -> None:
         if not isinstance(change, Quota):  # that is part of the next message
@@ -66,7 +66,7 @@ class Holdings:
         holders: list[Ledger | Leases] = [ledger, self.leases]
         if self.fallback is not None:
             holders.append(self.fallback.local.ledger)
-        held = [0.0] * len(ledger.accounts)
+        held = [0.0] * len(ledger.entries)
         for i in ledger.slot_indexes:
             held[i] = sum(holder.in_use(i) for holder in holders)
         for meter in self.unstated.meters if measured else ():

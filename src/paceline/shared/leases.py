@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from paceline.core.account import Account
+from paceline.core.entry import Entry
 from paceline.core.ledger import Ledger
 from paceline.core.queue import Queue
 from paceline.core.quota import NS
@@ -186,7 +186,7 @@ class Leases:
         """What is left of the quota at ``index`` in all leases: other processes cannot use it."""
         return sum(lease.left[index] for lease in self.leases if index < len(lease.left))
 
-    def set_slack(self, now_ns: int, accounts: Sequence[Account]) -> None:
+    def set_slack(self, now_ns: int, entries: Sequence[Entry]) -> None:
         """Set :attr:`slack_ns` for these quotas, from ``lease_s`` or from the measured load."""
         passed_ns = now_ns - self._since_ns
         if passed_ns >= NS:
@@ -196,21 +196,21 @@ class Leases:
         wanted_ns = round((AUTO_LEASE_S if self._lease_s is None else self._lease_s) * NS)
         if self._lease_s is None and self._rate < AUTO_LEASE_RATE:
             wanted_ns = 0
-        for account in accounts if wanted_ns else ():
-            wanted_ns = of(account.meter).lease_ns(account.meter, now_ns, wanted_ns)
+        for entry in entries if wanted_ns else ():
+            wanted_ns = of(entry.meter).lease_ns(entry.meter, now_ns, wanted_ns)
         self.slack_ns = wanted_ns if wanted_ns >= LEASE_MIN_NS else 0
 
     def wants(self, now_ns: int, ledger: Ledger, queue: Queue, peers: int) -> list[list[float]]:
         """The charges to ask for: the next requests in the queue that should fit, and at least one; or one lease."""
-        self.set_slack(now_ns, ledger.accounts)
+        self.set_slack(now_ns, ledger.entries)
         if self.slack_ns:
             waiting = [waiter.amounts for waiter in queue.peek(WAITING_SEEN)]
-            lease = self.next_lease(now_ns, ledger.accounts, waiting, peers)
+            lease = self.next_lease(now_ns, ledger.entries, waiting, peers)
             return [lease] if lease else []
         if queue.length <= 1:
             head = queue.head()
             return [] if head is None else [head.amounts]
-        wants, total = [], [0.0] * len(ledger.accounts)
+        wants, total = [], [0.0] * len(ledger.entries)
         for waiter in islice(queue.in_order(), HEADS_MAX):  # most often, few of them fit
             wants.append(waiter.amounts)
             total = [a + b for a, b in zip(total, waiter.amounts, strict=True)]
@@ -219,7 +219,7 @@ class Leases:
         return wants
 
     def next_lease(
-        self, now_ns: int, accounts: Sequence[Account], waiting: list[list[float]], peers: int
+        self, now_ns: int, entries: Sequence[Entry], waiting: list[list[float]], peers: int
     ) -> list[float] | None:
         """The amounts of the lease to ask for, if any.
 
@@ -228,7 +228,7 @@ class Leases:
         """
         if not waiting and not self.low:
             return None
-        head = waiting[0] if waiting else [0.0] * len(accounts)
+        head = waiting[0] if waiting else [0.0] * len(entries)
         demand = [sum(column) for column in zip(*waiting, strict=True)] if waiting else list(head)
         if self.leases:
             last = self.leases[-1]
@@ -236,7 +236,7 @@ class Leases:
             for i, (whole, left) in enumerate(zip(last.amounts, last.left, strict=True)):
                 demand[i] += times * (whole - left)
         amounts = []
-        for account, least, wanted in zip(accounts, head, demand, strict=True):
-            part = of(account.meter).lease_amount(account.meter, now_ns, self.slack_ns, peers)
+        for entry, least, wanted in zip(entries, head, demand, strict=True):
+            part = of(entry.meter).lease_amount(entry.meter, now_ns, self.slack_ns, peers)
             amounts.append(max(least, min(wanted, part)))
         return amounts if any(amounts) else None

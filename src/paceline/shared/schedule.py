@@ -91,5 +91,5 @@ class Schedule:
         peers = self._membership.peers
         polls_ns = peers * POLL_NS
         self.ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8, polls_ns), max(PLACE_NS, polls_ns))
-        if reply.binds >= 0 and peers > 1 and self._holdings.snapshot.ledger.accounts[reply.binds].meter.holds:
+        if reply.binds >= 0 and peers > 1 and self._holdings.snapshot.ledger.entries[reply.binds].meter.holds:
             self.ask_ns = min(self.ask_ns, now_ns + polls_ns)

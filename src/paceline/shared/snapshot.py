@@ -35,26 +35,26 @@ class Snapshot:
 
     def _introduce_new(self) -> None:
         """Add the quotas that became known to all further messages."""
-        unknown = self.ledger.accounts[len(self.quotas) :]
-        self.quotas += tuple([of(account.meter).told(account.meter) for account in unknown])
+        unknown = self.ledger.entries[len(self.quotas) :]
+        self.quotas += tuple([of(entry.meter).told(entry.meter) for entry in unknown])
         self.versions += [-1] * (len(self.quotas) - len(self.versions))
 
     def introduce(self, now_ns: int, message: Message) -> None:
         """Add the quotas to ``message``, with their state in the snapshot."""
-        if len(self.quotas) < len(self.ledger.accounts):
+        if len(self.quotas) < len(self.ledger.entries):
             self._introduce_new()
         message.quotas, message.versions = self.quotas, list(self.versions)
         message.headroom_s, message.gentle = self.ledger.headroom_s, self.ledger.gentle
-        for quota, account in zip(self.quotas, self.ledger.accounts, strict=True):
+        for quota, entry in zip(self.quotas, self.ledger.entries, strict=True):
             message.windows.append(window_starts(quota.anchor, now_ns) if quota.rule is Rule.WINDOW else None)
-            message.recalled.append(of(account.meter).recalled(account.meter, now_ns))
+            message.recalled.append(of(entry.meter).recalled(entry.meter, now_ns))
 
     def update(self, now_ns: int, reply: StoreReply, learning: Learning | None) -> dict[int, float]:
         """Apply the states of a reply; the quotas that are new, or have another limit, each with the limit that it had."""
         ledger, self.as_of_ns = self.ledger, now_ns
         changed = {}
         for i, standing in enumerate(reply.standings):
-            is_new = i >= len(ledger.accounts)
+            is_new = i >= len(ledger.entries)
             if is_new:
                 assert standing.learned is not None, "the reply has a new quota without its learned state"
                 quota = standing.learned.quota
@@ -65,8 +65,8 @@ class Snapshot:
                     if learning is not None:
                         learning.added_elsewhere(now_ns)
                 self._introduce_new()
-            account = ledger.accounts[i]
-            m, before = account.meter, account.meter.quota.amount
+            entry = ledger.entries[i]
+            m, before = entry.meter, entry.meter.quota.amount
             tracker = None if learning is None else learning.trackers.get(i)
             if tracker is not None and standing.charged < tracker.charged:
                 tracker.ledger_restarted()
@@ -75,11 +75,11 @@ class Snapshot:
                 self.versions[i] = standing.learned.version
                 if not isinstance(m, FoundMeter):
                     self._learn(now_ns, i, standing.learned, tracker)
-                    m = account.meter
+                    m = entry.meter
             if isinstance(m, FoundMeter):
                 m.among(now_ns, standing.used, reply.peers)
             else:
-                account.spent = standing.spent
+                entry.spent = standing.spent
                 of(m).stand(m, now_ns, standing.lack_ns, standing.used, standing.opened)
                 if tracker is not None:
                     tracker.log_charges(now_ns, standing.charged)
@@ -89,7 +89,7 @@ class Snapshot:
         return changed
 
     def _learn(self, now_ns: int, i: int, learned: LearnedState, tracker: QuotaTracker | None) -> None:
-        ledger, account = self.ledger, self.ledger.accounts[i]
+        ledger, entry = self.ledger, self.ledger.entries[i]
         if tracker is not None:
             tracker.learned_elsewhere(
                 now_ns,
@@ -99,12 +99,12 @@ class Snapshot:
                 epoch=learned.epoch,
                 refused_amount=learned.refused,
             )
-        m, spread = account.meter, learned.spread or learned.quota.rule is not Rule.BUCKET
+        m, spread = entry.meter, learned.spread or learned.quota.rule is not Rule.BUCKET
         if m.refills and m.bursts is spread:
             # count_as_bucket(): the store has lost its ledger, and with it that the quota is spread.
             m = ledger.spread(now_ns, i) if spread else ledger.count_as_bucket(now_ns, i)
         of(m).teach(m, learned.quota, learned.burst_cap, learned.ceiling)
-        account.name = str(learned.quota)
+        entry.name = str(learned.quota)
         ledger.raise_given(i)
 
 
@@ -128,26 +128,26 @@ class Fallback:
         self, snapshot: Ledger, as_of_ns: int, asked_ns: int, now_ns: int, share: float, phase: float = 1.0
     ) -> None:
         ledger = Ledger([], now_ns, headroom_s=snapshot.headroom_s, ttl_s=snapshot.ttl_ns / NS)
-        for i, account in enumerate(snapshot.accounts):
+        for i, entry in enumerate(snapshot.entries):
             held = snapshot.in_use(i)
-            left = of(account.meter).alone(account.meter, now_ns, share, held, as_of_ns, asked_ns)
-            ledger.add_account(account.with_meter(left))
+            left = of(entry.meter).alone(entry.meter, now_ns, share, held, as_of_ns, asked_ns)
+            ledger.add_entry(entry.with_meter(left))
         ledger.pause.until_ns = snapshot.pause.until_ns
         self.share = share
         self._phase = phase
         self._turns: dict[int, float] = {}  # by quota, the largest request that waits for its turn
         self.local = LocalCapacity(ledger)
         self._reported = [of(m).part(m, now_ns, 1.0) for m in ledger.meters]  # the share with the reported use
-        self._spent_reported = [0.0] * len(ledger.accounts)
+        self._spent_reported = [0.0] * len(ledger.entries)
 
     def resize(self, now_ns: int, share: float) -> None:
         """Go on with another share; slots stay until the store answers again."""
         times, self.share = share / self.share, share
         turns = [(i, amount, self._turn_ns(i)) for i, amount in self._turns.items()]
-        for i, account in enumerate(self.local.ledger.accounts):
-            if not account.meter.holds:
-                sharing = of(account.meter)
-                account.meter = sharing.part(account.meter, now_ns, times)
+        for i, entry in enumerate(self.local.ledger.entries):
+            if not entry.meter.holds:
+                sharing = of(entry.meter)
+                entry.meter = sharing.part(entry.meter, now_ns, times)
                 self._reported[i] = sharing.part(self._reported[i], now_ns, times)
         for turn in turns:
             self._let_go(*turn)
@@ -167,27 +167,27 @@ class Fallback:
         It goes when it would be a process's turn: the first after a random part of the time that refills it, the others
         after that time. In many processes, the requests follow each other at the rate of all shares.
         """
-        for i, (account, amount) in enumerate(zip(self.local.ledger.accounts, amounts, strict=False)):
-            before, reported = account.meter, self._reported[i]
+        for i, (entry, amount) in enumerate(zip(self.local.ledger.entries, amounts, strict=False)):
+            before, reported = entry.meter, self._reported[i]
             if amount <= max(before.quota.burst, self._turns.get(i, 0.0)):
                 continue
             m, evenly = of(before).as_bucket(before, now_ns), of(reported).as_bucket(reported, now_ns)
             if m is None or evenly is None:
                 continue
             self._reported[i] = evenly
-            account.meter = m
+            entry.meter = m
             m.full_at_ns = max(m.full_at_ns, now_ns)
             first_ns = now_ns + round(self._phase * amount * m.ns_per_unit)
             self._let_go(i, amount, self._turn_ns(i) if i in self._turns else first_ns)
 
     def _turn_ns(self, i: int) -> int:
-        m = self.local.ledger.accounts[i].meter
+        m = self.local.ledger.entries[i].meter
         assert isinstance(m, Bucket)
         return m.full_at_ns + math.ceil(self._turns[i] * m.ns_per_unit) - m.reach_ns
 
     def _let_go(self, i: int, amount: float, at_ns: int) -> None:
         """Let the next request of ``amount`` go at ``at_ns``; what it costs is not changed."""
-        m = self.local.ledger.accounts[i].meter
+        m = self.local.ledger.entries[i].meter
         assert isinstance(m, Bucket)
         m.reach_ns = m.open_reach_ns = m.full_at_ns + math.ceil(amount * m.ns_per_unit) - at_ns
         self._turns[i] = amount
@@ -197,14 +197,14 @@ class Fallback:
         ledger = self.local.ledger
         for i in ledger.slot_indexes:
             if i < len(reservation.amounts):
-                ledger.accounts[i].meter.release(0, 0, reservation.amounts[i])
+                ledger.entries[i].meter.release(0, 0, reservation.amounts[i])
 
     def news(self, now_ns: int) -> Charged | None:
         """What was spent since the last call, and the part of it that has not been refilled; ``None``: nothing."""
         ledger, reported = self.local.ledger, self._reported
         more = [
-            0.0 if of(account.meter).told(account.meter).rule is Rule.SLOTS else max(account.spent - before, 0.0)
-            for account, before in zip(ledger.accounts, self._spent_reported, strict=True)
+            0.0 if of(entry.meter).told(entry.meter).rule is Rule.SLOTS else max(entry.spent - before, 0.0)
+            for entry, before in zip(ledger.entries, self._spent_reported, strict=True)
         ]
         left = [of(m).left(m, before, now_ns) for m, before in zip(ledger.meters, reported, strict=True)]
         self._spent_reported = [a + b for a, b in zip(self._spent_reported, more, strict=True)]

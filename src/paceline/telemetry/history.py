@@ -180,7 +180,7 @@ def _speed(kept: deque[Sample], now_s: float, state: PoolSample) -> dict[str, fl
 
 def _of_pool(pool: Pool, now_ns: int) -> PoolSample:
     ledger, counts = pool.ledger, pool.counts
-    known = [account for account in ledger.accounts if account.meter.is_known and account.unit != ALONE]
+    known = [entry for entry in ledger.entries if entry.meter.is_known and entry.unit != ALONE]
     left = {one.name: _share(one.meter.level(now_ns), one.meter.quota.amount) for one in known}
     spent = {
         one.name: (one.spent, quota.amount / quota.period_s)

@@ -25,14 +25,14 @@ class Corrections:
     """Corrects the quotas of a ledger after answers.
 
     A correction passes three levels. ``Meter.adopt`` changes the arithmetic for another amount. ``Ledger.adopt`` changes the
-    name and the given limit of the account with it. :meth:`set_limit` also changes the source, begins an epoch, and informs the
+    name and the given limit of the entry with it. :meth:`set_limit` also changes the source, begins an epoch, and informs the
     other processes. A quota is spread by ``Spread`` (a meter), ``Ledger.spread`` and :meth:`spread` in the same way.
 
     :class:`~paceline.core.learning.learning.Learning` has the arguments, and the attributes ``guesses``, ``unstated`` and ``notices``.
 
     Attributes:
         ledger: The ledger.
-        accounts: Its quotas.
+        entries: Its quotas.
         trackers: What answers have shown about each of them that is a bucket or spread, by its index.
         shared: Whether other processes make the same changes.
     """
@@ -40,7 +40,7 @@ class Corrections:
     def __init__(
         self, ledger: Ledger, report: Callable[[Change | Quota], None] | None, *, raises: bool, adapts: bool
     ) -> None:
-        self.ledger, self.accounts = ledger, ledger.accounts
+        self.ledger, self.entries = ledger, ledger.entries
         self.trackers: dict[int, QuotaTracker] = {}
         self.shared = report is not None
         self.notices: list[str] = []
@@ -48,20 +48,20 @@ class Corrections:
         self.unstated = Unstated(ledger, self.notices)
         self._report = report or (lambda _: None)
         self._raises, self._adapts = raises, adapts
-        self._tracked = 0  # the number of accounts that have a tracker, or need none
+        self._tracked = 0  # the number of entries that have a tracker, or need none
         self.track_new()
 
     def track_new(self) -> None:
-        """Track the accounts that the ledger has got since."""
-        for i, account in enumerate(self.accounts[self._tracked :], self._tracked):
-            m = account.meter
+        """Track the entries that the ledger has got since."""
+        for i, entry in enumerate(self.entries[self._tracked :], self._tracked):
+            m = entry.meter
             if isinstance(m, Bucket) and m.quota.rule not in OWN_RULES:
                 self.track(i)
-        self._tracked = len(self.accounts)
+        self._tracked = len(self.entries)
 
     def track(self, index: int) -> None:
         """Begin to learn about the quota at ``index``, which is a bucket or spread."""
-        self.trackers[index] = QuotaTracker(self.accounts[index], partial(self.change, index), adapts=self._adapts)
+        self.trackers[index] = QuotaTracker(self.entries[index], partial(self.change, index), adapts=self._adapts)
 
     def change(self, index: int, now_ns: int, what: What, value: float = 0.0) -> None:
         """Make a change, here and in the other processes."""
@@ -87,16 +87,16 @@ class Corrections:
         units = {quota.unit for quota in quotas if period_s in (None, quota.period_s)}
         split = unit == TOKENS and INPUT_TOKENS in units  # the quotas count input and output separately
         named = re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", unit) is not None
-        return named and unit not in units and not split and len(self.accounts) < QUOTAS_MAX
+        return named and unit not in units and not split and len(self.entries) < QUOTAS_MAX
 
     def counts(self, unit: str) -> bool:
         """Whether a quota on ``unit`` that a provider counts is known."""
-        return any(account.unit == unit and account.meter.quota.rule not in OWN_RULES for account in self.accounts)
+        return any(entry.unit == unit and entry.meter.quota.rule not in OWN_RULES for entry in self.entries)
 
     def usable_share(self, index: int | None, unit: str | None) -> float:
         """The used share of a limit on ``unit``: the share of the quota at ``index``, if there is one."""
         if index is not None:
-            return self.ledger.share_of(self.accounts[index].meter.quota)
+            return self.ledger.share_of(self.entries[index].meter.quota)
         return 1.0 if unit == CONCURRENCY else self.ledger.usable
 
     def in_period(self, index: int, limit: float) -> float:
@@ -111,11 +111,11 @@ class Corrections:
         self.ledger.add_quota(now_ns, quota)
         self.added(now_ns)
         self._report(quota)
-        return len(self.accounts) - 1
+        return len(self.entries) - 1
 
     def added(self, now_ns: int) -> None:
         """Track the quota that the ledger has got last. The limit of its unit is stated."""
-        self.unstated.off(now_ns, self.accounts[-1].unit)
+        self.unstated.off(now_ns, self.entries[-1].unit)
         self.track_new()
 
     def take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> bool:
@@ -140,22 +140,22 @@ class Corrections:
                 left = answer.remaining if self.unstated.measures(answer.unit) else None
                 self._take_sent(now_ns, index, 0.0 if left is None else limit - left, sent_ns)
             return True
-        account, tracker = self.accounts[index], self.trackers.get(index)
+        entry, tracker = self.entries[index], self.trackers.get(index)
         if tracker is not None and sent_ns < tracker.limit_as_of_ns:
             return False
         limit = self.in_period(index, limit)
-        if limit > account.given and not self._raises:
+        if limit > entry.given and not self._raises:
             self._stated_above(index, limit)
-            limit = account.given
-        before = account.meter.quota.amount
+            limit = entry.given
+        before = entry.meter.quota.amount
         lowered = self.guesses.is_bounded(index) and isinstance(answer, Refusal)
         if not lowered:
             self.guesses.end(index)
-        if isinstance(answer, Refusal) and limit < before and account.meter.quota.rule is not Rule.SLOTS:
+        if isinstance(answer, Refusal) and limit < before and entry.meter.quota.rule is not Rule.SLOTS:
             self.guesses.lowered(now_ns, index, before)
         if limit == before:
-            if account.source.kind is not SourceKind.GIVEN:
-                account.source = LEARNED
+            if entry.source.kind is not SourceKind.GIVEN:
+                entry.source = LEARNED
             return False
         self.set_limit(now_ns, index, limit)
         if tracker is not None:
@@ -169,8 +169,8 @@ class Corrections:
         it: the attempts of about the same time come to the server in any order. A store charges what it grants from now on, and
         this process tells it what it lacks.
         """
-        account, ledger, tracker = self.accounts[index], self.ledger, self.trackers[index]
-        m, sent = account.meter, sorted(ledger.open_reservations, key=lambda one: one.granted_ns)
+        entry, ledger, tracker = self.entries[index], self.ledger, self.trackers[index]
+        m, sent = entry.meter, sorted(ledger.open_reservations, key=lambda one: one.granted_ns)
         assert isinstance(m, Bucket)
         amounts = [ledger.fitting(ledger.amounts(one.cost))[index] for one in sent]
         later = earlier = 0.0
@@ -179,12 +179,12 @@ class Corrections:
             earlier = sum(amounts) - later
         m.full_at_ns = sent[0].granted_ns if sent else now_ns
         if not self.shared:
-            account.spent = max(used - earlier, 0.0)
-            tracker.log_charges(m.full_at_ns, account.spent)
+            entry.spent = max(used - earlier, 0.0)
+            tracker.log_charges(m.full_at_ns, entry.spent)
         for one, amount in zip(sent, amounts, strict=True):
             if not self.shared:
                 ledger.charge_open(one.granted_ns, one, index, m, amount)
-                account.spent += amount
+                entry.spent += amount
                 note = tracker.granted(one.granted_ns, amount)
                 one.notes = [*one.notes, *[None] * (index - len(one.notes)), note]
             elif not m.holds:
@@ -199,19 +199,19 @@ class Corrections:
     def set_limit(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
         """Set the limit of the quota at ``index``, here and in the other processes."""
         self.change(index, now_ns, What.ADOPT, limit)
-        self.accounts[index].source = source
+        self.entries[index].source = source
         if index in self.trackers:
             self.trackers[index].begin_epoch(now_ns)
 
     def _stated_above(self, index: int, limit: float) -> None:
         """Note that the provider allows more than the user has given; the given limit holds."""
         limit /= self.usable_share(index, None)
-        if self.accounts[index].stated is None:
+        if self.entries[index].stated is None:
             self.notices.append(
                 f"the provider states a limit of {limit:,.0f} {self.ledger.units[index]}, and"
                 f" {str(self.ledger.whole(index))!r} was given: the given limit holds; learn='up' would take the higher one"
             )
-        self.accounts[index].stated = limit
+        self.entries[index].stated = limit
 
     def spread(self, now_ns: int, index: int, lack: float = 0.0, wait_s: float | None = None) -> None:
         """Spread the quota at ``index`` evenly, which is safe under every rule: it is not a bucket.

@@ -91,7 +91,7 @@ class Guesses:
     def __init__(self, ledger: Ledger, notices: list[str]) -> None:
         self._ledger, self._notices = ledger, notices
         kinds = (SourceKind.ASSUMED, SourceKind.PUBLISHED)
-        self.tested = {i: Guess() for i, one in enumerate(ledger.accounts) if one.source.kind in kinds}
+        self.tested = {i: Guess() for i, one in enumerate(ledger.entries) if one.source.kind in kinds}
 
     def end(self, index: int) -> None:
         """Raise the limit at ``index`` no more: an answer has stated it, a refusal has disproved it, or its test has ended."""
@@ -108,21 +108,21 @@ class Guesses:
     def lowered(self, now_ns: int, index: int, before: float) -> None:
         """Test the limit at ``index`` after a time: a refusal has lowered it from ``before``."""
         if not self.is_bounded(index):
-            self.tested[index] = Guess(before, self._ledger.accounts[index].source)
+            self.tested[index] = Guess(before, self._ledger.entries[index].source)
         guess = self.tested[index]
         guess.amount = 0.0
         self._later(now_ns, index, guess)
 
     def _later(self, now_ns: int, index: int, guess: Guess) -> None:
         """Let the next test wait, twice as long as the one before."""
-        first_ns = max(RETEST_NS, round(self._ledger.accounts[index].meter.quota.period_s * NS))
+        first_ns = max(RETEST_NS, round(self._ledger.entries[index].meter.quota.period_s * NS))
         guess.wait_ns = min(max(2 * guess.wait_ns, first_ns), RETEST_TIMES * first_ns)
         guess.test_ns = now_ns + guess.wait_ns
 
     def learned_elsewhere(self, now_ns: int, index: int, before: float) -> None:
         """Note that another process has changed the limit at ``index`` from ``before``, unless this one has raised it so far."""
-        guess, account = self.tested.get(index), self._ledger.accounts[index]
-        amount = account.meter.quota.amount
+        guess, entry = self.tested.get(index), self._ledger.entries[index]
+        amount = entry.meter.quota.amount
         if guess is not None and guess.amount == amount:
             return
         if self.is_bounded(index):
@@ -131,11 +131,11 @@ class Guesses:
             self.lowered(now_ns, index, before)
         else:
             self.end(index)
-        account.source = LEARNED
+        entry.source = LEARNED
 
     def _changed_elsewhere(self, now_ns: int, index: int, before: float) -> None:
         """Another process has lowered the limit at ``index`` from ``before``, or raised it in a test of its own."""
-        guess, quota = self.tested[index], self._ledger.accounts[index].meter.quota
+        guess, quota = self.tested[index], self._ledger.entries[index].meter.quota
         slots = quota.rule is Rule.SLOTS
         raised = quota.amount > (before if slots else guess.amount)
         guess.amount, guess.served = quota.amount, 0.0
@@ -158,7 +158,7 @@ class Guesses:
             before: The number before the refusal, which may state another one. The slots are tested up to it.
             source: The source of that number.
         """
-        m = self._ledger.accounts[index].meter
+        m = self._ledger.entries[index].meter
         guess = self.tested.setdefault(index, Guess(before, source))
         if sent_ns < guess.refused_ns:  # it says nothing new, and its stated number is no more than it was
             return min(before, m.quota.amount)
@@ -174,7 +174,7 @@ class Guesses:
     def stalled(self, now_ns: int, amounts: list[float]) -> None:
         """Add a notice, once for each guess, if a guess makes a request with ``amounts`` wait longer than a minute."""
         for index, guess in self.tested.items():
-            m, amount = self._ledger.accounts[index].meter, amounts[index]
+            m, amount = self._ledger.entries[index].meter, amounts[index]
             if amount and not guess.warned and m.quota.rule is not Rule.SLOTS:
                 wait_ns = m.earliest(now_ns, min(amount, m.most)) - now_ns
                 if wait_ns > STALL_NS:
@@ -184,8 +184,8 @@ class Guesses:
     def _warn(self, index: int, guess: Guess, effect: str) -> None:
         """Tell the user of an unconfirmed limit, with its source and the remedy."""
         guess.warned = True
-        account = self._ledger.accounts[index]
-        name, source = account.name, account.source
+        entry = self._ledger.entries[index]
+        name, source = entry.name, entry.source
         # A published limit belongs to the tier that was named, or to the only tier.
         tier = "name the tier of the account (tier=...), " if source.kind is SourceKind.ASSUMED else ""
         self._notices.append(
@@ -207,8 +207,8 @@ class Guesses:
             amount = true[index] if index < len(true) else 0.0
             guess.served += amount
             guess.since_ns = guess.since_ns or reservation.granted_ns
-            account = self._ledger.accounts[index]
-            m, source = account.meter, account.source
+            entry = self._ledger.entries[index]
+            m, source = entry.meter, entry.source
             if isinstance(m, Slots):
                 amount_now, gain = self._slots(m, guess), 0.0
             else:
@@ -244,11 +244,11 @@ class Guesses:
         return {latest} | {i for i, at_ns in enumerate(waits) if meters[i].quota.is_long and at_ns > until_ns}
 
     def _step_ns(self, index: int) -> int:
-        return max(RETEST_EACH_NS, round(self._ledger.accounts[index].meter.quota.period_s * NS))
+        return max(RETEST_EACH_NS, round(self._ledger.entries[index].meter.quota.period_s * NS))
 
     def _raised(self, now_ns: int, index: int, guess: Guess, amount: float, *, binds: bool) -> tuple[float, float]:
         """The amount of the quota at ``index`` from now on, and what is added to its level."""
-        m = self._ledger.accounts[index].meter
+        m = self._ledger.entries[index].meter
         limit = m.quota.amount
         if amount * self._ledger.share_of(m.quota) > m.most:  # it went alone, and was served
             return limit * amount * self._ledger.share_of(m.quota) / m.most, 0.0
@@ -260,7 +260,7 @@ class Guesses:
         if m.quota.is_long:
             guess.step = max(2 * guess.step, amount)
             return limit + guess.step, guess.step
-        assumed = self._ledger.accounts[index].source.kind is SourceKind.ASSUMED
+        assumed = self._ledger.entries[index].source.kind is SourceKind.ASSUMED
         return (2 * limit if assumed and guess.served >= SHARE * limit else limit), 0.0
 
     @staticmethod

@@ -119,7 +119,7 @@ class Learning:
 
     def notes_of_now(self) -> list[Note | None]:
         """The notes of an attempt without a charge that is sent now."""
-        notes: list[Note | None] = [None] * len(self._corrections.accounts)
+        notes: list[Note | None] = [None] * len(self._corrections.entries)
         for index, tracker in self.trackers.items():
             notes[index] = tracker.note()
         return notes

@@ -34,7 +34,7 @@ class Readings:
 
     def __init__(self, corrections: Corrections) -> None:
         self._corrections = corrections
-        self._ledger, self._accounts, self._trackers = corrections.ledger, corrections.accounts, corrections.trackers
+        self._ledger, self._entries, self._trackers = corrections.ledger, corrections.entries, corrections.trackers
         self._inferred: dict[str, Refill] = {}  # by unit, about quotas of a period that none of the known ones has
         self._written_first: set[str] = set()  # the units whose instants are written when an attempt is admitted
         self._shown: dict[int, float] = {}  # what was left of each quota, by the last headers
@@ -63,10 +63,10 @@ class Readings:
             share = self._corrections.usable_share(index, whole.unit)
             reading = whole if share == 1 else self._usable_reading(index, whole, share)
             note = None if index is None else note_of(reservation, index)
-            if index is not None and note is not None and self._accounts[index].meter.restarts_by_answers:
+            if index is not None and note is not None and self._entries[index].meter.restarts_by_answers:
                 self._take_restart(now_ns, index, reservation, note, reading, whole)
             refilled = index is not None and self._take_refill(now_ns, index, sent_ns, note, whole, reading.limit)
-            if index is not None and (whole.reset_s or 0) > LONGER_PERIOD * self._accounts[index].meter.quota.period_s:
+            if index is not None and (whole.reset_s or 0) > LONGER_PERIOD * self._entries[index].meter.quota.period_s:
                 continue  # it is about a longer period
             limited = self._corrections.take_limit(now_ns, index, reading, sent_ns)
             changed |= limited
@@ -77,9 +77,9 @@ class Readings:
                 continue
             if whole.remaining is not None:
                 self._shown[index] = whole.remaining
-            account = self._accounts[index]
-            account.read_ns = now_ns
-            tracker, m = self._trackers.get(index), account.meter
+            entry = self._entries[index]
+            entry.read_ns = now_ns
+            tracker, m = self._trackers.get(index), entry.meter
             limit_is_higher = (
                 reading.limit is not None and self._corrections.in_period(index, reading.limit) > m.quota.amount
             )
@@ -128,7 +128,7 @@ class Readings:
 
         The provider's bucket and its used part lack the same amount, which takes the part longer to refill.
         """
-        m = None if index is None else self._accounts[index].meter
+        m = None if index is None else self._entries[index].meter
         limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
         size = limit if limit is not None or m is None else m.quota.amount / share
         if m is not None and m.bursts and reset_s is not None and size is not None:
@@ -161,7 +161,7 @@ class Readings:
         if tracker.meter.restarts_by_answers:
             period_s = period_s or tracker.restarts.period_s
         elif not bucket and note is not None:
-            given = self._accounts[index].given
+            given = self._entries[index].given
             known = quota.amount if given == math.inf else given
             charged_since = partial(tracker.charged_since, note)
             period_s = tracker.refill.learn_counter_period(sent_ns, reading, known, quota.period_s, charged_since)
@@ -189,8 +189,8 @@ class Readings:
         ``reading`` is about the part of the limit that is used, ``whole`` about all of it. Without ``counts`` the quota may be a
         bucket, and the instant is kept until it is known. Processes that share a quota spread it: the store knows no such instants.
         """
-        account = self._accounts[index]
-        tracker, m, limit, remaining = self._trackers.get(index), account.meter, reading.limit, reading.remaining
+        entry = self._entries[index]
+        tracker, m, limit, remaining = self._trackers.get(index), entry.meter, reading.limit, reading.remaining
         reset_s = whole.reset_number if whole.reset_s is None else whole.reset_s
         if tracker is None or tracker.restarts.refuted or self._corrections.shared:
             return False
@@ -228,7 +228,7 @@ class Readings:
                 used = used if passed else min(max(least, used), most)
                 self._ledger.count_restarts(now_ns, index, restarts.high_ns, used, whole=is_soon)
                 tracker.begin_epoch(now_ns)
-        return account.meter.restarts_by_answers
+        return entry.meter.restarts_by_answers
 
     def _take_bucket(self, now_ns: int, index: int, tracker: QuotaTracker) -> bool:
         """Count a spread quota as a bucket again, if its rule is ``bucket``; whether it was spread."""
@@ -245,7 +245,7 @@ class Readings:
         A quota that is no ``bucket`` is spread. Where other processes share the quota they find it by unit and period, so
         the period stays, and the limit is converted. Else the period changes, and the given limit is converted.
         """
-        account, quota = self._accounts[index], tracker.meter.quota
+        entry, quota = self._entries[index], tracker.meter.quota
         known_s = tracker.stated_period_s or quota.period_s
         if abs(period_s - known_s) <= PERIOD_MARGIN * known_s:
             return False
@@ -253,11 +253,11 @@ class Readings:
         if not bucket:
             self._corrections.spread(now_ns, index)
         if self._corrections.shared:
-            self._corrections.set_limit(now_ns, index, min(self._corrections.in_period(index, limit), account.given))
+            self._corrections.set_limit(now_ns, index, min(self._corrections.in_period(index, limit), entry.given))
         else:
-            account.given *= period_s / quota.period_s
-            self._ledger.adopt(now_ns, index, min(limit, account.given), period_s)
-            account.source = LEARNED
+            entry.given *= period_s / quota.period_s
+            self._ledger.adopt(now_ns, index, min(limit, entry.given), period_s)
+            entry.source = LEARNED
         return True
 
 

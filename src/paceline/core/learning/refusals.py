@@ -50,7 +50,7 @@ class Refusals:
 
     def __init__(self, corrections: Corrections, readings: Readings) -> None:
         self._corrections, self._readings = corrections, readings
-        self._ledger, self._accounts, self._guesses = corrections.ledger, corrections.accounts, corrections.guesses
+        self._ledger, self._entries, self._guesses = corrections.ledger, corrections.entries, corrections.guesses
         self._trackers, self._unstated = corrections.trackers, corrections.unstated
         self.shedding = Shedding()
         self._doubted: dict[int, set[int]] = {}  # of windows, the starts of those with refusals
@@ -93,18 +93,18 @@ class Refusals:
         if refusal.limit is not None:
             refusal = replace(refusal, limit=refusal.limit * self._corrections.usable_share(index, refusal.unit))
         # What take_limit() may change.
-        before = self._accounts[index].meter.quota.amount if index is not None else 0.0
-        source = self._accounts[index].source if index is not None else LEARNED
+        before = self._entries[index].meter.quota.amount if index is not None else 0.0
+        source = self._entries[index].source if index is not None else LEARNED
         changed = self._corrections.take_limit(now_ns, index, refusal, sent_ns)
         if self._shows_another(now_ns, reservation, refusal, index):
             self._unstated.begin(now_ns, refusal.unit, self._before(now_ns, refusal))
             changed = True
         if index is not None:
-            m = self._accounts[index].meter
+            m = self._entries[index].meter
             if isinstance(m, Slots):
                 fewer = self._guesses.slots_refused(now_ns, sent_ns, index, m.used, before, source)
                 if fewer < m.quota.amount:
-                    self._corrections.set_limit(now_ns, index, fewer, self._accounts[index].source)
+                    self._corrections.set_limit(now_ns, index, fewer, self._entries[index].source)
             elif refusal.limit is None and (guess := self._guesses.tested.get(index)) is not None:
                 self._fall_back(now_ns, index, guess, sent_ns)
             elif refusal.limit is None and isinstance(m, Window):
@@ -138,11 +138,11 @@ class Refusals:
         unstated.explained(now_ns, reservation)
 
     def _refused_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
-        """Learn from a refusal about an unstated limit; whether there are more accounts."""
+        """Learn from a refusal about an unstated limit; whether there are more entries."""
         changed = self._unstated.refused(now_ns, reservation, refusal)
         index = self._index(now_ns, reservation, refusal)
         tracker = None if index is None else self._trackers.get(index)
-        if index is not None and tracker is not None and self._unstated.finds_chance(self._accounts[index].unit):
+        if index is not None and tracker is not None and self._unstated.finds_chance(self._entries[index].unit):
             tracker.forget_ceiling(now_ns)
             tracker.forget_burst(now_ns)
         return changed
@@ -151,7 +151,7 @@ class Refusals:
         """Whether the rate of the quota at ``index`` is measured in place of its ceiling, or refusals come by chance."""
         tracker = self._trackers.get(index)
         lowered = tracker is not None and tracker.lowered >= LOWERED
-        return lowered or self._unstated.finds_chance(self._accounts[index].unit)
+        return lowered or self._unstated.finds_chance(self._entries[index].unit)
 
     def _measure_instead(
         self, now_ns: int, index: int, tracker: QuotaTracker, reservation: Reservation, refusal: Refusal
@@ -160,7 +160,7 @@ class Refusals:
 
         The first fall should have come near the rate of the provider. Either that falls, or it refuses by chance.
         """
-        unit = self._accounts[index].unit
+        unit = self._entries[index].unit
         if tracker.lowered < LOWERED or refusal.kind is not RefusalKind.RATE or refusal.limit is not None:
             return False
         if tracker.meter.quota.is_long or self._readings.shown(reservation):
@@ -203,7 +203,7 @@ class Refusals:
 
     def _left(self, now_ns: int, index: int) -> float:
         """The share that is left of what the quota at ``index`` holds at once."""
-        m = self._accounts[index].meter
+        m = self._entries[index].meter
         return 1 - m.lack(now_ns) / m.size if m.size else 0.0
 
     def _shows_another(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
@@ -220,7 +220,7 @@ class Refusals:
         wait_s = refusal.sooner_s or refusal.retry_after_s
         if index is None:
             return refusal.unit is None and not wait_s
-        m, tracker = self._accounts[index].meter, self._trackers.get(index)
+        m, tracker = self._entries[index].meter, self._trackers.get(index)
         if m.quota.is_long or m.level(now_ns) <= FULL * m.quota.burst:
             return False
         if not wait_s:
@@ -285,7 +285,7 @@ class Refusals:
         left = [(i, m) for i, m in counted if i not in ample]
         shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in left or counted]
         # Slots are not the reason for the refusal of an attempt that was alone in flight.
-        tested = [(i, self._accounts[i].meter) for i in self._guesses.tested]
+        tested = [(i, self._entries[i].meter) for i in self._guesses.tested]
         slots = [i for i, m in tested if isinstance(m, Slots) and m.used]
         if slots and (not left or min(shares)[0] > PLENTY):
             return slots[0]
@@ -303,5 +303,5 @@ class Refusals:
         if guess.amount and tracker is not None and tracker.meter.bursts:
             limit = tracker.least_limit(guess.since_ns, sent_ns)
             if 0 < limit < tracker.meter.quota.amount:
-                self._corrections.set_limit(now_ns, index, 2 * limit, self._accounts[index].source)
+                self._corrections.set_limit(now_ns, index, 2 * limit, self._entries[index].source)
                 tracker.fall_back(now_ns, limit)

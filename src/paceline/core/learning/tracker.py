@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
-from paceline.core.account import Account
 from paceline.core.changes import What
+from paceline.core.entry import Entry
 from paceline.core.learning.ceiling import CEILING_PART, CUT_LEAST, CeilingTracker
 from paceline.core.learning.refill import LONGER_PERIOD, Refill
 from paceline.core.learning.restarts import Restarts
@@ -92,7 +92,7 @@ class QuotaTracker:
     """The learning about one bucket or spread quota.
 
     Args:
-        account: The quota.
+        entry: The quota.
         change: Makes a change to it.
         adapts: Whether the headroom adapts.
 
@@ -112,13 +112,32 @@ class QuotaTracker:
     """
 
     __slots__ = (
-        "_account", "_adapts", "_as_of_ns", "_change", "_kept", "_known", "_left_ns", "_lives", "_rate", "_slices", "_tested_ns", "about_ns",
-        "charged", "epoch", "limit_as_of_ns", "lowered", "refill", "refused_amount", "refused_ns", "restarts", "shifted_ns",
+        "_adapts",
+        "_as_of_ns",
+        "_change",
+        "_entry",
+        "_kept",
+        "_known",
+        "_left_ns",
+        "_lives",
+        "_rate",
+        "_slices",
+        "_tested_ns",
+        "about_ns",
+        "charged",
+        "epoch",
+        "limit_as_of_ns",
+        "lowered",
+        "refill",
+        "refused_amount",
+        "refused_ns",
+        "restarts",
+        "shifted_ns",
         "stated_period_s",
     )  # fmt: skip
 
-    def __init__(self, account: Account, change: Callable[[int, What, float], None], *, adapts: bool = False) -> None:
-        self._account = account
+    def __init__(self, entry: Entry, change: Callable[[int, What, float], None], *, adapts: bool = False) -> None:
+        self._entry = entry
         self._adapts = adapts
         self._tested_ns = 0  # since when the headroom is tested; 0: it is not
         self._left_ns = FAR_NS  # the least that the provider had left since then
@@ -142,7 +161,7 @@ class QuotaTracker:
     @property
     def meter(self) -> Bucket:
         """The present meter of the quota."""
-        m = self._account.meter
+        m = self._entry.meter
         assert isinstance(m, Bucket)  # of no other quota readings are compared
         return m
 
@@ -180,7 +199,7 @@ class QuotaTracker:
         if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
             self.log_charges(now_ns, charged)
         self.charged = charged
-        return Note(m.full_at_ns, self.shifted_ns, charged, charged - self._account.spent, self.epoch, m.held_ns)
+        return Note(m.full_at_ns, self.shifted_ns, charged, charged - self._entry.spent, self.epoch, m.held_ns)
 
     def log_charges(self, now_ns: int, charged: float) -> None:
         """Log that the sum of all charges is ``charged`` now."""
@@ -192,7 +211,7 @@ class QuotaTracker:
 
     def note(self) -> Note:
         """The note of an attempt that is sent now."""
-        refunded = self.charged - self._account.spent
+        refunded = self.charged - self._entry.spent
         return Note(self.meter.full_at_ns, self.shifted_ns, self.charged, refunded, self.epoch)
 
     def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> None:
@@ -337,7 +356,7 @@ class QuotaTracker:
         note, open_charges, by_ns = kept.note, 0.0, 0
         if note.epoch == self.epoch and kept.sent_ns >= self._as_of_ns:
             open_charges = open_before(kept.sent_ns)
-            refunds = max(self.charged - self._account.spent - note.refunded, 0.0) + open_charges
+            refunds = max(self.charged - self._entry.spent - note.refunded, 0.0) + open_charges
             noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns - math.ceil(refunds * self.meter.ns_per_unit)
             by_ns = kept.now_ns + kept.lack_ns - noted_ns + kept.earlier_ns
         if by_ns < -kept.wrong_ns:
@@ -368,14 +387,14 @@ class QuotaTracker:
 
     def admitted_since(self, since_ns: int) -> float:
         """What this pool has used since an instant: its true costs, without refused attempts."""
-        return self._account.spent - self.refused_amount - self._charged_before(since_ns)
+        return self._entry.spent - self.refused_amount - self._charged_before(since_ns)
 
     def used_lately(self, now_ns: int) -> tuple[int, float]:
         """Since when this pool has sent attempts, a period ago at most, and what of them was not refused."""
         slices, since_ns = self._slices, now_ns - round(self.meter.quota.period_s * NS)
         first = bisect_right(slices, (since_ns, 0.0))
         at_ns, before = slices[first] if first < len(slices) else (now_ns, self.charged)
-        return at_ns, max(self._account.spent - self.refused_amount - before, 0.0)
+        return at_ns, max(self._entry.spent - self.refused_amount - before, 0.0)
 
     def least_limit(self, since_ns: int, sent_ns: int) -> float:
         """The least limit of a bucket that has served all attempts from ``since_ns``, the first one, to ``sent_ns``.

@@ -10,7 +10,7 @@ from paceline.core.results import Source
 
 
 @dataclass(slots=True, eq=False)
-class Account:
+class Entry:
     """One quota of a pool.
 
     Attributes:
@@ -42,6 +42,6 @@ class Account:
     def __post_init__(self) -> None:
         self.unit = self.meter.quota.unit
 
-    def with_meter(self, meter: Meter) -> Account:
+    def with_meter(self, meter: Meter) -> Entry:
         """The same limit with another meter: nothing is spent yet."""
-        return Account(meter, self.name, self.source, self.given, self.refused_above)
+        return Entry(meter, self.name, self.source, self.given, self.refused_above)
