@@ -144,7 +144,7 @@ def test_a_ceiling_that_climbs_charges_nothing_that_is_held():
     ledger = ledger_of("60 units/min")
     attempt = grant(ledger, T0, units=20)
     for ceiling in (0.5, 0.75, 1.0):
-        ledger.entries[0].meter.set_ceiling(T0, ceiling)
+        ledger.entries[0].meter.become(T0, ledger.entries[0].meter.quota, ceiling)
         assert level(ledger) == 40
     ledger.settle(T0, attempt, None)
     assert level(ledger) == 40

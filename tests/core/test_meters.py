@@ -117,7 +117,7 @@ class TestRate:
     def test_a_ceiling_slows_the_refill_and_leaves_the_level(self):
         m = bucket()
         m.charge(T0, 30)
-        m.set_ceiling(T0, 0.5)
+        m.become(T0, m.quota, 0.5)
         assert (m.level(T0), m.level(after_s(10)), m.ns_per_unit) == (30, 35, 2e9)
         assert m.earliest(T0, 40) == after_s(20)
 
@@ -126,17 +126,17 @@ class TestRate:
         m = new_meter(quota(text), T0, 0.0)
         seen = []
         for ceiling in (0.5, 1.5, 0.001):
-            m.set_ceiling(T0, ceiling)
+            m.become(T0, m.quota, ceiling)
             seen.append(m.ceiling)
         assert seen == [0.5, 1.0, 0.01]
-        m.adopt(T0, 30)
+        m.become(T0, m.quota.with_amount(30))
         assert m.ceiling == 1
 
     def test_a_smaller_bucket_lacked_less_by_what_it_has_shrunk(self):
         m = bucket()
         early = m.charge(T0, 50)
         m.charge(after_s(10), 10)  # 40 were missing
-        m.adopt(after_s(10), 30)
+        m.become(after_s(10), m.quota.with_amount(30))
         assert m.low_lacks == [0, 20 * NS, 40 * NS]  # 10 and 20 of 30
         assert m.level(after_s(10)) == 10
         m.correct(after_s(10), early, 50, 0)
@@ -146,7 +146,7 @@ class TestRate:
         m = bucket()
         m.charge(T0, 50)
         m.charge(after_s(10), 10)
-        m.adopt(after_s(10), 120)
+        m.become(after_s(10), m.quota.with_amount(120))
         assert m.low_lacks == [0, 20 * NS, 25 * NS]  # 40 and 50 of 120, at two a second
         assert m.level(after_s(10)) == 10
 
@@ -184,10 +184,10 @@ class TestOpening:
 
     def test_a_limit_that_grew_is_open_by_as_much_more_and_one_that_fell_as_before(self):
         m = self.gentle()
-        m.adopt(T0, 1_200)
+        m.become(T0, m.quota.with_amount(1_200))
         assert m.opened == 620
         m = self.gentle()
-        m.adopt(T0, 300)
+        m.become(T0, m.quota.with_amount(300))
         assert (m.opened, m.reach_ns) == (20, 4 * NS)
 
 
@@ -420,9 +420,9 @@ class TestSpread:
     def test_another_rate_leaves_the_debt(self):
         m = self.spread()
         m.charge(T0, 30)
-        m.set_ceiling(T0, 0.5)
+        m.become(T0, m.quota, 0.5)
         assert (m.full_at_ns - T0, m.ns_per_unit) == (60 * self.UNIT_NS, 2 * self.UNIT_NS)
-        m.adopt(T0, 124)
+        m.become(T0, m.quota.with_amount(124))
         assert (m.full_at_ns - T0, m.ns_per_unit) == (15 * self.UNIT_NS, self.UNIT_NS / 2)
 
 
@@ -462,7 +462,7 @@ class TestExact:
     def test_another_period(self):
         m = Exact(quota("7 units/min exact"))
         m.charge(T0, 7)
-        m.adopt(T0, 7, 10.0)
+        m.become(T0, m.quota.with_amount(7, 10.0))
         assert (str(m.quota), m.earliest(T0, 1)) == ("7 units/10s exact", after_s(10))
 
 

@@ -188,16 +188,16 @@ class TestMeter:
 
     def test_a_restart_that_is_not_named_follows_by_the_period(self):
         m = self.meter()
-        m.adopt(T0, 100, 30.0)
+        m.become(T0, m.quota.with_amount(100, 30.0))
         assert m.full_ns(T0) == at(10)  # it is named
         m.charge(at(10), 1)
         m.passed(at(11), at(9), math.inf)
         assert m.full_ns(at(11)) == at(39)
         m.passed(at(25), at(9), 7.0)
         assert (m.full_ns(at(25)), m.counted) == (at(30), 1)
-        m.adopt(at(25), 100, 10.0)
+        m.become(at(25), m.quota.with_amount(100, 10.0))
         assert m.full_ns(at(25)) == at(30)
-        m.adopt(at(25), 90)
+        m.become(at(25), m.quota.with_amount(90))
         assert m.full_ns(at(25)) == at(30)
         m.stated(at(25), Named.NEXT, at(31), 1, 100)
         m.passed(at(26), at(19), 7.0)
@@ -224,7 +224,7 @@ class TestMeter:
 
     def test_below_the_published_rate_it_is_spread(self):
         m = self.meter()
-        m.set_ceiling(T0, 0.5)
+        m.become(T0, m.quota, 0.5)
         assert m.earliest(T0, 50) == T0
         m.charge(T0, 50)
         assert m.earliest(T0, 50) > at(50)
@@ -232,7 +232,7 @@ class TestMeter:
     def test_below_the_published_rate_it_goes_as_a_spread_quota_does(self):
         m, spread = self.meter(), Spread(quota("100 requests/min"), T0, 0.0)
         for each in (m, spread):
-            each.set_ceiling(T0, 0.5)
+            each.become(T0, each.quota, 0.5)
             each.charge(T0, 10)
         assert m.earliest(T0, 1, 5, NS) == spread.earliest(T0, 1, 5, NS) > spread.earliest(T0, 1, 5)
 

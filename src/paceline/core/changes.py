@@ -49,8 +49,8 @@ _CHANGES: Final[Mapping[What, Callable[[Meter, int, float], None]]] = MappingPro
     {
         What.SHIFT: lambda m, now_ns, by_ns: m.shift(now_ns, round(by_ns)),
         What.CAP_BURST: lambda m, _, amount: m.cap_burst(amount),
-        What.SET_CEILING: lambda m, now_ns, ceiling: m.set_ceiling(now_ns, ceiling),
-        What.ADOPT: lambda m, now_ns, amount: m.adopt(now_ns, amount),
+        What.SET_CEILING: lambda m, now_ns, ceiling: m.become(now_ns, m.quota, ceiling),
+        What.ADOPT: lambda m, now_ns, amount: m.become(now_ns, m.quota.with_amount(amount)),
         What.SEEN: lambda m, now_ns, remaining: m.seen(now_ns, remaining),
         What.EPOCH: lambda *_: None,
     }

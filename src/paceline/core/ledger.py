@@ -399,7 +399,7 @@ class Ledger:
     def adopt(self, now_ns: int, index: int, amount: float, period_s: float | None = None) -> None:
         """Change the amount, and the period (``None``: as it is), of the quota at ``index``; a lower given limit rises with it."""
         entry = self.entries[index]
-        entry.meter.adopt(now_ns, amount, period_s)
+        entry.meter.become(now_ns, entry.meter.quota.with_amount(amount, period_s))
         entry.name = str(entry.meter.quota)
         self.raise_given(index)
 

@@ -90,7 +90,7 @@ class FoundMeter(Meter, Generic[T]):
     def full_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
         return None
 
-    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
+    def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:
         """A stated amount is about another quota."""
 
 

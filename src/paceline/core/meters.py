@@ -162,17 +162,14 @@ class Meter(ABC):
         return None
 
     @abstractmethod
-    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
-        """Change the amount of the quota, and its period (``None``: as it is); the use stays."""
+    def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:
+        """Run at ``quota``, at the share ``ceiling`` of its rate, from now on; the use stays. What has no rate has no ceiling."""
 
     def shift(self, now_ns: int, by_ns: int) -> None:
         """Move the level by so much refill. Positive: less is left, because others use the key, too. Negative: more is left."""
 
     def cap_burst(self, amount: float) -> None:
         """Learn that it holds only ``amount`` at once; its charges, and the wait of a cost above that, stay."""
-
-    def set_ceiling(self, now_ns: int, ceiling: float) -> None:
-        """Run at the share ``ceiling`` of the rate of the quota; the level stays."""
 
     def open_less(self) -> None:
         """Halve the first burst of an opening bucket."""
@@ -300,26 +297,19 @@ class Bucket(Meter):
     def surplus_ns(self, now_ns: int, amount: float) -> int:
         return max(now_ns + ceil(amount * self.ns_per_unit) - self.full_at_ns, 0)
 
-    def set_ceiling(self, now_ns: int, ceiling: float) -> None:
+    def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:
+        """See :meth:`Meter.become`. A larger bucket fills from its present level, a smaller one spills."""
         level = Bucket.level(self, now_ns)  # what is held is not charged yet
-        self.ceiling = min(max(ceiling, CEILING_MIN), 1.0)
-        self._resize(now_ns, self.quota, level)
-
-    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
-        level = Bucket.level(self, now_ns)
-        grown = amount - self.quota.amount
-        self.ceiling = 1.0
-        self._resize(now_ns, self.quota.with_amount(amount, period_s), level)
-        self.not_granted(max(grown, 0.0))
-
-    def _resize(self, now_ns: int, quota: Quota, level: float) -> None:
-        """Change the rate or the size. A larger bucket fills from its present level, a smaller one spills."""
-        before, shrunk = self.ns_per_unit, max(self.quota.burst - quota.burst, 0.0)
+        former, before = self.quota, self.ns_per_unit
+        shrunk = max(former.burst - quota.burst, 0.0)
         self.charge(now_ns, 0.0)  # records the present lack as a low point; the level is restored below
+        self.ceiling = min(max(ceiling, CEILING_MIN), 1.0)
         self.configure(quota)
         self.full_at_ns = now_ns + math.ceil((quota.burst - min(level, quota.burst)) * self.ns_per_unit)
         # A smaller bucket lacked less from full, by what it has shrunk. A larger one is taken to have lacked the same.
         self.low_lacks = [max(math.floor((lack / before - shrunk) * self.ns_per_unit), 0) for lack in self.low_lacks]
+        if quota is not former:  # else only the ceiling has changed
+            self.not_granted(max(quota.amount - former.amount, 0.0))
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
         """See :meth:`Meter.earliest`. There are three cases.
@@ -580,16 +570,9 @@ class Spread(Bucket):
     def full_ns(self, now_ns: int) -> int | None:
         return Meter.full_ns(self, now_ns)
 
-    def set_ceiling(self, now_ns: int, ceiling: float) -> None:
-        self._rescale(now_ns, self.quota, min(max(ceiling, CEILING_MIN), 1.0))
-
-    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
-        self._rescale(now_ns, self.quota.with_amount(amount, period_s), 1.0)
-
-    def _rescale(self, now_ns: int, quota: Quota, ceiling: float) -> None:
-        """Change the rate; the debt stays."""
+    def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:
         owed = max(self.full_at_ns - now_ns, 0) / self.ns_per_unit
-        self.ceiling = ceiling
+        self.ceiling = min(max(ceiling, CEILING_MIN), 1.0)
         self.configure(quota)
         self.full_at_ns = now_ns + math.ceil(owed * self.ns_per_unit)
         self.low_marks, self.low_lacks = [], []
@@ -663,9 +646,10 @@ class Restarting(Spread):
     def _window_ns(self) -> int:
         return ceil(self.quota.period_s * NS)
 
-    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
-        super().adopt(now_ns, amount, period_s)
-        if period_s is not None and not self.named:
+    def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:
+        period_s = self.quota.period_s
+        super().become(now_ns, quota, ceiling)
+        if quota.period_s != period_s and not self.named:
             self.stop_ns = _after(now_ns, self.since_ns, self._window_ns)
 
     def _enter(self, since_ns: int) -> None:
@@ -859,8 +843,8 @@ class Exact(Meter):
         self._forget(now_ns)
         return self.quota.amount - self.used
 
-    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:  # noqa: ARG002
-        self._configure(self.quota.with_amount(amount, period_s))
+    def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:  # noqa: ARG002
+        self._configure(quota)
 
 
 def window_starts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
@@ -967,9 +951,9 @@ class Window(Meter):
         self.roll(now_ns)
         return self.stop_ns
 
-    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:  # noqa: ARG002
-        self.quota = self.quota.with_amount(amount)
-        self.most = amount
+    def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:  # noqa: ARG002
+        self.quota = quota
+        self.most = quota.amount
 
 
 class Slots(Meter):
@@ -1002,9 +986,9 @@ class Slots(Meter):
     def full_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
         return None
 
-    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:  # noqa: ARG002
-        self.quota = self.quota.with_amount(amount)
-        self.most = amount
+    def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:  # noqa: ARG002
+        self.quota = quota
+        self.most = quota.amount
 
 
 def new_meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False, held: bool = False) -> Meter:

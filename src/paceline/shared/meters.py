@@ -296,7 +296,7 @@ class BucketSharing(Sharing[B]):
     def part(self, m: B, now_ns: int, share: float) -> Meter:
         part = Bucket(_part_of(m.quota, share), now_ns, m.headroom_s)
         part.full_at_ns = m.full_at_ns
-        part.set_ceiling(now_ns, m.ceiling)
+        part.become(now_ns, part.quota, m.ceiling)
         part.full_at_ns = m.full_at_ns
         part.cap_burst(m.burst_cap * share)
         part.most = m.most
@@ -408,7 +408,7 @@ class SpreadSharing(BucketSharing[Spread]):
     def as_bucket(self, m: Spread, now_ns: int) -> Bucket:
         """A bucket with the same use; ``m`` would never hold the request."""
         bucket = Bucket(replace(m.quota, rule=Rule.BUCKET), now_ns, 0.0)
-        bucket.set_ceiling(now_ns, m.ceiling)
+        bucket.become(now_ns, bucket.quota, m.ceiling)
         m.forget(now_ns)
         bucket.full_at_ns, bucket.most = now_ns + round(m.used * bucket.ns_per_unit), m.most
         return bucket

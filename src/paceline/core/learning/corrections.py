@@ -24,7 +24,7 @@ QUOTAS_MAX = 16
 class Corrections:
     """Corrects the quotas of a ledger after answers.
 
-    A correction passes three levels. ``Meter.adopt`` changes the arithmetic for another amount. ``Ledger.adopt`` changes the
+    A correction passes three levels. ``Meter.become`` changes the arithmetic for another amount. ``Ledger.adopt`` changes the
     name and the given limit of the entry with it. :meth:`set_limit` also changes the source, begins an epoch, and informs the
     other processes. A quota is spread by ``Spread`` (a meter), ``Ledger.spread`` and :meth:`spread` in the same way.
 
