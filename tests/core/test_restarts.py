@@ -327,6 +327,16 @@ def test_a_window_is_whole_at_once_after_its_restart():
     assert server.work(81) == 100
 
 
+def test_attempts_that_are_sent_late_after_a_restart_leave_its_window_as_it_is():
+    server = Window()
+    for _ in range(20):
+        server.answer(0, server.send(0))
+    late = [server.send(21), server.send(21)]
+    before = server.meter.opened, server.meter.counted
+    server.pool.capacity.no_refill_for_unsent(at(26), late)
+    assert (server.meter.opened, server.meter.counted) == before == (pytest.approx(100 / 30), 2)
+
+
 def test_of_a_part_of_the_limit_as_much_is_used():
     server = Window(usable=0.5)
     assert [server.work(second) for second in (0, 21, 81)] == [50, 50, 50]

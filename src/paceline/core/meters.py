@@ -588,6 +588,9 @@ class Spread(Bucket):
     def answered(self, now_ns: int, mark: int, cost: float) -> None:
         """It does not open gently."""
 
+    def not_granted(self, amount: float) -> None:
+        """Nor is there a burst to move; what may go of a window so far is not its level."""
+
 
 UNEXPLAINED = 0.25
 """How much of a quota others may have used when the first answer after a restart comes."""
