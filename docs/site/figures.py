@@ -209,7 +209,7 @@ def found(limits: str, until_s: float, workers: int, latency_s: float, **setting
         tasks = [asyncio.ensure_future(work()) for _ in range(workers)]
         while simulation.now_s < until_s:
             await simulation.time.sleep(0.5)
-            meters = (account.meter for account in process.limiter.pacer.pools.in_use[0].pool.ledger.accounts)
+            meters = (entry.meter for entry in process.limiter.pacer.pools.in_use[0].pool.ledger.entries)
             points.extend((simulation.now_s, meter.rate.rate) for meter in meters if isinstance(meter, RateMeter))
         for task in tasks:
             task.cancel()
