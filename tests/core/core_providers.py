@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from paceline.core.meters import FAR_NS
-from paceline.core.quota import NS
+from paceline.core.quota import FAR_NS, NS
 
 T0 = 1_000 * NS
 TINY = 1e-9

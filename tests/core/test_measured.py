@@ -11,10 +11,10 @@ import pytest
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
 from paceline.core.measured import InFlightMeter, RateMeter
-from paceline.core.meters import FAR_NS, Bucket, Spread, new_meter
+from paceline.core.meters import Bucket, Spread, new_meter
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
-from paceline.core.quota import NS, Quota, QuotaError, Rule, parse_quotas
+from paceline.core.quota import FAR_NS, NS, Quota, QuotaError, Rule, parse_quotas
 from paceline.core.rate import RatePhase
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope, Reservation, WaitUntil
 from paceline.pacing.status import report

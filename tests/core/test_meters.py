@@ -10,8 +10,8 @@ import pytest
 from core_worlds import T0, quota
 
 from paceline.core import meters
-from paceline.core.meters import FAR_NS, SLICES, Bucket, Exact, Held, Slots, Spread, Window, new_meter, window_starts
-from paceline.core.quota import MONTH, NS, Quota, Rule
+from paceline.core.meters import SLICES, Bucket, Exact, Held, Slots, Spread, Window, new_meter, window_starts
+from paceline.core.quota import FAR_NS, MONTH, NS, Quota, Rule
 
 RULES = ["even", "exact", "sliding", "window", "window utc"]
 FINE = Quota("units", 60e9)

@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.capacity import PENDING
-from paceline.core.meters import FAR_NS
 from paceline.core.pause import PROBE_NS
 from paceline.core.pool import Pool
 from paceline.core.queue import Estimate, LaneSpec, Waiter
-from paceline.core.quota import NS, parse_quotas
+from paceline.core.quota import FAR_NS, NS, parse_quotas
 from paceline.core.results import (
     COOL_DOWN,
     LEARNED,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from grids import some
 from paceline.core.ledger import Ledger
-from paceline.core.meters import FAR_NS
-from paceline.core.quota import NS, Quota
+from paceline.core.quota import FAR_NS, NS, Quota
 from paceline.core.results import COOL_DOWN, NeverFits, Reservation, WaitUntil
 
 SPACED = some(

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from paceline.core import meters
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Bucket
-from paceline.core.quota import NS
+from paceline.core.quota import FAR_NS, NS
 from paceline.core.results import NeverFits, Reservation, WaitUntil
 
 TTL_S = 300
@@ -108,7 +108,7 @@ class SharedLedger(RuleBasedStateMachine):
         self.open = [handle for handle in self.open if handle not in late]
         self.closed += [handle[0] for handle in late]
         oldest = min((handle[2] for handle in self.open), default=None)
-        assert self.ledger.next_loss_ns == (meters.FAR_NS if oldest is None else oldest + TTL_S * NS)
+        assert self.ledger.next_loss_ns == (FAR_NS if oldest is None else oldest + TTL_S * NS)
 
     @rule(index=st.integers(0, 1), factor=st.sampled_from([0.5, 2.0]))
     def adopt(self, index, factor):

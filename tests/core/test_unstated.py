@@ -13,8 +13,7 @@ from core_providers import T0, Bucket, Chance, Clairvoyant, Counter, Log, Slots,
 from core_providers import run as run_with
 
 from paceline.core.in_flight import InFlightBound, blame
-from paceline.core.meters import FAR_NS
-from paceline.core.quota import NS
+from paceline.core.quota import FAR_NS, NS
 from paceline.core.rate import MeasuredRate
 
 SEEDS = range(1, 5)

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.ledger import Ledger
-from paceline.core.meters import FAR_NS
-from paceline.core.quota import NS
+from paceline.core.quota import FAR_NS, NS
 from paceline.core.results import NeverFits, WaitUntil
 
 ZONES = ["utc", "Europe/Berlin", "America/Los_Angeles", "Asia/Kolkata", "Australia/Lord_Howe"]

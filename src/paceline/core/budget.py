@@ -11,10 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 from paceline.core.capacity import PENDING
-from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneSpec, Waiter
-from paceline.core.quota import NS, REQUESTS, USD, Cost, Quota, Rule
+from paceline.core.quota import FAR_NS, NS, REQUESTS, USD, Cost, Quota, Rule
 from paceline.core.results import Decision, Outcome, Reservation
 
 ALONE: Final = "alone"

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from paceline.core.ledger import Ledger
-from paceline.core.meters import FAR_NS
 from paceline.core.queue import Waiter
-from paceline.core.quota import Cost
+from paceline.core.quota import FAR_NS, Cost
 from paceline.core.results import COOL_DOWN, Decision, Reading, Refusal, Reservation, StoreLost, WaitUntil
 
 Learns = bool | Literal["up"]

@@ -17,10 +17,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from paceline.core.changes import Change, What, apply
 from paceline.core.entry import Entry
-from paceline.core.meters import FAR_NS, Bucket, Exact, Meter, Restarting, Spread, new_meter
+from paceline.core.meters import Bucket, Exact, Meter, Restarting, Spread, new_meter
 from paceline.core.pause import CLOSED, Pause
 from paceline.core.quota import (
     CONCURRENCY,
+    FAR_NS,
     INPUT_TOKENS,
     NS,
     OUTPUT_TOKENS,

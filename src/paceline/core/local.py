@@ -8,9 +8,8 @@ from typing import Any, Self
 from paceline.core.capacity import Learns
 from paceline.core.learning.learning import Learning
 from paceline.core.ledger import Ledger
-from paceline.core.meters import FAR_NS
 from paceline.core.queue import Waiter
-from paceline.core.quota import Cost, Quota
+from paceline.core.quota import FAR_NS, Cost, Quota
 from paceline.core.results import COOL_DOWN, QUEUE, Decision, Reading, Refusal, Reservation, WaitUntil
 
 

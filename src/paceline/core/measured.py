@@ -10,8 +10,8 @@ from math import ceil, inf, isfinite, log, log2
 from typing import Generic, TypeVar
 
 from paceline.core.in_flight import InFlightBound, InFlightNote
-from paceline.core.meters import FAR_NS, Meter
-from paceline.core.quota import CONCURRENCY, NS, Quota, Rule
+from paceline.core.meters import Meter
+from paceline.core.quota import CONCURRENCY, FAR_NS, NS, Quota, Rule
 from paceline.core.rate import MeasuredRate, RateNote, RatePhase
 from paceline.core.results import Reservation
 

@@ -36,11 +36,8 @@ from math import ceil, floor
 from operator import add, sub
 from typing import ClassVar, assert_never
 
-from paceline.core.quota import MONTH, NS, Quota, Rule
+from paceline.core.quota import FAR_NS, MONTH, NS, Quota, Rule
 from paceline.core.results import QuotaError
-
-FAR_NS = 2**63 - 1
-"""Later than any instant: not before some event."""
 
 UNKNOWN_NS = FAR_NS // 2
 """An instant beyond this was computed from ``FAR_NS``, so it is unknown."""

@@ -11,10 +11,9 @@ from collections.abc import Iterable
 
 from paceline.core.capacity import PENDING, Capacity, Resolution
 from paceline.core.ledger import Ledger, merged, total_tokens
-from paceline.core.meters import FAR_NS
 from paceline.core.progress import Progress, Row
 from paceline.core.queue import Queue, Waiter
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, REQUESTS, TOKENS, Cost
+from paceline.core.quota import CONCURRENCY, FAR_NS, INPUT_TOKENS, NS, REQUESTS, TOKENS, Cost
 from paceline.core.results import (
     QUEUE,
     WAIT_MAX_S,

@@ -25,6 +25,9 @@ from paceline.core.results import QuotaError
 NS = 1_000_000_000
 """Nanoseconds in a second. The core counts time in whole nanoseconds since the Unix epoch."""
 
+FAR_NS = 2**63 - 1
+"""Later than any instant: not before some event."""
+
 DAY_S = 86_400.0
 
 LONG_S = 600.0

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections import deque
 
 from paceline.core.capacity import Capacity
-from paceline.core.meters import FAR_NS
 from paceline.core.pause import PROBE_NS
-from paceline.core.quota import NS
+from paceline.core.quota import FAR_NS, NS
 from paceline.core.results import NO_ANSWER
 
 SILENCE_NS, SILENT_MIN, USUAL_TIMES = NS, 5, 2

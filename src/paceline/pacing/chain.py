@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
-from paceline.core.quota import CONCURRENCY, NS, REQUESTS, TOKENS, Cost
+from paceline.core.quota import CONCURRENCY, FAR_NS, NS, REQUESTS, TOKENS, Cost
 from paceline.core.results import Expired, NeverFits, Outcome, Refusal, RefusalScope, Reservation, WaitUntil
 from paceline.pacing.clock import Clock
 from paceline.pacing.scheduler import Scheduler, Worker

@@ -15,10 +15,9 @@ from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, cast
 
-from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
-from paceline.core.quota import NS, Cost
+from paceline.core.quota import FAR_NS, NS, Cost
 from paceline.core.results import Outcome, Reservation, WaitUntil
 from paceline.pacing.clock import Clock, Timer
 from paceline.pacing.forks import Kin

@@ -20,9 +20,8 @@ from itertools import chain, count
 
 from paceline.core.ledger import Ledger
 from paceline.core.measured import RateMeter
-from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
-from paceline.core.quota import NS, REQUESTS, TOKENS, Cost, Rule
+from paceline.core.quota import FAR_NS, NS, REQUESTS, TOKENS, Cost, Rule
 from paceline.core.results import NeverFits, NeverFitsError, QuotaError, Reservation, StoreError
 from paceline.estimation.prefixes import ORDERED_FROM
 from paceline.limiter.limiter import Limiter

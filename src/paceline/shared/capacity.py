@@ -17,11 +17,10 @@ from typing import Any
 from paceline.core.capacity import PENDING, Learns
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
-from paceline.core.meters import FAR_NS
 from paceline.core.pause import Pause, PausePhase
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
-from paceline.core.quota import NS, Cost
+from paceline.core.quota import FAR_NS, NS, Cost
 from paceline.core.results import (
     COOL_DOWN,
     STORE,

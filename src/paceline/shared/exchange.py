@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from paceline.core.capacity import Resolution
-from paceline.core.meters import FAR_NS
 from paceline.core.pause import Pause, PausePhase
 from paceline.core.queue import Queue, Waiter
+from paceline.core.quota import FAR_NS
 from paceline.core.results import STORE_LOST, Reservation, StoreLost, WaitUntil
 from paceline.shared.holdings import Holdings
 from paceline.shared.membership import FEW, Membership, State

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.core.learning.learning import Learning
-from paceline.core.meters import FAR_NS
-from paceline.core.quota import NS
+from paceline.core.quota import FAR_NS, NS
 from paceline.shared.leases import Lease
 from paceline.shared.messages import News
 from paceline.shared.snapshot import Fallback

@@ -15,8 +15,8 @@ from paceline.core.entry import Entry
 from paceline.core.learning.ceiling import CEILING_PART, CUT_LEAST, CeilingTracker
 from paceline.core.learning.refill import LONGER_PERIOD, Refill
 from paceline.core.learning.restarts import Restarts
-from paceline.core.meters import FAR_NS, Bucket
-from paceline.core.quota import NS, REQUESTS, Quota
+from paceline.core.meters import Bucket
+from paceline.core.quota import FAR_NS, NS, REQUESTS, Quota
 from paceline.core.results import Reading, Refusal, RefusalKind
 
 ABOUT_NS = NS // 4
