@@ -222,6 +222,23 @@ def test_an_error_after_the_hold_is_the_stream_s_and_the_pool_learns_from_it(way
     assert pool_of(limiter)["counts"] == {"granted": 1, "refused_rate": 1}
 
 
+def test_streams_are_held_for_less_the_more_were_held_in_vain_and_no_refusal_came(limiter, short):
+    def seconds_after(*parts):
+        gate = Gate()
+        events = [gate if part is ... else part for part in parts]
+        with serving(*events) as server, Httpx(f"{server.base_url}/v1/chat/completions") as client:
+            next(client.parts)
+            gate.set()
+            list(client.parts)
+        return limiter.pacer.pools.scheduler("openai/m").patience.seconds
+
+    silent, refused = (EVENTS[0], ..., *EVENTS[1:]), (*sse(ROLE), ..., *sse(REFUSED))
+    assert [seconds_after(*silent) for _ in range(3)] == [verdict.HELD_S / n for n in (2, 3, 4)]
+    assert seconds_after(*EVENTS) == verdict.HELD_S / 4
+    assert seconds_after(*refused) == verdict.HELD_S
+    assert seconds_after(*silent) == verdict.HELD_S / 2
+
+
 @each
 def test_a_connection_that_breaks_after_the_hold_is_an_error_of_the_library(way, limiter, short):
     gate, head = Gate(), SSE | {"content-length": "9999", "connection": "close"}

@@ -1,7 +1,7 @@
 """The beginning of a body, which is read before the caller has the response: until it is judged, or until its hold is over.
 
 With no further bytes a read blocks, so that the wait for the next part has a bound of its own
-(:data:`~paceline.providers.verdict.HELD_S`). A read that is under way when it is over must lose nothing:
+(:class:`~paceline.providers.verdict.Patience`). A read that is under way when it is over must lose nothing:
 
 * :class:`Hold` cancels it. Only for readers that take a part when they return it: aiohttp's, and the gateway's.
 * :class:`ReadAhead` lets it go on, in a task or a thread, and its part is the first that the body's reader gets. httpx closes
@@ -33,7 +33,7 @@ class Hold:
     async def next(self, read: Callable[[], Awaitable[bytes]]) -> bytes | None:
         """What ``read`` returns; ``None`` if the hold is over, when ``read`` is cancelled."""
         if self._due_s is None and self._beginning.held:
-            self._due_s = asyncio.get_running_loop().time() + verdict.HELD_S
+            self._due_s = asyncio.get_running_loop().time() + self._beginning.held_s
         if self._due_s is None:
             return await read()
         try:
@@ -84,7 +84,7 @@ class ReadAhead:
                 return
         self._reading = (_Task if self._is_async else _Thread)(self._go_on())
         try:
-            await self._reading.wait(verdict.HELD_S)
+            await self._reading.wait(self._beginning.held_s)
         except BaseException:
             await self._reading.stop(self._socket)
             raise

@@ -442,7 +442,10 @@ class Exchange:
         metered = self.metered
         if status < 500:
             metered.scheduler.begun(permit.reservation)
-        beginning = Beginning(metered.provider, metered.call, status, headers, strict=not metered.guessed)
+        patience = metered.scheduler.patience
+        beginning = Beginning(
+            metered.provider, metered.call, status, headers, strict=not metered.guessed, held_s=patience.seconds
+        )
         try:
             await self.http.peek(response, headers, beginning)
         except BaseException as error:
@@ -451,6 +454,8 @@ class Exchange:
                 raise
             log.debug("the body of a response (%d) broke off: %s", status, type(error).__name__)  # its status must do
         judged = beginning.judged()
+        if beginning.held:
+            patience.judged(beginning, judged.refusal)
         self.judged = judged if judged.refusal is None else replace(judged, refusal=self._scoped(judged.refusal))
 
     def _scoped(self, refusal: Refusal | None) -> Refusal | None:
@@ -541,6 +546,7 @@ class Exchange:
         refusal, call = self._scoped(refusal), self.metered.call
         if refusal is not None:  # in the middle of an answer, which the caller has: there is no other attempt
             self.record.refusals.append(refusal)
+            self.metered.scheduler.patience.refused()
             permit.refused(refusal)
         elif usage is None:
             permit.settle()

@@ -42,6 +42,7 @@ from paceline.pacing.owners import ThreadOwner, in_a_loop, running_loop, task_ow
 from paceline.pacing.periods import of_periods
 from paceline.pacing.section import Section
 from paceline.pacing.status import QUEUE_SHOWN, PoolStatus, Waiting, report, wait_until_s
+from paceline.providers.verdict import Patience
 
 if TYPE_CHECKING:
     from paceline.pacing.events import Event
@@ -102,6 +103,7 @@ class Scheduler:
         periods: The periods of the pool's quotas, of each unit that has several.
         by_hand: Takes the failures of calls by hand; ``None`` for a pool that others pass, such as the slots of a provider.
         fails: Whether the last call by hand had no answer.
+        patience: For how long the beginnings of its streams are held.
         prompt_cache: What its answers have shown of the cache of the provider; ``None``: requests are not ordered by it.
     """
 
@@ -115,6 +117,7 @@ class Scheduler:
         self.periods: Mapping[str, Sequence[float]] = {}
         self.by_hand: ByHand | None = None
         self.fails = False
+        self.patience = Patience()
         self.prompt_cache: PromptCache | None = None
         self._clock = clock
         self._read_ns = 0  # until when the headers that were read suffice

@@ -29,7 +29,7 @@ HELD_MAX: Final = 65_536
 """Bytes of a body that are read before it is judged: of an error, of a stream without content, of a longer body."""
 
 HELD_S: Final = 1.0
-"""Seconds that bytes of a stream are held before they are judged.
+"""Seconds that bytes of a stream are held before they are judged, at most.
 
 A provider that refuses inside a stream decides before it generates, and says so with the first event or soon after:
 the time is ten round trips between two continents (0.1 s each). The first event comes late by it, where its content does,
@@ -92,6 +92,38 @@ def judge(provider: Provider, call: Call, status: int, headers: Headers, body: b
     return beginning.judged()
 
 
+class Patience:
+    """How long the streams of a pool are held.
+
+    Where they are silent after their first event, each hold costs its whole time and shows nothing. After ``n`` such holds
+    the next one shows a refusal with a chance of 1 in ``n + 2`` (the rule of succession), so that it lasts as much less.
+    A refusal that comes later is the stream's, and the next stream is held for the whole time again.
+
+    WEAK: streams whose content comes in time count for nothing here, because their holds cost nothing.
+    """
+
+    __slots__ = ("_in_vain",)
+
+    def __init__(self) -> None:
+        self._in_vain = 0  # holds that ended without a verdict, since the last refusal inside a stream
+
+    @property
+    def seconds(self) -> float:
+        """For how long the next stream is held at most."""
+        return HELD_S / (1 + self._in_vain)
+
+    def judged(self, beginning: Beginning, refusal: Refusal | None) -> None:
+        """A stream was judged by its ``beginning``, or was not when the hold ended."""
+        if refusal is not None:
+            self.refused()
+        elif beginning.open:
+            self._in_vain += 1
+
+    def refused(self) -> None:
+        """A stream has a refusal inside of it: the next ones may."""
+        self._in_vain = 0
+
+
 class Beginning:
     """Judges an answer by its first bytes.
 
@@ -101,17 +133,30 @@ class Beginning:
         status: The status of the answer.
         headers: Its headers.
         strict: Whether a JSON object without any field of a known result is unreadable; not where the API is a guess.
+        held_s: For how long a part of a stream is held; by default ``HELD_S``.
 
     Attributes:
         body: The decoded bytes so far.
+        held_s: For how long a part of a stream is held.
         payload: The JSON value of the body, where it is known already.
     """
 
     __slots__ = (
-        "_accepted", "_call", "_ended", "_enough", "_error", "_headers", "_provider", "_splitter", "_status", "_streams", "_strict", "body", "payload",
+        "_accepted", "_call", "_ended", "_enough", "_error", "_headers", "_provider", "_splitter", "_status", "_streams", "_strict", "body", "held_s",
+        "payload",
     )  # fmt: skip
 
-    def __init__(self, provider: Provider, call: Call, status: int, headers: Headers, *, strict: bool = True) -> None:
+    def __init__(
+        self,
+        provider: Provider,
+        call: Call,
+        status: int,
+        headers: Headers,
+        *,
+        strict: bool = True,
+        held_s: float | None = None,
+    ) -> None:
+        self.held_s = HELD_S if held_s is None else held_s
         self._provider, self._call, self._status, self._headers, self._strict = provider, call, status, headers, strict
         self._streams = status < 300 and (call.stream or "event" in headers.get("content-type", ""))
         self._splitter: Splitter | None = None  # of a stream, once its form is known
@@ -122,8 +167,13 @@ class Beginning:
 
     @property
     def held(self) -> bool:
-        """Whether a part of a stream is there that the caller could have: it is held for ``HELD_S`` at most."""
+        """Whether a part of a stream is there that the caller could have: it is held for ``held_s`` at most."""
         return self._splitter is not None and bool(self.body)
+
+    @property
+    def open(self) -> bool:
+        """Whether a stream is passed on without a verdict: its hold is over, and it has begun, and says no more."""
+        return self.held and not (self._enough or self._ended)
 
     def feed(self, piece: bytes) -> bool:
         """Take the next decoded bytes of the body; return whether they are enough for a verdict."""
