@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import subprocess
 import sys
 import textwrap
@@ -231,6 +232,21 @@ class TestSystemClock:
         assert done.wait(60)
         assert [name for name, _ in seen] == [1, 3]
         assert all(at_ns >= now_ns + name * 200_000_000 for name, at_ns in seen)
+
+    def test_timers_go_on_in_a_thread_with_the_queues_that_gevent_patches(self, monkeypatch):
+        """As gevent patches late; with it: ``frameworks/servers``."""
+        clock, before, done = SystemClock(), [], threading.Event()
+        clock.call_at(0, lambda: (before.append(threading.current_thread()), done.set()))
+        assert done.wait(60)
+        now_ns, seen = clock.now_ns(), []
+        clock.call_at(now_ns + 400_000_000, lambda: seen.append(threading.current_thread()))
+        monkeypatch.setattr(queue, "SimpleQueue", queue.Queue)
+        done.clear()
+        clock.call_at(now_ns + 500_000_000, lambda: (seen.append(threading.current_thread()), done.set()))
+        before[0].join(60)
+        assert not before[0].is_alive()
+        assert done.wait(60)
+        assert seen[0] is seen[1] is not before[0]
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
     @pytest.mark.parametrize("waiting", [False, True], ids=["idle", "with a waiter in the parent"])

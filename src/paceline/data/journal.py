@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+import queue
 import threading
 import time
 import zlib
@@ -19,7 +20,6 @@ from datetime import time as time_of_day
 from decimal import Decimal
 from itertools import count
 from math import inf
-from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -225,7 +225,8 @@ class SharedJournal:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="paceline-journal")
         # No locks: a finalizer can end an item anywhere, also while its thread begins another one.
         self._claims: dict[str, str] = {}  # by key the token
-        self._given_up: SimpleQueue[tuple[str, str] | None] = SimpleQueue()
+        # By its module, where gevent may have replaced it since the import.
+        self._given_up: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
         self._closed = False
         # A thread: a function that keeps the event loop busy loses no claim.
         self._keeper = threading.Thread(target=self._look_after_claims, name="paceline-claims", daemon=True)
@@ -299,7 +300,7 @@ class SharedJournal:
                 due_s = now_s + CLAIM_S / 3
                 self._renew(list(self._claims.copy().items()))
                 continue
-            with suppress(Empty, StoreError):
+            with suppress(queue.Empty, StoreError):
                 given_up = self._given_up.get(timeout=due_s - now_s)
                 if given_up is not None:
                     self._place.release(*given_up)

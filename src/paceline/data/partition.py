@@ -178,6 +178,9 @@ class _Process:
         self._paced, self._journals = _Kept(), _Kept()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="paceline-partitions", daemon=True)
+
+    def start(self) -> None:
+        """Run the loop; what was submitted before waits for it."""
         self._thread.start()
 
     def run(
@@ -264,9 +267,12 @@ _making = threading.Lock()
 
 def _process() -> _Process:
     with _making:
-        if not _current or _current[-1].pid != os.getpid():
-            _current.append(_Process())
-        return _current[-1]
+        found = _current[-1] if _current and _current[-1].pid == os.getpid() else None
+        if found is not None:
+            return found
+        _current.append(made := _Process())
+    made.start()  # without the lock: under gevent others continue here, and a lock that is older than its patch would stop them all
+    return made
 
 
 @atexit.register

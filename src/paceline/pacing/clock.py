@@ -55,7 +55,16 @@ def go_on(serve: Callable[[], None], disturbed: str) -> None:
         except BaseException as raised:  # noqa: BLE001
             error = raised
         else:
+            threading.current_thread()  # known by another number since gevent's patch: the end of the thread looks for that
             return
+
+
+def is_patched(one: Any) -> bool:
+    """Whether gevent has replaced the queues of threads since the queue ``one`` was made: then a thread that waits on it is a real one.
+
+    A greenlet that a real thread is to wake counts for nothing in gevent's loop, which may end before.
+    """
+    return type(one) is not queue.SimpleQueue
 
 
 class Timer(Protocol):
@@ -95,7 +104,7 @@ class _Timer:
 class SystemClock:
     """Monotonic time that started at the wall clock's, suspended time included, and a daemon thread that sleeps until the next timer.
 
-    The thread starts with the first timer, and again in a forked child, or when it has ended. It belongs to no event
+    The thread starts with the first timer, and again in a forked child, after gevent's patch, or when it has ended. It belongs to no event
     loop, so a loop that is closed or blocked delays only its own tasks. After any exception in it, at any point, it
     goes on with all timers that are pending. The clock has no lock: a finalizer can run anywhere, also while its thread
     sets a timer, and may need the clock itself.
@@ -124,8 +133,9 @@ class SystemClock:
         except IndexError:  # another caller looks after it
             return
         try:
-            if thread is None or not thread.is_alive():
+            if thread is None or not thread.is_alive() or is_patched(self._new):
                 thread = None
+                self._new.put(None)  # to the thread before the patch
                 started = threading.Thread(target=self._run, name="paceline-timer", daemon=True)
                 started.start()  # or there are no more threads for now
                 thread = started
@@ -136,24 +146,27 @@ class SystemClock:
         self._pending: set[_Timer] = set()
         self._heap: list[_Timer] = []  # used by the thread only
         self._tidy_at = CANCELLED_MAX
-        self._new: SimpleQueue[_Timer] = queue.SimpleQueue()
+        self._new: SimpleQueue[_Timer | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread | None] = [None]  # empty while a caller looks after it
 
     def _run(self) -> None:
         go_on(self._serve, "the timer thread was disturbed; it goes on")
 
     def _serve(self) -> None:
-        """Make the calls that are pending, and all later ones."""
+        """Make the calls that are pending, and all later ones, until another thread takes them over."""
         # By its module: gevent may have replaced it since the import, and Thread, too. A greenlet that waits on the one before would
         # stop the whole process.
-        new: SimpleQueue[_Timer] = queue.SimpleQueue()
+        new: SimpleQueue[_Timer | None] = queue.SimpleQueue()
         self._new = new  # first: a timer that is in neither queue is pending below
         self._heap = heap = list(self._pending)
         heapq.heapify(heap)
         while True:
             wait_s = max(heap[0].at_ns - self.now_ns(), 0) / NS if heap else None
             try:
-                self._push(new.get(timeout=wait_s and min(wait_s, LOOK_S)))
+                if (timer := new.get(timeout=wait_s and min(wait_s, LOOK_S))) is None:
+                    return
+                self._push(timer)
+                del timer
                 continue
             except queue.Empty:
                 if heap[0].at_ns > self.now_ns():

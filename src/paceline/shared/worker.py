@@ -27,7 +27,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.queue import Queue
 from paceline.core.quota import NS
 from paceline.core.results import StoreError, StoreFormatError
-from paceline.pacing.clock import Clock, go_on, tell_of_forks
+from paceline.pacing.clock import Clock, go_on, is_patched, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
 from paceline.shared.capacity import SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.membership import RETRY_NS, Membership, OnStoreFailure, State
@@ -157,9 +157,10 @@ class StoreWorker:
     def poke(self, scheduler: Scheduler) -> bool:
         """Plan an exchange for ``scheduler``; a closed worker opens again for waiting requests, else it returns false."""
         with self._lock:
-            if not self.running:
+            if not self.running or is_patched(self._queue):
                 if self._closed and not scheduler.pool.queue.length:
                     return False
+                self._queue.put(None)  # to the thread before a patch of gevent
                 self._closed, self._queue = False, queues.SimpleQueue()  # of gevent, if it has patched Thread
                 before = self._thread or self._before
                 self._thread = threading.Thread(target=_run, args=(weakref.ref(self), self._queue, before), daemon=True)

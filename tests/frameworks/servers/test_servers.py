@@ -182,10 +182,15 @@ SLOTS = pytest.mark.parametrize("provider", [["2 concurrency"]], indirect=True, 
 
 @SLOTS
 @pytest.mark.parametrize(("library", "shared"), [("httpx", False), ("httpx", True), ("requests", True)])
-def test_gevent_patches_late(provider, request, library, shared):
+@pytest.mark.parametrize("before", [(), ("waited",)], ids=["", "waited"])
+def test_gevent_patches_late(provider, request, library, shared, before):
     if shared:
         request.getfixturevalue("store")
-    subprocess.run([sys.executable, "late.py", library], cwd=HERE, check=True, timeout=BOUND_S)
+    subprocess.run([sys.executable, "late.py", library, *before], cwd=HERE, check=True, timeout=BOUND_S)
+
+
+def test_gevent_patches_late_before_partitions(provider, store):
+    subprocess.run([sys.executable, "late_partitions.py"], cwd=HERE, check=True, timeout=BOUND_S)
 
 
 @SLOTS
