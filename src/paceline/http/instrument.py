@@ -11,10 +11,11 @@ from typing import Any, cast
 from paceline.http import dspy
 from paceline.http.aiohttp import paced_request
 from paceline.http.botocore import paced_response, remembering
-from paceline.http.bypass import SEAMS, ImportWatch, announced, dspy_is_unknown
+from paceline.http.bypass import SEAMS, announced, dspy_is_unknown
 from paceline.http.httpx import LIBRARIES, PacedTransport, exchange_async, exchange_sync, lift_connections
 from paceline.http.unpaced import DSPY, GRPC, announce_kind
 from paceline.http.urllib3 import paced_urlopen
+from paceline.pacing.imports import ImportWatch
 from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import Acquisition, around_waits
 from paceline.providers.base import Provider
