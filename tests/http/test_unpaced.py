@@ -390,3 +390,43 @@ def test_the_end_of_a_program_says_how_many_went_past(script, last):
         pytest.skip("no fork here")
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM + script], capture_output=True, text=True, check=True, timeout=60)  # fmt: skip
     assert [line for line in done.stderr.splitlines() if "went past" in line] == ([last] if last else [])
+
+
+PAST = "a limiter was made, and no request was paced: {} went past it; to pace a client, call limiter.attach(client), and to pace the whole program, paceline.instrument(limiter)"
+UNATTACHED = """
+import os, sys, paceline
+limiter = paceline.Limiter({"openai/*": "60 requests/min"})
+import httpx2, requests
+send = lambda path, **kind: httpx2.Client(transport=httpx2.MockTransport(lambda request: httpx2.Response(200, json={})), **kind).post(f"https://api.openai.com/v1/{path}", json={})
+class Answers(requests.adapters.HTTPAdapter):
+    def get_connection_with_tls_context(self, *_, **__):
+        from urllib3 import HTTPSConnectionPool
+        class Refusing(HTTPSConnectionPool):
+            def _make_request(self, *_, **__): raise OSError
+        return Refusing("api.anthropic.com")
+def by_requests():
+    session = requests.Session()
+    session.mount("https://", Answers())
+    try: session.post("https://api.anthropic.com/v1/messages", json={})
+    except requests.ConnectionError: pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "past"),
+    [
+        ("", ""),
+        ("send('files'); send('batches')", ""),  # nothing is generated there
+        ("with limiter.acquire('openai/m'): send('responses')", ""),
+        ("import httpx2; limiter.attach(httpx2.Client()); send('responses')", "1 to api.openai.com"),  # another client
+        ("[send('responses') for _ in range(3)]; by_requests()", "3 to api.openai.com, 1 to api.anthropic.com"),
+        ("with paceline.instrument(limiter): send('responses')", ""),
+        ("send('responses'); sys.exit(0) if os.fork() == 0 else os.wait()", "1 to api.openai.com"),
+    ],
+    ids=["nothing", "management", "by hand", "another client", "past", "instrumented", "a child"],
+)  # fmt: skip
+def test_the_end_of_a_program_that_paces_nothing_says_so_if_requests_went_past(script, past):
+    if "fork" in script and not hasattr(os, "fork"):
+        pytest.skip("no fork here")
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", UNATTACHED + script], capture_output=True, text=True, check=True, timeout=60)  # fmt: skip
+    assert done.stderr.splitlines() == ([PAST.format(past)] if past else [])

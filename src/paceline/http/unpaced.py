@@ -89,6 +89,11 @@ A kind is a POST with the kind of its path, and with the HTTP library if that is
 """
 
 
+def is_of_model(provider: str, path: str) -> bool:
+    """Whether a POST to ``path`` at a host of ``provider`` may be answered by a model."""
+    return MODELS.get(provider, "/") in path and not MANAGEMENT.search(path[:2_000])
+
+
 def announce(provider: str, host: str, path: str, library: str = "", *, trial: bool = False) -> None:
     """Log that a POST to ``path`` at a host of ``provider`` is not paced, once for each host and kind of path.
 
@@ -96,7 +101,7 @@ def announce(provider: str, host: str, path: str, library: str = "", *, trial: b
     be a user's. A ``library`` is named if the request is not paced because of it. ``trial``: the path is paced once an
     answer has the form of an LLM's.
     """
-    if MODELS.get(provider, "/") in path and not MANAGEMENT.search(path[:2_000]):
+    if is_of_model(provider, path):
         parts = re.split("([/:])", path[:200])
         kind = "".join(part if part in "/:" or _WORD.fullmatch(part) else "*" for part in parts)
         announce_kind(provider, host, f"POST {kind}" + (_BY + library if library else ""), trial=trial)

@@ -16,6 +16,7 @@ from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import NS, Cost
 from paceline.core.results import PacelineWarning, QuotaError
+from paceline.limiter.past import watch
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.limits import Limits
@@ -177,6 +178,8 @@ class Limiter(BaseLimiter):
         super().__init__(settings, Limits(settings), worker)
         if worker is not None:
             _keep_outputs(worker, self.pacer)
+        if not Scheduler.made and clock is SYSTEM_CLOCK:
+            watch()
 
     @classmethod
     def for_provider(

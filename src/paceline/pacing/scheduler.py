@@ -108,6 +108,8 @@ class Scheduler:
     """
 
     further: Sequence[Scheduler] = ()
+    made = False
+    """Whether this process has one."""
 
     def __init__(self, pool: Pool, clock: Clock, worker: Worker | None = None) -> None:
         self.pool = pool
@@ -126,6 +128,7 @@ class Scheduler:
         self._section = Section(pool, clock, self.lines, self._lateness, *of_worker)
         self.transact = self._section.transact  # for the worker
         _schedulers.add(self)
+        Scheduler.made = True
         if worker is not None:
             worker.add(self)
 
