@@ -27,6 +27,8 @@ NOTICES_MAX = 8
 class Silence:
     """Whether the attempts of a pool get answers.
 
+    It acts at once, because each request that is sent meanwhile may be refused later, and says so when a probe has no answer either.
+
     Args:
         capacity: The capacity of the pool.
         watches: Whether the pool can be silent: its attempts go to one server.
@@ -38,12 +40,13 @@ class Silence:
         notices: What is to be logged.
     """
 
-    __slots__ = ("_answered_ns", "_capacity", "_watches", "check_ns", "notices", "since_ns", "usual_ns")
+    __slots__ = ("_answered_ns", "_capacity", "_told", "_watches", "check_ns", "notices", "since_ns", "usual_ns")
 
     def __init__(self, capacity: Capacity, *, watches: bool = True) -> None:
         self._capacity, self._watches = capacity, watches
         self._answered_ns = self.since_ns = self.usual_ns = 0
         self.check_ns = FAR_NS
+        self._told = False  # of the present silence: a short one, which the first probe ends, is not worth a line
         self.notices: deque[str] = deque(maxlen=NOTICES_MAX)
 
     def settled(self, now_ns: int, took_ns: int) -> None:
@@ -64,6 +67,12 @@ class Silence:
         """Begin a silence, or the next probe of one, or end one that is too long."""
         quiet_ns = now_ns - self._answered_ns
         if self.since_ns:  # the last probe has no answer
+            if not self._told:
+                self._told = True
+                self.notices.append(
+                    f"no answer for {quiet_ns / NS:.1f} s, with {self._capacity.ledger.in_flight:,} requests in flight (the longest"
+                    f" recent answer took {self.usual_ns / NS:.1f} s); sending one request every {PROBE_NS // NS} s until an answer comes"
+                )
             if now_ns - self.since_ns < SILENT_MAX_NS:
                 self._probe(now_ns)
             else:
@@ -73,12 +82,8 @@ class Silence:
         pause_ns = self._capacity.cool_down_ns(now_ns)
         self.check_ns = now_ns + pause_ns if pause_ns > 0 else self._silent_ns(now_ns)  # a pause has a probe of its own
         if self.check_ns <= now_ns:
-            self.since_ns = now_ns
+            self.since_ns, self._told = now_ns, False
             self._probe(now_ns)
-            self.notices.append(
-                f"no answer for {quiet_ns / NS:.1f} s, with {self._capacity.ledger.in_flight:,} requests in flight; sending one"
-                f" request every {PROBE_NS // NS} s until an answer comes"
-            )
         assert self.check_ns > now_ns
 
     def _silent_ns(self, now_ns: int) -> int:
@@ -105,4 +110,5 @@ class Silence:
         if self._capacity.pause_reason == NO_ANSWER:  # else a longer pause of another reason has begun
             self._capacity.lift(now_ns, now_ns + self._capacity.cool_down_ns(now_ns))
         self._capacity.arrive(now_ns)
-        self.notices.append("answers come again")
+        if self._told:
+            self.notices.append("answers come again")
