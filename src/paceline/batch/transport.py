@@ -284,8 +284,8 @@ class _Request:
     def target(self) -> tuple[str, str]:
         return self._target.key
 
-    def has_header(self, name: str) -> bool:
-        return name in self._headers
+    def header(self, name: str) -> str:
+        return self._headers.get(name, "")
 
     async def content(self) -> bytes:
         return self._content

@@ -24,7 +24,14 @@ from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, plain, readable
 from paceline.gateway.rights import Asked, check_rights
 from paceline.gateway.shares import Shares, fits
-from paceline.gateway.upstreams import ACCOUNT, JUDGED_HEADERS, OF_CLIENT, Destination, Upstream, without_key
+from paceline.gateway.upstreams import (
+    ACCOUNT,
+    JUDGED_HEADERS,
+    OF_CLIENT,
+    Upstream,
+    key_in_query,
+    without_key,
+)
 from paceline.gateway.waiting import (
     IDEMPOTENCY,
     NOTES_EVERY_S,
@@ -41,11 +48,13 @@ from paceline.gateway.waiting import (
     note_for,
     patience_s,
 )
-from paceline.http.describe import Metered, at_account, describe, model_named
+from paceline.http.account import payer_of
+from paceline.http.describe import Metered, at_account, body_of, describe, is_metered, model_named
 from paceline.http.exchange import Exchange, Exchanged
 from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
+from paceline.pacing.accounts import Payer
 from paceline.pacing.pacer import NAME_MAX, current_lane
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import TIMEOUT_MAX_S
@@ -84,6 +93,7 @@ class Dispatch:
         self._limiter, self._life, self._tells_quotas = limiter, life, tells_quotas
         self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if names_account else OF_CLIENT)
         self._models = NamedModels(limiter.pacer.pools)
+        limiter.pacer.accounts.forgotten = self._models.forget
         self._limited: dict[str, ClientKey] = {}  # the keys whose limits the limiter has
         self._unreported: set[tuple[str, str]] = set()  # the keys and pools of streams without usage, as logged
         self._takes_usage: dict[str, bool] = {}  # by server: whether it can be asked for the usage of a stream
@@ -277,7 +287,7 @@ class Dispatch:
             if key is not None and self._limited.get(key.name) is not key:  # new, or read again
                 self._limiter.limit_lane(key.name, key.limits)
                 self._limited[key.name] = key
-            found = list(self._described(place, unquote(request.path), body, asked))
+            found = list(self._described(request, body, asked))
         except QuotaError as error:
             raise RequestError(429, "quota", str(error)) from None
         first = place.members[0]
@@ -285,7 +295,8 @@ class Dispatch:
             announce(first.provider.name, first.host, request.path)
             return None
         for one in found:
-            if not self._models.use(request.owner, one.scheduler, time.monotonic()):
+            owner = request.owner if one.payer is None else one.payer.account.name
+            if not self._models.use(owner, one.scheduler, time.monotonic()):
                 message = f"more than {MODELS_MAX} models were named of late: one that is not used for {IDLE_S:g} s makes room"
                 raise RequestError(429, "models", message)
         if key is not None:
@@ -323,17 +334,33 @@ class Dispatch:
         own = scheduler.read(lambda _: queue.waiting().get(key.name, 0))
         return fits(key.identity, own, queue.length, 1, most)
 
-    def _described(self, place: Destination, path: str, body: bytes, asked: dict[str, Any]) -> Iterator[Metered]:
-        """The request as each member of ``place`` meters it; nothing for one that costs nothing."""
+    def _described(self, request: Incoming, body: bytes, asked: dict[str, Any]) -> Iterator[Metered]:
+        """The request as each member of its place meters it; nothing for one that costs nothing."""
         first: Metered | None = None
-        for upstream in place.members:
+        pacer, path = self._limiter.pacer, unquote(request.path)
+        for upstream in request.place.members:
             renamed = _renamed(asked, upstream.models)
-            one = None if first is None or renamed else at_account(self._limiter.pacer, first, upstream.provider)
-            one = one or describe(self._limiter.pacer, upstream.provider, path, renamed or body)
+            payer = None if upstream.key else self._payer(request, upstream, path, body)
+            one = None if first is None or renamed else at_account(pacer, first, upstream.provider, payer)
+            one = one or describe(pacer, upstream.provider, path, renamed or body, payer)
             if one is None:
                 return
             first = first or (None if renamed else one)
             yield one
+
+    def _payer(self, request: Incoming, upstream: Upstream, path: str, body: bytes) -> Payer | None:
+        """Who pays for a request that is sent with its client's own credential."""
+        provider: Any = upstream.provider
+        if not is_metered(provider, path):
+            return None
+        first, query_key = request.first, key_in_query(request.query)
+        return payer_of(
+            self._limiter.pacer,
+            provider,
+            lambda name: first.get(name.encode(), b"").decode("latin-1"),
+            partial(body_of, body),
+            query_key,
+        )
 
     def _held_place(
         self, request: Incoming, exchange: KeptExchange | KeptRoutedExchange, requests: list[Relayed]

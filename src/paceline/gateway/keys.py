@@ -11,7 +11,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,6 +29,8 @@ log = logging.getLogger("paceline.gateway")
 
 PREFIX: Final = "pk-"
 """The beginning of every key."""
+
+SALT_BYTES: Final = 32
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 _ENDPOINT: Final = re.compile(r"([A-Z]+ )?/[!-~]{0,200}")
@@ -199,6 +201,29 @@ class KeyFile:
             new = replace(old, digest=digest(key), former=old.digest, former_until=_utc(overlap_s), first=old.identity)
             self._write([new if one is old else one for one in self._all])
         return key
+
+    def salt(self) -> bytes:
+        """The key of the digests by which accounts are known: 32 random bytes, made once and kept beside the file of keys.
+
+        Where it cannot be kept it lasts as long as this process.
+        """
+        made = secrets.token_bytes(SALT_BYTES)
+        try:
+            with self._only_writer():
+                with suppress(FileNotFoundError):
+                    found = bytes.fromhex(self.salt_file.read_text("ascii"))
+                    if len(found) == SALT_BYTES:
+                        return found
+                with replacing(str(self.salt_file)) as file:
+                    file.write(made.hex().encode())
+        except (KeyFileError, ValueError) as error:
+            log.warning("%s cannot be used: accounts have other names after the next start: %s", self.salt_file, error)
+        return made
+
+    @property
+    def salt_file(self) -> Path:
+        """Where :meth:`salt` is kept."""
+        return self.file.with_name("accounts.salt")
 
     def revoke(self, name: str) -> None:
         """Remove the key ``name`` from the file.

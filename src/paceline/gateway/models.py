@@ -22,7 +22,7 @@ LOOKED_AT: Final = 100
 
 
 class NamedModels:
-    """The pools that the requests of each client key have opened.
+    """The pools that the requests of each client key, or of each account of clients without one, have opened.
 
     Args:
         pools: All pools of the limiter.
@@ -45,6 +45,11 @@ class NamedModels:
         used[name] = scheduler, now_s
         self._owner.setdefault(name, key)
         return True
+
+    def forget(self, key: str) -> None:
+        """Forget an account whose pools are forgotten."""
+        for name in self._used.pop(key, ()):
+            self._owner.pop(name, None)
 
     def expire(self, now_s: float) -> None:
         """Forget pools that are idle, those that were used last excepted."""

@@ -302,9 +302,9 @@ class Relayed:
     def target(self) -> tuple[str, str]:
         return self._upstream.host, self._path
 
-    def has_header(self, name: str) -> bool:
+    def header(self, name: str) -> str:
         wanted = name.encode()
-        return any(wanted == header for header, _ in self._headers)
+        return next((value.decode("latin-1") for header, value in self._headers if header == wanted), "")
 
     async def content(self) -> bytes:
         assert isinstance(self._body, bytes)

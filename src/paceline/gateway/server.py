@@ -154,7 +154,10 @@ class ProcessSettings:
         limiter = self._limiter(events)
         if self.otel:
             _otel().watch(limiter)
-        admission = Admission(KeyFile(self.keys), open_to_all=is_loopback(self.host), hosts=names_of(self.host))
+        keys = KeyFile(self.keys)
+        limiter.pacer.accounts.salt = keys.salt
+        limiter.pacer.accounts.names_all = limiter.pacer.pools.worker is not None
+        admission = Admission(keys, open_to_all=is_loopback(self.host), hosts=names_of(self.host))
         return Gateway(
             limiter,
             self._upstreams(environ),

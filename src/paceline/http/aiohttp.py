@@ -73,9 +73,10 @@ class _Aiohttp:
     def target(self) -> tuple[str, str]:
         return self._url.host or "", self._url.path
 
-    def has_header(self, name: str) -> bool:
-        names = [*(self._options.get("headers") or ()), *self._session.headers]
-        return any(str(one[0] if isinstance(one, tuple) else one).lower() == name for one in names)
+    def header(self, name: str) -> str:
+        own: Any = self._options.get("headers") or ()
+        pairs = [*(own.items() if isinstance(own, Mapping) else own), *self._session.headers.items()]
+        return next((str(value) for one, value in pairs if str(one).lower() == name), "")
 
     @property
     def in_memory(self) -> bool:

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from paceline.http.aiohttp import peek_stream, tap_stream
 from paceline.http.exchange import Exchanged, Tap, exchange
-from paceline.http.urllib3 import peek_response, tap_response
+from paceline.http.urllib3 import header_text, peek_response, tap_response
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
 from paceline.pacing.sync import run_sync
@@ -108,8 +108,8 @@ class _Botocore:
     def target(self) -> tuple[str, str]:
         return self._url.hostname or "", unquote(self._url.path)
 
-    def has_header(self, name: str) -> bool:
-        return name in self._request.headers
+    def header(self, name: str) -> str:
+        return header_text(self._request.headers.get(name, ""))
 
     async def content(self) -> bytes:
         body = self._request.body

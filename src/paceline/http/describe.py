@@ -16,6 +16,8 @@ from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUES
 from paceline.core.results import QuotaError, Refusal
 from paceline.estimation.calibration import TokenCalibration
 from paceline.estimation.prefixes import Prompt, prompt_of
+from paceline.http.account import Header, payer_of
+from paceline.pacing.accounts import Payer
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Estimated, check_cost
 from paceline.pacing.scheduler import Scheduler
@@ -55,6 +57,8 @@ class Metered:
     """Whether the API of its host is a guess."""
     prompt: Prompt | None = None
     """Its prompt, before the cache of the provider; ``None`` for one that is not looked for."""
+    payer: Payer | None = None
+    """Whose credential it is sent with; ``None`` for the account of the provider's name."""
 
     def cost(self) -> Cost:
         """The amounts that the provider will hold, by the present calibration."""
@@ -145,9 +149,11 @@ def model_named(provider: Any, path: str, model: str) -> str | None:
     return None if call is None else call.model
 
 
-def describe(pacer: Pacer, provider: Provider, path: str, content: bytes) -> Metered | None:
-    """Describe the request to ``path`` with the body ``content``; ``None`` if it costs nothing."""
-    return described(pacer, provider, path, body_of(content), partial(body_of, content))
+def describe(pacer: Pacer, provider: Provider, path: str, content: bytes, payer: Payer | None = None) -> Metered | None:
+    """Describe the request to ``path`` with the body ``content``, which ``payer`` pays; ``None`` if it costs nothing."""
+    provider = provider if payer is None else payer.account.provider
+    found = described(pacer, provider, path, body_of(content), partial(body_of, content))
+    return found if found is None or payer is None else replace(found, payer=payer)
 
 
 def described(
@@ -163,15 +169,15 @@ def described(
     return metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model), body, again)
 
 
-def at_account(pacer: Pacer, metered: Metered, provider: Provider) -> Metered | None:
+def at_account(pacer: Pacer, metered: Metered, provider: Provider, payer: Payer | None = None) -> Metered | None:
     """A described request at another account of its provider; ``None`` where it has to be described anew."""
-    known = metered.provider
+    known, provider = metered.provider, provider if payer is None else payer.account.provider
     if hasattr(known, "at_host") or base_of(known.name) != base_of(provider.name):
         return None
     scheduler = pacer.pools.of_model(provider.name, metered.call.model)
     cache, prompt = scheduler.prompt_cache, metered.prompt
     moved = None if cache is None or prompt is None else prompt.at(cache)
-    return replace(metered, provider=provider, scheduler=scheduler, prompt=moved)
+    return replace(metered, provider=provider, scheduler=scheduler, prompt=moved, payer=payer)
 
 
 FORM_END_MAX: Final = 16_384
@@ -215,23 +221,23 @@ INPUTS: Final = ("messages", "input", "inputs", "prompt", "contents", "texts", "
 _BY_PATH: Final = ("gemini", "bedrock")
 
 
-def provider_guessed(
-    pacer: Pacer, host: str, path: str, has_header: Callable[[str], bool], fallback: Provider | None
-) -> Provider | None:
+def provider_guessed(pacer: Pacer, host: str, path: str, header: Header, fallback: Provider | None) -> Provider | None:
     """The provider whose API a request to an unknown host seems to use; ``None`` if it costs nothing.
 
     Anthropic, if the request has its own header; ``fallback``; the provider of the limiter; OpenAI's dialect, which
     carries the name of the host; Google's or Bedrock's, whose paths name the model.
     """
     home = pacer.pools.limits.home
-    likely = provider_named("anthropic") if has_header("anthropic-version") else fallback
+    likely = provider_named("anthropic") if header("anthropic-version") else fallback
     if likely is None and home is not None:
         likely = provider_named(home)
     guesses: tuple[Any, ...] = (likely, provider_named(host), *map(provider_named, _BY_PATH))
     return next((guess for guess in guesses if guess is not None and is_metered(guess, path)), None)
 
 
-def describe_guessed(pacer: Pacer, guess: Any, host: str, path: str, content: bytes, *, named: bool) -> Metered | None:
+def describe_guessed(
+    pacer: Pacer, guess: Any, host: str, path: str, content: bytes, header: Header, *, named: bool
+) -> Metered | None:
     """Describe a request to an unknown host, in the dialect of ``guess``.
 
     Its pool is the one of ``guess`` if the user has ``named`` this provider or given quotas for it. Otherwise it is named by
@@ -248,12 +254,15 @@ def describe_guessed(pacer: Pacer, guess: Any, host: str, path: str, content: by
     if not has_input and model_named(guess, path, "") != model:  # nor is the model in the path
         return None
     named = named or _stands_in(pacer, guess, host, model)
+    payer = None  # of a host without a name: a server of the user's own has the same limits for all keys
     if not named and not pacer.pools.limits.given_for(guess.name, model, guess.pool(model)):
         if guess.name != host:
             _log_unknown(guess.name, host)
         guess = _under_host(guess, host, path)
+    elif (payer := payer_of(pacer, guess, header, lambda: body)) is not None:
+        guess = payer.account.provider
     metered = described(pacer, guess, path, body, partial(body_of, content))
-    return metered and replace(metered, guessed=not named)
+    return metered and replace(metered, guessed=not named, payer=payer)
 
 
 def _stands_in(pacer: Pacer, guess: Any, host: str, model: str) -> bool:
@@ -305,7 +314,7 @@ def metered(
 ) -> Metered:
     """The call, with what is known of the tokens of such calls, and of its prompt, if there is a ``body``."""
     calibration, cache, prompt = (
-        pacer.calibrations.of(call.provider, call.model, call.endpoint),
+        pacer.calibrations.of(pacer.accounts.base(call.provider), call.model, call.endpoint),
         scheduler.prompt_cache,
         None,
     )

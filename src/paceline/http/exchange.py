@@ -37,8 +37,9 @@ from paceline.core.results import (
     TooLargeError,
 )
 from paceline.core.stop import ENDS
+from paceline.http.account import payer_of
 from paceline.http.background import job_of, poll_of, remember
-from paceline.http.describe import Metered, describe, describe_guessed, is_metered, provider_guessed
+from paceline.http.describe import Metered, body_of, describe, describe_guessed, is_metered, provider_guessed
 from paceline.http.recognise import (
     Trial,
     answers_here,
@@ -87,7 +88,7 @@ class Binding(Protocol):
     @property
     def address(self) -> str: ...  # the host, with a port that is not the usual one
     def target(self) -> tuple[str, str]: ...  # the host, without a port, and the path
-    def has_header(self, name: str) -> bool: ...
+    def header(self, name: str) -> str: ...  # its first value; empty for none
     async def content(self) -> bytes: ...  # of the request, which can still be sent
     async def send(self, permit: Permit | None = None) -> Any: ...  # the response; `permit`: of this attempt
     def head(self, response: Any) -> tuple[int, Mapping[str, str]]: ...  # status; headers, names in lower case
@@ -182,12 +183,14 @@ async def _describe(
     known: Any = provider or provider_for_host(host)
     if known is not None:
         if is_metered(known, path):
-            return describe(pacer, known, path, await http.content())
+            content = await http.content()
+            payer = payer_of(pacer, known, http.header, partial(body_of, content))
+            return describe(pacer, known, path, content, payer)
     else:
-        guess = provider_guessed(pacer, host, path, http.has_header, fallback)
+        guess = provider_guessed(pacer, host, path, http.header, fallback)
         if guess is not None:
             content, named = await http.content(), guess is fallback
-            if (found := describe_guessed(pacer, guess, host, path, content, named=named)) is not None:
+            if (found := describe_guessed(pacer, guess, host, path, content, http.header, named=named)) is not None:
                 return found
     if holds_permit():
         return None
@@ -196,7 +199,8 @@ async def _describe(
     else:
         body = llm_body(path, await http.content()) if http.in_memory else None
     if body is not None and known is not None and is_chat(body):
-        return recognised(pacer, known, body, guessed=False)
+        payer = payer_of(pacer, known, http.header, lambda: body)
+        return recognised(pacer, known, body, guessed=False, payer=payer)
     if body is not None and known is None:
         owner, sure = owner_of(pacer, host, body["model"], fallback)
         if sure or answers_here(host, path):
@@ -468,6 +472,8 @@ class Exchange:
         await self.http.close(response)
         self.record.refusals.append(refusal)
         self.metered.refused(refusal)
+        if self.metered.payer is not None:
+            self.metered.payer.refused()
         decision = self.tries.failed(self.metered.scheduler, refusal, row)
         permit.refuse(self.tries.refusal or refusal, decision)
         if not (isinstance(decision, Again) and decision.pool_wide) and self._elsewhere(refusal):
@@ -511,6 +517,8 @@ class Exchange:
         """Settle the permit with the usage that the body reports: now, if it was read whole, else while the caller reads it."""
         provider, payload = self.metered.provider, None if self.judged is None else self.judged.payload
         settle = partial(self._settle, headers, permit)
+        if self.metered.payer is not None:
+            self.metered.payer.account.served = True
         if self.charge is not None:
             self.charge.settles = True
         if (job := job_of(payload)) is not None:

@@ -53,6 +53,7 @@ class _Httpx:
     def __init__(self, send: Send, request: Any, *, is_async: bool) -> None:
         self._send, self._request, self.is_async = send, request, is_async
         self.method: str = request.method
+        self._headers: dict[bytes, bytes] | None = None
         self._peeked: Any = None  # the stream of the last answer, whose beginning is read
 
     @property
@@ -64,8 +65,10 @@ class _Httpx:
         url = self._request.url
         return url.host, url.path
 
-    def has_header(self, name: str) -> bool:
-        return name in self._request.headers
+    def header(self, name: str) -> str:
+        if self._headers is None:  # the libraries' own look-up takes some microseconds for each name
+            self._headers = {one.lower(): value for one, value in reversed(self._request.headers.raw)}
+        return self._headers.get(name.encode(), b"").decode("latin-1")
 
     @property
     def in_memory(self) -> bool:

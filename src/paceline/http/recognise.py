@@ -10,6 +10,7 @@ from typing import Any, Final
 from paceline.core.results import Refusal
 from paceline.http.describe import INPUTS, Metered, body_of, call_by_hand, metered
 from paceline.http.unpaced import MANAGEMENT
+from paceline.pacing.accounts import Payer
 from paceline.pacing.pacer import Pacer
 from paceline.providers import parse
 from paceline.providers.base import Provider, Usage
@@ -77,11 +78,14 @@ def is_chat(body: Mapping[str, Any]) -> bool:
     return isinstance(messages, list) and bool(messages) and bool(as_mapping(messages[0]).get("role"))
 
 
-def recognised(pacer: Pacer, provider: Provider, body: Mapping[str, Any], *, guessed: bool) -> Metered:
-    """The request with this body, in the dialect of ``provider``."""
+def recognised(
+    pacer: Pacer, provider: Provider, body: Mapping[str, Any], *, guessed: bool, payer: Payer | None = None
+) -> Metered:
+    """The request with this body, in the dialect of ``provider``, which ``payer`` pays."""
+    provider = provider if payer is None else payer.account.provider
     call = call_by_hand(provider, body["model"], body)
     found = metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model), body)
-    return replace(found, guessed=guessed)
+    return replace(found, guessed=guessed, payer=payer)
 
 
 def owner_of(pacer: Pacer, host: str, model: str, fallback: Provider | None) -> tuple[Provider, bool]:

@@ -106,6 +106,11 @@ def pace_adapter(pacer: Pacer, adapter: Any, provider: Provider | None) -> None:
         pace_manager(pacer, manager, provider)
 
 
+def header_text(value: Any) -> str:
+    """The name or the value of a header, which may be bytes."""
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
 class _Urllib3:
     """A POST of urllib3; see :class:`~paceline.http.exchange.Binding`."""
 
@@ -128,9 +133,9 @@ class _Urllib3:
     def target(self) -> tuple[str, str]:
         return (self._host or "").strip("[]"), self._path
 
-    def has_header(self, name: str) -> bool:
+    def header(self, name: str) -> str:
         headers = self._pool.headers if self._headers is None else self._headers
-        return any((one.decode() if isinstance(one, bytes) else str(one)).lower() == name for one in headers)
+        return next((header_text(headers[one]) for one in headers if header_text(one).lower() == name), "")
 
     @property
     def in_memory(self) -> bool:

@@ -177,6 +177,7 @@ class Limiter(BaseLimiter):
         worker = _worker(store, clock, on_store_failure, lease_s)
         super().__init__(settings, Limits(settings), worker)
         if worker is not None:
+            worker.stored_as = self.pacer.pools.stored_as
             _keep_outputs(worker, self.pacer)
         if not Scheduler.made and clock is SYSTEM_CLOCK:
             watch()

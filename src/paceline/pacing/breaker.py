@@ -186,6 +186,14 @@ class Health:
         with self._lock:
             self._breakers.pop(host, None)
 
+    def drop(self, scheduler: Scheduler) -> None:
+        """Forget a pool that is used no more."""
+        with self._lock:
+            self._budgets.pop(scheduler.pool.name, None)
+            self._paused.pop(scheduler, None)
+            for breaker in self._breakers.values():
+                breaker.schedulers.discard(scheduler)
+
     def spend_retry(self, scheduler: Scheduler) -> float:
         """Spend one retry of the pool's budget; return when it is earned, for :meth:`retry_delay_s`."""
         pool = scheduler.pool

@@ -77,6 +77,7 @@ class Limits:
 
     Attributes:
         given_source: The source of the given quotas of models; a simulation takes them for a table's.
+        untabled: The accounts for which no published limits hold: logins to plans, which have no tier.
 
     Raises:
         QuotaError: A quota cannot be read, or the tier is unknown.
@@ -92,6 +93,7 @@ class Limits:
         self.given = _named({name: _quotas(name, quotas) for name, quotas in (given or {}).items()}, provider)
         self._spellings: dict[str, list[str]] | None = None  # the names in `given` by their usual spelling
         self.given_source = GIVEN
+        self.untabled: set[str] = set()
         self._used: set[str] = set()  # the names in `given` that a model has matched
         self._named: set[str] = set()  # those, and other matters, that a warning has named
         self.settings = settings
@@ -257,8 +259,10 @@ class Limits:
         if given is not None:
             return dict.fromkeys(given, self.given_source)
         from paceline.providers.registry import base_of
-        from paceline.providers.tables import DEFAULT, lookup, near_model
+        from paceline.providers.tables import DEFAULT, UNKNOWN, lookup, near_model
 
+        if provider in self.untabled:
+            return dict.fromkeys(UNKNOWN, Source(SourceKind.ASSUMED, "a login has no tier"))
         self._warn_of_near(provider, model)
         if tier is None and self.settings.tier is not None and base_of(provider) == self.home:
             tier = self.settings.tier

@@ -17,6 +17,7 @@ from paceline.core.queue import DEFAULT_LANE, Estimate, LaneName, Lanes, LaneSpe
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, REQUESTS, TOKENS, USD, Cost
 from paceline.core.results import NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
 from paceline.estimation.calibration import Calibrations
+from paceline.pacing.accounts import Accounts
 from paceline.pacing.allowances import EVERYONE, Allowances, check_budget
 from paceline.pacing.breaker import Health
 from paceline.pacing.limits import Limits
@@ -112,6 +113,7 @@ class Pacer:
             LaneSpec(f"priority of {pattern!r}", priority=priority)  # an invalid one raises here
         notify, self.shadow = _notifier(settings)
         self.pools = Pools(settings, limits, worker, notify, self.health)
+        self.accounts = Accounts(self.pools)
         self.allowances = Allowances(self.pools.allowance, dict(settings.prices or {}), settings.unpriced)
         for spec in lanes:
             self.allowances.set(spec.name, parsed(spec.limits))

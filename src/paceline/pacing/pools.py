@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ class Pools:
         named: The schedulers by the names in calls. Several names can have one pool.
         own_units: By pool the user's own units of its quotas, until its first request.
         unusual: By pool the given quotas on units of few providers, until its first call of a client.
+        stored_as: By account what it is called in the store, with all digits of its digest: what is shown of it is no identity.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Pools:
         self.named: dict[str, Scheduler] = {}
         self.own_units: dict[str, set[str]] = {}
         self.unusual: dict[str, list[Quota]] = {}
+        self.stored_as: dict[str, str] = {}
         self._settings, self._notify, self._health = settings, notify, health
         self._lock = threading.RLock()
         self._prefixes = Prefixes()
@@ -108,16 +111,36 @@ class Pools:
 
     def forget(self, scheduler: Scheduler) -> bool:
         """Forget a pool, as if it had not been used; false while it has requests, a pause, a stop or a quota that is not full."""
-        pool = scheduler.pool
+        return self.forget_all((scheduler,))
+
+    def forget_all(self, schedulers: Collection[Scheduler], *, unserved: bool = False) -> bool:
+        """Forget all of these pools, or none; ``unserved``: no request was answered, so that what is missing of quotas is nothing."""
         with self._lock:
-            if scheduler.read(lambda now_ns: _in_use(pool, now_ns)):
+            if any(one.read(partial(_in_use, one.pool, unserved=unserved)) for one in schedulers):
                 return False
-            self._made.pop(pool.name, None)
-            for name in self._names.pop(pool.name, ()):
-                self.named.pop(name, None)
-            self.own_units.pop(pool.name, None)
-            self.unusual.pop(pool.name, None)
+            for scheduler in schedulers:
+                name = scheduler.pool.name
+                self._made.pop(name, None)
+                for called in self._names.pop(name, ()):
+                    self.named.pop(called, None)
+                self.own_units.pop(name, None)
+                self.unusual.pop(name, None)
+                self._health.drop(scheduler)
+                for one in scheduler.further:  # the slots and the spacing of an account of its own
+                    if "@" in one.pool.name and not self.of_account(one.pool.name.partition("/")[0]):
+                        self._further.pop(one.pool.name, None)
         return True
+
+    def of_account(self, name: str) -> list[Scheduler]:
+        """The schedulers of the pools of an account, such as ``openai@eu``."""
+        return [one for one in self.in_use if one.pool.name.startswith(f"{name}/")]
+
+    def by_account(self) -> dict[str, list[Scheduler]]:
+        """The schedulers of all pools in use, by their accounts."""
+        found: dict[str, list[Scheduler]] = {}
+        for one in self.in_use:
+            found.setdefault(one.pool.name.partition("/")[0], []).append(one)
+        return found
 
     def override(self, pool: str, **own: Any) -> None:
         """Set the tier and the overrides of one model; see :meth:`Limits.override`."""
@@ -264,14 +287,14 @@ class Pools:
         return made(resolved.pool, capacity, queue, waiting_max=settings.waiting_max, served=not own), worker
 
 
-def _in_use(pool: Pool, now_ns: int) -> bool:
+def _in_use(pool: Pool, now_ns: int, *, unserved: bool = False) -> bool:
     """Whether a new pool in the place of this one could grant more, or would lose requests."""
     return (
         pool.queue.length > 0
         or pool.ledger.in_flight > 0
         or pool.stopped is not None
-        or pool.capacity.cool_down_ns(now_ns) > 0
-        or any(meter.lack(now_ns) > 0 for meter in pool.ledger.meters)
+        or pool.cool_down_ns(now_ns) > 0
+        or (not unserved and any(meter.lack(now_ns) > 0 for meter in pool.ledger.meters))
     )
 
 

@@ -310,9 +310,9 @@ class SimulatedHttp:
         """See ``Binding``."""
         return self.route.target
 
-    def has_header(self, name: str) -> bool:  # noqa: ARG002
+    def header(self, name: str) -> str:  # noqa: ARG002
         """See ``Binding``."""
-        return False
+        return ""
 
     async def content(self) -> bytes:
         """See ``Binding``."""

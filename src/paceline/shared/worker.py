@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -115,6 +115,7 @@ class StoreWorker:
     Attributes:
         aside: Called in the thread while the store answers: after the first exchange, each minute of use, and at the end. It
             keeps what is no quota.
+        stored_as: By account what it is called in the store.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class StoreWorker:
         self.schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
         self._clock = clock
         self.aside: Callable[[], None] = lambda: None
+        self.stored_as: Mapping[str, str] = {}
         self._reset()
         _workers.add(self)
 
@@ -202,7 +204,7 @@ class StoreWorker:
         if now_s >= due_s or charged < before:
             due_s = now_s + ASIDE_S
             with suppress(StoreError):  # the next exchange tells of it
-                for remark in remarks(self.store, pool):
+                for remark in remarks(self.store, self._stored(pool)):
                     if remark not in self._remarks:
                         log.warning("%s: %s", self.store.url, remark)
                     self._remarks.add(remark)
@@ -260,7 +262,7 @@ class StoreWorker:
         if failed and down is not None and self._clock.now_ns() < down[0]:
             return down[1]
         try:
-            reply = self.store.exchange(pool, message)
+            reply = self.store.exchange(self._stored(pool), message)
         except StoreFormatError as error:
             return error
         except StoreError as error:
@@ -276,6 +278,11 @@ class StoreWorker:
         self._failed[pool] = time.monotonic() - began_s > QUICK_S
         self._down = (self._clock.now_ns() + RETRY_NS // 2, reason)
         return reason
+
+    def _stored(self, pool: str) -> str:
+        """What a pool is called in the store."""
+        account, slash, model = pool.partition("/")
+        return self.stored_as.get(account, account) + slash + model
 
     def answers(self) -> bool:
         """Whether the store answers; it may take the time that a store has for that. A change is logged."""

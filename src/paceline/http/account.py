@@ -1,0 +1,123 @@
+"""Who pays for a request, by what it is sent with: each credential of a provider has limits, stops and caches of its own.
+
+Of a credential only a keyed digest is kept (:mod:`paceline.pacing.accounts`).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from paceline.pacing.accounts import Payer
+from paceline.pacing.pacer import Pacer
+from paceline.pacing.permit import holds_permit
+from paceline.providers import parse
+from paceline.providers.base import Provider
+from paceline.providers.registry import CREDENTIALS
+
+Header = Callable[[str], str]
+"""Returns the value of a header of the request, by its name in lower case; empty for none."""
+
+CHATGPT: Final = "chatgpt-account-id"
+
+PAYS: Final = {
+    "openai": ("openai-organization", "openai-project", CHATGPT),
+    "anthropic": ("anthropic-workspace-id",),
+    "gemini": ("x-goog-user-project",),
+    "dashscope": ("x-dashscope-workspace",),
+    "huggingface": ("x-hf-bill-to",),
+    "databricks": ("x-databricks-org-id",),
+}
+"""The headers that name the account or the project that pays, beside the credential (documentation of the providers, 2026-11)."""
+
+OF_THE_SERVER: Final = frozenset({"azure", "vertex", "vllm", "ollama"})
+"""Providers whose resource, project or machine has the limits: a second credential there brings no more."""
+
+PASSING: Final = ("AWS4-HMAC-SHA256", "ya29.")
+"""The beginnings of credentials that change with each hour or request, and do not show whose they are: AWS's signatures, and
+Google's access tokens. All of them are one account, which a name of its own (``bedrock@eu``) parts from others."""
+
+_SESSION: Final = {"anthropic": "x-claude-code-session-id", "openai": "session-id"}
+"""The header in which a client names its session (Claude Code 2.1.332, Codex 0.171; 2026-11)."""
+
+_UUID: Final = re.compile(r'(?:account_uuid"\s*:\s*"|_account_)([0-9a-f-]{36})')
+"""The person in ``metadata.user_id`` of Claude Code: JSON (2.1.332), before that ``user_..._account_..._session_...``."""
+
+
+def payer_of(
+    pacer: Pacer, provider: Provider, header: Header, body: Callable[[], Mapping[str, Any]], query_key: str = ""
+) -> Payer | None:
+    """Who pays for a request; ``None`` where it is the account of the provider's name.
+
+    So it is where the user has named an account (``openai@eu``), where the caller has acquired its permit by hand, and where
+    no credential is sent, or one that tells nothing.
+
+    Args:
+        pacer: The pacer.
+        provider: The provider.
+        header: Returns the headers of the request.
+        body: Returns the JSON value of its body.
+        query_key: The key in its query; empty for none.
+    """
+    name = provider.name
+    if "@" in name or name in OF_THE_SERVER or holds_permit():
+        return None
+    sent = [_bare(value) for one in _key_headers(name) if (value := header(one))]
+    if query_key:
+        sent.append(query_key)
+    if not sent or sent[0].startswith(PASSING):
+        return None
+    pays = [f"{one}: {value}" for one in PAYS.get(name, ()) if (value := header(one))]
+    login = is_login(name, sent[0], header)
+    return pacer.accounts.of(
+        provider,
+        "\n".join((*sent, *pays)),
+        is_login=login,
+        session=header(_SESSION[name]) if login else "",  # an API key is not renewed in the middle of a session
+        person=lambda: _person(sent[0], header, body if login else dict),
+    )
+
+
+def is_login(provider: str, credential: str, header: Header) -> bool:
+    """Whether a credential is a login to a plan: it has windows, and no tier of the API.
+
+    Anthropic's tokens of OAuth begin with ``sk-ant-oat``. ChatGPT's are JSON web tokens, which the API has none of (clients run, 2026-11).
+    """
+    if provider == "anthropic":
+        return credential.startswith("sk-ant-oat")
+    return provider == "openai" and (credential.startswith("eyJ") or bool(header(CHATGPT)))
+
+
+@lru_cache(maxsize=256)
+def _key_headers(provider: str) -> tuple[str, ...]:
+    own = CREDENTIALS.get(provider)
+    return ("authorization",) if own is None else ("authorization", own)
+
+
+def _bare(value: str) -> str:
+    """A credential without its scheme."""
+    scheme, _, rest = value.partition(" ")
+    return rest.strip() if scheme.lower() in ("bearer", "basic") else value.strip()
+
+
+def _person(credential: str, header: Header, body: Callable[[], Mapping[str, Any]]) -> str:
+    """The person that a request claims to be of; empty for none. Seats of one organization are several persons."""
+    claims = _claims(credential)
+    if claims.get("sub"):
+        return "\n".join([parse.as_text(claims.get("iss")), parse.as_text(claims["sub"]), header(CHATGPT)])
+    found = _UUID.search(parse.as_text(parse.as_mapping(body().get("metadata")).get("user_id"))[:1_000])
+    return found[1] if found else ""
+
+
+def _claims(credential: str) -> Mapping[str, Any]:
+    """What a JSON web token says of itself, unchecked; nothing for another credential."""
+    parts = credential.split(".") if credential.startswith("eyJ") else []
+    if len(parts) != 3:
+        return {}
+    try:
+        return parse.as_mapping(parse.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))))
+    except ValueError:
+        return {}

@@ -1,0 +1,192 @@
+"""Clients whose own credentials are passed on: each has limits, stops and waits of its own, and none is written down."""
+
+import json
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from gateway_helpers import stub
+from test_gateway import CHAT
+
+from paceline.gateway.keys import KeyFile
+from paceline.pacing import accounts
+
+POOR, RICH, OTHER = "sk-poor-77d1", "sk-rich-c20a", "sk-other-98f3"
+LOGIN, SECOND = "sk-ant-oat01-aa11", "sk-ant-oat01-bb22"
+MESSAGES = "/anthropic/v1/messages"
+WAIT_S = 10_800
+
+
+@pytest.fixture(autouse=True)
+def no_keys(serve, monkeypatch):
+    """The gateway has none of its own: the clients' are passed on."""
+    for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
+        monkeypatch.delenv(f"{name}_API_KEY")
+
+
+class Provider:
+    """Has funded accounts, one without money, and a plan that is used up (its login ends in ``up``)."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def __call__(self, scope, receive, send):
+        headers = dict(scope["headers"])
+        while (await receive()).get("more_body"):
+            pass
+        who = headers.get(b"authorization", headers.get(b"x-api-key", b"")).decode().removeprefix("Bearer ")
+        self.asked.append(who)
+        status, more, body = self.answer(scope["path"], who)
+        data = json.dumps(body).encode()
+        lines = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(data))]
+        lines += [(name.encode(), value.encode()) for name, value in more.items()]
+        await send({"type": "http.response.start", "status": status, "headers": lines})
+        await send({"type": "http.response.body", "body": data})
+
+    def answer(self, path, who):
+        if who.startswith("sk-unknown"):
+            error = {"type": "invalid_request_error", "code": "invalid_api_key", "message": "Incorrect API key"}
+            return 401, {}, {"error": error}
+        if who == POOR:
+            error = {"type": "insufficient_quota", "code": "insufficient_quota", "message": "You exceeded your quota"}
+            return 429, {"x-request-id": "req_7"}, {"error": error}
+        if who.endswith("up"):
+            more = {
+                "retry-after": f"{WAIT_S}",
+                "x-should-retry": "true",
+                "anthropic-ratelimit-unified-status": "rejected",
+            }
+            error = {"type": "rate_limit_error", "message": "This request would exceed your account's rate limit."}
+            return 429, more, {"type": "error", "error": error, "request_id": "req_1"}
+        if "/messages" in path:
+            usage = {"input_tokens": 9, "output_tokens": 1}
+            return 200, {}, {"type": "message", "content": [{"type": "text", "text": "hi"}], "usage": usage}
+        usage = {"prompt_tokens": 9, "completion_tokens": 1}
+        return 200, {}, {"choices": [{"message": {"content": "hi"}}], "usage": usage}
+
+
+@pytest.fixture
+def provider():
+    return Provider()
+
+
+@pytest.fixture
+def upstream(provider):
+    with stub(provider) as url:
+        yield url
+
+
+def bearer(key, **more):
+    return {"authorization": f"Bearer {key}", **{name.replace("_", "-"): value for name, value in more.items()}}
+
+
+def ask(client, running, key, path=CHAT, model="gpt-5", **more):
+    body = {"model": model, "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}
+    return client.post(running.url + path, json=body, headers=bearer(key, **more))
+
+
+def test_what_one_is_told_holds_for_that_one_alone(serve, upstream, provider, client):
+    running = serve(upstream)
+    assert [ask(client, running, key).status_code for key in (RICH, POOR, RICH, OTHER, POOR)] == [
+        200,
+        429,
+        200,
+        200,
+        429,
+    ]
+    assert provider.asked == [RICH, POOR, RICH, OTHER]
+    first, *others = running.limiter.status()["pools"]
+    assert first == "openai/gpt-5"
+    assert len(others) == 2
+    assert all(name.startswith("openai@") for name in others)
+
+
+def test_two_organizations_have_the_limits_of_two(serve, upstream, client):
+    running = serve(upstream, limits={"openai/*": ["3 requests/hour"]})
+    answers = [ask(client, running, key, x_paceline_timeout="0").status_code for key in (RICH, OTHER) for _ in range(4)]
+    assert answers[:4] == answers[4:] == [200, 200, 429, 429]
+
+
+def test_a_key_in_the_query_is_one_too(serve, upstream, client):
+    running = serve(upstream)
+    for key in (RICH, OTHER):
+        path = f"/gemini/v1beta/models/gemini-2.5-pro:generateContent?key={key}"
+        client.post(running.url + path, json={"contents": [{"parts": [{"text": "hi"}]}]})
+    first, second = running.limiter.status()["pools"]
+    assert first == "gemini/gemini-2.5-pro"
+    assert second.startswith("gemini@")
+
+
+def test_a_login_waits_for_no_tier(serve, upstream, client):
+    running = serve(upstream)
+    text = "word " * 30_000
+    for _ in range(3):
+        body = {"model": "claude-sonnet-4-5", "max_tokens": 10, "messages": [{"role": "user", "content": text}]}
+        answer = client.post(running.url + MESSAGES, json=body, headers=bearer(LOGIN, x_paceline_timeout="5"))
+        assert answer.status_code == 200
+    (pool,) = running.limiter.status()["pools"]
+    assert pool.startswith("anthropic@")
+
+
+def test_a_renewed_token_keeps_its_account(serve, upstream, client):
+    running = serve(upstream)
+    for key, session in ((LOGIN, "s1"), (SECOND, "s2"), (LOGIN + "new", "s1")):
+        ask(client, running, key, MESSAGES, "claude-sonnet-4-5", x_claude_code_session_id=session)
+    assert len(running.limiter.status()["pools"]) == 2
+
+
+def test_accounts_have_the_same_names_after_a_restart_and_stand_in_the_store_in_full(serve, upstream, client, tmp_path):
+    store, seen = f"sqlite:{tmp_path / 'store.db'}", []
+    for order in ((RICH, OTHER), (OTHER, RICH)):
+        running = serve(upstream, store=store, limits={"openai/*": ["100 requests/hour"]})
+        for key in order:
+            assert ask(client, running, key).status_code == 200
+        seen.append(sorted(running.limiter.status()["pools"]))
+        running.stop()
+    assert seen[0] == seen[1]
+    assert all(name.startswith("openai@") for name in seen[0])
+    stored = b"".join(file.read_bytes() for file in tmp_path.glob("store.db*"))
+    for name in seen[0]:
+        account = name.partition("/")[0].encode()
+        assert stored.count(account) == stored.count(account + b"") > 0
+        assert account + b"/" not in stored  # 24 bits are no identity
+
+
+def test_no_credential_is_written_or_shown(serve, upstream, client, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    running = serve(
+        upstream,
+        store=f"sqlite:{tmp_path / 'store.db'}",
+        access_log=tmp_path / "access.log",
+        traffic_log=str(tmp_path / "traffic.log"),
+        limits={"openai/*": ["100 requests/hour"]},
+    )
+    keys = (RICH, POOR, "sk-unknown-5e", POOR)
+    told = b"".join(ask(client, running, key).content for key in keys)
+    told += ask(client, running, LOGIN + "up", MESSAGES, "claude-opus-4-5", x_paceline_timeout="0").content
+    shown = b"".join(client.get(running.url + path).content for path in ("/", "/status", "/metrics", "/api/v1/usage"))
+    running.stop()
+    written = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    everything = told + shown + written + caplog.text.encode()
+    assert b"openai@" in shown
+    assert b"openai@" in written
+    for key in (*keys, LOGIN):
+        assert key.encode() not in everything
+    salt = KeyFile(tmp_path / "keys.json").salt_file
+    assert salt.stat().st_size == 64
+    assert salt.read_bytes() not in told + shown + caplog.text.encode()
+
+
+def test_a_flood_of_unknown_credentials(serve, upstream, client, monkeypatch):
+    monkeypatch.setattr(accounts, "ACCOUNTS_MAX", 20)
+    running = serve(upstream)
+    assert [ask(client, running, key).status_code for key in (RICH, OTHER, POOR)] == [200, 200, 429]
+    before = set(running.limiter.status()["pools"])
+    with ThreadPoolExecutor(4) as threads:
+        statuses = list(threads.map(lambda n: ask(client, running, f"sk-unknown-{n}").status_code, range(80)))
+    assert set(statuses) == {401}
+    after = running.limiter.status()["pools"]
+    assert before <= set(after)
+    assert len(after) <= 21
+    assert len(running.dispatch._models._used) <= 21
+    assert [ask(client, running, key).status_code for key in (RICH, OTHER, POOR)] == [200, 200, 429]
