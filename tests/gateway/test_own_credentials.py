@@ -3,12 +3,16 @@
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
+import httpx2
 import pytest
-from gateway_helpers import stub
+from gateway_helpers import chat, stub
 from test_gateway import CHAT
 
+from paceline.gateway import refusals
 from paceline.gateway.keys import KeyFile
+from paceline.gateway.refusals import LastRefusal
 from paceline.pacing import accounts
 
 POOR, RICH, OTHER = "sk-poor-77d1", "sk-rich-c20a", "sk-other-98f3"
@@ -190,3 +194,69 @@ def test_a_flood_of_unknown_credentials(serve, upstream, client, monkeypatch):
     assert len(after) <= 21
     assert len(running.dispatch._models._used) <= 21
     assert [ask(client, running, key).status_code for key in (RICH, OTHER, POOR)] == [200, 200, 429]
+
+
+def test_a_refusal_comes_as_the_provider_gave_it(serve, upstream, provider, client):
+    running = serve(upstream)
+    for _ in range(3):
+        answer = ask(client, running, LOGIN + "up", MESSAGES, "claude-opus-4-5", x_paceline_timeout="0")
+        assert answer.status_code == 429
+        assert answer.json() == provider.answer(MESSAGES, "up")[2]
+        assert answer.headers["anthropic-ratelimit-unified-status"] == "rejected"
+        assert WAIT_S - 60 < int(answer.headers["retry-after"]) <= WAIT_S
+        assert answer.headers["x-should-retry"] == "false"  # paceline has tried
+    assert len(provider.asked) == 1
+    for _ in range(2):  # no wait helps
+        answer = ask(client, running, POOR)
+        assert answer.json() == provider.answer(CHAT, POOR)[2]
+        assert (answer.headers["x-request-id"], answer.headers["x-paceline"]) == ("req_7", "stopped")
+    assert provider.asked.count(POOR) == 1
+
+
+def test_a_request_that_waits_for_another_reason_gets_the_gateways_own(serve, upstream, client):
+    running = serve(upstream, limits={"openai/*": ["1 requests/hour"]})
+    answers = [ask(client, running, RICH, x_paceline_timeout="0") for _ in range(2)]
+    assert answers[1].json()["error"]["code"] == "paceline_timeout"
+
+
+def test_of_the_gateways_own_key_it_tells_nothing(serve, upstream, client, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", POOR)
+    answer = ask(client, serve(upstream), RICH)
+    assert answer.json()["error"]["code"] == "paceline_stopped"
+    assert "x-request-id" not in answer.headers
+
+
+def test_it_is_an_event_in_a_stream_that_has_begun(serve, upstream, provider, client, kept):
+    running = serve(upstream, limits={"openai/*": ["100 requests/hour"]})
+    pool = running.limiter.pacer.pools.of_model("openai", "gpt-5")
+    pool.pause(pool.now_ns() + 10**8)
+    body, events = {**chat(), "stream": True}, []
+    with (
+        client.stream("POST", running.url + CHAT, json=body, headers=bearer(POOR) | kept) as answer,
+        suppress(httpx2.RemoteProtocolError),  # it breaks off: some SDKs read no error there
+    ):
+        events.extend(line for line in answer.iter_lines() if line.startswith("data:"))
+    assert answer.status_code == 200
+    assert json.loads(events[-1].removeprefix("data:")) == provider.answer(CHAT, POOR)[2]
+
+
+def test_what_is_left_of_a_wait_is_counted_down(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(refusals.time, "monotonic", lambda: now[0])
+    last = LastRefusal()
+    headers = [(b"x-codex-primary-reset-after-seconds", b"900"), (b"x-codex-primary-reset-at", b"17"), (b"date", b"x")]
+    last.keep(429, headers, b'{"error": {"resets_in_seconds": 900, "resets_at": 17}}', 900.0)
+    now[0] += 300.5
+    status, headers, body = last.instead("timeout", "5", while_it_waits=True)
+    assert (status, dict(headers)[b"retry-after"], json.loads(body)["error"]) == (
+        429,
+        b"600",
+        {"resets_in_seconds": 600, "resets_at": 17},
+    )
+    assert dict(headers)[b"x-codex-primary-reset-after-seconds"] == b"600"
+    assert dict(headers)[b"x-codex-primary-reset-at"] == b"17"
+    now[0] += 600
+    assert last.instead("timeout", "5", while_it_waits=True) is None
+    assert dict(last.instead("stopped", "5")[1])[b"retry-after"] == b"5"
+    last.clear()
+    assert last.instead("stopped", "5") is None

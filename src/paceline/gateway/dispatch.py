@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
+from weakref import WeakKeyDictionary
 
 from paceline.core.results import QuotaError
 from paceline.gateway.admission import refuse_unmetered
@@ -21,6 +22,7 @@ from paceline.gateway.incoming import BODY_MAX, BODY_S, OPTION, Bodies, Connecti
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.life import Life
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
+from paceline.gateway.refusals import LastRefusal
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, plain, readable
 from paceline.gateway.rights import Asked, check_rights
 from paceline.gateway.shares import Shares, fits
@@ -93,6 +95,7 @@ class Dispatch:
         self._limiter, self._life, self._tells_quotas = limiter, life, tells_quotas
         self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if names_account else OF_CLIENT)
         self._models = NamedModels(limiter.pacer.pools)
+        self._last: WeakKeyDictionary[Scheduler, LastRefusal] = WeakKeyDictionary()  # of clients' own credentials
         limiter.pacer.accounts.forgotten = self._models.forget
         self._limited: dict[str, ClientKey] = {}  # the keys whose limits the limiter has
         self._unreported: set[tuple[str, str]] = set()  # the keys and pools of streams without usage, as logged
@@ -306,6 +309,9 @@ class Dispatch:
         if pacer.allowances.bounds_money(current_lane.get()[0]):
             for sent in requests:
                 sent.ask_usage(self._takes_usage, BODY_MAX)
+        for sent, one in zip(requests, found, strict=True):
+            if one.payer is not None:
+                sent.last = self._last.setdefault(one.scheduler, sent.last)
         ways = [Way(sent, one, sent.target()) for sent, one in zip(requests, found, strict=True)]
         if place.choice is None:
             return KeptExchange(pacer, *ways[0], timeout_s=timeout_s, name=name)

@@ -10,8 +10,10 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
 
+from paceline.core.results import Refusal, RefusalScope
 from paceline.gateway.asked import REFUSES, Unasked, asking
 from paceline.gateway.client import Fetched, Headers, Upload, UpstreamClient
+from paceline.gateway.refusals import KEPT_MAX, LastRefusal
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import OF_SERVER, Upstream
 from paceline.http.ahead import Hold
@@ -260,6 +262,8 @@ class Relayed:
 
     Attributes:
         pass_on: Sends the comments and pings of a stream to the client, while its beginning is held.
+        refused: The last refusal of this request; ``None`` where the gateway's key is sent: that refusal is about its owner's account.
+        last: The last one of any request with the same credential to the same pool.
     """
 
     __slots__ = (
@@ -272,8 +276,10 @@ class Relayed:
         "_query",
         "_takes",
         "_upstream",
+        "last",
         "method",
         "pass_on",
+        "refused",
     )
     is_async = in_memory = True
 
@@ -293,6 +299,8 @@ class Relayed:
         self._key = ""  # that was sent last
         self._asking: bytes | None = None
         self._takes: dict[str, bool] = {}
+        self.refused = None if upstream.key else LastRefusal()
+        self.last = LastRefusal()
         self.pass_on: Callable[[ClientReply, bytes], Awaitable[None]] = _keep_to_itself
 
     @property
@@ -373,11 +381,31 @@ class Relayed:
 
     def note(self, response: ClientReply, record: Exchanged) -> None:
         response.record = record
+        if response.is_good:
+            self.last.clear()
+
+    async def keep_refusal(self, response: ClientReply, refusal: Refusal) -> None:
+        """Keep a refusal of the client's own credential as it came; inside of a stream it is an event, and is not kept."""
+        if self.refused is None or response.status < 400:
+            return
+        with suppress(Exception):  # its body has broken off
+            body = await response.peek(KEPT_MAX + 1)
+            if (decode := decoder({"content-encoding": response.encoding})) is not None:
+                body = decoded(decode, body, KEPT_MAX + 1)
+            if len(body) <= KEPT_MAX:
+                self.refused.keep(response.status, response.headers, body, refusal.retry_after_s)
+                if refusal.scope is RefusalScope.POOL:
+                    self.last.take(self.refused)
 
     async def close(self, response: ClientReply) -> None:
         response.close()
 
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> ClientReply:
+        word, wait_s = headers.get("x-paceline", ""), headers.get("retry-after")
+        if self.refused is not None:
+            kept = self.refused.instead(word, wait_s) or self.last.instead(word, wait_s, while_it_waits=True)
+            if kept is not None:
+                return ClientReply(*kept)
         if self._key:
             body = body.replace(self._key.encode(), HIDDEN)  # a message of the server that it quotes
         if headers.get("x-paceline") == "store":  # it may answer soon, or another process may reach it

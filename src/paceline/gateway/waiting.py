@@ -8,6 +8,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from paceline.core.progress import Row
+from paceline.core.results import Refusal
 from paceline.gateway.client import Headers
 from paceline.gateway.relay import Relayed
 from paceline.gateway.upstreams import KEY_HEADERS
@@ -171,6 +173,7 @@ class _Present:
     """An exchange that is sent only while a client is connected; without one, what is granted is given back."""
 
     present: asyncio.Event
+    http: Any
 
     async def _acquire(self, last: Permit | None) -> Permit:
         permit: Permit = await super()._acquire(last)  # type: ignore[misc]
@@ -180,6 +183,10 @@ class _Present:
             await self.present.wait()
             permit = await super()._acquire(permit)  # type: ignore[misc]  # at the front of its lane
         return permit
+
+    async def _refused(self, response: Any, refusal: Refusal, row: Row | None, permit: Permit) -> Any | None:
+        await self.http.keep_refusal(response, refusal)
+        return await super()._refused(response, refusal, row, permit)  # type: ignore[misc]
 
 
 class KeptExchange(_Present, Exchange):
