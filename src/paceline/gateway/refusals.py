@@ -11,7 +11,7 @@ from typing import Final
 from paceline.gateway.client import Headers
 
 KEPT_MAX: Final = 16_384
-"""Bytes in the body of a refusal that is kept; those of providers have some hundred."""
+"""Bytes in the body of a refusal that is kept; providers send some hundred."""
 
 _CAUSED: Final = frozenset({"gave_up", "stopped", "never_fits"})
 """The words of refusals of paceline's own that always have one of the server as their cause."""
@@ -39,7 +39,7 @@ class _Kept:
 
 
 class LastRefusal:
-    """The last refusal of one request, or of one credential at one pool, of which an answer leaves nothing."""
+    """The last refusal of one request, or of one credential at one pool; an answer ends it."""
 
     __slots__ = ("_kept",)
 
