@@ -148,8 +148,8 @@ def test_what_changes_by_itself_or_does_not_count_is_no_account(provider, header
     assert len(limiter.pacer.accounts) == 0
 
 
-def jwt(sub):
-    claims = base64.urlsafe_b64encode(json.dumps({"iss": "i", "sub": sub}).encode()).decode().rstrip("=")
+def jwt(sub, **more):
+    claims = base64.urlsafe_b64encode(json.dumps({"iss": "i", "sub": sub, **more}).encode()).decode().rstrip("=")
     return f"Bearer eyJhbGciOiJub25lIn0.{claims}.{sub * 9}"
 
 
@@ -162,7 +162,7 @@ LOGINS = {
     "person": ("anthropic", lambda n: {"body": person(n), "anthropic_organization_id": "one"}),
     "old": ("anthropic", lambda n: {"body": {"metadata": {"user_id": f"user_ab_account_{n * 8}-1111-1111-1111-111111111111_session_x"}}}),
     "session": ("anthropic", lambda n: {"x_claude_code_session_id": f"s{n}"}),
-    "chatgpt": ("openai", lambda n: {"session_id": f"s{n}"}),
+    "chatgpt": ("openai", lambda n: {"session_id": f"s{n}", "chatgpt_account_id": "team"}),
 }  # fmt: skip
 
 
@@ -186,6 +186,14 @@ def test_the_user_in_a_json_web_token_is_known_again():
     seats = [sent(limiter, "openai", authorization=jwt(who), chatgpt_account_id="team") for who in "ab"]
     assert len({*seats}) == 2
     assert sent(limiter, "openai", authorization=jwt("a") + "new", chatgpt_account_id="team") == seats[0]
+
+
+def test_a_token_of_a_gateway_is_a_key_and_chatgpts_a_login():
+    limiter = paceline.Limiter()
+    assert sent(limiter, "openai", authorization=jwt("a")) == "openai"
+    assert sent(limiter, "openai", authorization=jwt("a") + "renewed") == "openai"
+    login = sent(limiter, "openai", authorization=jwt("a", **{"https://api.openai.com/auth": {}}))
+    assert login in limiter.limits.untabled
 
 
 def test_an_api_key_is_not_joined_by_what_its_client_claims():
@@ -277,3 +285,10 @@ def test_two_digests_that_begin_alike_are_two_accounts(monkeypatch):
     assert names[0] == "openai"
     assert names[1] == names[3] == "openai@7f3a91"
     assert names[2].startswith("openai@7f3a912")
+
+
+def test_a_joint_limit_bounds_all_accounts_together():
+    limiter = paceline.Limiter({"openai/*": "100 requests/min"}, joint_limits={"openai/*": "5 requests/hour"})
+    for key in ("a", "b"):
+        limiter.try_acquire(f"{sent(limiter, 'openai', authorization=key)}/gpt-5").settle()
+    assert limiter.status()["pools"]["joint/openai/*"]["counts"]["granted"] == 2

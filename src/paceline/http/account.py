@@ -43,6 +43,9 @@ Google's access tokens. All of them are one account, which a name of its own (``
 _SESSION: Final = {"anthropic": "x-claude-code-session-id", "openai": "session-id"}
 """The header in which a client names its session (Claude Code 2.1.332, Codex 0.171; 2026-11)."""
 
+_OF_CHATGPT: Final = "https://api.openai.com/auth"
+"""The claim of ChatGPT's tokens with the plan and the account."""
+
 _UUID: Final = re.compile(r'(?:account_uuid"\s*:\s*"|_account_)([0-9a-f-]{36})')
 """The person in ``metadata.user_id`` of Claude Code: JSON (2.1.332), before that ``user_..._account_..._session_...``."""
 
@@ -84,11 +87,12 @@ def payer_of(
 def is_login(provider: str, credential: str, header: Header) -> bool:
     """Whether a credential is a login to a plan: it has windows, and no tier of the API.
 
-    Anthropic's tokens of OAuth begin with ``sk-ant-oat``. ChatGPT's are JSON web tokens, which the API has none of (clients run, 2026-11).
+    Anthropic's tokens of OAuth begin with ``sk-ant-oat``. Codex names the account of ChatGPT in a header, and its token in a claim
+    (clients run, 2026-11). Other JSON web tokens are keys of gateways.
     """
     if provider == "anthropic":
         return credential.startswith("sk-ant-oat")
-    return provider == "openai" and (credential.startswith("eyJ") or bool(header(CHATGPT)))
+    return provider == "openai" and (bool(header(CHATGPT)) or _OF_CHATGPT in _claims(credential))
 
 
 @lru_cache(maxsize=256)

@@ -161,7 +161,7 @@ class Accounts:
             del account.credentials[key]
         who = person()
         claim = who or session
-        account = self._claimed(provider.name, claim) or self._new(provider, key, is_login=is_login)
+        account = self._claimed(provider.name, claim, is_login=is_login) or self._new(provider, key, is_login=is_login)
         account.sessions = bool(session) and not who
         account.credentials[key] = None
         self._by_credential[key] = account
@@ -196,15 +196,15 @@ class Accounts:
     def _claim(self, provider: str, claim: str, account: Account) -> None:
         """Remember what a client claims."""
         if claim:
-            known = self._digest("claim", provider, claim)
+            known = self._digest("claim", str(account.is_login), provider, claim)
             self._by_claim[known] = account
             self._by_claim.move_to_end(known)
             if len(self._by_claim) > CLAIMS_MAX:
                 self._by_claim.popitem(last=False)
 
-    def _claimed(self, provider: str, claim: str) -> Account | None:
+    def _claimed(self, provider: str, claim: str, *, is_login: bool) -> Account | None:
         """The account that a new credential claims, unless that one is shut."""
-        account = self._by_claim.get(self._digest("claim", provider, claim)) if claim else None
+        account = self._by_claim.get(self._digest("claim", str(is_login), provider, claim)) if claim else None
         return None if account is None or self._is_shut(account) else account
 
     def _is_shut(self, account: Account) -> bool:

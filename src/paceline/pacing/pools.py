@@ -229,7 +229,8 @@ class Pools:
             return scheduler
 
     def _open(self, resolved: Resolved, now_ns: int) -> Scheduler:
-        further, joint = [], [each.resolved for each in self._joint if each.holds_for(resolved.pool)]
+        names = {resolved.pool, self._of_all(resolved.pool)}
+        further, joint = [], [each.resolved for each in self._joint if any(map(each.holds_for, names))]
         for one in (*joint, *_provider_wide(resolved)):
             if one.pool not in self._further:
                 pool, worker = self._pool(one, now_ns)
@@ -242,6 +243,11 @@ class Pools:
         from paceline.pacing.chain import ChainedScheduler
 
         return ChainedScheduler(pool, clock, further, worker)
+
+    def _of_all(self, pool: str) -> str:
+        """The name without an account that was found by its credential: what the user limits together holds for these, too."""
+        account, slash, model = pool.partition("/")
+        return account.partition("@")[0] + slash + model if account in self.stored_as else pool
 
     def _pool(self, resolved: Resolved, now_ns: int, *, own: bool = False) -> tuple[Pool, Worker | None]:
         """A pool, and the worker that shares it; one with a quota that no provider counts is kept in this process.
