@@ -102,6 +102,19 @@ def test_a_name_of_the_users_own_stays(server):
     assert list(limiter.status()["pools"]) == ["openai@work/gpt-5"]
 
 
+def test_a_permit_by_hand_is_of_the_pool_that_it_names(server):
+    limiter = paceline.Limiter({"openai/*": "100k requests/min"})
+    with httpx2.Client() as client:
+        limiter.attach(client, provider="openai")
+        for key in (RICH, OTHER):
+            with limiter.acquire("openai/gpt-5", tokens=0):
+                client.post(
+                    f"{server.base_url}/v1/chat/completions", json=CHAT, headers={"authorization": f"Bearer {key}"}
+                )
+    assert limiter.status()["pools"]["openai/gpt-5"]["counts"]["granted"] == 2
+    assert len(limiter.status()["pools"]) == 1
+
+
 def sent(limiter, provider, body=None, **headers):
     """The account of a request with these headers."""
     from paceline.http.account import payer_of
@@ -137,6 +150,7 @@ def test_who_pays_is_the_credential_and_what_it_names(provider, one, other):
         ("gemini", {"authorization": "Bearer ya29.{}"}),
         ("bedrock", {"authorization": "AWS4-HMAC-SHA256 Credential=ASIA{}/20261128/us-east-1/bedrock/aws4_request"}),
         ("vllm", {"authorization": "Bearer {}"}),
+        ("my-server", {"authorization": "Bearer {}"}),
         ("openai", {"x_other": "{}"}),
     ],
 )

@@ -16,7 +16,7 @@ from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import holds_permit
 from paceline.providers import parse
 from paceline.providers.base import Provider
-from paceline.providers.registry import CREDENTIALS
+from paceline.providers.registry import CREDENTIALS, is_provider
 
 Header = Callable[[str], str]
 """Returns the value of a header of the request, by its name in lower case; empty for none."""
@@ -34,7 +34,8 @@ PAYS: Final = {
 """The headers that name the account or the project that pays, beside the credential (documentation of the providers, 2026-11)."""
 
 OF_THE_SERVER: Final = frozenset({"azure", "vertex", "vllm", "ollama"})
-"""Providers whose resource, project or machine has the limits: a second credential there brings no more."""
+"""Providers whose resource, project or machine has the limits: a second credential there brings no more. So it is at a server of
+an unknown provider, which is one of the user's own, as a rule."""
 
 PASSING: Final = ("AWS4-HMAC-SHA256", "ya29.")
 """The beginnings of credentials that change with each hour or request, and do not show whose they are: AWS's signatures, and
@@ -66,9 +67,10 @@ def payer_of(
         query_key: The key in its query; empty for none.
     """
     name = provider.name
-    if "@" in name or name in OF_THE_SERVER or holds_permit():
+    headers = _key_headers(name)
+    if not headers or holds_permit():
         return None
-    sent = [_bare(value) for one in _key_headers(name) if (value := header(one))]
+    sent = [_bare(value) for one in headers if (value := header(one))]
     if query_key:
         sent.append(query_key)
     if not sent or sent[0].startswith(PASSING):
@@ -97,6 +99,9 @@ def is_login(provider: str, credential: str, header: Header) -> bool:
 
 @lru_cache(maxsize=256)
 def _key_headers(provider: str) -> tuple[str, ...]:
+    """The headers with the credential; none where it is no account of its own."""
+    if "@" in provider or provider in OF_THE_SERVER or not is_provider(provider):
+        return ()
     own = CREDENTIALS.get(provider)
     return ("authorization",) if own is None else ("authorization", own)
 
