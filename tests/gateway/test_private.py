@@ -193,6 +193,27 @@ def test_a_program_names_the_account_of_its_own_key(client, tmp_path):
     assert b"cookie" not in sent
 
 
+def test_a_login_goes_to_a_server_on_this_machine_behind_a_key_in_the_path(client, tmp_path):
+    with stub(odd := Odd()) as url:
+        found = way({"ANTHROPIC_BASE_URL": url})
+        settings = ProcessSettings(
+            config=Config.load(environ={}, given={}), keys=tmp_path / "private", host="127.0.0.1"
+        )
+        with private_gateway(settings, found, lambda _: None) as environ:
+            for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+                assert name not in environ  # a program sends it in place of its login
+            login, paths = {"authorization": "Bearer sk-ant-oat01-mine"}, ["/v1/messages", "/api/oauth/usage"]
+            for path in paths:
+                client.post(environ["ANTHROPIC_BASE_URL"] + path, json=chat(), headers=login)
+            for key, status in (("/pk-wrong", 404), ("", 401)):
+                answer = client.post(
+                    f"{environ['PACELINE_GATEWAY']}{key}/anthropic{paths[0]}", json=chat(), headers=login
+                )
+                assert answer.status_code == status
+    seen = [(path.decode(), headers[b"authorization"].decode()) for _, path, _, headers, _ in odd.seen]
+    assert seen == [(path, login["authorization"]) for path in paths]
+
+
 def test_a_program_sees_no_quotas_of_the_provider_which_it_need_not_keep(emulator, client, serve, tmp_path):
     found = way({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": f"{emulator.base_url}/v1"})
     settings = ProcessSettings(config=Config.load(environ={}, given={}), keys=tmp_path / "private", host="127.0.0.1")

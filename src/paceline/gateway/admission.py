@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
-from paceline.gateway.keys import ClientKey, KeyFile, is_listing
+from paceline.gateway.keys import PREFIX, ClientKey, KeyFile, is_listing
 from paceline.gateway.upstreams import KEY_HEADERS, key_in_query
 from paceline.providers.registry import is_loopback
 
@@ -23,13 +23,14 @@ class Admission:
         open_to_all: Whether clients need no key as long as there are none: only on loopback.
         hosts: The names of this server in the header ``host``, while clients need no key; a browser that was led here
             by another name sends that name.
+        key_in_path: Whether a key may be the first part of a path, where the headers have a credential for the server.
 
     Attributes:
         needs_key: Whether clients need keys.
     """
 
-    def __init__(self, keys: KeyFile, *, open_to_all: bool, hosts: Iterable[str]) -> None:
-        self._keys, self._hosts = keys, frozenset(hosts)
+    def __init__(self, keys: KeyFile, *, open_to_all: bool, hosts: Iterable[str], key_in_path: bool = False) -> None:
+        self._keys, self._hosts, self._key_in_path = keys, frozenset(hosts), key_in_path
         self.needs_key = not open_to_all or len(keys) > 0
 
     def admit(self, headers: Headers, query: str) -> tuple[ClientKey | None, str]:
@@ -50,6 +51,19 @@ class Admission:
                 return key, one
         why = "this key is unknown or revoked" if given else "a key is missing"
         raise RequestError(401, "key", f"{why}: send one of `paceline keys add` as the API key")
+
+    def behind_key(self, path: str) -> str | None:
+        """What follows the key in a path that begins with one; ``None`` for any other path.
+
+        Raises:
+            RequestError: The key is unknown. A program would take a 401 for one about its login.
+        """
+        first, slash, rest = path[1:].partition("/")
+        if not (self._key_in_path and slash and first.startswith(PREFIX)):
+            return None
+        if self._keys.find(first) is None:
+            raise RequestError(404, "key", "the key in the path is unknown")
+        return slash + rest
 
     def _refuse_browsers(self, headers: Headers) -> None:
         """Refuse what a web page of another server sends through the user's browser."""

@@ -228,24 +228,25 @@ class Gateway:
         path = scope["raw_path"].decode("latin-1")
         if not path.startswith("/") or path.startswith("//"):
             raise RequestError(400, "path", "the target of a request must be a path with one slash at its beginning")
-        first = path[1:].partition("/")[0]
+        passed = self._admission.behind_key(path)  # the key has admitted it, and is in no path from here on
+        first = path[1:].partition("/")[0] if passed is None else ""
         if first in ("healthz", "readyz"):
             await self._tell_health(first, send)
             return
         headers: Headers = scope["headers"]
         query = scope["query_string"].decode("latin-1")
         values = dict(reversed(headers))  # the first one under each name
-        if first in OWN and is_page(path, values.get(b"accept", b"")):
+        if passed is None and first in OWN and is_page(path, values.get(b"accept", b"")):
             await self._page(scope, receive, send)
             return
-        key, given = self._admission.admit(headers, query)
+        key, given = self._admission.admit(headers, query) if passed is None else (None, "")
         if (entry := scope["extensions"].get(ENTRY)) is not None:
-            entry.key, entry.relayed = "" if key is None else key.name, first not in OWN
+            entry.key, entry.relayed = "" if key is None else key.name, passed is not None or first not in OWN
         if path == USAGE and self._tally is not None:
             name = None if key is None or key.may_read else key.name
             await respond(json_reply(200, await asyncio.to_thread(report, self._tally, name, query)), send)
             return
-        if first in OWN:
+        if passed is None and first in OWN:
             if key is not None and not key.may_read:
                 raise RequestError(
                     403, "forbidden", "this key may not read the status: `paceline keys change NAME --may-read`"
@@ -257,6 +258,7 @@ class Gateway:
             return
         if self.life.draining:
             raise stopping()
+        path = path if passed is None else passed
         if values.get(b"upgrade", b"").lower() == b"websocket":  # Codex sends requests then
             raise RequestError(426, "websocket", "this gateway passes requests, not WebSockets")
         if not is_plain(path):
@@ -267,6 +269,8 @@ class Gateway:
         if found is None:
             raise RequestError(404, "unknown_upstream", f"no server for this path{self.upstreams.hint(path)}")
         place, there = found
+        if passed is not None and any(one.key for one in place.members):
+            raise RequestError(401, "key", "the key in the path is for servers that get their clients' own credentials")
         request = Incoming(
             scope, receive, send, connection, first=values, key=key, given=given, place=place, path=there, query=query
         )

@@ -597,10 +597,13 @@ _HOP_BY_HOP_ANSWER: Final = HOP_BY_HOP - {b"content-length"}
 
 
 def _headers_of(reply: ClientReply, *, quotas: bool) -> Headers:
-    """The headers of an answer as the client gets them. A refusal keeps what it says of ``quotas`` in any case."""
+    """The headers of an answer as the client gets them.
+
+    A refusal keeps what it says of ``quotas`` in any case, and so do answers to the client's own credential, whose owner reads them.
+    """
     drop = HOP_BY_HOP if reply.status in (204, 304) else _HOP_BY_HOP_ANSWER  # a 304 states the length of another answer
     headers, record = forwarded(reply.headers, drop), reply.record
-    if not quotas and reply.status < 400:
+    if not quotas and reply.status < 400 and reply.of_gateway:
         headers = [pair for pair in headers if b"ratelimit" not in pair[0]]
     if record is not None:
         headers.append((b"x-paceline-waited", b"%.3f" % record.waited_s))

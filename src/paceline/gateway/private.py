@@ -39,10 +39,12 @@ class Names:
     Attributes:
         addresses: Its address, and what follows the server's own in it; of several that are set the first one holds.
         keys: Its keys; of several that are set the first one is sent to the provider.
+        logins: Whether its programs have logins of their own, which they send if no key is set.
     """
 
     addresses: Mapping[str, str]
     keys: tuple[str, ...]
+    logins: bool = False
 
 
 NAMES: Final = {
@@ -51,7 +53,9 @@ NAMES: Final = {
         ("OPENAI_API_KEY", "CODEX_API_KEY"),
     ),
     "anthropic": Names(
-        dict.fromkeys(("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), ""), ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY")
+        dict.fromkeys(("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), ""),
+        ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY"),
+        logins=True,
     ),
     "gemini": Names(
         {"GOOGLE_GEMINI_BASE_URL": "", "GOOGLE_API_BASE_URL": "", "GEMINI_API_BASE": "/v1beta"},
@@ -83,6 +87,7 @@ class GatewayWay:
         paths: By variable, what follows the gateway's address.
         keys: The variables that get the gateway's key.
         emptied: Those that the program is to find empty.
+        with_login: The variables of addresses at which the program sends its own login. The gateway's key is in the path there.
     """
 
     servers: Config
@@ -90,10 +95,14 @@ class GatewayWay:
     paths: dict[str, str] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
     emptied: tuple[str, ...] = ()
+    with_login: frozenset[str] = frozenset()
 
     def environ(self, address: str, key: str) -> dict[str, str]:
         """The variables of the program that are not as they were."""
-        changed = {ADDRESS: address, KEY: key} | {name: address + path for name, path in self.paths.items()}
+        changed = {ADDRESS: address, KEY: key} | {
+            name: f"{address}/{key}{path}" if name in self.with_login else address + path
+            for name, path in self.paths.items()
+        }
         changed |= dict.fromkeys(self.keys, key) | dict.fromkeys(self.emptied, "")
         if "ANTHROPIC_BASE_URL" in self.paths:
             changed |= {name: value for name, value in PATIENCE.items() if name not in self.real}
@@ -137,6 +146,9 @@ def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> G
                 continue
             tables[name], paths = found
         way.paths |= {address: f"/{named.get(name, name)}{path}" for address, path in paths.items()}
+        if "provider" in tables.get(name, {}) and "key_env" not in tables[name]:
+            way.with_login |= paths.keys()
+            continue
         way.keys += {one for one in names.keys if environ.get(one)} or [PROVIDERS[name].key_env]
     for name, entry in PROVIDERS.items():
         if name not in tables and name not in NAMES and environ.get(entry.key_env) and host_root(provider_named(name)):
@@ -160,7 +172,7 @@ def _server_of(
 ) -> tuple[dict[str, str], Mapping[str, str]] | None:
     """The server that an environment names under ``names``, and what follows it in each address; ``None`` for none.
 
-    A server on this machine needs no key: ``real`` gets one for it.
+    A server on this machine needs no key: ``real`` gets one for it, except where programs have a login that the server may want.
     """
     variable = next((one for one in names.keys if any(real.get(key, "").strip() for key in (one, one + FILE))), "")
     address = next((one for one in names.addresses if real.get(one, "").strip()), "")
@@ -176,8 +188,9 @@ def _server_of(
     if not variable:
         if not is_loopback(host):
             return None
-        variable = PROVIDERS[name].key_env
-        real[variable] = "none"
+        variable = "" if names.logins else PROVIDERS[name].key_env
+        if variable:
+            real[variable] = "none"
     at_host = provider_for_host(host)
     kind = base_of(at_host.name) if at_host is not None else provider if provider and name == "openai" else name
     path, usual_path = url.path.rstrip("/"), names.addresses[address]
@@ -185,7 +198,8 @@ def _server_of(
         other: path if end == usual_path else path.removesuffix(usual_path) + end
         for other, end in names.addresses.items()
     }
-    return {"base_url": f"{url.scheme}://{url.netloc}", "provider": kind, "key_env": variable}, paths
+    table = {"base_url": f"{url.scheme}://{url.netloc}", "provider": kind}
+    return table | ({"key_env": variable} if variable else {}), paths
 
 
 @contextmanager
@@ -211,6 +225,7 @@ def private_gateway(
         tallies=False,
         stop_s=1,  # its program has ended
         names_account=True,  # OPENAI_ORG_ID
+        key_in_path=bool(way.with_login),
         tells_quotas=False,  # promptfoo 0.121 takes an answer after which nothing is left for a refusal, and pays again
     )
     settings.check(way.real)

@@ -176,6 +176,11 @@ class ClientReply:
         self.headers = [pair for pair in self.headers if pair[0] != b"content-length"]
 
     @property
+    def of_gateway(self) -> bool:
+        """Whether it answers the gateway's own key."""
+        return bool(self._key)
+
+    @property
     def begun(self) -> bool:
         """Whether a part of the body is there."""
         return bool(self._body or self._again)

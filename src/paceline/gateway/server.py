@@ -117,6 +117,7 @@ class ProcessSettings:
         tallies: Whether it is counted what each client key uses.
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
         names_account: Whether clients may name the account that pays, beside the gateway's own key: they are its owner's.
+        key_in_path: Whether the key of a client may be the first part of a path.
     """
 
     config: Config
@@ -136,6 +137,7 @@ class ProcessSettings:
     tallies: bool = True
     tells_quotas: bool = True
     names_account: bool = False
+    key_in_path: bool = False
 
     def gateway(
         self,
@@ -157,7 +159,9 @@ class ProcessSettings:
         keys = KeyFile(self.keys)
         limiter.pacer.accounts.salt = keys.salt
         limiter.pacer.accounts.names_all = limiter.pacer.pools.worker is not None
-        admission = Admission(keys, open_to_all=is_loopback(self.host), hosts=names_of(self.host))
+        admission = Admission(
+            keys, open_to_all=is_loopback(self.host), hosts=names_of(self.host), key_in_path=self.key_in_path
+        )
         return Gateway(
             limiter,
             self._upstreams(environ),
