@@ -152,7 +152,7 @@ def test_accounts_have_the_same_names_after_a_restart_and_stand_in_the_store_in_
     stored = b"".join(file.read_bytes() for file in tmp_path.glob("store.db*"))
     for name in seen[0]:
         account = name.partition("/")[0].encode()
-        assert stored.count(account) == stored.count(account + b"") > 0
+        assert account in stored
         assert account + b"/" not in stored  # 24 bits are no identity
 
 
