@@ -39,7 +39,7 @@ RULES: dict[str, set[str]] = {
     "testing": {"core", "pacing", "shared", "stores", "emulator"},
     "integrations": LOCAL | {"stores", "config", "limiter", "batch", "data"},
     "launcher": LOCAL | {"limiter", "integrations"},
-    "batch": LOCAL | {"shared", "stores", "config", "limiter", "planner", "data"},
+    "batch": LOCAL | {"shared", "stores", "config", "limiter", "telemetry", "planner", "data"},
     "check": LOCAL | {"config", "limiter"},
     "data": {"core", "pacing", "http", "stores", "config", "limiter"},
     "gateway": LOCAL | {"config", "limiter", "telemetry"},

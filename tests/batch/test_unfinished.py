@@ -3,6 +3,8 @@
 import asyncio
 import csv
 import json
+import threading
+import urllib.request
 from collections import Counter
 from dataclasses import replace
 from itertools import product
@@ -396,10 +398,16 @@ def test_thousands_of_rows_and_two_kills(tmp_path):
     words = [source, "--model", "gpt-5", "--schema", schema, "-o", table, "--workers", "50", "--store", "memory:"]
     environ = {"OPENAI_API_KEY": "k"}
 
+    may_end = threading.Event()
+
     def paid(server):
         return Counter(request["messages"][0]["content"].split()[1] for request in server.asked)
 
-    with answering() as server:
+    def answer(_, request):
+        last = request["messages"][0]["content"] == "fine 2999"
+        return 200, JSON, [may_end, json.dumps(BODIES["fine"]).encode()] if last else BODIES[asked_in(request)]
+
+    with OddServer(answer) as server:
         for share in (3, 2):
             process = start(*words, base_url=server.base_url, environ=environ)
             wait_for_lines(journal, 3_000 // share, process)
@@ -407,13 +415,21 @@ def test_thousands_of_rows_and_two_kills(tmp_path):
             process.wait()
             process.stdout.close()
             process.stderr.close()
-        finish(start(*words, "--json", base_url=server.base_url, environ=environ), 1)
+        process = start(*words, "--json", "--page", "0", base_url=server.base_url, environ=environ)
+        page = next(line.split()[-1] for line in process.stderr if "page at http" in line)
+        wait_for_lines(journal, 2_999, process)  # the last answer is held: the page is there
+        with urllib.request.urlopen(f"{page}status") as found:
+            run = json.load(found)["runs"][0]
+        may_end.set()
+        out, _ = finish(process, 1)
         total = paid(server)
     with table.open(newline="") as file:
         shown = Counter(row["error"].partition(":")[0] for row in csv.DictReader(file))
     wanted = Counter(rows)
     found = Counter((one["error"] or {"code": "fine"})["code"] for one in read_answers(journal))
     assert found == wanted
+    assert json.loads(out)["errors"] == run["errors"] == {name: wanted[name] for name in names}
+    assert (run["done"], run["failed"]) == (2_999, 3_000 - wanted["fine"])
     assert shown == Counter({("" if name == "fine" else name): count for name, count in wanted.items()})
     attempts = {"fine": 1, "declined": 1, "blocked": 1, "cut_off": 1, "empty": 2, "invalid": 2}
     twice = sum(

@@ -265,6 +265,7 @@ class TestTheSum:
         [
             *("", "x", "[]", "3", "{}", "[" * 100_000, '"\\ud800'),
             *(a_note(**{name: value}) for name, value in (("shard", 0), ("shard", 4), ("state", "new"), ("run", 3))),
+            *(a_note(errors=value) for value in (["cut_off"], {"cut_off": None}, {"cut_off": -1}, 3)),
             *(a_note(done=value) for value in (None, -1, "4", float("nan"), float("inf"), 10**400)),
         ],
     )
@@ -278,6 +279,13 @@ class TestTheSum:
 
     def test_a_newer_note_may_have_more(self):
         assert RunNote.read(a_note(more=3).encode()).done == 4
+
+    def test_errors_are_added_by_name(self, tmp_path):
+        place = notes_beside(open_store(f"sqlite:{tmp_path / 'quotas.db'}"))
+        for number, errors in enumerate(({"cut_off": 1}, {"cut_off": 2, "invalid": 1}, None), 1):
+            place.write(f"a/{number}", a_note(shard=number, errors=errors))
+        assert read_runs(place)[0][0]["errors"] == {"cut_off": 3, "invalid": 1}
+        place.close()
 
     def test_a_name_does_not_steer_the_terminal(self, tmp_path):
         store = f"sqlite:{tmp_path / 'quotas.db'}"

@@ -40,7 +40,7 @@ from paceline.batch.endpoints import has_batches, is_apart
 from paceline.batch.forms import Form, Lines, as_lines, identified
 from paceline.batch.index import Index, explained
 from paceline.batch.journal import BatchJournal
-from paceline.batch.notes import Reporter
+from paceline.batch.notes import Reporter, RunStatus
 from paceline.batch.offline import Offline, deadline_in
 from paceline.batch.packs import Packer
 from paceline.batch.progress import ProgressLine, ProgressView, eta_s, forecast_s
@@ -223,7 +223,9 @@ class Job:
                         )  # fmt: skip
                         end = _in_batches(offline, journal, end_s, again, index, runner, tally, recount)
                     else:
-                        end = _one_by_one(partial(self._serve_page, limiter), runner, source, again, tally, recount)
+                        end = _one_by_one(
+                            partial(self._serve_page, limiter, reporter), runner, source, again, tally, recount
+                        )
                 finally:
                     saved += _save(results, tally)
                 _tell_added(given, plan if whole else None, view)
@@ -337,15 +339,17 @@ class Job:
             print(f"paceline run: {text}", file=sys.stderr)  # noqa: T201
         return None if journal is None else BatchJournal(results.path)
 
-    def _serve_page(self, limiter: Limiter) -> None:
-        """Serve the status page until the process ends.
+    def _serve_page(self, limiter: Limiter, reporter: Reporter) -> None:
+        """Serve the status page with the counts of this run until the process ends.
 
         Raises:
             QuotaError: The port is taken, or the server is missing.
         """
         if self.page is not None:
             try:
-                url = limiter.serve_status(port=self.page).url
+                from paceline.telemetry.server import StatusServer
+
+                url = StatusServer(RunStatus(limiter, reporter), "127.0.0.1", self.page, None).url
             except OSError as error:
                 raise QuotaError(f"--page {self.page}: the port cannot be used: {error.strerror}") from None
             except ImportError as error:

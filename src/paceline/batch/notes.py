@@ -12,15 +12,17 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
 from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import Shard
-from paceline.batch.summary import RunTally
+from paceline.batch.summary import ERRORS_SHOWN, RunTally
 from paceline.core.results import StoreError
+from paceline.limiter.limiter import Limiter
+from paceline.pacing.status import QUEUE_SHOWN
 from paceline.stores import notes
 
 HEAD: Final = 64 * 1024
@@ -38,6 +40,9 @@ END_S: Final = 3.0
 
 COUNT_MAX: Final = 1e15
 """Of any number in a note."""
+
+NAME_MAX: Final = 100
+"""Characters of the name of an error in a note; a provider may have written it."""
 
 RUNNING, FINISHED, STOPPED, FAILED, SILENT = STATES = "running", "finished", "stopped", "failed", "silent"
 
@@ -59,6 +64,7 @@ class RunNote:
         refused: Answers with status 429.
         per_min: Requests in a minute now.
         left_s: The time left in seconds, if it is known.
+        errors: Those that failed, by name; the most frequent ones.
     """
 
     run: str
@@ -73,6 +79,7 @@ class RunNote:
     refused: int
     per_min: float
     left_s: float | None
+    errors: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, entry: bytes) -> RunNote:
@@ -84,16 +91,17 @@ class RunNote:
         given = json.loads(entry)
         if not isinstance(given, dict):
             raise ValueError("no note")  # noqa: TRY004  (one error for all that is no note)
-        values: dict[str, Any] = {field.name: given.get(field.name) for field in fields(cls)}
-        left_s = values["left_s"]
+        values: dict[str, Any] = {one.name: given.get(one.name) for one in fields(cls)}
+        left_s, errors = values["left_s"], dict(values["errors"] or {})  # a note of an earlier version has none
         numbers = [values[name] for name in ("shard", "shards", "requests", "done", "failed", "refused", "per_min")]
-        numbers += [] if left_s is None else [left_s]
+        numbers += [*([] if left_s is None else [left_s]), *errors.values()]
         texts = [values[name] for name in ("run", "input", "state")]
         if not all(isinstance(text, str) for text in texts) or not all(map(_is_count, numbers)):
             raise ValueError("no note")
         if values["state"] not in STATES or not 1 <= values["shard"] <= values["shards"]:
             raise ValueError("no note")
-        return cls(**values | {"about": bool(values["about"])})
+        shown = {str(name)[:NAME_MAX]: count for name, count in list(errors.items())[:ERRORS_SHOWN]}
+        return cls(**values | {"about": bool(values["about"]), "errors": shown})
 
 
 def _is_count(value: object) -> bool:
@@ -162,13 +170,17 @@ class Reporter:
         self.refused = report["refused"]
         self.state = STOPPED if report["interrupted"] else FAILED if self._tally.left else FINISHED
 
+    def runs(self) -> list[dict[str, Any]]:
+        """The run as it is now, in the form of :func:`read_runs`."""
+        return [_sum([(0.0, self._note(ended=False))])]
+
     def _report(self) -> None:
         assert self._place is not None
         warned, every_s = False, min(max(EVERY_S, self._shard.of / 200), EVERY_MAX_S)
         while True:
             ended = self._ending.is_set()  # read first: the note below then has the last state
             try:
-                self._place.write(f"{self._run}/{self._shard.number}", self._note(ended=ended))
+                self._place.write(f"{self._run}/{self._shard.number}", json.dumps(asdict(self._note(ended=ended))))
             except StoreError as error:
                 if not warned:
                     self._view.say(f"warning: the progress is not reported to the store: {error}")
@@ -178,12 +190,12 @@ class Reporter:
             self._ending.wait(every_s)
         self._place.close()
 
-    def _note(self, *, ended: bool) -> str:
+    def _note(self, *, ended: bool) -> RunNote:
         tally, meter = self._tally, self._meter
         done = tally.ok + tally.failed
         per_min = meter.per_min or 60 * done / max(time.monotonic() - self._started_s, 1e-9)  # before its first line
         left_s = meter.left_s or (60 * tally.left / per_min if per_min else None)
-        note = RunNote(
+        return RunNote(
             run=self._run,
             input=os.path.basename(self._source),  # noqa: PTH119
             shard=self._shard.number,
@@ -196,8 +208,23 @@ class Reporter:
             refused=max(self.refused, meter.refused),
             per_min=0.0 if ended else round(per_min, 3),
             left_s=None if ended or left_s is None else round(left_s, 3),
+            errors={name[:NAME_MAX]: count for name, count in tally.every_error.items()},
         )
-        return json.dumps(asdict(note))
+
+
+class RunStatus:
+    """The status of a limiter with the counts of the run that uses it, for a page.
+
+    Attributes:
+        pacer: The limiter's.
+    """
+
+    def __init__(self, limiter: Limiter, reporter: Reporter) -> None:
+        self._limiter, self._reporter, self.pacer = limiter, reporter, limiter.pacer
+
+    def status(self, queue: int = QUEUE_SHOWN) -> dict[str, Any]:
+        """See :meth:`Limiter.status <paceline.Limiter.status>`; the run is below ``runs``."""
+        return {**self._limiter.status(queue), "runs": self._reporter.runs()}
 
 
 def read_runs(place: notes.Notes) -> tuple[list[dict[str, Any]], int]:
@@ -233,6 +260,7 @@ def _sum(found: Iterable[tuple[float, RunNote]]) -> dict[str, Any]:
         "reported": len(shards),
         "states": {state: states[state] for state in STATES},
         **{name: sum(shard[name] for shard in shards) for name in ("requests", "done", "failed", "refused")},
+        "errors": dict(sum((Counter(shard["errors"]) for shard in shards), Counter[str]()).most_common(ERRORS_SHOWN)),
         "about": any(shard["about"] for shard in shards),
         "per_min": round(sum(shard["per_min"] for shard in running), 3),
         "left_s": max((shard["left_s"] for shard in running if shard["left_s"] is not None), default=None),

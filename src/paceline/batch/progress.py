@@ -151,7 +151,7 @@ class ProgressLine:
     Attributes:
         per_min: The speed at the last line, in requests a minute.
         left_s: The time left then, in seconds; ``None``: unknown.
-        refused: The refusals until then.
+        refused: The refusals so far.
     """
 
     def __init__(self, plan: InputPlan, tally: RunTally, workers: int) -> None:

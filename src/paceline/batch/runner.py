@@ -275,6 +275,7 @@ class Runner:
     async def _ask(self, request: RunRequest, metered: Metered) -> tuple[RunOutcome | None, dict[str, Any] | None]:
         """Send a request once; return its outcome, unless the run ends because of it, and the error to record."""
         outcome = await self._client.ask(request, metered)
+        self._meter.refused = self.sender.refused
         if outcome is None:
             return None, None
         record = outcome.answer.record if outcome.answer is not None else None

@@ -99,6 +99,12 @@ class RunTally:
         """Those that an earlier run has done with."""
         return self.skipped + self.final.total()
 
+    @property
+    def every_error(self) -> dict[str, int]:
+        """The failed requests of this run and of earlier ones by code, the most frequent ones."""
+        # Copied in one step: a page and a note are made in other threads.
+        return dict((Counter(self.errors) + Counter(self.final)).most_common(ERRORS_SHOWN))
+
     def use(self, provider: str, model: str, usage: Usage, *, batch: bool = False) -> None:
         """Count the tokens of an answer, and its cost."""
         self.input_tokens += usage.input_tokens
@@ -171,7 +177,7 @@ class RunTally:
             "requests": self.requests,
             "ok": self.ok,
             "failed": self.failed + self.final.total(),
-            "errors": dict((self.errors + self.final).most_common(ERRORS_SHOWN)),
+            "errors": self.every_error,
             "skipped": self.skipped,
             "refused": refused,
             "attempts": attempts,

@@ -86,11 +86,15 @@ SCHEMAS: Final = {
     ),
     "Unpaced": _object(provider=TEXT, host=TEXT, kind=TEXT, count=COUNT, remedy=TEXT),
     "Status": _object(
-        ("unpaced", "keys", "ready"),
+        ("unpaced", "keys", "ready", "runs"),
         pools=_table(_ref("Pool")),
         unpaced=_list(_ref("Unpaced")),
         keys={**_table(_table(NUMBER)), "description": "Of a gateway: what each client key has used since its start."},
         ready={"type": "boolean", "description": "Of a gateway: whether `/readyz` answers 200."},
+        runs={
+            **_list({"type": "object"}),
+            "description": "Of `paceline run`: the requests that are done, and failed by name.",
+        },
     ),
     "Columns": _object(
         t=_list(NUMBER),

@@ -113,7 +113,7 @@ def _present(limiter: Reporting, path: str, scope: Event) -> Answer:
         return _json(
             404, {"error": f"no page at {path[:PATH_MAX]!r}: use /status, /status/<pool>, /history or /metrics"}
         )
-    brief = b"queue=0" in scope.get("query_string", b"") and hasattr(limiter, "schedulers")
+    brief = b"queue=0" in scope.get("query_string", b"") and hasattr(limiter, "pacer")
     status = limiter.status(queue=0) if brief else limiter.status()  # type: ignore[call-arg]
     name = path.removeprefix("/status").removeprefix("/")
     if not name:

@@ -69,6 +69,12 @@ const REFUSALS = {
 
 const UNFINISHED = { cut_off: "cut off", declined: "declined", blocked: "blocked", empty: "empty", paused: "paused" };
 
+// How many requests of a run failed, and of what.
+function failed(run) {
+  const named = Object.entries(run.errors ?? {}).map(([what, count]) => `${number(count)} ${what}`);
+  return named.length ? `${number(run.failed)}: ${named.join(", ")}` : number(run.failed);
+}
+
 // The refusals so far; null where they are not known.
 function refused(pool) {
   if (!pool.counts) return pool.quotas?.find((quota) => quota.unit === "requests")?.refused ?? null;
@@ -346,7 +352,7 @@ function render() {
   rows(at("unpaced"), status.unpaced ?? [], (row) => [row.host, row.kind, number(row.count), row.remedy]);
   show(at("runs-section"), (status.runs ?? []).length > 0);
   rows(at("runs"), (status.runs ?? []).slice(0, RUNS), (run) => [
-    run.input, `${number(run.done)} of ${run.about ? "about " : ""}${number(run.requests)}`, number(run.failed), number(run.refused), number(run.per_min),
+    run.input, `${number(run.done)} of ${run.about ? "about " : ""}${number(run.requests)}`, failed(run), number(run.refused), number(run.per_min),
     run.left_s === null ? "" : duration(run.left_s), Object.entries(run.states).filter(([, count]) => count).map(([what, count]) => `${number(count)} ${what}`).join(", "),
   ]);
 }
