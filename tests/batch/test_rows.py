@@ -308,6 +308,7 @@ class TestSchemas:
             assert row["answer"] is None
             assert row["error"].startswith("invalid: the answer does not match the schema")
             assert "five" not in row["error"]
+        assert [row["answer_text"] for row in (good, wrong, none)] == [None, '{"number": "five"}', "five"]
 
     @pytest.mark.parametrize(
         ("model", "place"),
@@ -333,7 +334,7 @@ class TestSchemas:
             assert server.asked[0]["response_format"]["json_schema"]["schema"] == SCHEMA
         good, wrong = csv.DictReader(table.read_text("utf-8").splitlines())
         assert (json.loads(good["answer"]), good["error"]) == ({"number": 5}, "")
-        assert (wrong["answer"], wrong["error"][:8]) == ("", "invalid:")
+        assert (wrong["answer"], wrong["error"][:8], wrong["answer_text"]) == ("", "invalid:", "five")
 
     @pytest.mark.parametrize(
         ("content", "message"),

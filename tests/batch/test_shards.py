@@ -110,6 +110,15 @@ def test_an_answer_wins_and_the_first_one_stays(tmp_path, source, target):
     assert b"first" in target.read_bytes()
 
 
+def test_a_record_is_taken_at_its_word(tmp_path, source, target):
+    """Another program does not know the schema of the runs, nor whether they have kept answers that are cut off."""
+    cut = {"choices": [{"finish_reason": "length", "message": {"content": "The"}}]}
+    kept = encode_answer("r0", {**OK, "body": cut}, None)
+    invalid = encode_answer("r1", OK, {"code": "invalid", "message": "the answer does not match the schema"})
+    merged = merge(str(source), outputs_of(tmp_path, [kept, invalid]), str(target))
+    assert (merged.answered, merged.failed, merged.doubtful) == (1, 1, 0)
+
+
 def test_what_is_missing_is_told_with_its_shards(tmp_path, source):
     for number, ids in enumerate([["r0", "r3", "r6", "r9"], ["r1", "r4"], ["r2", "r5", "r8"]], 1):
         (tmp_path / f"in.shard-{number}-of-3.results.jsonl").write_bytes(b"".join(answer(one) for one in ids))

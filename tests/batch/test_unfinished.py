@@ -22,6 +22,7 @@ from paceline.batch.job import Job
 from paceline.batch.progress import ProgressView
 from paceline.batch.results import encode_answer
 from paceline.batch.tables import RecordedAnswers
+from paceline.batch.timing import StopError
 from paceline.config import Config
 
 FAST = {"*": "60k requests/min"}
@@ -115,12 +116,14 @@ def test_a_run_and_the_same_run_again(source):
         assert (code, report["ok"], report["failed"], report["skipped"]) == (1, 1, 4, 1)
         assert sent(server) == {"empty": 1, "invalid": 2}
     assert "1 answered before, 2 sent again because they failed before, 3 with a final error" in said.text
-    assert "1 cut_off, 1 declined, 1 blocked; --again cut_off,declined,blocked sends them" in said.text
+    assert (
+        "1 cut_off, 1 declined, 1 blocked, 1 invalid; --again cut_off,declined,blocked,invalid sends them" in said.text
+    )
     with answering(bodies=dict.fromkeys(BODIES, BODIES["fine"])) as server:
         code, report = run(source, server, again=["declined", "blocked"])
-        assert sent(server) == {"declined": 1, "blocked": 1, "invalid": 1}
-        assert (code, report["failed"], report["errors"]) == (1, 1, {"cut_off": 1})
-        assert run(source, server, again=["cut_off"])[0] == 0
+        assert sent(server) == {"declined": 1, "blocked": 1}
+        assert (code, report["failed"], report["errors"]) == (1, 2, {"cut_off": 1, "invalid": 1})
+        assert run(source, server, again=["cut_off", "invalid"])[0] == 0
         assert run(source, server)[1]["skipped"] == len(BODIES)
     assert len(records(source)) == len(BODIES)
 
@@ -221,8 +224,10 @@ def test_answers_that_are_cut_off_can_be_kept(monkeypatch, tmp_path):
             (None, "declined"),
         ]
         assert (kept[1]["error"], len(server.asked)) == (None, 3)
-        again = paceline.run(rows, again="declined", **options)
+        again = paceline.run(rows, again="declined,blocked", **options)
         assert (again[2]["error"][:8], len(server.asked)) == ("declined", 4)
+        paceline.run(rows, again=["cut_off", "declined"], **options)
+        assert len(server.asked) == 6
 
 
 def test_most_of_the_first_answers_are_cut_off(tmp_path):
@@ -265,14 +270,79 @@ def test_an_error_of_a_filter_is_final(source):
         assert sent(server)["blocked"] == 1
 
 
+@pytest.fixture
+def fast_batches(monkeypatch):
+    timing = offline.Timing(poll_first_s=0.001, poll_most_s=0.005, settle_s=0.0, retry_s=0.002, quiet_s=0.0)
+    monkeypatch.setattr(offline, "TIMING", timing)
+
+
+BROKEN = {"error": {"type": "server_error", "message": "The server had an error"}}
+
+
+@pytest.mark.usefixtures("fast_batches")
+@pytest.mark.parametrize(
+    ("second", "errors", "sizes"),
+    [
+        ((200, BODIES["fine"]), {}, [3, 1]),
+        ((200, BODIES["invalid"]), {"invalid": 1}, [3, 1]),
+        ((500, BROKEN), {"empty": 1}, [3, 1]),
+        ((400, BROKEN), {"empty": 1}, [3, 1]),
+    ],
+)
+def test_the_second_result_of_a_batch(tmp_path, monkeypatch, second, errors, sizes):
+    """What was paid is not lost if there is no second answer; both are counted."""
+    line, seen = OpenAI.line, Counter()
+
+    def changed(server, custom_id, prompt):
+        found = line(server, custom_id, prompt)
+        seen[prompt] += 1
+        status, body = second if seen[prompt] == 2 else (200, BODIES["empty" if prompt == "none" else "fine"])
+        found["response"] |= {"status_code": status, "body": body}
+        return found
+
+    monkeypatch.setattr(OpenAI, "line", changed)
+    source = write_lines(tmp_path / "in.jsonl", [chat(name, text=name) for name in ("a", "none", "b")])
+    with OpenAI(Unkind()) as server:
+        report = run(source, server, mode="batch")[1]
+        assert (report["ok"], report["errors"]) == (3 - len(errors), errors)
+        assert [len(batch.requests) for batch in server.batches] == sizes
+        assert report["input_tokens"] == 9 * (3 + (second[0] == 200))
+    assert [one["error"] and one["error"]["code"] for one in records(source).values()].count(None) == 3 - len(errors)
+    assert len(read_answers(source.with_name("in.results.jsonl"))) == 3
+
+
+@pytest.mark.usefixtures("fast_batches")
+def test_a_stop_before_the_second_result_of_a_batch(tmp_path, monkeypatch):
+    """The first answer is in the output, and the next run reads the second one, which is paid for."""
+    line, create = OpenAI.line, OpenAIEndpoints.create
+    source = write_lines(tmp_path / "in.jsonl", [chat("none", text="none")])
+    body = [BODIES["empty"], BODIES["fine"]]
+
+    def changed(server, custom_id, prompt):
+        found = line(server, custom_id, prompt)
+        found["response"]["body"] = body.pop(0)
+        return found
+
+    async def stopped(self, *given):
+        batch = await create(self, *given)
+        if server.batches[-1] is not server.batches[0]:
+            raise StopError(1, "stopped")
+        return batch
+
+    monkeypatch.setattr(OpenAI, "line", changed)
+    with OpenAI(Unkind()) as server:
+        monkeypatch.setattr(OpenAIEndpoints, "create", stopped)
+        assert run(source, server, mode="batch")[1]["errors"] == {"empty": 1}
+        monkeypatch.setattr(OpenAIEndpoints, "create", create)
+        assert records(source)["none"]["error"]["code"] == "empty"
+        assert run(source, server, mode="batch")[1]["ok"] == 1
+        assert len(server.batches) == 2
+
+
+@pytest.mark.usefixtures("fast_batches")
 @pytest.mark.parametrize("api", [OpenAI, Anthropic])
 def test_the_results_of_batches(tmp_path, monkeypatch, api):
-    """They are judged as answers one by one; what is none is sent again by the next command, and not in another batch now."""
-    monkeypatch.setattr(
-        offline,
-        "TIMING",
-        offline.Timing(poll_first_s=0.001, poll_most_s=0.005, settle_s=0.0, retry_s=0.002, quiet_s=0.0),
-    )
+    """They are judged as answers one by one, and asked for once more in another batch, and in the next run, where these are."""
     line, ends = api.line, OpenAIEndpoints if api is OpenAI else AnthropicEndpoints
     encode = ends.encode
     stops = {"declined": "refusal", "cut_off": "max_tokens", "blocked": "refusal"}
@@ -315,12 +385,17 @@ def test_the_results_of_batches(tmp_path, monkeypatch, api):
             wanted = {"declined": 6, "cut_off": 3, "empty": 3, "invalid": 3}
         assert (code, report["ok"], report["errors"]) == (1, 3, wanted)
         code, report = job.run(Said())
-        assert (code, report["skipped"], report["errors"], report["batches"]) == (1, 3, wanted, 1)
-        assert len(server.batches[-1].requests) == 6  # empty and invalid
+        assert (code, report["skipped"], report["errors"], report["batches"]) == (1, 3, wanted, 2)
+        assert [len(batch.requests) for batch in server.batches] == [18, 6, 6, 6]  # empty and invalid
+        assert job.run(Said())[1]["errors"] == wanted
+        assert len(server.batches) == 4
         most = []
         monkeypatch.setattr(ends, "encode", lambda self, one: most.append(one.body["max_tokens"]) or encode(self, one))
-        replace(job, acceptance=Acceptance(SCHEMA, "raise", frozenset({"cut_off"}))).run(Said())
+        acceptance = Acceptance(SCHEMA, "raise", frozenset({"cut_off", "invalid"}))
+        assert replace(job, acceptance=acceptance).run(Said())[1]["errors"] == wanted
         assert Counter(most) == {20: 6, 80: 3}
+        replace(job, restart=True, acceptance=Acceptance(SCHEMA, "raise")).run(Said())
+        assert Counter(most) == {20: 6 + 18 + 6, 80: 3 + 3}
 
 
 @pytest.mark.parametrize(
@@ -367,6 +442,16 @@ def test_where_the_maximum_is(asked, most):
     assert maximum_of(asked)[1] == (5 if most else 0)
 
 
+def test_a_second_run_without_a_better_answer_is_the_last():
+    """Also of a row that had no answer of its own, as one of the vectors of a request."""
+    for body in (None, BODIES["empty"]):
+        response = None if body is None else {"status_code": 200, "body": body}
+        for repeated in ({}, {"repeated": True}):
+            error = {"code": "empty", "message": "the answer has no text"} | repeated
+            assert Acceptance().recorded(response, error).again is not bool(repeated)
+            assert Acceptance(again=frozenset({"empty"})).recorded(response, error).again
+
+
 def test_a_record_of_an_error_is_no_answer_in_a_table(tmp_path):
     """A body with status 200 and no result, as older outputs have it."""
     path = tmp_path / "out"
@@ -374,7 +459,7 @@ def test_a_record_of_an_error_is_no_answer_in_a_table(tmp_path):
         encode_answer("a", {"status_code": 200, "request_id": None, "body": {"error": {"message": "no"}}}, None)
     )
     with RecordedAnswers(path, Acceptance()) as answers:
-        assert answers.of("a") == (None, "no_result: the answer has status 200 and no result", None)
+        assert answers.of("a")[:3] == (None, "no_result: the answer has status 200 and no result", None)
 
 
 def test_the_records_are_json_of_the_format(source):

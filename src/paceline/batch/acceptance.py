@@ -7,7 +7,7 @@ judged by the same rules when it is read.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -28,7 +28,10 @@ NAMES: Final = (*(state.value for state in State if state not in FINISHED), INVA
 """The codes of errors of answers that came with status 200."""
 
 UNSTABLE: Final = frozenset({State.EMPTY.value, INVALID})
-"""The ones that are tried once more. Another attempt at the others costs the same and ends the same."""
+"""The ones that are tried once more in their run, and by the next one. Another attempt at the others costs the same and ends the same."""
+
+REPEATED: Final = "repeated"
+"""The field of a record's error that says that a second run was given no better answer: it is no chance, and final."""
 
 KEEP, RAISE = "keep", "raise"
 
@@ -55,11 +58,13 @@ class Told(NamedTuple):
         value: The answer; ``None`` if there is none.
         error: The code, what it means, and the text that the model has not finished; ``None`` for an answer.
         finish: How far the model has come; ``None`` without an answer of it.
+        text: What the model has said in an answer that is none; ``None`` if it has said nothing.
     """
 
     value: Any
     error: str | None
     finish: str | None = None
+    text: str | None = None
 
 
 class Recorded(NamedTuple):
@@ -105,10 +110,12 @@ class Acceptance:
             require_schema(self.schema)
 
     @classmethod
-    def parse(cls, schema: Any, cut_off: str | int | None, again: str | None) -> Acceptance:
-        """The acceptance in the texts of options: ``--cut-off 8000``, ``--again declined,blocked``."""
+    def parse(cls, schema: Any, cut_off: str | int | None, again: str | Iterable[str] | None) -> Acceptance:
+        """The acceptance in the words of a user: ``--cut-off 8000``, ``--again declined,blocked``, and so from Python."""
         number = int(cut_off) if isinstance(cut_off, str) and cut_off.isdigit() else cut_off
-        return cls(schema, number, frozenset(filter(None, (name.strip() for name in (again or "").split(",")))))
+        given = [again] if isinstance(again, str) else again or ()
+        names = [name.strip() for one in given for name in str(one).split(",")]
+        return cls(schema, number, frozenset(filter(None, names)))
 
     @property
     def raises(self) -> bool:
@@ -188,7 +195,7 @@ class Acceptance:
         if finish is None:
             return Told(None, said)
         text = "" if finish.state in FINISHED else finish.text[:TEXT_MAX]
-        return Told(None, said + (f"; its text: {text}" if text else ""), finish.state.value)
+        return Told(None, said + (f"; its text: {text}" if text else ""), finish.state.value, finish.text or None)
 
     def _read(self, response: Any, error: Any) -> tuple[Finish | None, Any, Any]:
         """The finish, the error and the value of what is recorded: an answer of the model is judged anew."""
@@ -213,12 +220,14 @@ class Acceptance:
             return Recorded(True)
         name = _code(found)
         if finish is None:
-            final = name == State.BLOCKED and response is not None and blocks(response["body"])
+            blocked = name == State.BLOCKED and response is not None and blocks(response["body"])
+            final = blocked or (name in UNSTABLE and found.get(REPEATED))
             doubtful = error is None and response["status_code"] == 200
             return Recorded(None if doubtful else False, name, not final or name in self.again)
         if error is None:  # a run before this rule has taken it for an answer
             return Recorded(False, name, name in self.again)
-        again = name in UNSTABLE or name in self.again or (name == State.CUT_OFF and self._raises_above(error))
+        unstable = name in UNSTABLE and not error.get(REPEATED)
+        again = unstable or name in self.again or (name == State.CUT_OFF and self._raises_above(error))
         return Recorded(False, name, again)
 
     def _raises_above(self, error: Mapping[str, Any]) -> bool:
@@ -228,6 +237,10 @@ class Acceptance:
             return False
         return not error.get("raised") if self.cut_off == RAISE else had < int(self.cut_off or 0)
 
+    def takes_again(self, name: str, before: str | None) -> bool:
+        """Whether an answer with the error ``name`` is asked for once more in this run; ``before``: the name in an earlier run."""
+        return name in UNSTABLE or (name == State.CUT_OFF and self.raises and before != name)
+
     def raised(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
         """The body of a request with a larger maximum of tokens; ``None`` if it has none, or one as large."""
         path, had = maximum_of(body)
@@ -235,6 +248,24 @@ class Acceptance:
             return None
         most = had * RAISED if self.cut_off == RAISE else int(self.cut_off or 0)
         return _with(body, path, most) if most > had else None
+
+
+class AsWritten(Acceptance):
+    """Takes the word of the runs that have written the records, for a reader who does not know their settings."""
+
+    def recorded(self, response: Any, error: Any) -> Recorded:
+        """See :meth:`Acceptance.recorded`."""
+        found = super().recorded(response, error)
+        if error is None and response["status_code"] == 200 and is_result(response["body"]):
+            return Recorded(True)
+        return found._replace(ok=False) if found.ok else found
+
+
+def marked(error: dict[str, Any] | None, before: str | None) -> dict[str, Any] | None:
+    """The error of a record, of a request that an earlier run has recorded with the name ``before``."""
+    if error is not None and before in UNSTABLE and error["code"] in UNSTABLE:
+        return {**error, REPEATED: True}
+    return error
 
 
 def _code(error: Any) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
-from paceline.batch.acceptance import UNREAD, Acceptance
+from paceline.batch.acceptance import UNREAD, Acceptance, marked
 from paceline.batch.api import (
     BrokenError,
     Endpoints,
@@ -57,6 +59,7 @@ class ResultsRead:
         answers: The answers with usage.
         tokens: Their input tokens.
         counted: Whether this run has read them before.
+        first: The lines with an answer that is none and that is asked for once more.
     """
 
     left: set[int | str]
@@ -65,10 +68,54 @@ class ResultsRead:
     answers: int = 0
     tokens: int = 0
     counted: bool = False
+    first: set[int] = field(default_factory=set)
+
+
+class _First(NamedTuple):
+    """An answer that is none, while its request is sent once more."""
+
+    at: int
+    code: str
+    again: bool
+
+
+class FirstAnswers:
+    """The records of such answers, by the line of the request; on disk, because they may be many."""
+
+    def __init__(self) -> None:
+        self._file: BinaryIO | None = None
+        self._at: dict[int, _First] = {}
+
+    def add(self, line: int, record: bytes, code: str, *, again: bool) -> None:
+        """Keep one."""
+        if self._file is None:
+            self._file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115
+        self._at[line] = _First(self._file.seek(0, os.SEEK_END), code, again)
+        self._file.write(record)
+
+    def pop(self, line: int) -> tuple[bytes, _First]:
+        """Take one out."""
+        first = self._at.pop(line)
+        assert self._file is not None
+        self._file.seek(first.at)
+        return self._file.readline(), first
+
+    def code(self, line: int) -> str | None:
+        """The code of the one of a request; ``None`` if there is none."""
+        return self._at[line].code if line in self._at else None
+
+    def lines(self) -> list[int]:
+        """The lines of their requests."""
+        return list(self._at)
+
+    def close(self) -> None:
+        """Delete the file."""
+        if self._file is not None:
+            self._file.close()
 
 
 class AnswerWriter:
-    """Writes the answers of batches, and counts them. What is no answer is sent again by the next run: a batch takes long."""
+    """Writes the answers of batches, and counts them. What may be another answer the next time is asked for once more."""
 
     def __init__(
         self,
@@ -78,9 +125,10 @@ class AnswerWriter:
         view: ProgressView,
         timing: Timing,
         acceptance: Acceptance,
+        before: Mapping[int, str],
     ) -> None:
         self._results, self._index, self._tally, self._view, self._time = results, index, tally, view, timing
-        self._acceptance = acceptance
+        self._acceptance, self._before, self._firsts = acceptance, before, FirstAnswers()
 
     def take(self, kind: BatchKind, result: Result, reading: ResultsRead) -> None:
         """Write one result of a request of the batch, unless it is there already or the request can be sent again."""
@@ -94,33 +142,69 @@ class AnswerWriter:
             return
         reading.left.discard(key)
         reading.again.pop(key, None)
-        if line is not None and not self._index.mark(line):
-            return
         error = self._acceptance.error_of(result.response, result.error)
-        self._append(line, result.custom_id, result.response, error)
         if line is None:  # paid, and no longer in the input
+            self._append(encode_answer(result.custom_id, result.response, error))
             return
-        self._tally.count(error)
-        if self._tally.cuts:
-            self._view.say(CUTS)
+        if self._index.is_done(line):
+            return
+        self._judge(line, result, marked(error, self._before.get(line)), reading)
         usage = provider_named(kind.provider).usage(_body(result)) if result.error is None else None
         if usage is not None and not reading.counted:
             reading.answers += 1
             reading.tokens += usage.input_tokens
             self._tally.use(kind.provider, kind.model, usage, batch=True)
 
-    def record(self, line: int, code: str, message: str, response: dict[str, Any] | None = None) -> None:
-        """Record that a request has failed."""
-        custom_id = self._index.id_of(line)
-        if custom_id is not None and self._index.mark(line):
-            self._append(line, custom_id, response, {"code": code, "message": message})
-            self._tally.fail(code)
+    def _judge(self, line: int, result: Result, error: dict[str, Any] | None, reading: ResultsRead) -> None:
+        """Write a result, or keep it while its request is sent once more; a second one without an answer leaves the first."""
+        first, code = self.first(line), "" if error is None else str(error["code"])
+        if first is not None and result.error is not None:
+            self.settle(line)
+            return
+        again = error is None or self._acceptance.recorded(result.response, error).again
+        record = encode_answer(self._index.shown(line, result.custom_id), result.response, error)
+        if code and first is None and self._acceptance.takes_again(code, self._before.get(line)):
+            self._firsts.add(line, record, code, again=again)
+            reading.first.add(line)
+            return
+        if first is not None:
+            self._firsts.pop(line)
+        self._write(line, record, code, again=again)
 
-    def _append(
-        self, line: int | None, custom_id: str, response: dict[str, Any] | None, error: dict[str, Any] | None
-    ) -> None:
+    def first(self, line: int) -> str | None:
+        """The name of the answer that is none of a request that is sent once more."""
+        return self._firsts.code(line)
+
+    def settle(self, line: int) -> None:
+        """Record the first answer: there is no second one."""
+        record, first = self._firsts.pop(line)
+        self._write(line, record, first.code, again=first.again)
+
+    def end(self) -> None:
+        """Record the first answers whose requests have no second one yet."""
+        for line in self._firsts.lines():
+            self.settle(line)
+        self._firsts.close()
+
+    def record(self, line: int, code: str, message: str, response: dict[str, Any] | None = None) -> None:
+        """Record that a request has failed; that of a first answer, if there is one."""
+        if self.first(line) is not None:
+            self.settle(line)
+        elif (custom_id := self._index.id_of(line)) is not None and not self._index.is_done(line):
+            record = encode_answer(self._index.shown(line, custom_id), response, {"code": code, "message": message})
+            self._write(line, record, code, again=code != UNREAD)
+
+    def _write(self, line: int, record: bytes, code: str, *, again: bool) -> None:
+        """Write the record of a request, and count it; ``code``: of its error, empty for an answer."""
+        self._index.mark(line)
+        self._append(record)
+        self._tally.count({"code": code} if code else None, again=again)
+        if self._tally.cuts:
+            self._view.say(CUTS)
+
+    def _append(self, record: bytes) -> None:
         try:
-            self._results.append(encode_answer(self._index.shown(line, custom_id), response, error))
+            self._results.append(record)
         except OSError as failure:
             raise StopError(FAILED, f"{self._results.path} cannot be written: {failure.strerror}") from None
 
@@ -357,7 +441,12 @@ class Flight:
         self.seen.pop(chunk.name, None)
         left = sum(1 for _ in self._batches.unanswered(chunk))
         why = f"; {seen.problems[0].code}: {seen.problems[0].message}" if seen.problems else ""
-        self._view.say(f"batch {chunk.batch}: {seen.state}, {left:,} of {len(chunk.lines):,} requests are left{why}")
+        none = (
+            f"; {len(reading.first):,} of them are asked for once more: their answers are none" if reading.first else ""
+        )
+        self._view.say(
+            f"batch {chunk.batch}: {seen.state}, {left:,} of {len(chunk.lines):,} requests are left{none}{why}"
+        )
         self._batches.drop(chunk, seen.state)
         self.returned = self.returned or bool(left)
         passes = any(is_unpaid(None, problem.code, problem.message) for problem in seen.problems)
@@ -391,7 +480,11 @@ class Flight:
             (why.code, why.message) if why else (f"batch_{seen.state}", "the provider has not worked on the request")
         )
         for line in self._batches.unanswered(chunk) if tried else ():
-            if self._batches.tried(line) and self._last:
+            spent = self._batches.tried(line)
+            if self._answers.first(line) is not None:
+                if spent or line not in reading.first:
+                    self._answers.settle(line)
+            elif spent and self._last:
                 result = reading.again.get(line)
                 if result is not None and result.error is not None:
                     self._answers.record(line, result.error["code"], result.error["message"], result.response)

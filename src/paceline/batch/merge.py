@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
+from paceline.batch.acceptance import AsWritten
 from paceline.batch.index import CACHE_KIB, Index, explained
 from paceline.batch.requests import BadLineError, Shard, read_lines, read_request
 from paceline.batch.results import OutputError, is_torn, read_answer
@@ -24,6 +25,8 @@ SHOWN: Final = 5
 """How many ids a message names."""
 
 TICK: Final = 100_000
+
+AS_WRITTEN: Final = AsWritten()
 
 _SHARD: Final = re.compile(r"\.shard-(\d{1,9})-of-(\d{1,9})\.")
 
@@ -190,7 +193,7 @@ def _read_output(name: str, number: int, file: BinaryIO, index: Index, known: _R
     """Read the records of one output; return how many there are."""
     at = answers = 0
     for count, raw in enumerate(file):
-        found = read_answer(raw)
+        found = read_answer(raw, AS_WRITTEN)
         if found is None:
             if is_torn(raw, before=count):
                 merged.torn.append(name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -27,11 +27,12 @@ from paceline.batch.progress import ProgressView
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import RunRequest
 from paceline.batch.results import ANY, OutputError, ResultsFile
-from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed, look_after
+from paceline.batch.runner import FAILED, INTERRUPTED, NOTHING, USAGE, heed, look_after
 from paceline.batch.summary import RunTally
 from paceline.batch.timing import StopError, Timing
 from paceline.batch.transport import session
 from paceline.http.describe import Metered
+from paceline.providers.finish import State
 
 IN_FLIGHT_MAX: Final = 20
 """Batches at once: enough to fill a queue, and few enough to ask each of them every minute."""
@@ -64,7 +65,7 @@ class Offline:
         queue: The known limit of enqueued tokens of each model.
         deadline: When the batches are left; ``None`` for never.
         acceptance: Says which results are answers.
-        cut: The lines of requests whose answer was cut off in an earlier run.
+        before: What was wrong with the answers to requests in an earlier run, by line.
 
     Attributes:
         stop: The exit code and the reason of a run that ended early.
@@ -85,15 +86,15 @@ class Offline:
         queue: float | None,
         deadline: Deadline | None,
         acceptance: Acceptance = ANY,
-        cut: Collection[int] = (),
+        before: Mapping[int, str] = NOTHING,
     ) -> None:
         self.stop: tuple[int, str] | None = None
         self._scan, self._addresses, self._tally, self._view = scan, addresses, tally, view
         self._results, self._most_lines, self._deadline, self._time = results, most_lines, deadline, TIMING
-        self._acceptance, self._cut = acceptance, cut
+        self._acceptance, self._before = acceptance, before
         self._ends: dict[str, Endpoints] = {}
         self.batches = Batches(journal, index, queue)
-        self._answers = AnswerWriter(results, index, tally, view, self._time, acceptance)
+        self._answers = AnswerWriter(results, index, tally, view, self._time, acceptance, before)
         self._flight = Flight(self._ends, self.batches, self._answers, view, self._time, last=deadline is None)
 
     @property
@@ -156,6 +157,7 @@ class Offline:
             for task in (progress, looks, *self._flight.tasks):
                 task.cancel()
             await asyncio.gather(progress, looks, *self._flight.tasks, return_exceptions=True)
+            self._answers.end()
             restore()
             await client.close()
 
@@ -235,7 +237,12 @@ class Offline:
         for found, metered in self._scan():
             if self.batches.holds(found.line) or self.batches.is_spent(found.line):
                 continue
-            most = self._acceptance.raised(found.body) if found.line in self._cut else None
+            first = self._answers.first(found.line)
+            is_cut = State.CUT_OFF in (first, self._before.get(found.line))
+            most = self._acceptance.raised(found.body) if is_cut else None
+            if first == State.CUT_OFF and most is None:  # it has no maximum, or one as large
+                self._answers.settle(found.line)
+                continue
             request = found if most is None else replace(found, body=most)
             kind = BatchKind(request.provider.name, request.path, request.model)
             try:

@@ -19,7 +19,7 @@ import stat
 import sys
 from array import array
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -27,7 +27,7 @@ from itertools import count, takewhile
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
-from paceline.batch.acceptance import UNREAD, Acceptance, Recorded
+from paceline.batch.acceptance import NAMES, UNREAD, Acceptance, Recorded
 from paceline.batch.index import Index
 from paceline.batch.requests import INVALID_ROW
 from paceline.core.results import PacelineError
@@ -43,7 +43,6 @@ from paceline.pacing.durable import (
     replacing,
     take_back,
 )
-from paceline.providers.finish import State
 
 STDOUT = "-"
 
@@ -73,7 +72,7 @@ class Recovered:
         answered: Requests with an answer: they are not sent again.
         failed: Requests that failed: their lines are dropped, and they are sent again.
         final: Requests that failed and are not sent again, by what is wrong with their answers; their lines stay.
-        cut: The input's lines of requests that are sent again with a larger maximum of tokens.
+        before: What was wrong with answers that are none, of requests that are sent again, by the input's line.
         unknown: Lines with ids that the input does not have; they are kept.
         doubtful: The ids whose line has status 200 and no result, or whose result was not read.
         corrupt: Lines that are not answers, and were moved to the file ``aside``; with ``--repair`` the doubtful ones, too.
@@ -90,7 +89,7 @@ class Recovered:
     aside: str = ""
     added: int = 0
     final: Counter[str] = field(default_factory=Counter)
-    cut: frozenset[int] = frozenset()
+    before: Mapping[int, str] = field(default_factory=dict)
 
 
 def encode_answer(custom_id: str | int, response: dict[str, Any] | None, error: dict[str, Any] | None) -> bytes:
@@ -221,7 +220,7 @@ class ResultsFile:
             raise OutputError(f"{self.path}: {error.strerror}") from None
 
     def _recover(self, index: Index, *, repair: bool) -> Recovered:
-        dropped, final, cut = array("Q"), Counter[str](), set[int]()
+        dropped, final, before = array("Q"), Counter[str](), dict[int, str]()
         answered = failed = unknown = doubtful = corrupt = 0
         end, raw = 0, b"\n"
         with open(self.path, "rb") as file:
@@ -251,8 +250,8 @@ class ResultsFile:
                 else:
                     dropped.append(number)
                     failed += line is not None and ok is False and again and not index.is_refused(line)
-                    if line is not None and name == State.CUT_OFF and again:
-                        cut.add(line)
+                    if line is not None and name in NAMES and again:
+                        before[line] = sys.intern(name)
         torn = end < os.path.getsize(self.path)
         aside = ""
         if dropped:
@@ -262,7 +261,7 @@ class ResultsFile:
                 file.truncate(end)
                 file.seek(end)
                 file.write(b"" if torn else b"\n")
-        return Recovered(answered, failed, unknown, torn, doubtful, corrupt, aside, 0, final, frozenset(cut))
+        return Recovered(answered, failed, unknown, torn, doubtful, corrupt, aside, 0, final, before)
 
     def _no_answer(self, number: int) -> str:
         """What to do about a line that is not an answer."""
@@ -333,7 +332,7 @@ class ResultsFile:
             OutputError: This file cannot take it.
         """
         answered = unknown = doubtful = 0
-        final = Counter(recovered.final)
+        final, before = Counter(recovered.final), dict(recovered.before)
         for path in list(self._earlier()):
             try:
                 with closing(Appender(self.path)) as out, open(path, "rb") as saved:
@@ -349,6 +348,8 @@ class ResultsFile:
                             answered += line is not None and ok is not False
                             doubtful += line is not None and ok is None
                             final.update([name] if line is not None and ok is False else ())
+                        elif line is not None and name in NAMES and again:
+                            before[line] = sys.intern(name)
                     out.sync()
             except OSError as error:
                 raise OutputError(
@@ -362,6 +363,7 @@ class ResultsFile:
             doubtful=recovered.doubtful + doubtful,
             added=answered + unknown + final.total() - recovered.final.total(),
             final=final,
+            before=before,
         )
 
     def set_aside(self) -> str | None:
@@ -462,16 +464,16 @@ class ResultsFile:
         """Whether another program has cut off lines that could not be read back."""
         return self._watched is not None and self._watched.shortened
 
-    def recount(self, index: Index) -> tuple[int, Counter[str]]:
+    def recount(self, index: Index) -> tuple[int, Counter[str], Counter[str]]:
         """Mark in ``index`` the requests that the file has, and no others.
 
         Returns:
-            How many are answered, and the errors of the others by code.
+            How many are answered, the errors of the others by code, and those of them that are final.
 
         Raises:
             OutputError: It cannot be read.
         """
-        answered, errors = 0, Counter[str]()
+        answered, errors, final = 0, Counter[str](), Counter[str]()
         index.unmark()
         try:
             with open(self.place, "rb") as file:
@@ -480,16 +482,17 @@ class ResultsFile:
                     line = index.line_of(found[0]) if found is not None else None
                     if found is None or line is None or not index.mark(line):
                         continue
-                    ok, name, _ = found[1]
+                    ok, name, again = found[1]
                     if ok:
                         answered += 1
                     else:
                         errors[UNREAD if ok is None else name] += 1
+                        final[UNREAD if ok is None else name] += not again
         except OSError as error:
             raise OutputError(f"{self.place}: cannot be read: {error.strerror}") from None
         if self._watched is not None:
             self._watched.shortened = False
-        return answered, errors
+        return answered, errors, final
 
     def _save(self) -> None:
         """Write the kept lines that are in no other file to one with room, so that a kill does not lose them."""

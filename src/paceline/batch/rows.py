@@ -14,11 +14,11 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
-from paceline.batch.acceptance import KEEP, Acceptance
+from paceline.batch.acceptance import Acceptance
 from paceline.batch.caller import Call
 from paceline.batch.forms import Form, lines_of
 from paceline.batch.reading import Damaged, read_rows
-from paceline.batch.tables import ERROR, FINISH, RecordedAnswers, Table, columns
+from paceline.batch.tables import UNSENT, RecordedAnswers, Table, columns
 from paceline.core.hints import needs
 from paceline.core.results import QuotaError
 from paceline.data.frames import Made, Vectors, dicts, rows_of
@@ -70,12 +70,12 @@ def run(
         into: The new column with the texts of the answers. ``error`` is the other one.
         max_tokens: The most tokens of an answer.
         schema: A model of pydantic, or a JSON schema: each answer is asked for in this form, and is a dict. One of another form is an
-            error. A JSON schema is checked if the package jsonschema is installed.
+            error, and the column ``answer_text`` has what the model said. A JSON schema is checked if the package jsonschema is installed.
         cut_off: What happens to an answer that has reached the maximum of tokens, which is an error by default: ``"keep"`` makes it
             an answer, and adds a column ``finish``; ``"raise"`` asks once more with four times ``max_tokens``; a number, with this
             maximum.
         again: Names of errors that the same call doesn't send again by itself: ``"declined"``, ``"blocked"``, ``"cut_off"``,
-            ``"paused"``, of an older journal also ``"empty"`` and ``"invalid"``. Their rows are sent once more.
+            ``"paused"``, after two calls also ``"empty"`` and ``"invalid"``; as a list, or with commas. Their rows are sent once more.
         task: ``"embed"`` for a vector of each row, ``"chat"`` for an answer; by the name of the model if it is not given. The texts of
             several rows are embedded by one request, up to the model's bounds. A vector is a list of floats, in a table of pyarrow and
             in a Parquet file a list of fixed size.
@@ -92,7 +92,7 @@ def run(
             ``workers``, ``store``, ``budget``.
 
     Returns:
-        What ``rows`` was, a frame or a list of dicts, with both columns; of DuckDB an Arrow table. An answer is the text that the
+        What ``rows`` was, a frame or a list of dicts, with the new columns; of DuckDB an Arrow table. An answer is the text that the
         model has finished, or the JSON of the tools that it calls. It is ``None`` where there is an error, and an error is ``None``
         elsewhere. The error of an answer that is none begins with its name: ``declined``, ``blocked``, ``cut_off``, ``empty``,
         ``paused`` or ``invalid``; of a row that cannot be sent it is ``invalid_row``.
@@ -113,7 +113,7 @@ def run(
         raise ImportError(f"paceline.run {needs('cli')}") from error
     config = Config.load(given=settings, where="arguments")
     json_schema = _schema_of(schema)
-    acceptance = Acceptance(schema, cut_off, frozenset([again] if isinstance(again, str) else again) - {""})
+    acceptance = Acceptance.parse(schema, cut_off, again)
     found, table = _read_rows(rows)
     given = {
         "model": model, "prompt": prompt, "files": files or None, "key": key, "journal": journal, "output": output,
@@ -135,11 +135,7 @@ def run(
     )
     # Rows that have their answers already, as a cell of a notebook that runs again gives them, are the same rows.
     named = f"{{{prompt}}}" if isinstance(prompt, str) else ""
-    new = {
-        name
-        for name in (into, ERROR, *([FINISH] if acceptance.cut_off == KEEP else []))
-        if f"{{{name}" not in named and name != key
-    }
+    new = {name for name, _ in columns(UNSENT, into, acceptance) if f"{{{name}" not in named and name != key}
     asked = [_without(row, new) for row in found]
     if callable(prompt):
         asked, form = _prompted(asked, prompt, strict=strict), replace(form, column="prompt")
@@ -161,7 +157,7 @@ def run(
     )
     lines, remark, ready = lines_of(asked, form, repr(os.fspath(rows)) if is_path else "rows")
     if not lines:
-        return table(found, {into: [], ERROR: []})
+        return table(found, {name: [] for name, _ in columns(UNSENT, into, acceptance)})
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "rows.jsonl"
         source.write_bytes(b"".join(line.line for line in lines))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
-from paceline.batch.acceptance import UNSTABLE, Acceptance, maximum_of
+from paceline.batch.acceptance import UNSTABLE, Acceptance, marked, maximum_of
 from paceline.batch.address import ProviderAddress
 from paceline.batch.client import RunClient, RunOutcome
 from paceline.batch.packs import Packer, answers_of
@@ -44,6 +45,8 @@ CUTS: Final = (
     f"most of the first {FIRST} answers are cut off: they reach the maximum of tokens. Give a larger one (--max-tokens, or"
     " --cut-off raise); or, if a part of an answer is what you want, --cut-off keep"
 )
+
+NOTHING: Final[Mapping[int, str]] = MappingProxyType({})
 
 _STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
 
@@ -93,7 +96,7 @@ class Runner:
         packer: Puts rows that may share a request into one.
         group: As for :class:`~paceline.batch.client.RunClient`.
         acceptance: Says which answers are taken, and which are asked for once more.
-        cut: The lines of requests whose answer was cut off in an earlier run.
+        before: What was wrong with the answers to requests in an earlier run, by line.
 
     Attributes:
         stop: The exit code and the reason of a run that ended early.
@@ -112,14 +115,14 @@ class Runner:
         packer: Packer,
         group: ServerGroup | None = None,
         acceptance: Acceptance = ANY,
-        cut: Collection[int] = (),
+        before: Mapping[int, str] = NOTHING,
     ) -> None:
         self.stop: tuple[int, str] | None = None
         self._client = RunClient(limiter, addresses, config.timeout_s, view.say, lambda: bool(results.kept), group)
         self.reach, self.sender = self._client.reach, self._client.sender
         self._source, self._limiter, self._config, self._packer = packer.packed(source), limiter, config, packer
         self._results, self._tally, self._view, self._meter = results, tally, view, meter
-        self._acceptance, self._cut = acceptance, cut
+        self._acceptance, self._before = acceptance, before
         self._again: list[tuple[RunRequest, Metered]] = []  # not sent as answers could not be written; halves of others
         self._shared, self._ended = 0, asyncio.Event()  # rows that share requests in flight; set when one of these ends
         self._second: set[int] = set()  # lines of rows without a vector that are sent once more
@@ -244,7 +247,7 @@ class Runner:
         if request.rows:
             await self._serve_rows(request, metered)
             return
-        more = self._raised(request) if request.line in self._cut else None
+        more = self._raised(request) if self._before.get(request.line) == State.CUT_OFF else None
         request, metered = more or (request, metered)
         outcome, error = await self._ask(request, metered)
         if outcome is None:
@@ -324,6 +327,7 @@ class Runner:
 
     def _record(self, request: RunRequest, outcome: RunOutcome, error: dict[str, Any] | None, *, raised: bool) -> None:
         """Write an answer and count it; ``raised``: the request had a larger maximum of tokens than in the input."""
+        error = marked(error, self._before.get(request.line))
         if error is not None and error["code"] == State.CUT_OFF:
             error = {**error, "max_tokens": maximum_of(request.body)[1] or None, "raised": raised}
         try:
@@ -331,6 +335,6 @@ class Runner:
         except OSError as failure:
             self._halt(FAILED, f"{self._results.path} cannot be written: {failure.strerror}")
             return
-        self._tally.count(error)
+        self._tally.count(error, again=error is None or self._acceptance.recorded(outcome.response, error).again)
         if self._tally.cuts:
             self._view.say(CUTS)

@@ -61,7 +61,7 @@ class RunTally:
         requests: All requests of the input; estimated by its size while ``about`` is not empty.
         skipped: Those answered by an earlier run.
         ok: Those answered by this run.
-        failed: Those that failed in this run; ``errors`` counts them by code.
+        failed: Those that failed in this run; ``errors`` counts them by code, ``ended`` those that the same command leaves.
         waits: The time in the queue, for each request.
         start: ``limiter.status()["pools"]`` before the first request.
         store: Where the quotas are kept; ``None``: in this process.
@@ -76,6 +76,7 @@ class RunTally:
     ok: int = 0
     failed: int = 0
     errors: Counter[str] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
     input_tokens: int = 0
     output_tokens: int = 0
     waits: Quantiles = field(default_factory=Quantiles)
@@ -111,31 +112,34 @@ class RunTally:
         self.output_tokens += usage.output_tokens
         self.bill.add(provider, model, usage, batch=batch)
 
-    def count(self, error: Mapping[str, Any] | None) -> None:
-        """Count a request that is done."""
+    def count(self, error: Mapping[str, Any] | None, *, again: bool = True) -> None:
+        """Count a request that is done; ``again``: whether the same command would send it again."""
         if error is None:
             self.ok += 1
         else:
-            self.fail(error["code"])
+            self.fail(error["code"], again=again)
 
     @property
     def cuts(self) -> bool:
         """Whether most of the first requests have ended in an answer that is cut off."""
         return self.ok + self.failed == FIRST and self.errors[State.CUT_OFF] * 2 > FIRST
 
-    def fail(self, code: str) -> None:
+    def fail(self, code: str, *, again: bool = True) -> None:
         """Count a failed request."""
         self.failed += 1
-        self.errors[code if code in self.errors or len(self.errors) < ERRORS_MAX else "other"] += 1
+        code = code if code in self.errors or len(self.errors) < ERRORS_MAX else "other"
+        self.errors[code] += 1
+        self.ended[code] += not again
 
-    def recount(self, answered: int, errors: Counter[str]) -> int:
+    def recount(self, answered: int, errors: Counter[str], ended: Counter[str]) -> int:
         """Count what the output has by now; return how many requests it lacks that were counted before."""
         before = self.left
         errors["bad_line"] += self.errors["bad_line"]  # these are in no output
         self.final &= errors  # of an earlier run
-        errors -= self.final
+        errors, ended = errors - self.final, ended - self.final
         self.skipped = min(self.skipped, answered)
-        self.ok, self.failed, self.errors = answered - self.skipped, errors.total(), +errors
+        self.ok, self.failed, self.errors = answered - self.skipped, errors.total(), errors
+        self.ended = ended
         return self.left - before
 
     def remedies(self, report: Mapping[str, Any]) -> Iterator[str]:
@@ -144,19 +148,20 @@ class RunTally:
             return
         if self.left:
             yield "the same command again sends the rest"
-        unread, rows = self.errors[UNREAD] + self.final[UNREAD], self.errors[INVALID_ROW]
-        ended = {name: 0 if name in UNSTABLE else self.errors[name] for name in NAMES}
-        again = self.failed - self.errors[UNREAD] - rows - sum(ended.values())
-        stays = {name: count + self.final[name] for name, count in ended.items() if count + self.final[name]}
+        rows, ended = self.errors[INVALID_ROW], self.ended + self.final
+        unread, stays = ended[UNREAD], {name: ended[name] for name in NAMES if ended[name]}
+        again = self.failed - rows - self.ended.total()
         if again:
-            usd = report.get("usd", 0.0) / max(self.bill.answers, 1) * again
-            cost = f", for about {usd:,.4f} USD" if usd and not report.get("unpriced") else ""
+            twice = sum(self.errors[name] - self.ended[name] for name in UNSTABLE)
+            usd = report.get("usd", 0.0) / max(self.bill.answers, 1) * (again + twice)
+            about = "up to" if twice else "about"
+            cost = f", for {about} {usd:,.4f} USD" if usd and not report.get("unpriced") else ""
             yield f"the same command again sends the {again:,} failed requests once more{cost}"
         if rows:
             yield f"rows that cannot be sent ({INVALID_ROW}): {rows:,}; correct them, and the same command again sends them"
         if stays:
             told, names = ", ".join(f"{count:,} {name}" for name, count in stays.items()), ",".join(stays)
-            yield f"not sent again, because they are paid for and would end the same: {told}; --again {names} sends them"
+            yield f"not sent again, because they are paid for and most likely end the same: {told}; --again {names} sends them"
         if unread:
             yield f"{unread:,} requests may be answered, and no result of them was read: --repair sends them again"
 

@@ -28,7 +28,7 @@ ENDS: Final = (".csv", ".tsv", ".parquet")
 """The ends of the names of tables."""
 
 ERROR, FINISH = "error", "finish"
-"""The columns beside the answers; the second one where an answer may be cut off."""
+"""Columns beside the answers; the second one where an answer may be cut off. With a schema there is a column of texts, too."""
 
 CHUNK: Final = 10_000
 """Rows that are made columns at a time: Python's objects take several times the memory of a column."""
@@ -138,7 +138,11 @@ class Table:
 def columns(told: Told, into: str, acceptance: Acceptance) -> list[tuple[str, Any]]:
     """The new columns of a row and their values."""
     found = [(into, told.value), (ERROR, told.error)]
-    return [*found, (FINISH, told.finish)] if acceptance.cut_off == KEEP else found
+    if acceptance.schema is not None:
+        found.append((f"{into}_text", told.text))
+    if acceptance.cut_off == KEEP:
+        found.append((FINISH, told.finish))
+    return found
 
 
 def _csv(file: BinaryIO, names: list[str], rows: Iterator[dict[str, Any]], separator: str) -> int:

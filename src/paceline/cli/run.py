@@ -51,8 +51,8 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
 @click.option(
     "--again",
     metavar="NAMES",
-    help="Send these errors of earlier runs once more, which are final otherwise: declined, blocked, cut_off, paused; of an old"
-    " output also empty, invalid. With commas between them.",
+    help="Send these errors of earlier runs once more, which are final otherwise: declined, blocked, cut_off, paused; after two"
+    " runs also empty, invalid. With commas between them.",
 )
 @click.option("--max-attempts", type=int, help="HTTP attempts for one request; 6 by default.")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds for one HTTP answer; 600 by default.")
