@@ -314,6 +314,25 @@ class TestTheCommand:
         done = run("plan", file)
         assert (done.exit_code, "line 2" in done.stderr) == (2, True)
 
+    @pytest.mark.parametrize(
+        ("options", "pool"),
+        [
+            (["--base-url", "https://api.groq.com/openai"], "groq/gpt-5"),
+            (["--base-url", "http://127.0.0.1:9", "--limit", "gpt-5=60 requests/min"], "openai/gpt-5"),
+            (["--base-url", "http://127.0.0.1:9", "--provider", "openai"], "openai/gpt-5"),
+            (["--base-url", "http://127.0.0.1:9"], None),
+        ],
+    )
+    def test_the_address_names_the_limits_as_in_a_run(self, tmp_path, options, pool):
+        file = written(tmp_path, "prompt\nWhy?\n", "in.csv")
+        done = run("plan", file, "--model", "gpt-5", "--json", *options)
+        if pool is None:
+            assert done.exit_code == 2
+            assert "no published limits hold at 127.0.0.1: give those of gpt-5, e.g. --limit 'gpt-5=" in done.stderr
+        else:
+            (made,) = json.loads(done.stdout)["plans"]
+            assert list(made["pools"]) == [pool]
+
     def test_a_table_of_prompts_as_of_a_run(self, tmp_path):
         file = written(
             tmp_path, "id,text\n" + "".join(f"{row},{'hello ' * 50}\n" for row in range(900)) + "900,\n", "in.csv"

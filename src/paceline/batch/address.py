@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -89,6 +89,17 @@ def provider_at(limits: Limits, provider: Provider, root: str, model: str) -> Pr
     if limits.given_for(provider.name, model, provider.pool(model)) is not None:
         return provider
     return under_name(provider, host)
+
+
+def placing(config: Config, limits: Limits, environ: Mapping[str, str]) -> Callable[[Provider, str], Provider]:
+    """What finds the provider whose limits hold for a model: where the user names neither a provider nor a tier, the address tells."""
+
+    def place(provider: Provider, model: str) -> Provider:
+        root = root_of(provider, config.base_url, environ)[0]
+        return provider_at(limits, provider, root or "", model)
+
+    named = config.group is not None or provider_of(config) or config.tier is not None
+    return (lambda provider, _: provider) if named else place
 
 
 def address_of(provider: Provider, base_url: str | None, environ: Mapping[str, str]) -> ProviderAddress:

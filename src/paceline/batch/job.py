@@ -28,7 +28,7 @@ from paceline.batch.address import (
     account_of,
     address_at,
     address_of,
-    provider_at,
+    placing,
     provider_of,
     root_of,
 )
@@ -376,15 +376,7 @@ class Job:
         return address_of(provider, self.config.base_url, self.environ)
 
     def _checker(self, limiter: Limiter, index: Index, members: Sequence[Server]) -> Checker:
-        """Checks the lines; where the user names neither a provider nor a tier, the address tells whose limits hold."""
-        if members or provider_of(self.config) or self.config.tier is not None:
-            return Checker(limiter, index, members)
-
-        def place(provider: Provider, model: str) -> Provider:
-            root = root_of(provider, self.config.base_url, self.environ)[0]
-            return provider_at(limiter.limits, provider, root or "", model)
-
-        return Checker(limiter, index, members, place)
+        return Checker(limiter, index, members, placing(self.config, limiter.limits, self.environ))
 
     def _foretold(self, plan: InputPlan, members: Sequence[Server]) -> Iterator[str]:
         """Where requests go that do not go to their provider, without the path, which may hold a key; and warnings."""

@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -57,7 +58,8 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> datetime 
 
 @click.command(cls=options.Told, epilog=EPILOG)
 @click.argument("source", metavar="SOURCE")
-@click.option("--provider", help="The provider; by model or format when not given.")
+@options.BASE_URL
+@click.option("--provider", help="The provider; by address, model or format when not given.")
 @options.TIERS
 @options.rows
 @click.option("--workers", multiple=True, type=click.IntRange(1, 1_000_000), help="Items at the same time; repeatable.")
@@ -353,20 +355,29 @@ def _calls(source: Path, form: Form, config: Config) -> Iterator[Request]:
     """
     from dataclasses import replace
 
-    from paceline.batch.address import provider_of
+    from paceline.batch.address import placing, provider_of
     from paceline.batch.forms import as_lines
     from paceline.batch.requests import BadLineError, Source
     from paceline.limiter.limiter import Limiter
+    from paceline.providers.registry import is_provider
 
-    pacer, left_out = Limiter(**config.arguments()).pacer, 0
+    limiter, left_out = Limiter(**config.arguments()), 0
+    pacer, place = limiter.pacer, placing(config, limiter.limits, os.environ)
     form = replace(form, provider=provider_of(config))
     with source.open("rb") as file:
         lines = as_lines(file, str(source), form)
-        given = Source(lines.file, config.provider, of_rows=lines.of_rows, strict=lines.ready)
+        given = Source(lines.file, form.provider, of_rows=lines.of_rows, strict=lines.ready)
         with lines.file:
             for line, raw in given.lines():
                 try:
-                    yield _call(given.read(line, raw), pacer)
+                    request = given.read(line, raw)
+                    at = place(request.provider, request.model)
+                    if not is_provider(at.name):
+                        raise PacelineError(
+                            f"{source}: no published limits hold at {at.name}: give those of {request.model[:100]}, e.g. --limit"
+                            f" '{request.model[:100]}=500 requests/min,400k tokens/min', or name the provider with --provider"
+                        )
+                    yield _call(replace(request, provider=at), pacer)
                 except BadLineError as error:
                     if given.strict:
                         raise PacelineError(f"{source}: {given.unit} {line}: {error}") from None
