@@ -359,6 +359,12 @@ SKY, SEA = "Why is the sky blue?", "Why, then, is the sea blue?"
         (f"{SKY}\n{SKY}\n", {"header": False}, [SKY, SKY]),
         (f'"{SKY}"\n', {"header": False}, [SKY]),
         (json.dumps([SKY]), {}, [SKY]),
+        (json.dumps([SKY], indent=1), {}, [SKY]),
+        (f"[INST] {SKY} [/INST]\n[INST] {SEA} [/INST]\n", {}, [f"[INST] {SKY} [/INST]", f"[INST] {SEA} [/INST]"]),
+        ('[1] Who?\n["a", "b"]: which?\n', {}, ["[1] Who?", '["a", "b"]: which?']),
+        ('["a", "b"]: which?\n', {}, ['["a", "b"]: which?']),
+        ('{x} is what?\n{"a": 1} is what?\n', {}, ["{x} is what?", '{"a": 1} is what?']),
+        ("{{x}\n", {}, ["{{x}"]),
     ],
 )  # fmt: skip
 def test_plain_lines_without_a_name_are_prompts(content, form, prompts):
@@ -366,6 +372,24 @@ def test_plain_lines_without_a_name_are_prompts(content, form, prompts):
     for name in ("-", "/dev/fd/63", "prompts"):
         found, _ = lines(content, name, model="m", **form)
         assert [line["body"]["messages"][0]["content"] for line in found] == prompts
+
+
+@pytest.mark.parametrize(
+    "content", ['[{"prompt": "a"}, {"pro', '["a" "b"]', '[\n{"prompt": "a"}\n', "[\n", '{"a": 1', '{\n"prompt": "a'],
+)  # fmt: skip
+def test_damaged_json_is_no_prompt(content):
+    with pytest.raises(
+        QuotaError, match=r"it cannot be read: .*; if each line is a prompt, paceline run - --model m --lines"
+    ):
+        lines(content, "-", model="m", caller=Command(("-", "--model", "m")))
+
+
+def test_a_prompt_may_begin_with_a_bracket_in_a_file_of_text():
+    for content in ("[INST] One?\n{x}?\n", "{x}?\n[1, 2?\n"):
+        found, _ = lines(content, "p.txt", model="m")
+        assert [line["body"]["messages"][0]["content"] for line in found] == content.split("\n")[:2]
+    (found,), _ = lines('id,prompt\n1,"[a"\n'.replace("id", "[id]"), "p.csv", model="m")
+    assert found["body"]["messages"][0]["content"] == "[a"
 
 
 @pytest.mark.parametrize("content", ["question,answer\nWhy?,b\n", "Berlin,Paris\nRome,Madrid\n", "a\tb\n1\t2\n"])

@@ -25,6 +25,7 @@ from paceline.batch.reading import (
     ENVELOPES,
     IDS,
     NO_LINES,
+    OF_JSON,
     PROMPTS,
     Damaged,
     Layout,
@@ -180,12 +181,19 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> Lines:
         return Lines(file)
     with ExitStack() as made:
         spool = made.enter_context(temporary())
-        with named_in_errors(name), ExitStack() as opened:
+        with named_in_errors(name, _hint(name, form)), ExitStack() as opened:
             kind, maker = _write(spool, opened, file, head, name, form)
         spool.seek(0)
         made.pop_all()
     shown = f"{name}: {kind}, {maker.shown}{maker.ids.told()}"
     return Lines(spool, shown, of_rows=True, ready=maker.ready, is_of=maker.ids.is_of)
+
+
+def _hint(name: str, form: Form) -> str:
+    """What to do if the lines of a damaged input were meant to be prompts."""
+    if form.lines or not isinstance(form.caller, Command) or name.lower().endswith(OF_JSON):
+        return ""
+    return f"; if each line is a prompt, {form.caller.again(name, lines=True)}"
 
 
 def _require_plain(form: Form, name: str) -> None:

@@ -56,8 +56,11 @@ _FIELD: Final = 2**31 - 1
 """The longest field of a table that the module csv takes on every system. Its own limit is shorter than a long prompt."""
 
 
-_OF_JSON: Final = (".jsonl", ".ndjson", ".json")
+OF_JSON: Final = (".jsonl", ".ndjson", ".json")
 """The ends of the names of inputs that are no tables."""
+
+_GOES_ON: Final = re.compile(r'[\[\s]*("|\{\s*("|$)|$)')
+"""The beginning of an array or an object whose first line is no whole value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +119,8 @@ def _require_sound(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @contextmanager
-def named_in_errors(name: str) -> Iterator[None]:
-    """Name the input in what its readers raise."""
+def named_in_errors(name: str, hint: str = "") -> Iterator[None]:
+    """Name the input in what its readers raise; ``hint``: what to do if it was meant to be no JSON, after a semicolon."""
     try:
         yield
     except QuotaError:
@@ -126,6 +129,7 @@ def named_in_errors(name: str) -> Iterator[None]:
         reason = str(error) or type(error).__name__
         if isinstance(error, UnicodeError):
             reason = f"not UTF-8: convert it, e.g. iconv -f WINDOWS-1252 -t UTF-8 {name}"
+        reason += hint if isinstance(error, json.JSONDecodeError) else ""
         raise QuotaError(f"{name}: it cannot be read: {reason}") from None
     except RecursionError:
         raise QuotaError(f"{name}: it cannot be read: nested too deeply") from None
@@ -171,13 +175,13 @@ def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tup
     opened.callback(text.detach)  # the file is read again for a table of answers
     if layout.lines:
         return "lines of text", _prompts(text)
-    first = _first_character(text)
-    if first == "[":
+    first, end = _first_character(text), _end(name)
+    is_json = first in ("[", "{") and (end in OF_JSON or layout.cut is not None or _begins_json(text))
+    if is_json and first == "[":
         return "a JSON array", map(_row, _array(text))
-    if first == "{":
+    if is_json:
         return _objects(text, layout)
-    end = Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
-    if first == '"' and end in _OF_JSON:
+    if first == '"' and end in OF_JSON:
         return "JSON lines", _one_a_line(text, layout.cut)
     begin = text.readline()
     text.seek(0)
@@ -193,6 +197,22 @@ def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tup
         names = [f"column{number}" for number, _ in enumerate(next(csv.reader(text, delimiter=separator), ()), 1)]
         text.seek(0)
     return "a table", _table(csv.DictReader(text, names, delimiter=separator, strict=True), name)
+
+
+def _end(name: str) -> str:
+    """The end of the name of an input, without that of its compression."""
+    return Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
+
+
+def _begins_json(text: io.TextIOWrapper) -> bool:
+    """Whether an input that begins with a bracket is JSON, damaged or not, and no text such as ``[INST] Why?``."""
+    line = next((line.strip() for line in text if line.strip()), "")
+    text.seek(0)
+    try:
+        _, at = _decoder.raw_decode(line)
+    except (ValueError, RecursionError):
+        return _GOES_ON.match(line) is not None
+    return line[at:].lstrip()[:1] in ("", "{", "[", ",")
 
 
 def _first_lines(text: io.TextIOWrapper) -> list[str]:
