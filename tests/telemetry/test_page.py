@@ -160,6 +160,29 @@ class TestHistory:
         assert requests[80] == pytest.approx(28 / 60.6, abs=0.02)
         assert recorder_of_status.document() == recorder.document()
 
+    @pytest.mark.parametrize(("quota", "refused"), [("600 requests/min", 3), ("600 requests/min exact", 0)])
+    def test_refused_attempts_are_no_speed(self, quota, refused):
+        """An exact quota does not keep their charge, because the refusal says how long to wait."""
+        limiter = paceline.Limiter({"jobs": quota}, clock=(clock := ManualClock()))
+        recorder = Recorder(limiter, lambda: clock.now_ns() / 1e9)
+        recorder_of_status = Recorder(SimpleNamespace(status=limiter.status), lambda: clock.now_ns() / 1e9)
+        limiter.scheduler("jobs")
+        for second in range(10):
+            recorder.sample()
+            recorder_of_status.sample()
+            if second < 6:
+                permit = limiter.try_acquire("jobs")
+                if second % 2:
+                    permit.refused(retry_after_s=0.5)
+                else:
+                    permit.settle()
+            clock.advance(1)
+        (status,) = limiter.status()["pools"]["jobs"]["quotas"]
+        assert (status["spent"], status["refused"]) == (3 + refused, refused)
+        (speed,) = recorder.document()["pools"]["jobs"]["speed"].values()
+        assert speed[-1] == pytest.approx(3 / 9 / 10, abs=1e-4)
+        assert recorder_of_status.document() == recorder.document()
+
     def test_another_limit_is_another_speed(self):
         pool = {"quotas": [{"quota": "q", "unit": "requests", "remaining": 1, "rule": "bucket", "period_s": 60.0}]}
         now_s = iter(range(1, 100))

@@ -584,6 +584,7 @@ def _opening(plan: InputPlan, recovered: Recovered, tally: RunTally, limiter: Li
     before = f", {answered:,} answered before" if answered else ""
     again = f", {recovered.failed:,} sent again because they failed before" if recovered.failed else ""
     again += f", {recovered.final.total():,} with a final error" if recovered.final else ""
+    again += f", {plan.refused:,} that cannot be sent" if plan.refused else ""
     later = ", each checked when it is sent" if tally.about else ""
     yield f"{tally.about}{tally.requests:,} requests{before}{again}{later}"
     if 0 < answered == tally.requests and not tally.about:

@@ -203,11 +203,15 @@ class RunTally:
         }
 
 
+_SUMS: Final = "spent", "refused"
+_AMOUNTS: Final = *_SUMS, "burst", "remaining"
+
+
 def since(start: dict[str, Any], pools: dict[str, Any]) -> dict[str, Any]:
     """``pools`` as they changed from ``start``: other runs may have spent from the same quotas before.
 
     Returns:
-        The same, but ``spent`` and ``counts`` begin at the start; ``used_before`` of each quota is what was used of it
+        The same, but ``spent``, ``refused`` and ``counts`` begin at the start; ``used_before`` of each quota is what was used of it
         then.
     """
     changed = {}
@@ -217,9 +221,9 @@ def since(start: dict[str, Any], pools: dict[str, Any]) -> dict[str, Any]:
         counts = {word: count - first["counts"].get(word, 0) for word, count in pool["counts"].items()}
         quotas = []
         for quota in pool["quotas"]:
-            then = before.get((quota["unit"], quota["period_s"]), {"spent": 0.0, "burst": 0.0, "remaining": 0.0})
-            spent, used = quota["spent"] - then["spent"], then["burst"] - then["remaining"]
-            quotas.append(quota | {"spent": round(max(spent, 0.0), 3), "used_before": round(used, 3)})
+            then = before.get((quota["unit"], quota["period_s"]), dict.fromkeys(_AMOUNTS, 0.0))
+            sums = {name: round(max(quota[name] - then[name], 0.0), 3) for name in _SUMS}
+            quotas.append(quota | sums | {"used_before": round(then["burst"] - then["remaining"], 3)})
         changed[name] = pool | {"quotas": quotas, "counts": {word: count for word, count in counts.items() if count}}
     return changed
 

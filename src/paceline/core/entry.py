@@ -25,6 +25,7 @@ class Entry:
             unused, reserves what the quota holds, and the rest becomes debt when it is settled.
         stated: The limit that answers have stated above the given one; ``None`` for none.
         spent: The sum of all true costs so far: charges with their refunds and debts.
+        refused: The part of ``spent`` that is of refused attempts: the provider has not served it.
         read_ns: When the headers of an answer last stated it; ``None``: never.
         unit: Its unit.
     """
@@ -36,6 +37,7 @@ class Entry:
     refused_above: float = inf
     stated: float | None = None
     spent: float = 0.0
+    refused: float = 0.0
     read_ns: int | None = None
     unit: str = field(init=False)
 

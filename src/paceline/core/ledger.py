@@ -294,11 +294,17 @@ class Ledger:
         for i, m, mark in self._exact_charges(reservation):
             reservation.marks[i] = m.arrived(now_ns, mark, reservation.amounts[i])
 
+    def keep(self, reservation: Reservation) -> None:
+        """Note the charge of a refused attempt, which stays."""
+        for entry, amount in zip(self.entries, reservation.amounts, strict=False):
+            entry.refused += amount
+
     def give_back(self, now_ns: int, reservation: Reservation) -> None:
         """Take a refused attempt off the exact quotas: the wait that the provider names says when there is room again."""
         for i, m, mark in self._exact_charges(reservation):
             m.correct(now_ns, mark, reservation.amounts[i], 0.0)
             self.entries[i].spent -= reservation.amounts[i]
+            self.entries[i].refused -= reservation.amounts[i]
 
     def _exact_charges(self, reservation: Reservation) -> Iterator[tuple[int, Exact, int]]:
         """What ``reservation`` was charged in exact quotas: the index, the meter and the mark."""

@@ -97,6 +97,7 @@ class LocalCapacity:
     ) -> bool:
         self.ledger.close(now_ns, reservation)  # before the learning, which counts the other attempts in flight
         self.ledger.pause.answered(now_ns, reservation)  # of a refused probe: the others wait as the refusal says
+        self.ledger.keep(reservation)
         if refusal.retry_after_s is not None:
             self.ledger.give_back(now_ns, reservation)
         if pause_ns:

@@ -53,6 +53,7 @@ class QuotaStatus(TypedDict):
     rule: str
     learned: dict[str, Any]
     spent: float
+    refused: float
     source: str
     stated_ago_s: float | None
 
@@ -155,6 +156,7 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
                 "learned": _learned(m, ledger.headroom_s)
                 | ({"stated_limit": entry.stated} if entry.stated is not None else {}),
                 "spent": _rounded(entry.unit, entry.spent),
+                "refused": _rounded(entry.unit, entry.refused),
                 "source": str(entry.source),
                 "stated_ago_s": None if entry.read_ns is None else _ago_s(entry.read_ns, now_ns),
             }

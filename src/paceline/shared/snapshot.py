@@ -90,6 +90,7 @@ class Snapshot:
 
     def _learn(self, now_ns: int, i: int, learned: LearnedState, tracker: QuotaTracker | None) -> None:
         ledger, entry = self.ledger, self.ledger.entries[i]
+        entry.refused = learned.refused
         if tracker is not None:
             tracker.learned_elsewhere(
                 now_ns,

@@ -44,7 +44,7 @@ class PoolSample(NamedTuple):
         waiting, in_flight: The requests that wait, and those in flight.
         granted, refused: So far.
         left: The share of each quota that is left.
-        spent: Of each quota with a period of ``SPEED_S`` at most, the amount so far, and the limit per second.
+        spent: Of each quota with a period of ``SPEED_S`` at most, the amount so far without refused attempts, and the limit per second.
     """
 
     waiting: int
@@ -183,7 +183,7 @@ def _of_pool(pool: Pool, now_ns: int) -> PoolSample:
     known = [entry for entry in ledger.entries if entry.meter.is_known and entry.unit != ALONE]
     left = {one.name: _share(one.meter.level(now_ns), one.meter.quota.amount) for one in known}
     spent = {
-        one.name: (one.spent, quota.amount / quota.period_s)
+        one.name: (one.spent - one.refused, quota.amount / quota.period_s)
         for one in known
         for quota in [one.meter.quota]
         if _has_speed(quota.rule, quota.period_s)
@@ -196,7 +196,7 @@ def _of_status(pool: Mapping[str, Any]) -> PoolSample:
     quotas = [quota for quota in pool.get("quotas", ()) if quota["limit"]]
     left = {quota["quota"]: _share(quota["remaining"], quota["limit"]) for quota in quotas}
     spent = {
-        quota["quota"]: (quota["spent"], quota["limit"] / quota["period_s"])
+        quota["quota"]: (quota["spent"] - quota.get("refused", 0.0), quota["limit"] / quota["period_s"])
         for quota in quotas
         if "spent" in quota and _has_speed(quota.get("rule"), quota.get("period_s", 0.0))
     }

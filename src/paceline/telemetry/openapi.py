@@ -42,6 +42,7 @@ SCHEMAS: Final = {
         rule={"enum": ["bucket", "window", "sliding", "exact", "even", "slots", "measured"]},
         learned={"type": "object"},
         spent=NUMBER,
+        refused={**NUMBER, "description": "The part of `spent` that is of refused attempts."},
         source={**TEXT, "description": "`given`, `published`, `assumed` or `learned`, with the table."},
         stated_ago_s={**MAYBE_NUMBER, "description": "Seconds since the headers of an answer last stated it."},
     ),
@@ -105,7 +106,7 @@ SCHEMAS: Final = {
         quotas={**_table(_list(MAYBE_NUMBER)), "description": "The share of each quota that is left, 0 to 1."},
         speed={
             **_table(_list(MAYBE_NUMBER)),
-            "description": "Of each quota per minute or less, what was granted in the last minute, as a share of the limit.",
+            "description": "Of each quota per minute or less, what was granted and not refused in the last minute, as a share of the limit.",
         },
     ),
     "History": _object(
