@@ -296,6 +296,27 @@ class TestJournal:
         assert sorted(called) == ["b", "d"]
         assert again == [{"text": "d"}, {"text": "c"}, {"text": "a"}, {"text": "a"}, None]
 
+    async def test_a_final_answer_is_not_called_again(self, journal):
+        called = []
+
+        async def ask(state):
+            called.append(state)
+            raise paceline.UnfinishedError(state, "no", "its text")
+
+        states = ["declined", "blocked", "cut_off", "empty", "paused"]
+        for again, sent in (("", states), ("", states[2:]), ("blocked, declined", states)):
+            called.clear()
+            with pytest.warns(paceline.PacelineWarning, match="5 calls have raised") as warned:
+                results = await paceline.map(ask, states, journal=journal, again=again, progress=False)
+            assert sorted(called) == sorted(sent)
+            assert [(one.state, str(one), one.text) for one in results.errors.values()] == [
+                (state, f"{state}: no", "its text") for state in states
+            ]
+            kept = "2 of them before, whose errors are in the journal: again='declined,blocked' calls them again"
+            assert any(kept in str(one.message) for one in warned) is (len(sent) < 5)
+        with pytest.raises(paceline.QuotaError, match="again names what a journal keeps"):
+            paceline.map(ask, states, again="declined")
+
     async def test_keys_of_ones_own(self, journal):
         rows = [{"id": 7, "text": object()}, {"id": 8, "text": object()}]
 

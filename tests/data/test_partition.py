@@ -65,6 +65,31 @@ def test_a_text_that_is_cut_off_is_in_the_error():
     assert (row["answer"], row["error"]) == (None, f"UnfinishedError: {said}")
 
 
+def body(reason, text=None):
+    return {"choices": [{"finish_reason": reason, "message": {"role": "assistant", "content": text}}]}
+
+
+@pytest.mark.filterwarnings("ignore:map of")
+def test_a_final_answer_is_not_paid_again():
+    reasons, called = ["content_filter", "refusal", "length", "stop", "stop"], []
+
+    def ask(row):
+        called.append(row["id"])
+        return paceline.finish_of(body(reasons[row["id"]], "It is" if row["id"] in (1, 2, 4) else "")).whole()
+
+    rows = [{"id": n} for n in range(5)]
+    first = done(rows, ask)
+    assert [row["error"] and row["error"].split(":")[1].strip() for row in first] == [
+        "blocked", "declined", "cut_off", "empty", None,
+    ]  # fmt: skip
+    called.clear()
+    assert (done(rows, ask), sorted(called)) == (first, [2, 3])
+    called.clear()
+    assert (done(rows, ask, again="declined"), sorted(called)) == (first, [1, 2, 3])
+    with pytest.raises(paceline.QuotaError, match="again: 'cut_off' is no state whose errors a journal keeps"):
+        done(rows, ask, again=["cut_off"])
+
+
 @pytest.mark.filterwarnings("ignore:map of")
 def test_a_row_without_a_key_of_its_own_is_its_own_error():
     rows = [{"id": 1.0}, {"id": math.nan}, {}, {"id": 1}, {"id": 2, "at": dt.date(2026, 11, 28), "of": math.nan}]
@@ -305,7 +330,7 @@ class TestSharedJournal:
             await asyncio.sleep(0.01)
         assert not waits.done()
         await one.keep("a", "value", 0)
-        assert await waits == ("value",)
+        assert (await waits).value == "value"
 
     async def test_after_a_call_that_failed_another_process_makes_it(self, opened, monkeypatch):
         monkeypatch.setattr(journals, "AGAIN_S", 0.01)

@@ -12,7 +12,7 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import date, timedelta
@@ -20,10 +20,10 @@ from datetime import time as time_of_day
 from decimal import Decimal
 from itertools import count
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from paceline.core.results import QuotaError, StoreError
+from paceline.core.results import QuotaError, StoreError, UnfinishedError
 from paceline.data.frames import is_missing
 from paceline.data.places import CLAIM_S, Claim, JournalPlace
 from paceline.pacing.durable import lock, open_binary
@@ -41,11 +41,23 @@ AGAIN_S = 0.5
 START_S, WAIT_S = 30.0, 300.0
 """How long an item waits for a shared journal that cannot be used: before it has answered once, when its address may be wrong, and later."""
 
+FINAL: Final = frozenset({"declined", "blocked"})
+"""The states of unfinished answers whose errors are kept, too: the same prompt costs the same and ends the same."""
+
+_ERROR: Final = b"!"  # an entry that begins with it is no JSON, and so no value
+
 log = logging.getLogger("paceline")
 
 
+class Kept(NamedTuple):
+    """What a journal has of an item: what the function has returned, or why the model has not finished its answer."""
+
+    value: Any = None
+    error: UnfinishedError | None = None
+
+
 class Journal(Protocol):
-    """The values by key, as a map uses them.
+    """The values by key, as a map uses them, and the errors of answers that would end the same.
 
     Attributes:
         has_kept: Whether it has kept a value: this function returns what it can keep.
@@ -53,8 +65,12 @@ class Journal(Protocol):
 
     has_kept: bool
 
-    async def begin(self, key: str) -> tuple[Any] | None:
-        """The value of an item; ``None`` if its function is to be called now.
+    async def begin(self, key: str, again: Collection[str] = ()) -> Kept | None:
+        """What there is of an item; ``None`` if its function is to be called now.
+
+        Args:
+            key: Its key.
+            again: The states of unfinished answers that do not count.
 
         Raises:
             StoreError: The journal cannot be read, or the value in it is damaged.
@@ -65,6 +81,13 @@ class Journal(Protocol):
 
         Raises:
             QuotaError: The value does not come back as it is.
+            StoreError: The journal cannot be written to.
+        """
+
+    async def keep_error(self, key: str, error: UnfinishedError) -> None:
+        """Keep why the model has not finished the answer to an item.
+
+        Raises:
             StoreError: The journal cannot be written to.
         """
 
@@ -174,12 +197,13 @@ class OwnJournal:
         except OSError:  # no locks on this file system
             pass
 
-    async def begin(self, key: str) -> tuple[Any] | None:
+    async def begin(self, key: str, again: Collection[str] = ()) -> Kept | None:
         """See :meth:`Journal.begin`."""
         entry = self._entries.look_up([key]).get(key)
         try:
-            return None if entry is None else (json.loads(entry),)
-        except ValueError as error:
+            found = None if entry is None else _read(entry)
+            return None if found is not None and _is_again(found, again) else found
+        except (ValueError, TypeError) as error:
             raise StoreError(
                 f"the journal {self._path} is damaged: the value of {key[:60]!r} is no JSON; delete its row, or name another file"
             ) from error
@@ -188,6 +212,10 @@ class OwnJournal:
         """See :meth:`Journal.keep`."""
         self._entries.write(key, _encoded(value, index))
         self.has_kept = True
+
+    async def keep_error(self, key: str, error: UnfinishedError) -> None:
+        """See :meth:`Journal.keep_error`."""
+        self._entries.write(key, _encoded_error(error))
 
     def give_up(self, key: str) -> None:
         """See :meth:`Journal.give_up`."""
@@ -232,13 +260,18 @@ class SharedJournal:
         self._keeper = threading.Thread(target=self._look_after_claims, name="paceline-claims", daemon=True)
         self._keeper.start()
 
-    async def begin(self, key: str) -> tuple[Any] | None:
+    async def begin(self, key: str, again: Collection[str] = ()) -> Kept | None:
         """See :meth:`Journal.begin`. It waits while another process, or another map of this one, pays for the value."""
         token = f"{self._who}-{self._number()}"
         while True:
             found = await self._claimed(key, token)
             if found.entry is not None:
-                return (self._decoded(key, found.entry),)
+                kept = self._decoded(key, found.entry)
+                if not _is_again(kept, again):
+                    return kept
+                await asyncio.wrap_future(self._threads.submit(self._place.drop, key))
+                again = ()  # once: another process may have asked meanwhile
+                continue
             if found.ours:
                 self._claims[key] = token
                 return None
@@ -246,9 +279,15 @@ class SharedJournal:
 
     async def keep(self, key: str, value: object, index: int) -> None:
         """See :meth:`Journal.keep`."""
-        entry = zlib.compress(_encoded(value, index), 1)
-        await asyncio.wrap_future(self._threads.submit(self._place.write, key, entry))
+        await self._write(key, _encoded(value, index))
         self.has_kept = True
+
+    async def keep_error(self, key: str, error: UnfinishedError) -> None:
+        """See :meth:`Journal.keep_error`."""
+        await self._write(key, _encoded_error(error))
+
+    async def _write(self, key: str, entry: bytes) -> None:
+        await asyncio.wrap_future(self._threads.submit(self._place.write, key, zlib.compress(entry, 1)))
         self._claims.pop(key, None)
 
     def give_up(self, key: str) -> None:
@@ -312,13 +351,34 @@ class SharedJournal:
         except StoreError as error:
             log.warning("the claims in the journal %s are not renewed: %s", self._name, error)
 
-    def _decoded(self, key: str, entry: bytes) -> Any:
+    def _decoded(self, key: str, entry: bytes) -> Kept:
         try:
-            return json.loads(zlib.decompress(entry))
+            return _read(zlib.decompress(entry))
         except (ValueError, TypeError, zlib.error) as error:
             raise StoreError(
                 f"the journal {self._name}: the value of {key[:60]!r} is damaged, or was written by another program; give another name"
             ) from error
+
+
+def _encoded_error(error: UnfinishedError) -> bytes:
+    problem = str(error).removeprefix(f"{error.state}: ")
+    return _ERROR + json.dumps([error.state, problem, error.text]).encode()
+
+
+def _read(entry: bytes) -> Kept:
+    """What an entry has.
+
+    Raises:
+        ValueError, TypeError: It is damaged.
+    """
+    if entry[:1] != _ERROR:
+        return Kept(json.loads(entry))
+    state, problem, text = json.loads(entry[1:])
+    return Kept(error=UnfinishedError(state, problem, text))
+
+
+def _is_again(kept: Kept, again: Collection[str]) -> bool:
+    return kept.error is not None and kept.error.state in again
 
 
 def _encoded(value: object, index: int) -> bytes:

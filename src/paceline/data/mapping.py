@@ -23,12 +23,13 @@ from collections.abc import (
 from contextlib import AbstractContextManager, ExitStack, aclosing, closing, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar, cast, overload
 
-from paceline.core.results import PacelineWarning, QuotaError, StoreError
+from paceline.core.results import PacelineWarning, QuotaError, StoreError, UnfinishedError
 from paceline.data.crowd import AHEAD, CallEndedError, Crowd, CrowdPlace
 from paceline.data.frames import is_table
-from paceline.data.journal import InvalidKeyError, ItemKeys, Journal, OwnJournal
+from paceline.data.journal import FINAL, InvalidKeyError, ItemKeys, Journal, OwnJournal
 from paceline.data.progress import EVERY_S, SAID_S, Bar, bar
 from paceline.pacing.durable import LOOK_S
 from paceline.pacing.owners import in_a_loop, in_a_thread, is_async
@@ -90,6 +91,7 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
         key: Callable[[T], object] | str | ItemKeys | None,
         concurrency: int | None,
         progress: bool | None,
+        again: str | Iterable[str] = (),
     ) -> None:
         if not callable(function):
             raise TypeError(f"map() takes a function and items, not a {type(function).__name__} first")
@@ -106,6 +108,9 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
             raise QuotaError("journal is an empty text: name a file, or leave journal out")
         if key is not None and journal is None:
             raise QuotaError("key names the items in a journal: give journal='FILE.db', too, or leave key out")
+        self._again = states_in(again)
+        if self._again and journal is None:
+            raise QuotaError("again names what a journal keeps: give journal='FILE.db', too, or leave again out")
         self._function, self._items = function, items
         self._journal, self._keys = journal, key if isinstance(key, ItemKeys) else ItemKeys(key)
         self._in_threads = not is_async(function)
@@ -160,7 +165,9 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
             crowd = Crowd(self._most)
             stack.enter_context(_around_waits(crowd))
             stack.enter_context(_watched(crowd, shown))
-            calls: _Calls[T, R] = _Calls(crowd, self._function, journal, self._keys, in_threads=self._in_threads)
+            calls: _Calls[T, R] = _Calls(
+                crowd, self._function, journal, self._keys, self._again, in_threads=self._in_threads
+            )
             async with aclosing(calls.each(self._items)) as dones:
                 async for done in dones:
                     if done.error is not None:
@@ -173,9 +180,11 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
             if journal is not None:
                 await journal.settle()
         if errors:
-            first = min(errors)
+            first, kept = min(errors), ""
+            if calls.kept:
+                kept = f"; {calls.kept:,} of them before, whose errors are in the journal: again='declined,blocked' calls them again"
             self._warn(
-                f"{len(errors):,} calls have raised, the first one for item {first}: {type(errors[first]).__name__}"
+                f"{len(errors):,} calls have raised, the first one for item {first}: {type(errors[first]).__name__}{kept}"
             )
 
     def _warn(self, text: str) -> None:
@@ -184,13 +193,24 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
 
 
 class _Calls(Generic[T, R]):
-    """The calls of one map."""
+    """The calls of one map.
+
+    Attributes:
+        kept: How many items had an error in the journal.
+    """
 
     def __init__(
-        self, crowd: Crowd, function: Callable[[T], Any], journal: Journal | None, keys: ItemKeys, *, in_threads: bool
+        self,
+        crowd: Crowd,
+        function: Callable[[T], Any],
+        journal: Journal | None,
+        keys: ItemKeys,
+        again: frozenset[str],
+        *,
+        in_threads: bool,
     ) -> None:
         self._crowd, self._function, self._in_threads = crowd, function, in_threads
-        self._journal, self._keys = journal, keys
+        self._journal, self._keys, self._again, self.kept = journal, keys, again, 0
         self._first_is_out, self._first_has_ended = False, asyncio.Event()
         self._ended: asyncio.Queue[Done[T, R] | None] = asyncio.Queue()
 
@@ -233,11 +253,12 @@ class _Calls(Generic[T, R]):
             return
         self._crowd.asking += 1
         try:
-            found = await self._journal.begin(key)
+            found = await self._journal.begin(key, self._again)
         finally:
             self._crowd.asking -= 1
         if found is not None:
-            self._end(place, Done(index, item, found[0], None))
+            self.kept += found.error is not None
+            self._end(place, Done(index, item, found.value, found.error))
             return
         try:
             # The first call goes alone: a value that the journal cannot keep is found before many calls are paid for.
@@ -246,7 +267,9 @@ class _Calls(Generic[T, R]):
             self._first_is_out = True
             done = await self._call(index, item, place)
             if done.error is None:
-                await self._keep(key, done.value, index)
+                await self._keep(partial(self._journal.keep, key, done.value, index))
+            elif isinstance(done.error, UnfinishedError) and done.error.state in FINAL:
+                await self._keep(partial(self._journal.keep_error, key, done.error))
             self._first_has_ended.set()
             self._end(place, done)
         finally:
@@ -298,14 +321,13 @@ class _Calls(Generic[T, R]):
         threading.Thread(target=call, name="paceline-map", daemon=True).start()
         return await future
 
-    async def _keep(self, key: str, value: R | None, index: int) -> None:
-        """Write a value to the journal, again and again while that fails."""
-        assert self._journal is not None
+    async def _keep(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Write to the journal, again and again while that fails."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + JOURNAL_WAIT_S
         while True:
             try:
-                return await self._journal.keep(key, value, index)
+                return await write()
             except StoreError as error:
                 if loop.time() >= until_s:
                     raise
@@ -320,6 +342,7 @@ def map(  # noqa: A001
     *,
     journal: str | os.PathLike[str] | None = None,
     key: Callable[[T], object] | str | None = None,
+    again: str | Iterable[str] = (),
     concurrency: int | None = None,
     progress: bool = True,
 ) -> Map[T, R]: ...
@@ -332,6 +355,7 @@ def map(  # noqa: A001
     *,
     journal: str | os.PathLike[str] | None = None,
     key: Callable[[T], object] | str | None = None,
+    again: str | Iterable[str] = (),
     concurrency: int | None = None,
     progress: bool = True,
 ) -> Map[T, R]: ...
@@ -343,6 +367,7 @@ def map(  # noqa: A001
     *,
     journal: str | os.PathLike[str] | None = None,
     key: Callable[[T], object] | str | None = None,
+    again: str | Iterable[str] = (),
     concurrency: int | None = None,
     progress: bool = True,
 ) -> Map[T, Any]:
@@ -361,9 +386,11 @@ def map(  # noqa: A001
         function: Takes an item; async, or sync, which runs in threads.
         items: The items, taken as calls start.
         journal: A file that keeps each value, as JSON. The same call after a crash takes the values from it, and calls the function
-            for the other items only. Errors are not kept.
+            for the other items only. Of the errors it keeps an :class:`~paceline.UnfinishedError` with the state ``declined`` or
+            ``blocked``: the item would cost the same and end the same.
         key: Returns the key of an item in the journal, a text or an integer, or names the field with it; by default the hash of
             the item, which must be a JSON value then.
+        again: The states of kept errors whose items are called again: ``"declined,blocked"``.
         concurrency: The most calls at a time; by default 5,000, of a sync function 512.
         progress: Whether to show a bar, if tqdm is installed; otherwise a line every ten seconds, on standard error.
 
@@ -376,7 +403,20 @@ def map(  # noqa: A001
         QuotaError: An argument is invalid; while it runs: a key is missing or given twice, or a value cannot be kept as JSON.
         StoreError: While it runs: the journal cannot be used.
     """
-    return Map(function, items, journal, key, concurrency, progress)
+    return Map(function, items, journal, key, concurrency, progress, again)
+
+
+def states_in(again: str | Iterable[str]) -> frozenset[str]:
+    """The states that a user names.
+
+    Raises:
+        QuotaError: No error of such a state is kept.
+    """
+    given = [again] if isinstance(again, str) else again
+    names = {name.strip() for one in given for name in one.split(",")} - {""}
+    if unknown := sorted(names - FINAL):
+        raise QuotaError(f"again: {unknown[0]!r} is no state whose errors a journal keeps: {', '.join(sorted(FINAL))}")
+    return frozenset(names)
 
 
 def map_sync(
@@ -385,6 +425,7 @@ def map_sync(
     *,
     journal: str | os.PathLike[str] | None = None,
     key: Callable[[T], object] | str | None = None,
+    again: str | Iterable[str] = (),
     concurrency: int | None = None,
     progress: bool = True,
 ) -> Results[R]:
@@ -397,7 +438,9 @@ def map_sync(
     async def results() -> Results[R]:
         return cast(
             "Results[R]",
-            await map(function, items, journal=journal, key=key, concurrency=concurrency, progress=progress),
+            await map(
+                function, items, journal=journal, key=key, again=again, concurrency=concurrency, progress=progress
+            ),
         )
 
     if not in_a_loop():

@@ -8,7 +8,7 @@ import functools
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
@@ -43,6 +43,7 @@ def partition(
     key: Callable[[Mapping[str, Any]], object] | str | None = None,
     client: Callable[[], Any] | None = None,
     into: str = "answer",
+    again: str | Iterable[str] = (),
     concurrency: int | None = None,
     **settings: Any,
 ) -> Any:
@@ -68,6 +69,7 @@ def partition(
         client: Makes the client, once in each process, e.g. ``openai.AsyncOpenAI``; it is attached to the limiter. Without it, the
             limiter paces every client of the process, as :func:`~paceline.instrument` does.
         into: The new column with the values. ``error`` is the other one.
+        again: The states of kept errors whose rows are sent once more, as for :func:`~paceline.map`.
         concurrency: The most calls at a time in this process, as for :func:`~paceline.map`.
         **settings: Settings as for :meth:`Limiter.load <paceline.Limiter.load>`: ``limits={"openai/gpt-5": "500 requests/min"}``,
             ``tier=2``, ``store=...``. They take precedence over the environment and the file. ``on_store_failure`` is
@@ -91,7 +93,11 @@ def partition(
         raise QuotaError(
             f"the rows have no column {key!r}, which is the key: their columns are {shown_names(found[0])}"
         )
-    values = _process().run(found, function, journal, key, client, concurrency, settings)
+
+    def calls(call: Callable[[Any], Any], kept: SharedJournal) -> Map[Any, Any]:
+        return Map(call, found, kept, ItemKeys(key, strict=False), concurrency, progress=None, again=again)
+
+    values = _process().run(calls, function, journal, client, settings)
     return table(found, {into: list(values), ERROR: [_told(values.errors.get(at)) for at in range(len(found))]})
 
 
@@ -185,15 +191,13 @@ class _Process:
 
     def run(
         self,
-        rows: list[dict[str, Any]],
+        calls: Callable[[Callable[[Any], Any], SharedJournal], Map[Any, Any]],
         function: Callable[..., Any],
         name: str,
-        key: Any,
         client: Callable[[], Any] | None,
-        concurrency: int | None,
         settings: dict[str, Any],
     ) -> Results[Any]:
-        """The results of one partition."""
+        """The results of one partition: of the ``calls`` of a paced ``function`` with the journal ``name``."""
         from paceline.config import ENV_PREFIX, load_arguments  # which needs an extra
 
         if threading.current_thread() is self._thread:
@@ -217,14 +221,7 @@ class _Process:
         ):
 
             async def results() -> Results[Any]:
-                return await Map(
-                    paced.called(function, client),
-                    rows,
-                    journal,
-                    ItemKeys(key, strict=False),
-                    concurrency,
-                    progress=None,
-                )
+                return await calls(paced.called(function, client), journal)
 
             running = asyncio.run_coroutine_threadsafe(results(), self._loop)
             try:

@@ -56,6 +56,9 @@ class JournalPlace(Protocol):
     def write(self, key: str, entry: bytes) -> None:
         """Keep an entry; on return it outlives this process. Its claim ends."""
 
+    def drop(self, key: str) -> None:
+        """Remove an entry."""
+
     def settle(self) -> None:
         """Find out that all entries are where the next process looks for them, and put them there if that is needed."""
 
@@ -142,6 +145,11 @@ class FilePlace(EntryFile):
             db.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (key, entry, time.time()))
             db.execute("DELETE FROM claims WHERE key = ?", (key,))
 
+    def drop(self, key: str) -> None:
+        """See :meth:`JournalPlace.drop`."""
+        with self._used() as db:
+            db.execute("DELETE FROM entries WHERE key = ?", (key,))
+
 
 def _entry(db: sqlite3.Connection, key: str) -> bytes | None:
     found = db.execute("SELECT entry FROM entries WHERE key = ?", (key,)).fetchone()
@@ -192,6 +200,10 @@ class RedisPlace:
     def write(self, key: str, entry: bytes) -> None:
         """See :meth:`JournalPlace.write`. The claim runs out by itself."""
         self._ask(("set", self._prefix + key, entry, self._keep_s))
+
+    def drop(self, key: str) -> None:
+        """See :meth:`JournalPlace.drop`."""
+        self._ask(("delete", self._prefix + key))
 
     def settle(self) -> None:
         """See :meth:`JournalPlace.settle`. No other program moves them."""
