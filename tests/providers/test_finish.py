@@ -1,9 +1,13 @@
 """What the model has finished, from bodies as the providers' references have them."""
 
+import base64
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from paceline.batch.acceptance import Acceptance
+from paceline.batch.endpoints import endpoints
 from paceline.providers.base import Call
 from paceline.providers.finish import FINISHED, FORMS, State, blocks, finish_of, form_of, state_of
 from paceline.providers.registry import provider_named
@@ -226,6 +230,47 @@ def test_the_finish_of(name):
         assert envelope not in finish.answer
 
 
+@pytest.mark.parametrize(
+    "name", [name for name, (body, _, _) in CASES.items() if body and isinstance(body, dict) and name != "embeddings"]
+)
+def test_a_run_records_the_same(name):
+    """One by one, and of a batch: the record, what is read of it again, and the row of a table."""
+    body, state, _ = CASES[name]
+    response = {"status_code": 200, "request_id": "r", "body": body}
+    error = Acceptance().error_of(response, None)
+    assert (error is None, error and error["code"]) == (state in FINISHED, None if state in FINISHED else state)
+    told = Acceptance().told({"response": response, "error": error})
+    if state in FINISHED:
+        assert (told.value, told.error) == (finish_of(body).answer, None)
+    else:
+        assert (told.value, told.error.partition(":")[0], told.text) == (None, state, finish_of(body).text or None)
+    again = error is not None and state == State.EMPTY
+    assert Acceptance().recorded(response, error) == (error is None, "" if error is None else state, again)
+
+
+@pytest.mark.parametrize("provider", ["openai", "azure", "groq", "mistral", "together", "anthropic", "gemini"])
+def test_the_results_of_every_batch_api(provider):
+    form, kinds = "chat", {
+        "anthropic": ("claude", lambda body: {"custom_id": "a", "result": {"type": "succeeded", "message": body}}),
+        "gemini": ("gemini", lambda body: {"key": "a", "response": body}),
+    }  # fmt: skip
+
+    def line(body):
+        response = {"status_code": 200, "request_id": "r", "body": body}
+        return {"id": "1", "custom_id": "a", "response": response, "error": None}
+
+    form, line = kinds.get(provider, (form, line))
+    ends, seen = endpoints(provider, SimpleNamespace(account="a")), set()
+    for name, (body, state, _) in CASES.items():
+        if name.partition(",")[0] == form:
+            result = ends.result(line(body))
+            error = Acceptance().error_of(result.response, result.error)
+            seen.add(state)
+            assert (error["code"] if error else state, error is None) == (state, state in FINISHED)
+    assert seen >= {"complete", "cut_off", "tool_call"}
+    assert seen & {"declined", "blocked"}
+
+
 def test_each_form_has_a_case():
     """A form behind another one that always fits would never be read."""
     read = {form.api for body, _, _ in CASES.values() if (form := form_of(body)) is not None}
@@ -281,6 +326,17 @@ def frame(kind, payload):
     return size.to_bytes(4, "big") + len(headers).to_bytes(4, "big") + bytes(4) + headers + data + bytes(4)
 
 
+def lines(*events):
+    return "".join(json.dumps(event) + "\n" for event in events).encode()
+
+
+def packed(*events):
+    return b"".join(
+        frame("chunk", {"bytes": base64.b64encode(json.dumps(event).encode()).decode()}) for event in events
+    )
+
+
+INVOKED = {"amazon-bedrock-invocationMetrics": {"inputTokenCount": 9, "outputTokenCount": 2}}
 USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}}
 STREAMS = {
     "chat": ("openai", "chat", sse(chunk(role="assistant", refusal=None), chunk(content="42"), chunk("stop"), USAGE), "complete"),
@@ -300,6 +356,19 @@ STREAMS = {
     "gemini, safety": ("gemini", "streamGenerateContent", sse(gemini("", {"text": CUT}), gemini("SAFETY")), "blocked"),
     "gemini, prompt": ("gemini", "streamGenerateContent", sse({"promptFeedback": {"blockReason": "OTHER"}, "usageMetadata": {"promptTokenCount": 9}}), "blocked"),
     "cohere": ("cohere", "chat", sse({"type": "content-delta", "delta": {"message": {"content": {"text": CUT}}}}, {"type": "message-end", "delta": {"finish_reason": "MAX_TOKENS", "usage": {}}}), "cut_off"),
+    "cohere, tool": ("cohere", "chat", sse({"type": "message-end", "delta": {"finish_reason": "TOOL_CALL", "usage": {}}}), "tool_call"),
+    "cohere, toxic": ("cohere", "chat", sse({"type": "message-end", "delta": {"finish_reason": "ERROR_TOXIC", "usage": {}}}), "blocked"),
+    "mistral, cut": ("mistral", "chat", sse(chunk(content=CUT), chunk("model_length")), "cut_off"),
+    "ollama": ("ollama", "generate", lines(ollama("42", None), ollama("")), "complete"),
+    "ollama, cut": ("ollama", "generate", lines(ollama(CUT, None), ollama("", "length")), "cut_off"),
+    "dashscope": ("dashscope", "chat", sse({"output": {"text": CUT, "finish_reason": "null"}}, {"output": {"text": "42", "finish_reason": "stop"}}), "complete"),
+    "dashscope, cut": ("dashscope", "chat", sse({"output": {"choices": [{"message": {"content": CUT}, "finish_reason": "null"}]}}, {"output": {"choices": [{"message": {"content": ""}, "finish_reason": "length"}]}}), "cut_off"),
+    "dashscope, broken off": ("dashscope", "chat", sse({"output": {"text": CUT, "finish_reason": "null"}}), None),
+    "converse, cut": ("bedrock", "converse", frame("messageStop", {"stopReason": "max_tokens"}) + frame("metadata", {"usage": {}}), "cut_off"),
+    "nova by its own API": ("bedrock", "invoke", packed({"messageStart": {"role": "assistant"}}, {"messageStop": {"stopReason": "max_tokens"}}), "cut_off"),
+    "claude by its own API": ("bedrock", "invoke", packed({"type": "message_delta", "delta": {"stop_reason": "refusal"}, "usage": {"output_tokens": 2}}), "declined"),
+    "titan by its own API": ("bedrock", "invoke", packed({"outputText": CUT, "completionReason": "LENGTH"}, INVOKED), "cut_off"),
+    "llama by its own API": ("bedrock", "invoke", packed({"generation": "42", "stop_reason": None}, {"generation": "", "stop_reason": "stop", **INVOKED}), "complete"),
     "converse": ("bedrock", "converse", frame("messageStop", {"stopReason": "guardrail_intervened"}) + frame("metadata", {"usage": {"inputTokens": 9, "outputTokens": 2}}), "blocked"),
 }  # fmt: skip
 

@@ -5,7 +5,6 @@ boto3 is paced by :func:`paceline.instrument`.
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Iterator, Mapping
 from copy import copy
@@ -21,7 +20,7 @@ from paceline.providers import parse
 from paceline.providers.anthropic import MEDIA
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import BaseProvider, token_cost
-from paceline.providers.parse import as_mapping, as_text, count
+from paceline.providers.parse import as_mapping, count
 from paceline.providers.streams import EventStreamReader, Found, JsonReader
 
 _PATH = re.compile(r"/model/(.{1,2048}?)/(converse|invoke)(-stream|-with-response-stream)?/?")
@@ -110,22 +109,13 @@ class Bedrock(BaseProvider):
         if kind == "metadata":
             return self.usage(event), None, True
         if kind == "chunk":
-            inner = _unpacked(event.get("bytes"))
-            return (self.usage(inner), None, True) if _METRICS in inner else (None, None, False)
+            return (self.usage(event), None, True) if _METRICS in event else (None, None, False)
         return None, self._refused({**event, "__type": kind}), False
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
         """A throttling that counts requests says so in the words that are a status elsewhere."""
         requests = refusal.kind is RefusalKind.RATE and "too many requests" in text[:1_000].lower()
         return replace(refusal, unit=REQUESTS) if requests and refusal.unit is None else refusal
-
-
-def _unpacked(data: Any) -> Mapping[str, Any]:
-    """The JSON object in a chunk's base64."""
-    try:
-        return as_mapping(parse.decode(base64.b64decode(as_text(data))))
-    except ValueError:
-        return {}
 
 
 def _first(found: Mapping[str, Any], names: tuple[str, ...]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,7 @@ from enum import Enum
 from typing import Any, Final
 
 from paceline.providers.parse import BOM, as_mapping, as_text, decode, error_in
-from paceline.providers.streams import frames
+from paceline.providers.streams import frames, unpacked
 
 
 class StreamEventKind(Enum):
@@ -165,17 +164,9 @@ class Frames(Splitter):
                         StreamEventKind.ERROR, {**value, "__type": fails, "message": value.get("message", "")}
                     )
                 else:
-                    yield event_of("", _unpacked(value)) if name == "chunk" else event_of(name, value)
+                    yield event_of("", unpacked(value)) if name == "chunk" else event_of(name, value)
         except ValueError:
             yield _CONTENT
-
-
-def _unpacked(chunk: Mapping[str, Any]) -> Any:
-    """The JSON value in the base64 of a chunk."""
-    try:
-        return decode(base64.b64decode(as_text(chunk.get("bytes"))))
-    except ValueError:
-        return None
 
 
 class JsonLines(Splitter):

@@ -419,7 +419,7 @@ def _reason(body: Any, paths: tuple[str, ...]) -> str:
     """The first reason at ``paths``, as the wire or an SDK's enumeration has it."""
     for path in paths:
         reason = _at(body, path)
-        if isinstance(reason, str) and reason:
+        if isinstance(reason, str) and reason not in ("", "null"):  # DashScope has the second one until the end
             word = str(reason)
             return (word if "." not in word else word.rpartition(".")[2])[:100]
     return ""
@@ -427,9 +427,10 @@ def _reason(body: Any, paths: tuple[str, ...]) -> str:
 
 _IN_EVENTS: Final = (
     *dict.fromkeys(path for form in FORMS for path in form.why if path != "status"), "delta.stop_reason", "delta.finish_reason",
-    "response.incomplete_details.reason",
+    "response.incomplete_details.reason", "completionReason", "messageStop.stopReason",
 )  # fmt: skip
-"""Where the events of streams have the reason: as whole answers do, in Anthropic's and Cohere's ``delta``, in OpenAI's ``response``."""
+"""Where the events of streams have the reason: as whole answers do, in Anthropic's and Cohere's ``delta``, in OpenAI's ``response``, and
+in the chunks of Bedrock's InvokeModelWithResponseStream that of Titan and Nova."""
 
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 

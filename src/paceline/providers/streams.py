@@ -6,6 +6,7 @@ stream the event that is not complete yet.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import Any, Final
 from paceline.core.results import Refusal
 from paceline.providers.base import Usage
 from paceline.providers.finish import FINISHED, SIGNS, State, state_in, state_of
-from paceline.providers.parse import decode
+from paceline.providers.parse import as_text, decode
 
 Found = tuple[Usage | None, Refusal | None, bool]
 """What an event contains: the usage, a refusal, and whether the event ends the answer."""
@@ -197,6 +198,7 @@ class SseReader(_Reader):
 
 _PRELUDE, _CHECKSUM = 12, 4
 _SIZES: Final = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}  # bytes of a value, by its type
+_ENDING: Final = "messageStop", "chunk"  # the kinds of frames that say why the answer ends
 _BYTES, _TEXT = 6, 7  # types of values that begin with their length in two bytes
 
 
@@ -208,7 +210,7 @@ class EventStreamReader(_Reader):
     a broken frame only costs its usage.
 
     Args:
-        on_event: Reads the decoded payload of an event or exception; its first argument is the kind.
+        on_event: Reads the decoded payload of an event or exception, of a chunk what is in it; its first argument is the kind.
         kinds: The kinds to decode; the frames of all others are skipped. Exceptions are always decoded.
     """
 
@@ -235,12 +237,22 @@ class EventStreamReader(_Reader):
     def _ends(self, headers: dict[str, str], payload: bytes) -> bool:
         """Read one frame; return whether it ends the answer."""
         kind = headers.get(":exception-type") or headers.get(":event-type", "")
-        if kind == "messageStop":
-            self._end(state_in(decode(payload)))
-        event = decode(payload) if ":exception-type" in headers or kind in self._kinds else None
-        if isinstance(event, dict):
+        event = decode(payload) if ":exception-type" in headers or kind in (*self._kinds, *_ENDING) else None
+        if kind == "chunk" and isinstance(event, dict):
+            event = unpacked(event)
+        if kind in _ENDING:
+            self._end(state_in(event))
+        if isinstance(event, dict) and kind != "messageStop":
             self._take(self._on_event(kind, event))
         return self.done
+
+
+def unpacked(chunk: Mapping[str, Any]) -> Any:
+    """The JSON value in the base64 of a chunk: the event of the model's own API."""
+    try:
+        return decode(base64.b64decode(as_text(chunk.get("bytes"))))
+    except ValueError:
+        return None
 
 
 def frames(buffer: bytearray) -> Iterator[tuple[dict[str, str], bytes]]:
