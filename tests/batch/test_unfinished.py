@@ -116,9 +116,8 @@ def test_a_run_and_the_same_run_again(source):
         assert (code, report["ok"], report["failed"], report["skipped"]) == (1, 1, 4, 1)
         assert sent(server) == {"empty": 1, "invalid": 2}
     assert "1 answered before, 2 sent again because they failed before, 3 with a final error" in said.text
-    assert (
-        "1 cut_off, 1 declined, 1 blocked, 1 invalid; --again cut_off,declined,blocked,invalid sends them" in said.text
-    )
+    assert "1 declined, 1 blocked, 1 invalid; --again declined,blocked,invalid sends them" in said.text
+    assert "answers that are cut off: 1; --cut-off raise asks for them again with a larger maximum" in said.text
     with answering(bodies=dict.fromkeys(BODIES, BODIES["fine"])) as server:
         code, report = run(source, server, again=["declined", "blocked"])
         assert sent(server) == {"declined": 1, "blocked": 1}
@@ -391,9 +390,10 @@ def test_the_results_of_batches(tmp_path, monkeypatch, api):
         assert len(server.batches) == 4
         most = []
         monkeypatch.setattr(ends, "encode", lambda self, one: most.append(one.body["max_tokens"]) or encode(self, one))
-        acceptance = Acceptance(SCHEMA, "raise", frozenset({"cut_off", "invalid"}))
+        acceptance = Acceptance(SCHEMA, "raise", frozenset({"invalid"}))
         assert replace(job, acceptance=acceptance).run(Said())[1]["errors"] == wanted
         assert Counter(most) == {20: 6, 80: 3}
+        assert replace(job, acceptance=Acceptance(SCHEMA, "raise")).run(Said())[1]["errors"] == wanted
         replace(job, restart=True, acceptance=Acceptance(SCHEMA, "raise")).run(Said())
         assert Counter(most) == {20: 6 + 18 + 6, 80: 3 + 3}
 

@@ -7,6 +7,7 @@ import math
 import os
 import tempfile
 import time
+from array import array
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from paceline.batch.runner import CUTS, FAILED, USAGE, WRITE_AGAIN_S
 from paceline.batch.summary import RunTally
 from paceline.batch.timing import Outage, StopError, Timing, jittered, stopping
 from paceline.batch.unpaid import is_unpaid
+from paceline.providers.finish import State
 from paceline.providers.registry import provider_named
 
 NOTHING_MADE: Final = frozenset([0, 401, 402, 403, 413, 429])
@@ -43,6 +45,9 @@ NOTHING_MADE: Final = frozenset([0, 401, 402, 403, 413, 429])
 
 PASSING: Final = frozenset([408, 409, 425])
 """The refusals of a creation that say that it came at the wrong moment."""
+
+MAXIMUM_MOST: Final = 2**32 - 1
+"""The largest maximum of tokens that is noted: what an array holds on every system."""
 
 GONE: Final = "gone"
 """The state of a batch that the provider does not know any more."""
@@ -129,6 +134,13 @@ class AnswerWriter:
     ) -> None:
         self._results, self._index, self._tally, self._view, self._time = results, index, tally, view, timing
         self._acceptance, self._before, self._firsts = acceptance, before, FirstAnswers()
+        self._maxima = array("L")  # of tokens, by line; 0 is unknown
+
+    def note(self, line: int, maximum: int) -> None:
+        """Note the maximum of tokens of a request that is sent."""
+        if line >= len(self._maxima):
+            self._maxima.extend([0] * (line + 1 - len(self._maxima)))
+        self._maxima[line] = min(maximum, MAXIMUM_MOST)
 
     def take(self, kind: BatchKind, result: Result, reading: ResultsRead) -> None:
         """Write one result of a request of the batch, unless it is there already or the request can be sent again."""
@@ -158,6 +170,10 @@ class AnswerWriter:
     def _judge(self, line: int, result: Result, error: dict[str, Any] | None, reading: ResultsRead) -> None:
         """Write a result, or keep it while its request is sent once more; a second one without an answer leaves the first."""
         first, code = self.first(line), "" if error is None else str(error["code"])
+        if error is not None and code == State.CUT_OFF:
+            most = self._maxima[line] if line < len(self._maxima) else 0
+            raised = self._acceptance.raises and State.CUT_OFF in (first, self._before.get(line))
+            error = {**error, "max_tokens": most or None, "raised": raised}
         if first is not None and result.error is not None:
             self.settle(line)
             return

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from paceline.batch.acceptance import Acceptance
+from paceline.batch.acceptance import Acceptance, maximum_of
 from paceline.batch.address import ProviderAddress, proxy_for
 from paceline.batch.api import Endpoints, Web
 from paceline.batch.batches import Batches
@@ -244,6 +244,7 @@ class Offline:
                 self._answers.settle(found.line)
                 continue
             request = found if most is None else replace(found, body=most)
+            self._answers.note(found.line, maximum_of(request.body)[1])
             kind = BatchKind(request.provider.name, request.path, request.model)
             try:
                 content = filled(self._ends[kind.provider].encode(request))

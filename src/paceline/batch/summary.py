@@ -159,6 +159,8 @@ class RunTally:
             yield f"the same command again sends the {again:,} failed requests once more{cost}"
         if rows:
             yield f"rows that cannot be sent ({INVALID_ROW}): {rows:,}; correct them, and the same command again sends them"
+        if cut := stays.pop(State.CUT_OFF.value, 0):
+            yield f"answers that are cut off: {cut:,}; --cut-off raise asks for them again with a larger maximum of tokens"
         if stays:
             told, names = ", ".join(f"{count:,} {name}" for name, count in stays.items()), ",".join(stays)
             yield f"not sent again, because they are paid for and most likely end the same: {told}; --again {names} sends them"
