@@ -76,7 +76,7 @@ def test_the_same_command_again_sends_what_was_corrected(run, source, emulator):
     report, said, again = run()
     assert sent(emulator) == before
     assert (report["skipped"], report["ok"], report["failed"]) == (3, 0, 3)
-    assert "6 requests, 3 answered before\n" in said
+    assert "6 requests, 3 answered before, 3 that cannot be sent\n" in said
     source.write_text(
         TEXT.replace("2,\n", "2,Two?\n").replace("1,One again?", "4,One again?").replace("5\n", "5,Five?\n")
     )

@@ -202,7 +202,7 @@ def test_a_larger_maximum_that_the_model_does_not_have(source):
     assert (record["response"]["body"], record["error"]["max_tokens"]) == (BODIES["cut_off"], 20)
 
 
-def test_answers_that_are_cut_off_can_be_kept(monkeypatch, tmp_path):
+def test_answers_that_are_cut_off_can_be_kept(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("OPENAI_API_KEY", "key")
     rows = [{"id": name, "prompt": name} for name in ("fine", "cut_off", "declined")]
     with answering() as server:
@@ -223,7 +223,11 @@ def test_answers_that_are_cut_off_can_be_kept(monkeypatch, tmp_path):
             (None, "declined"),
         ]
         assert (kept[1]["error"], len(server.asked)) == (None, 3)
-        again = paceline.run(rows, again="declined,blocked", **options)
+        capsys.readouterr()
+        again = paceline.run(rows, again="declined,blocked", **options | {"progress": True})
+        said = capsys.readouterr().err
+        assert "answers that are cut off: 1; cut_off='raise' asks for them again" in said
+        assert "the same call again sends the 1 failed requests once more" in said
         assert (again[2]["error"][:8], len(server.asked)) == ("declined", 4)
         paceline.run(rows, again=["cut_off", "declined"], **options)
         assert len(server.asked) == 6

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from paceline.batch.requests import keyless
 
@@ -19,10 +19,19 @@ _ARGUMENTS: Final = {"column": "prompt", "template": "prompt"}
 
 
 class Caller(Protocol):
-    """One of the two ways."""
+    """One of the two ways.
+
+    Attributes:
+        noun: What it is called.
+    """
+
+    noun: ClassVar[str]
 
     def option(self, name: str) -> str:
         """What the user writes to give an option."""
+
+    def giving(self, name: str, value: str | bool) -> str:
+        """What the user writes to give an option this value."""
 
     def again(self, source: str, **changed: Any) -> str:
         """The same call of ``source`` with these options as well, which works as it is printed; without those that are ``None``."""
@@ -37,12 +46,17 @@ class Command:
         name: The name of the subcommand.
     """
 
+    noun: ClassVar[str] = "command"
     words: tuple[str, ...] = ()
     name: str = "run"
 
     def option(self, name: str) -> str:
         """See :meth:`Caller.option`."""
         return f"--{name.replace('_', '-')}"
+
+    def giving(self, name: str, value: str | bool) -> str:
+        """See :meth:`Caller.giving`."""
+        return self.option(name) if value is True else f"{self.option(name)} {value}"
 
     def again(self, source: str, **changed: Any) -> str:
         """See :meth:`Caller.again`. An option that was given is replaced, and another one is added at the end."""
@@ -66,12 +80,17 @@ class Call:
         function: Its name.
     """
 
+    noun: ClassVar[str] = "call"
     arguments: Mapping[str, Any] = field(default_factory=dict)
     function: str = "paceline.run"
 
     def option(self, name: str) -> str:
         """See :meth:`Caller.option`."""
         return f"{_ARGUMENTS.get(name, name)}="
+
+    def giving(self, name: str, value: str | bool) -> str:
+        """See :meth:`Caller.giving`."""
+        return f"{self.option(name)}{value!r}"
 
     def again(self, source: str, **changed: Any) -> str:
         """See :meth:`Caller.again`."""

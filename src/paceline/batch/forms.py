@@ -277,7 +277,8 @@ def lines_of(rows: Sequence[Mapping[str, Any]], form: Form, name: str) -> InMemo
     if not rows:
         return InMemory([], "", ready=False)
     with _maker(rows, form, name, _IN_MEMORY) as maker:
-        return InMemory(list(maker.lines(rows)), maker.ids.told().strip(" ()"), maker.ready)
+        made, told = list(maker.lines(rows)), maker.ids.told().strip(" ()")
+    return InMemory(made, told and f"{name}: {told}", maker.ready)
 
 
 def _is_lines(file: BinaryIO, head: bytes, form: Form) -> bool:

@@ -195,6 +195,7 @@ class Job:
                 start=start,
                 store=store.url if store else None,
                 bill=Bill(self.config.prices),
+                caller=self.form.caller,
                 keeps=self.keeps,
             )
             if whole:

@@ -151,6 +151,7 @@ def run(
         repair=repair,
         mode=mode,
         deadline_s=_deadline(mode, deadline, kept),
+        form=form,
         keeps=kept is not None,
         acceptance=acceptance,
         of_rows=True,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from paceline.batch.acceptance import NAMES, UNREAD, UNSTABLE
+from paceline.batch.caller import Caller, Command
 from paceline.batch.cost import Bill
 from paceline.batch.ideal import IdealSpeed
 from paceline.batch.requests import INVALID_ROW
@@ -68,6 +69,7 @@ class RunTally:
         bill: Counts what answers cost.
         ideal: Counts what the limits have admitted for them.
         final: Those that an earlier run has left as failed, by code; the ones that may be answered as ``UNREAD``.
+        caller: How the user has called the run, for what sends requests again.
         keeps: Whether the output is there after the run: no line names one that is not, or tells how to go on.
     """
 
@@ -85,6 +87,7 @@ class RunTally:
     about: str = ""
     bill: Bill = field(default_factory=lambda: Bill({}))
     ideal: IdealSpeed = field(default_factory=IdealSpeed)
+    caller: Caller = field(default_factory=Command)
     keeps: bool = True
     final: Counter[str] = field(default_factory=Counter)
     started_s: float = field(default_factory=time.monotonic)
@@ -146,8 +149,9 @@ class RunTally:
         """What sends the requests without an answer again, and what that costs; ``report``: the summary."""
         if not self.keeps:
             return
+        giving, same = self.caller.giving, f"the same {self.caller.noun} again"
         if self.left:
-            yield "the same command again sends the rest"
+            yield f"{same} sends the rest"
         rows, ended = self.errors[INVALID_ROW], self.ended + self.final
         unread, stays = ended[UNREAD], {name: ended[name] for name in NAMES if ended[name]}
         again = self.failed - rows - self.ended.total()
@@ -156,16 +160,21 @@ class RunTally:
             usd = report.get("usd", 0.0) / max(self.bill.answers, 1) * (again + twice)
             about = "up to" if twice else "about"
             cost = f", for {about} {usd:,.4f} USD" if usd and not report.get("unpriced") else ""
-            yield f"the same command again sends the {again:,} failed requests once more{cost}"
+            yield f"{same} sends the {again:,} failed requests once more{cost}"
         if rows:
-            yield f"rows that cannot be sent ({INVALID_ROW}): {rows:,}; correct them, and the same command again sends them"
+            yield f"rows that cannot be sent ({INVALID_ROW}): {rows:,}; correct them, and {same} sends them"
         if cut := stays.pop(State.CUT_OFF.value, 0):
-            yield f"answers that are cut off: {cut:,}; --cut-off raise asks for them again with a larger maximum of tokens"
+            way = giving("cut_off", "raise")
+            yield f"answers that are cut off: {cut:,}; {way} asks for them again with a larger maximum of tokens"
         if stays:
-            told, names = ", ".join(f"{count:,} {name}" for name, count in stays.items()), ",".join(stays)
-            yield f"not sent again, because they are paid for and most likely end the same: {told}; --again {names} sends them"
+            told, way = (
+                ", ".join(f"{count:,} {name}" for name, count in stays.items()),
+                giving("again", ",".join(stays)),
+            )
+            yield f"not sent again, because they are paid for and most likely end the same: {told}; {way} sends them"
         if unread:
-            yield f"{unread:,} requests may be answered, and no result of them was read: --repair sends them again"
+            way = giving("repair", value=True)
+            yield f"{unread:,} requests may be answered, and no result of them was read: {way} sends them again"
 
     def report(
         self, pools: dict[str, Any], *, attempts: int, refused: int, output: str, interrupted: bool
