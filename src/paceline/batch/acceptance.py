@@ -31,7 +31,8 @@ UNSTABLE: Final = frozenset({State.EMPTY.value, INVALID})
 """The ones that are tried once more in their run, and by the next one. Another attempt at the others costs the same and ends the same."""
 
 REPEATED: Final = "repeated"
-"""The field of a record's error that says that a second run was given no better answer: it is no chance, and final."""
+"""The field of a record's error that says that a second run was given no better answer: it is no chance, and final. A run that goes on
+with one that had not ended is no second run."""
 
 KEEP, RAISE = "keep", "raise"
 

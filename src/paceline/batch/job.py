@@ -209,7 +209,7 @@ class Job:
 
             runner = partial(
                 Runner, limiter=limiter, config=self.config, addresses=addresses, results=results, tally=tally, view=view,
-                meter=meter, packer=Packer(checker.describe), group=group, acceptance=self.acceptance, before=recovered.before,
+                meter=meter, packer=Packer(checker.describe), group=group, acceptance=self.acceptance, before=recovered.before_this(plan.requests),
             )  # fmt: skip
             again = partial(_checked, given, index, plan.last_line, checker)
             recount = _Recount(results, index, tally, view, whole=whole)
@@ -220,7 +220,7 @@ class Job:
                         offline = partial(
                             Offline, again, index, addresses, results, tally, view, most_lines=self.batch_lines,
                             queue=self.batch_queue, deadline=self._deadline(end_s, plan, limiter, tally, view),
-                            acceptance=self.acceptance, before=recovered.before,
+                            acceptance=self.acceptance, before=recovered.before_this(plan.requests),
                         )  # fmt: skip
                         end = _in_batches(offline, journal, end_s, again, index, runner, tally, recount)
                     else:

@@ -27,7 +27,7 @@ from itertools import count, takewhile
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
-from paceline.batch.acceptance import NAMES, UNREAD, Acceptance, Recorded
+from paceline.batch.acceptance import NAMES, UNREAD, UNSTABLE, Acceptance, Recorded
 from paceline.batch.index import Index
 from paceline.batch.requests import INVALID_ROW
 from paceline.core.results import PacelineError
@@ -90,6 +90,12 @@ class Recovered:
     added: int = 0
     final: Counter[str] = field(default_factory=Counter)
     before: Mapping[int, str] = field(default_factory=dict)
+
+    def before_this(self, requests: int) -> Mapping[int, str]:
+        """The same for a run of so many requests: if the earlier run had not ended, this one goes on with it, and repeats nothing."""
+        if self.answered + self.failed + self.final.total() >= requests:
+            return self.before
+        return {line: name for line, name in self.before.items() if name not in UNSTABLE}
 
 
 def encode_answer(custom_id: str | int, response: dict[str, Any] | None, error: dict[str, Any] | None) -> bytes:
