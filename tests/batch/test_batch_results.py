@@ -216,7 +216,15 @@ def test_quantiles_of_nothing():
 
 
 def quota(spent, **changes):
-    return {"unit": "requests", "limit": 600.0, "burst": 600.0, "period_s": 60.0, "spent": spent, **changes}
+    return {
+        "unit": "requests",
+        "limit": 600.0,
+        "burst": 600.0,
+        "period_s": 60.0,
+        "spent": spent,
+        "refused": 0.0,
+        **changes,
+    }
 
 
 def test_what_was_spent_before_is_not_ours():

@@ -328,7 +328,9 @@ class TestTheCommand:
         done = run("plan", file, "--model", "gpt-5", "--json", *options)
         if pool is None:
             assert done.exit_code == 2
-            assert "no published limits hold at 127.0.0.1: give those of gpt-5, e.g. --limit 'gpt-5=" in done.stderr
+            assert (
+                "no published limits hold at 127.0.0.1: give the limits of gpt-5, e.g. --limit 'gpt-5=" in done.stderr
+            )
         else:
             (made,) = json.loads(done.stdout)["plans"]
             assert list(made["pools"]) == [pool]

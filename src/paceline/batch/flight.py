@@ -203,7 +203,7 @@ class AnswerWriter:
         self._firsts.close()
 
     def record(self, line: int, code: str, message: str, response: dict[str, Any] | None = None) -> None:
-        """Record that a request has failed; that of a first answer, if there is one."""
+        """Record that a request has failed; or the first answer, if there is one."""
         if self.first(line) is not None:
             self.settle(line)
         elif (custom_id := self._index.id_of(line)) is not None and not self._index.is_done(line):

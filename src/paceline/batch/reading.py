@@ -200,7 +200,7 @@ def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tup
 
 
 def _end(name: str) -> str:
-    """The end of the name of an input, without that of its compression."""
+    """The end of the name of an input, ``.csv`` of ``rows.csv.gz``."""
     return Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
 
 

@@ -474,7 +474,7 @@ class ResultsFile:
         """Mark in ``index`` the requests that the file has, and no others.
 
         Returns:
-            How many are answered, the errors of the others by code, and those of them that are final.
+            How many are answered, the errors of the others by code, and how many of these are final.
 
         Raises:
             OutputError: It cannot be read.

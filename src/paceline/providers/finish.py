@@ -430,7 +430,7 @@ _IN_EVENTS: Final = (
     "response.incomplete_details.reason", "completionReason", "messageStop.stopReason",
 )  # fmt: skip
 """Where the events of streams have the reason: as whole answers do, in Anthropic's and Cohere's ``delta``, in OpenAI's ``response``, and
-in the chunks of Bedrock's InvokeModelWithResponseStream that of Titan and Nova."""
+Titan and Nova in the chunks of Bedrock's InvokeModelWithResponseStream."""
 
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
