@@ -1,7 +1,6 @@
 """The models that a request names, in any field of any API, for keys that may use some of them.
 
-Beside ``model``, APIs have fields that name what answers, or works for it, and is billed. They are told by their names, which are alike,
-and not by their places, which are many and change: all is looked at that is not said to a model. So a new field is refused at worst.
+Which fields name one: :mod:`paceline.providers.naming`. So a new field is refused at worst.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -19,49 +17,9 @@ from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
 from paceline.http.describe import MODEL_MAX, model_named
 from paceline.providers.base import Provider
+from paceline.providers.naming import NAMING_HEADER, is_naming, named, plain, texts_in
 from paceline.providers.parse import UNKNOWN, as_mapping
 from paceline.providers.registry import base_of
-
-# By what is left of a name without case and marks, because servers differ in these (documentation of 2026-11). As an ending:
-#   model        all APIs; Anthropic's fallbacks[] and tools[] (advisor); OpenAI's tools[] (image_generation) and moderation; OpenRouter's
-#                tools[].parameters; Groq's compound_custom.models.answering_model; Together's safety_model; Perplexity's request;
-#                Gemini's requests[]; the query of Realtime
-#   models       OpenRouter, Perplexity; Vercel's providerOptions.gateway; OpenRouter's plugins[].allowed_models and analysis_models
-#   model_id, _name, _arn  Bedrock, Mistral's guardrails, Vertex' manualMode and llmRanker, Elasticsearch behind Azure
-#   fallbacks    Anthropic, OpenRouter, LiteLLM
-#   deployment   Azure's data_sources[].parameters.embedding_dependency.deployment_name, x-ms-oai-image-generation-deployment
-# As a whole, what has a model in the provider's settings: agents of Gemini, Mistral and Azure, presets of OpenRouter and Perplexity; and
-# Vertex' routingConfig, whose autoMode names none.
-_ENDING: Final = r".*(?:models?|fallbacks?|deployments?)(?:ids?|names?|arns?|slugs?|lists?)?"
-_NAMING = re.compile(
-    rf"{_ENDING}|(?:agent|assistant|preset|adapter)(?:s|id|name|reference)?|judge|reranker|routingconfig", re.DOTALL
-)
-_NAMING_HEADER = re.compile(_ENDING)
-
-_SAID: Final = frozenset({
-    "messages", "message", "input", "inputs", "contents", "content", "prompt", "system", "systeminstruction", "instructions",
-    "documents", "query", "texts", "chathistory", "preamble", "prediction", "variables", "promptvariables", "metadata",
-    "clientmetadata", "requestmetadata", "labels", "toolchoice",
-})  # fmt: skip
-"""What is said to a model, or noted by the client. Only the tools that a conversation brings along count there."""
-
-_SCHEMAS: Final = frozenset({
-    "inputschema", "inputexamples", "parametersjsonschema", "responsejsonschema", "responseschema", "response",
-    "parameterdefinitions", "schema", "jsonschema", "properties", "defs", "definitions", "guidedjson", "structuredoutputs",
-    "format",
-})  # fmt: skip
-"""What describes data."""
-
-_OWN_MODELS: Final = {
-    "image_generation": ("model",),
-    "openrouter:image_generation": ("model",),
-    "openrouter:advisor": ("model",),
-    "openrouter:subagent": ("model",),
-    "openrouter:fusion": ("model", "analysis_models"),
-    "fusion": ("model", "analysis_models"),
-}
-"""Tools and plugins that ask models of their own, and the settings that name these. Where one is missing, the server chooses: the tool's
-own name has to be allowed."""
 
 _STANDS_IN: Final = {"openrouter": "models"}
 """The field that a provider takes in place of ``model``."""
@@ -137,68 +95,12 @@ def _names(provider: Provider, model: str, asked: Asked) -> Iterator[str]:
     if isinstance(body, dict) and (part := _PATH_DECIDES.get(base)) and part in asked.path:
         body = {name: value for name, value in body.items() if name != "model"}
     if base == "replicate":
-        yield from _texts(fields.get("version"))
-    yield from _named(body)
-    yield from _named(_flat(parse_qsl(asked.query, keep_blank_values=True)))
+        yield from texts_in(fields.get("version"))
+    yield from named(body)
+    yield from named(_flat(parse_qsl(asked.query, keep_blank_values=True)))
     for name, value in asked.headers:
-        if _NAMING_HEADER.fullmatch(_plain(name.decode("latin-1"))):
+        if NAMING_HEADER.fullmatch(plain(name.decode("latin-1"))):
             yield value.decode("latin-1")
-
-
-def _named(body: Any) -> Iterator[str]:
-    """What the fields of a body name."""
-    stack = [(body, False)]
-    while stack:
-        value, said = stack.pop()
-        if isinstance(value, list):
-            stack += [(one, said) for one in value]
-        elif isinstance(value, dict) and said:
-            stack += [(one, False) for name, one in value.items() if _plain(name) == "tools"]
-        elif isinstance(value, dict):
-            yield from _chosen_by_server(value)
-            described = value is not body and isinstance(value.get("name"), str)
-            is_function = described and value.get("type", "function") == "function"
-            for name, one in value.items():
-                plain = _plain(name)
-                if is_naming := _is_naming(plain):
-                    yield from _texts(one)
-                if is_naming or not (plain in _SCHEMAS or (plain == "parameters" and is_function)):
-                    stack.append((one, plain in _SAID))
-
-
-def _chosen_by_server(tool: dict[str, Any]) -> Iterator[str]:
-    """The name of a tool or a plugin for which the server chooses a model."""
-    for name in (tool.get("type"), tool.get("id")):
-        settings = _OWN_MODELS.get(name) if isinstance(name, str) else None
-        if settings is not None:
-            given = {**as_mapping(tool.get("parameters")), **tool}
-            if not all(map(given.get, settings)):
-                yield str(name)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """The texts in a value, without those in objects that have fields which name models."""
-    stack = [value]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, str):
-            if value:
-                yield value
-        elif isinstance(value, list):
-            stack += value
-        elif isinstance(value, dict) and not any(_is_naming(_plain(name)) for name in value):
-            stack += [one for name, one in value.items() if name != "type"]
-
-
-@lru_cache(maxsize=4_096)
-def _plain(name: str) -> str:
-    """A name without case and marks; servers in Go compare names so."""
-    return "".join(filter(str.isalnum, name[:MODEL_MAX].casefold()))
-
-
-@lru_cache(maxsize=4_096)
-def _is_naming(plain: str) -> bool:
-    return _NAMING.fullmatch(plain) is not None
 
 
 def _parts(name: str) -> Iterable[str]:
@@ -264,7 +166,7 @@ def _flat(pairs: Iterable[tuple[str, str] | tuple[bytes, bytes]], *, once: bool 
     fields: dict[str, list[str]] = {}
     for name, value in pairs:
         text = name if isinstance(name, str) else name.decode("utf-8", "replace")
-        if any(_is_naming(_plain(part)) for part in re.split(r"[\[\].]", text[:MODEL_MAX])):
+        if any(is_naming(plain(part)) for part in re.split(r"[\[\].]", text[:MODEL_MAX])):
             if once and text in fields:
                 raise _twice(text)
             fields.setdefault(text, []).append(value if isinstance(value, str) else value.decode("utf-8", "replace"))

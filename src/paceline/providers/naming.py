@@ -1,0 +1,115 @@
+"""The models that a body names, in any field of any API.
+
+Beside ``model``, APIs have fields that name what answers, or works for it, and is billed. They are told by their names, which are alike,
+and not by their places, which are many and change: all is looked at that is not said to a model. So a new field is found, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Final
+
+from paceline.providers.parse import as_mapping
+
+NAME_MAX: Final = 200
+"""The longest name of a field that is looked at, in characters."""
+
+# By what is left of a name without case and marks, because servers differ in these (documentation of 2026-11). As an ending:
+#   model        all APIs; Anthropic's fallbacks[] and tools[] (advisor); OpenAI's tools[] (image_generation) and moderation; OpenRouter's
+#                tools[].parameters; Groq's compound_custom.models.answering_model; Together's safety_model; Perplexity's request;
+#                Gemini's requests[]; the query of Realtime
+#   models       OpenRouter, Perplexity; Vercel's providerOptions.gateway; OpenRouter's plugins[].allowed_models and analysis_models
+#   model_id, _name, _arn  Bedrock, Mistral's guardrails, Vertex' manualMode and llmRanker, Elasticsearch behind Azure
+#   fallbacks    Anthropic, OpenRouter, LiteLLM
+#   deployment   Azure's data_sources[].parameters.embedding_dependency.deployment_name, x-ms-oai-image-generation-deployment
+# As a whole, what has a model in the provider's settings: agents of Gemini, Mistral and Azure, presets of OpenRouter and Perplexity; and
+# Vertex' routingConfig, whose autoMode names none.
+_ENDING: Final = r".*(?:models?|fallbacks?|deployments?)(?:ids?|names?|arns?|slugs?|lists?)?"
+_NAMING = re.compile(
+    rf"{_ENDING}|(?:agent|assistant|preset|adapter)(?:s|id|name|reference)?|judge|reranker|routingconfig", re.DOTALL
+)
+NAMING_HEADER = re.compile(_ENDING)
+
+_SAID: Final = frozenset({
+    "messages", "message", "input", "inputs", "contents", "content", "prompt", "system", "systeminstruction", "instructions",
+    "documents", "query", "texts", "chathistory", "preamble", "prediction", "variables", "promptvariables", "metadata",
+    "clientmetadata", "requestmetadata", "labels", "toolchoice",
+})  # fmt: skip
+"""What is said to a model, or noted by the client. Only the tools that a conversation brings along count there."""
+
+_SCHEMAS: Final = frozenset({
+    "inputschema", "inputexamples", "parametersjsonschema", "responsejsonschema", "responseschema", "response",
+    "parameterdefinitions", "schema", "jsonschema", "properties", "defs", "definitions", "guidedjson", "structuredoutputs",
+    "format",
+})  # fmt: skip
+"""What describes data."""
+
+_OWN_MODELS: Final = {
+    "image_generation": ("model",),
+    "openrouter:image_generation": ("model",),
+    "openrouter:advisor": ("model",),
+    "openrouter:subagent": ("model",),
+    "openrouter:fusion": ("model", "analysis_models"),
+    "fusion": ("model", "analysis_models"),
+}
+"""Tools and plugins that ask models of their own, and the settings that name these. Where one is missing, the server chooses: the tool's
+own name has to be allowed."""
+
+
+def named(body: Any) -> Iterator[str]:
+    """What the fields of a body name."""
+    stack = [(body, False)]
+    while stack:
+        value, said = stack.pop()
+        if isinstance(value, list):
+            stack += [(one, said) for one in value]
+        elif isinstance(value, dict) and said:
+            stack += [(one, False) for name, one in value.items() if plain(name) == "tools"]
+        elif isinstance(value, dict):
+            yield from _chosen_by_server(value)
+            described = value is not body and isinstance(value.get("name"), str)
+            is_function = described and value.get("type", "function") == "function"
+            for name, one in value.items():
+                bare = plain(name)
+                if names := is_naming(bare):
+                    yield from texts_in(one)
+                if names or not (bare in _SCHEMAS or (bare == "parameters" and is_function)):
+                    stack.append((one, bare in _SAID))
+
+
+def _chosen_by_server(tool: dict[str, Any]) -> Iterator[str]:
+    """The name of a tool or a plugin for which the server chooses a model."""
+    for name in (tool.get("type"), tool.get("id")):
+        settings = _OWN_MODELS.get(name) if isinstance(name, str) else None
+        if settings is not None:
+            given = {**as_mapping(tool.get("parameters")), **tool}
+            if not all(map(given.get, settings)):
+                yield str(name)
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """The texts in a value, without those in objects that have fields which name models."""
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            if value:
+                yield value
+        elif isinstance(value, list):
+            stack += value
+        elif isinstance(value, dict) and not any(is_naming(plain(name)) for name in value):
+            stack += [one for name, one in value.items() if name != "type"]
+
+
+@lru_cache(maxsize=4_096)
+def plain(name: str) -> str:
+    """A name without case and marks; servers in Go compare names so."""
+    return "".join(filter(str.isalnum, name[:NAME_MAX].casefold()))
+
+
+@lru_cache(maxsize=4_096)
+def is_naming(plain_name: str) -> bool:
+    """Whether a field with this name, as :func:`plain` has it, names a model."""
+    return _NAMING.fullmatch(plain_name) is not None
