@@ -20,18 +20,24 @@ SPOKEN = 400.0
 MODELS = {"openai": "gpt-5", "anthropic": "claude-opus-5", "gemini": "gemini-2.5-flash"}
 PRICES = {f"{provider}/{model}": PRICE for provider, model in MODELS.items()}
 PRICES |= {"openai/fine": PRICE, "openai/voice": PRICE | {"audio_output": SPOKEN}}
+DEARER = 5.0
+DEAR = {name: usd * DEARER for name, usd in PRICE.items()}
+PRICES |= {"openai/dear": DEAR, "anthropic/dear": DEAR, "gemini/dear": DEAR, "openai/gpt-image-1": PRICE}
 PATHS = {
     "chat": ("openai", "/v1/chat/completions"),
     "responses": ("openai", "/v1/responses"),
     "anthropic": ("anthropic", "/v1/messages"),
     "gemini": ("gemini", "/v1beta/models/gemini-2.5-flash:{}enerateContent"),
+    "images": ("openai", "/v1/images/generations"),
+    "speech": ("openai", "/v1/audio/speech"),
 }
 BASE = {
     "api": "chat", "stream": False, "ends": "whole", "most": 6_000, "used": 5_000, "told": True, "at_once": 60, "model": "",
-    "written": 0, "audio": False, "budget": "1 usd/day", "limiters": 1, "served": 1, "prompt": 9,
+    "written": 0, "audio": False, "budget": "1 usd/day", "limiters": 1, "served": 1, "prompt": 9, "more": {}, "dear": False,
 }  # fmt: skip
 """``ends``: ``whole``, ``breaks`` (by the server), ``left`` (by the client after the first part), ``early`` (before it). ``used``: the output that is billed, of
-which four tokens are text. ``told``: whether the answer reports the usage. ``served``: how many answers there are at least."""
+which four tokens are text. ``told``: whether the answer reports the usage, or ``input``: that alone. ``served``: how many answers there are at least.
+``more``: further fields of the request. ``dear``: whether the dearest of the models that it names has answered."""
 
 SHAPES = {
     "a large maximum, nearly used": {},
@@ -65,6 +71,45 @@ SHAPES = {
     "gemini": {"api": "gemini"},
     "gemini, a stream that breaks": {"api": "gemini", "stream": True, "ends": "breaks"},
     "audio": {"audio": True, "used": 2_000, "most": 2_000, "model": "voice"},
+    "a picture": {"api": "images", "model": "gpt-image-1", "used": 6_240},
+    "ten pictures": {"api": "images", "model": "gpt-image-1", "used": 62_400, "more": {"n": 10}},
+    "a picture of an unknown model": {"api": "images", "model": "fine", "used": 50_000},
+    "a picture without usage": {"api": "images", "model": "gpt-image-1", "used": 6_240, "told": False},
+    "speech": {"api": "speech", "model": "fine", "used": 2_000, "told": False, "prompt": 500},
+    "one of two models": {"more": {"models": ["gpt-5", "dear"]}, "dear": True},
+    "a model that falls back": {"api": "anthropic", "more": {"fallbacks": [{"model": "dear"}]}, "dear": True},
+    "an advisor": {
+        "api": "anthropic",
+        "most": 1_000,
+        "used": 20_000,
+        "dear": True,
+        "more": {"tools": [{"type": "advisor_20260301", "model": "dear"}]},
+    },
+    "an advisor, a stream that breaks": {
+        "api": "anthropic",
+        "stream": True,
+        "ends": "breaks",
+        "most": 1_000,
+        "used": 20_000,
+        "dear": True,
+        "more": {"tools": [{"type": "advisor_20260301", "model": "dear"}]},
+    },
+    "a model of Gemini's settings": {
+        "api": "gemini",
+        "dear": True,
+        "more": {"tools": [{"ranker": {"modelName": "dear"}}]},
+    },
+    "usage without output": {"told": "input"},
+    "usage without output, a stream": {"told": "input", "stream": True},
+    "anthropic, usage without output": {"api": "anthropic", "told": "input"},
+    "anthropic, usage without output, a stream": {"api": "anthropic", "told": "input", "stream": True},
+    "gemini, usage without output": {"api": "gemini", "told": "input"},
+    "two maximums, the smaller first": {
+        "api": "anthropic",
+        "most": 100,
+        "used": 5_000,
+        "more": {"max_completion_tokens": 6_000},
+    },
     "a month and a day": {"budget": "1 usd/day, 1.5 usd/month"},
     "a budget that refills": {"budget": "1 usd/1000hour"},
     "two processes": {"limiters": 2},
@@ -83,11 +128,13 @@ class Server(httpx2.AsyncBaseTransport):
         shape = self.shape
         of_input = PRICE["cache_write"] if shape["written"] else PRICE["input"]
         of_output = SPOKEN if shape["audio"] else PRICE["output"]
-        return (shape["prompt"] * of_input + shape["used"] * of_output) / 1e6
+        return (shape["prompt"] * of_input + shape["used"] * of_output) * (DEARER if shape["dear"] else 1) / 1e6
 
     async def handle_async_request(self, request):
         self.usd += self.price()
         await asyncio.sleep(self.seconds)
+        if self.shape["api"] == "speech":
+            return httpx2.Response(200, headers={"content-type": "audio/mpeg"}, content=b"ID3" + bytes(2_000))
         *parts, last = self.answer(self.shape["stream"])
         if not self.shape["stream"]:
             return httpx2.Response(200, json=last)
@@ -101,6 +148,8 @@ class Server(httpx2.AsyncBaseTransport):
         prompt, used = shape["prompt"], shape["used"]
         heard = {"audio_tokens": used} if shape["audio"] else {}
         usage = {"prompt_tokens": prompt, "completion_tokens": used, "completion_tokens_details": heard}
+        if shape["told"] == "input":
+            usage = {"prompt_tokens": prompt}
         told = {"usage": usage} if shape["told"] else {}
         match shape["api"], stream:
             case "chat", False:
@@ -109,6 +158,9 @@ class Server(httpx2.AsyncBaseTransport):
                 yield {"choices": [{"delta": {"content": "word word word word"}, "finish_reason": None}]}
                 yield {"choices": [{"delta": {}, "finish_reason": "stop"}]}
                 yield {"choices": []} | told
+            case "images", _:
+                spent = {"input_tokens": prompt, "output_tokens": used, "total_tokens": prompt + used}
+                yield {"data": [{"b64_json": "AA=="}]} | ({"usage": spent} if shape["told"] else {})
             case "responses", _:
                 spent = {"input_tokens": prompt, "output_tokens": used}
                 item = {"type": "message", "content": [{"type": "output_text", "text": "word"}]}
@@ -122,19 +174,25 @@ class Server(httpx2.AsyncBaseTransport):
             case "anthropic", True:
                 yield {"type": "message_start", "message": {"role": "assistant", "usage": self.anthropic(1)}}
                 yield {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "word word word word"}}
-                yield {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": used}}
+                told = {"usage": {"output_tokens": used}} if shape["told"] is True else {}
+                yield {"type": "message_delta", "delta": {"stop_reason": "end_turn"}} | told
+                if not told:
+                    yield {"type": "message_stop"}
             case "gemini", _:
                 words = {"content": {"parts": [{"text": "word"}]}}
                 if stream:
                     so_far = {"promptTokenCount": prompt, "candidatesTokenCount": 4}
                     yield {"candidates": [words], "usageMetadata": so_far}
                 spent = {"promptTokenCount": prompt, "candidatesTokenCount": 4, "thoughtsTokenCount": used - 4}
+                if shape["told"] == "input":
+                    spent = {"promptTokenCount": prompt}
                 yield {"candidates": [words | {"finishReason": "STOP"}], "usageMetadata": spent}
 
     def anthropic(self, output):
         written = self.shape["written"]
         fresh = self.shape["prompt"] - written
-        return {"input_tokens": fresh, "cache_creation_input_tokens": written, "output_tokens": output}
+        told = {"output_tokens": output} if output == 1 or self.shape["told"] is True else {}
+        return {"input_tokens": fresh, "cache_creation_input_tokens": written} | told
 
 
 class Stream(httpx2.AsyncByteStream):
@@ -155,13 +213,16 @@ def request(shape):
     model, stream, most = shape["model"] or MODELS[provider], shape["stream"], shape["most"]
     text = "hi " * (shape["prompt"] - 8)
     body = {"model": model, "stream": stream, "messages": [{"role": "user", "content": text}]}
-    names = {"chat": "max_completion_tokens", "responses": "max_output_tokens", "anthropic": "max_tokens", "gemini": ""}
+    names = {"chat": "max_completion_tokens", "responses": "max_output_tokens", "anthropic": "max_tokens"}
+    if shape["api"] in ("images", "speech"):
+        return path, {"model": model, "prompt": text, "input": text, **shape["more"]}
     if shape["api"] == "responses":
         body = {"model": model, "stream": stream, "input": text}
     elif shape["api"] == "gemini":
         path = path.format("streamG" if stream else "g") + ("?alt=sse" if stream else "")
-        return path, {"contents": [{"parts": [{"text": text}]}], "generationConfig": {"maxOutputTokens": most}}
-    return path, body | ({names[shape["api"]]: most} if most else {})
+        settings = {"generationConfig": {"maxOutputTokens": most}, **shape["more"]}
+        return path, {"contents": [{"parts": [{"text": text}]}], **settings}
+    return path, body | ({names[shape["api"]]: most} if most else {}) | shape["more"]
 
 
 async def one(client, shape):

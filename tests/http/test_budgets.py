@@ -488,7 +488,7 @@ class TestMost:
         [
             ("gpt-5", {}, 1_280),
             ("gpt-5", {"n": 2}, 2_560),
-            ("gpt-4-turbo", {}, 1_280),  # its context window
+            ("gpt-4", {}, 81.92),  # its context window
             ("my-own", {}, 10_000),  # a million tokens, alone
             ("gpt-5", {"max_tokens": 7}, 0.07),
             ("gpt-5", {"max_tokens": 7, "models": ["gpt-5", "dear"]}, 0.7),  # any of them may answer

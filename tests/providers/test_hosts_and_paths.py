@@ -214,7 +214,7 @@ OLLAMA_LAST = b'{"model": "m", "done": true, "prompt_eval_count": 26, "eval_coun
 @pytest.mark.parametrize(
     ("host", "path", "chunks", "usage"),
     [
-        ("api.voyageai.com", "/v1/embeddings", [VOYAGE_ANSWER], Usage(26, 0)),
+        ("api.voyageai.com", "/v1/embeddings", [VOYAGE_ANSWER], Usage(26, 0, partial=True)),
         ("ollama.com", "/api/chat", [OLLAMA_LAST], Usage(26, 7)),
         ("ollama.com", "/api/chat", [b'{"message": {"content": "a"}, "done": false}\n'] * 3_000 + [OLLAMA_LAST + b"\n"], Usage(26, 7)),
         ("ollama.com", "/api/generate", [b'{"response": "a", "done": false}\n', OLLAMA_LAST], Usage(26, 7)),

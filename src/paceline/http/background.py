@@ -14,8 +14,9 @@ from paceline.providers.parse import as_mapping
 JOBS_MAX: Final = 10_000
 """How many requests are remembered; of more, the oldest stay charged as they were held."""
 BODY_MAX: Final = 32 * 2**20
-PENDING: Final = ("queued", "in_progress")
-"""The states of an answer before it is whole (https://developers.openai.com/api/docs/guides/background, 2026)."""
+PENDING: Final = ("queued", "in_progress", "CREATED", "IN_PROGRESS")
+"""The states of an answer before it is whole (https://developers.openai.com/api/docs/guides/background, 2026), and of Perplexity's
+asynchronous ones (its API reference, 2026)."""
 
 
 def job_of(payload: Any) -> str | None:

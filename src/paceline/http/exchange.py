@@ -547,11 +547,13 @@ class Exchange:
         self._begin(permit, usage)
         permit.adjust(self.metered.known(usage))
         if self.charge is not None:
-            self.charge.begun(usage, self.metered.call.provider, self.metered.call.model)
+            self.charge.begun(usage, self.metered.call)
 
     def _settle(self, headers: Mapping[str, str], permit: Permit, usage: Usage | None, refusal: Refusal | None) -> None:
         """The answer is over."""
         refusal, call = self._scoped(refusal), self.metered.call
+        if usage is not None and usage.partial and not call.writes:
+            usage = replace(usage, partial=False)
         if refusal is not None:  # in the middle of an answer, which the caller has: there is no other attempt
             self.record.refusals.append(refusal)
             self.metered.scheduler.patience.refused()
@@ -579,7 +581,7 @@ class Exchange:
                 permit.settle(**charged)
         self.record.charged = permit.charged if refusal is None else None
         if self.charge is not None:
-            self.charge.settle(usage, call.provider, call.model)
+            self.charge.settle(usage, call)
 
     def _begin(self, permit: Permit, usage: Usage) -> None:
         """Learn from the first usage that the answer reports."""

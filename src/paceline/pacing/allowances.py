@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,9 @@ Unpriced = Literal["count", "refuse"]
 PATIENCE_S: Final = 600.0
 """How long a request without a timeout of its own waits for the requests before it, near the end of a budget: the timeout of OpenAI's and
 Anthropic's SDKs (openai 2.8, anthropic 0.75; 2025-11). A program that does not read a stream to its end would wait for itself."""
+
+AUDIO_TOKENS_S: Final = 32
+"""The most tokens of a second of a recording (Google's guide to audio, 2026; OpenAI's 10)."""
 
 OUTPUT_MAX: Final = 1_000_000
 """The tokens of output that are charged where no maximum is known and the answer reports no usage: no model writes more in an answer."""
@@ -253,12 +257,25 @@ class Most(NamedTuple):
 
 def _most(prices: Prices, call: Call, model: str, expected: Usage) -> Most:
     """What ``call`` can use and cost at most, if ``model`` answers."""
-    output = call.max_output_tokens
-    if output is None and (of_one := prices.output_max(call.provider, model)) is not None:
-        output = of_one * call.choices
-    usage = replace(expected, output_tokens=OUTPUT_MAX if output is None else output)
+    output = _most_output(prices, call, model)
+    input_tokens = expected.input_tokens + math.ceil(call.audio_s * AUDIO_TOKENS_S)
+    usage = replace(expected, input_tokens=input_tokens, output_tokens=OUTPUT_MAX if output is None else output)
     usd = prices.most_usd(call.provider, model, usage)
-    return Most(usage, usd, known=output is not None or usd == 0)
+    free = output is None and usd == prices.most_usd(call.provider, model, replace(usage, output_tokens=0))
+    return Most(usage, usd, known=output is not None or free)
+
+
+def _most_output(prices: Prices, call: Call, model: str) -> int | None:
+    """The most output of ``call`` that is billed, if ``model`` answers; ``None``: not known."""
+    stated = call.max_output_tokens or call.billed_max
+    if call.beside:
+        return None
+    if stated or not call.writes:
+        return stated or 0
+    if call.max_output_tokens == 0 and prices.find(call.provider, model) is None:
+        return 0  # pictures and recordings that are sold by the piece, which is not counted
+    of_one = prices.output_max(call.provider, model)
+    return None if of_one is None else of_one * call.choices
 
 
 class Charge:
@@ -334,19 +351,19 @@ class Charge:
         """An attempt has no answer, and another one follows: the provider may have charged it."""
         self._broken += 1
 
-    def begun(self, usage: Usage, provider: str, model: str) -> None:
-        """The answer has reported its input: reserve no more than it can still cost."""
+    def begun(self, usage: Usage, call: Call) -> None:
+        """The answer to ``call`` has reported its input: reserve no more than it can still cost."""
         if self._most is not None and self._most.known:
-            usd = self._usd(usage, provider, model)
+            usd = self._usd(usage, call)
             for permit in self._permits:
                 if permit.cost.get(USD, 0.0) > usd and ALONE not in permit.cost:
                     permit.adjust({USD: usd})
 
-    def settle(self, usage: Usage | None, provider: str, model: str) -> None:
-        """Charge what the answer reports; what it does not, as the most where there is a budget, and else as estimated."""
+    def settle(self, usage: Usage | None, call: Call) -> None:
+        """Charge what the answer to ``call`` reports; what it does not, as the most where there is a budget, and else as estimated."""
         for permit in self._permits:
             if USD in permit.cost:
-                permit.settle(usd=self._usd(usage, provider, model))
+                permit.settle(usd=self._usd(usage, call))
             elif usage is None:
                 permit.settle()
             else:
@@ -355,15 +372,16 @@ class Charge:
         for allowance in self._allowances:
             if allowance.budget is not None:
                 allowance.warn()
-        self._count(usage, provider, model)
+        self._count(usage, call.provider, call.model)
 
-    def _usd(self, usage: Usage | None, provider: str, model: str) -> float:
-        """What an answer with this usage costs, and the attempts before it."""
+    def _usd(self, usage: Usage | None, call: Call) -> float:
+        """What an answer with this usage costs if the dearest of its models has answered, and the attempts before it."""
         assert self._most is not None
-        most = self._most.usd
-        return (
-            most if usage is None else self._prices().usd(provider, model, self._counted(usage))
-        ) + self._broken * most
+        most = usd = self._most.usd
+        if usage is not None:
+            prices, counted = self._prices(), self._counted(usage)
+            usd = max(prices.usd(call.provider, model, counted) for model in (call.model, *call.others))
+        return usd + self._broken * most
 
     def _counted(self, usage: Usage | None) -> Usage:
         """``usage``, and what it leaves open as the most, or as estimated: hidden tokens are not in the text."""
@@ -391,7 +409,7 @@ class Charge:
     def end(self) -> None:
         """Close what is open: the provider may have charged it."""
         if any(permit.open for permit in self._permits) or self._tally is not None:
-            self.settle(None, self._asked.call.provider, self._asked.call.model)
+            self.settle(None, self._asked.call)
 
 
 def _prices(given: Mapping[str, Mapping[str, float]]) -> Any:

@@ -14,6 +14,7 @@ from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.common import BaseProvider, CostRule
+from paceline.providers.naming import others_of
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.streams import Found
@@ -79,14 +80,16 @@ class Anthropic(BaseProvider):
         alias = parse.spelled(model)
         encoding = "claude_v3" if _OLD_TOKENIZER.match(alias) else self.encoding
         parts = [body.get("system"), body.get("messages")]
-        most = count(body.get("max_tokens")) or count(body.get("max_completion_tokens")) or None
+        most = parse.stated(body.get("max_tokens"), body.get("max_completion_tokens")) or None
         tokens = prompt_tokens(parts, body.get("tools"), encoding, MEDIA)
         mode = "fast" if body.get("speed") == "fast" else ""
         if tokens > _LONG_CONTEXT_TOKENS and _LONG_CONTEXT.fullmatch(alias):
             mode = "long_context"
         stream, tier = body.get("stream") is True, "fast" if mode == "fast" else ""
-        others = parse.others_of(body)
-        return Call(self.name, endpoint, model, tokens, most, stream=stream, mode=mode, tier=tier, others=others)
+        others, beside = others_of(body, model)
+        return Call(
+            self.name, endpoint, model, tokens, most, stream=stream, mode=mode, tier=tier, others=others, beside=beside
+        )
 
     def pool(self, model: str) -> str:
         """The class of models that shares the limit; a dated snapshot shares its alias's, and 4.5 is 4-5."""
@@ -104,10 +107,12 @@ class Anthropic(BaseProvider):
         The tokens of compactions and advisors are charged, and stand among the ``iterations`` alone (.../build-with-claude/compaction, 2026-11).
         """
         found = parse.usage_of(payload)
+        parts = _counted(found)
         cached, written, fresh, output = (
-            sum(count(one.get(name)) or count(one.get(openai)) for one in _counted(found)) for name, openai in _COUNTS
+            sum(count(one.get(name)) or count(one.get(openai)) for one in parts) for name, openai in _COUNTS
         )
-        usage = parse.make_usage(fresh + cached + written, output, cached, written)
+        told = any(name in one for one in parts for name in _COUNTS[-1])
+        usage = parse.make_usage(fresh + cached + written, output if told else None, cached, written)
         if usage is None:
             return None
         hour = count(as_mapping(found.get("cache_creation")).get("ephemeral_1h_input_tokens"))
@@ -123,11 +128,13 @@ class Anthropic(BaseProvider):
         if kind == "error" or event.get("error"):
             return None, self._refused(event), False
         if kind == "message_stop":
-            return known and replace(known, partial=False), None, True
+            return known and replace(known, partial=known.partial and not known.output_tokens), None, True
         usage = self.usage(event) if kind in ("message_start", "message_delta", None) else None
-        if usage:
+        if usage and kind == "message_start":  # some tokens of output, which say nothing
+            usage = replace(usage, output_tokens=0, partial=True)
+        elif usage:
             stops = kind is None or as_mapping(event.get("delta")).get("stop_reason")
-            usage = replace(usage, partial=not stops)
+            usage = replace(usage, partial=usage.partial or not stops)
         if usage and known:
             side = usage if usage.input_tokens else known
             usage = replace(

@@ -34,7 +34,10 @@ class Call:
             but its answer teaches the pool nothing.
         images: How many images the request asks for, or embeds where the provider counts these.
         choices: How many answers it asks for.
-        others: The models that may answer in place of ``model``.
+        others: The models that may answer in place of ``model``, or work beside it.
+        beside: Whether some of these work beside it: ``max_output_tokens`` does not bound what they write.
+        billed_max: The most tokens of output that are billed although no quota counts them: of pictures, speech, transcriptions and jobs,
+            whose ``max_output_tokens`` is 0. ``None``: not known.
         tier: The service tier that the request asks for, if its price is another one; empty: the standard one.
         requests: How many requests the provider counts for it: more than one for a batch of texts whose texts are counted.
         audio_s: How long the recording is that it uploads, in seconds, by its header or else by its size; 0: none, or not known.
@@ -52,7 +55,14 @@ class Call:
     requests: int = 1
     choices: int = 1
     others: tuple[str, ...] = ()
+    beside: bool = False
+    billed_max: int | None = 0
     audio_s: float = 0.0
+
+    @property
+    def writes(self) -> bool:
+        """Whether its answer may have output that is billed."""
+        return self.max_output_tokens != 0 or self.billed_max != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,7 @@ class Usage:
         answer: The id of the answer, where a later request may name it in place of its messages; empty: none.
         audio_tokens: The part of the input that was audio, without what was read from a cache.
         audio_output_tokens: The part of the output that is audio.
-        partial: Whether it is of the beginning of a stream: more output may follow.
+        partial: Whether more output may follow, because it is of the beginning of a stream, or the output is not reported.
         audio_s: How long the recording was, in seconds; ``None``: not reported.
     """
 

@@ -99,10 +99,10 @@ class Bedrock(BaseProvider):
         """Usage of Converse, of the metrics at the end of a stream, or in a model's own body."""
         found = as_mapping(payload.get(_METRICS)) or parse.usage_of(payload)
         cached, written = _first(found, _CACHE_READ), _first(found, _CACHE_WRITE)
-        fresh, output = _first(found, _INPUT), _first(found, _OUTPUT)
+        fresh, output = _first(found, _INPUT), parse.output_in(found, _OUTPUT)
         results = payload.get("results")  # Titan counts each of its results
         if not output and isinstance(results, list):
-            output = sum(count(as_mapping(result).get("tokenCount")) for result in results)
+            output = sum(count(as_mapping(result).get("tokenCount")) for result in results) or None
         return parse.make_usage(fresh + cached + written, output, cached, written)
 
     def _on_frame(self, kind: str, event: dict[str, Any]) -> Found:

@@ -96,7 +96,8 @@ class Cohere(OpenAIDialect):
         found = next((h[key] for h in holders for key in ("usage", "meta") if isinstance(h.get(key), Mapping)), payload)
         for name in ("billed_units", "tokens"):
             units = as_mapping(found.get(name))
-            usage = parse.make_usage(count(units.get("input_tokens")), count(units.get("output_tokens")), 0, 0)
+            output = parse.output_in(units, ("output_tokens",))
+            usage = parse.make_usage(count(units.get("input_tokens")), output, 0, 0)
             if usage is not None:
                 return usage
         return super().usage(payload)

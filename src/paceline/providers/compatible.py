@@ -200,7 +200,9 @@ class Perplexity(Compatible):
             return self._call("search", api, [body.get("query")], None, 0, stream=False)
         if parse.endpoint_of(path, {"/async/chat/completions": "async"}):
             api, body = "async-api", as_mapping(body.get("request"))
-            return replace(self._described("chat", api, body), max_output_tokens=0)  # its answer is the job
+            call = self._described("chat", api, body)  # its answer is the job
+            most, others = call.max_output_tokens, (parse.model_of(body), *call.others)
+            return replace(call, max_output_tokens=0, billed_max=most, others=others)
         call = super().describe("/responses" if api else path, body)
         return replace(call, model=api) if call is not None and api else call
 
@@ -324,7 +326,8 @@ class Ollama(Compatible):
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """OpenAI's form, or Ollama's own (its docs/api.md, 2026)."""
-        own = parse.make_usage(count(payload.get("prompt_eval_count")), count(payload.get("eval_count")), 0, 0)
+        output = parse.output_in(payload, ("eval_count",))
+        own = parse.make_usage(count(payload.get("prompt_eval_count")), output, 0, 0)
         return super().usage(payload) or own
 
 

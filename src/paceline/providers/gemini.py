@@ -15,6 +15,7 @@ from paceline.core.results import Refusal, RefusalKind
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import CostRule
+from paceline.providers.naming import others_of
 from paceline.providers.openai import MESSAGES, OpenAIDialect
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens
@@ -79,7 +80,11 @@ class Gemini(OpenAIDialect):
             call = replace(call, requests=max(parse.inputs_in(body.get("requests")), 1))
         # https://ai.google.dev/gemini-api/docs/priority-inference, 2026
         tier = parse.tier_of(body) or parse.tier_of({"service_tier": body.get("serviceTier")})
-        return replace(call, tier=tier, choices=choices) if tier or choices > 1 else call
+        others, beside = others_of(body, model)
+        others = tuple(name for name in others if name.removeprefix("models/") != model)  # of each text of a batch
+        if not (tier or choices > 1 or others):
+            return call
+        return replace(call, tier=tier, choices=choices, others=others, beside=beside and bool(others))
 
     def pool(self, model: str) -> str:
         """The model itself: Google names each in its refusals, snapshots too."""
@@ -115,8 +120,12 @@ class Gemini(OpenAIDialect):
                 ("candidatesTokensDetails", "candidates_tokens_details"),
             )
         )
+        names = ("candidatesTokenCount", "candidates_token_count", "thoughtsTokenCount", "thoughts_token_count")
+        total = found.get("totalTokenCount") or found.get("total_token_count")
+        told = parse.output_in(found, names, total, prompt + tools)
+        output = None if told is None else answer + thoughts or told
         usage = parse.make_usage(
-            prompt + tools, answer + thoughts, cached, 0, audio_tokens=audio, audio_output_tokens=audio_output
+            prompt + tools, output, cached, 0, audio_tokens=audio, audio_output_tokens=audio_output
         )
         return usage or super().usage(payload)
 

@@ -7,11 +7,12 @@ and not by their places, which are many and change: all is looked at that is not
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
 
-from paceline.providers.parse import as_mapping
+from paceline.providers.parse import UNKNOWN, as_mapping
 
 NAME_MAX: Final = 200
 """The longest name of a field that is looked at, in characters."""
@@ -113,3 +114,22 @@ def plain(name: str) -> str:
 def is_naming(plain_name: str) -> bool:
     """Whether a field with this name, as :func:`plain` has it, names a model."""
     return _NAMING.fullmatch(plain_name) is not None
+
+
+OTHERS_MAX: Final = 50
+"""The models beside the first that are looked at. Of more, one that is not known stands for the rest."""
+
+
+def others_of(body: Mapping[str, Any], model: str) -> tuple[tuple[str, ...], bool]:
+    """The models that a body names beside ``model``, and whether some of them work beside it and not in its place.
+
+    In its place: what a field at the top names (``models``, ``fallbacks``). Beside it: the models of tools and plugins.
+    """
+    fields = {name: one for name, one in body.items() if name != "model"}
+    found = dict.fromkeys(islice((name[:NAME_MAX] for name in named(fields)), OTHERS_MAX + 1))
+    if not found:
+        return (), False
+    found.pop(model, None)
+    deep = {name: one for name, one in fields.items() if not is_naming(plain(name))}
+    others = (*found,) if len(found) <= OTHERS_MAX else (*list(found)[:OTHERS_MAX], UNKNOWN)
+    return others, any(name != model for name in named(deep))

@@ -13,6 +13,7 @@ from paceline.providers import parse
 from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import IMAGES, BaseProvider, CostRule
+from paceline.providers.naming import others_of
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.quota_headers import Documented
@@ -45,7 +46,14 @@ _TEXTS: Final = (
     "image", "images", "image_data", "audio",  # of Ollama's and llama.cpp's generation, of models that look at one picture
 )  # fmt: skip
 _NO_OUTPUT: Final = {"embeddings", "rerank", "images", "speech", "ocr", TRANSCRIPTIONS, "moderations"}
-"""The endpoints whose answer has no tokens of output."""
+"""The endpoints whose answer has no tokens of output that a quota counts."""
+
+_BILLED: Final = {"images", "speech", TRANSCRIPTIONS}
+"""Those among them whose output is billed by tokens, if the model has such a price."""
+
+SPEECH_TOKENS: Final = 10
+"""The most tokens of speech for a character of text. WEAK: not documented. At 20 tokens a second (the guide to Realtime's costs, 2026) it is
+half a second for a character, seven times as slow as speech."""
 
 # Images: a 1024 x 1024 one is 85 + 4 * 170 tokens in high detail, any is 85 in low (OpenAI's vision guide, gpt-4o).
 # Audio: assumption, a minute at 10 tokens a second. Files: assumption, three pages of 1 500 tokens.
@@ -108,13 +116,12 @@ class OpenAIDialect(BaseProvider):
         schemas = [body.get(key) for key in ("tools", "functions", "response_format", "text") if body.get(key)]
         most = 0 if endpoint in _NO_OUTPUT else _max_output_tokens(endpoint, body)
         call = self._call(endpoint, model[:200], parts, schemas, most, stream=body.get("stream") is True)
-        tier = parse.tier_of(body)
-        images = max(count(body.get("n")), 1) if endpoint == "images" else 0
-        choices, others = _choices(body), parse.others_of(body)
-        audio_s = parse.seconds(body.get(AUDIO_SECONDS)) if endpoint == TRANSCRIPTIONS else 0.0  # as the form was read
-        if not (tier or images or choices > 1 or others or audio_s):
+        tier, choices, (others, beside) = parse.tier_of(body), _choices(body), others_of(body, model)
+        if endpoint in _BILLED:
+            call = replace(call, **_media(endpoint, body))
+        if not (tier or choices > 1 or others):
             return call
-        return replace(call, tier=tier, images=images, choices=choices, others=others, audio_s=audio_s)
+        return replace(call, tier=tier, choices=choices, others=others, beside=beside)
 
     def usage_reader(self, call: Call) -> UsageReader:
         """The reader of OpenAI's answers; of Anthropic's on its path."""
@@ -127,12 +134,13 @@ class OpenAIDialect(BaseProvider):
         found = parse.usage_of(payload)
         inputs = as_mapping(found.get("prompt_tokens_details") or found.get("input_tokens_details"))
         outputs = as_mapping(found.get("completion_tokens_details") or found.get("output_tokens_details"))
-        output_tokens = count(found.get("completion_tokens")) or count(found.get("output_tokens"))
-        total_tokens = (
-            0 if output_tokens else count(found.get("total_tokens"))
-        )  # alone: embeddings of Voyage and others
+        total, input_tokens = (
+            found.get("total_tokens"),
+            count(found.get("prompt_tokens")) or count(found.get("input_tokens")),
+        )
+        output_tokens = parse.output_in(found, ("completion_tokens", "output_tokens"), total, input_tokens)
         return parse.make_usage(
-            count(found.get("prompt_tokens")) or count(found.get("input_tokens")) or total_tokens,
+            input_tokens or (0 if output_tokens else count(total)),  # alone: embeddings of Voyage and others
             output_tokens,
             count(inputs.get("cached_tokens")),
             count(inputs.get("cache_write_tokens")),
@@ -197,13 +205,31 @@ def _answer_of(payload: Mapping[str, Any]) -> str:
     return parse.as_text(response.get("id"))[: parse.ANSWER_MAX]
 
 
+def _media(endpoint: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """What a request for pictures, speech or a transcription says of their amount."""
+    if endpoint == "images":
+        return {"images": max(count(body.get("n")), 1), "billed_max": None}
+    if endpoint == "speech":
+        return {"billed_max": SPEECH_TOKENS * max(len(as_text(body.get("input"))), 1)}
+    return {"audio_s": parse.seconds(body.get(AUDIO_SECONDS)), "billed_max": None}  # as the form was read
+
+
 _MOST: Final = ("max_completion_tokens", "max_tokens")
+
+_MOST_AT: Final = {
+    "responses": ("", "max_output_tokens"),
+    "interactions": ("generation_config", "max_output_tokens"),  # ai.google.dev/api/interactions-api, 2026
+    "conversations": ("completion_args", "max_tokens"),  # docs.mistral.ai/api/endpoint/beta/conversations, 2026
+    "generate": ("options", "num_predict"),  # Ollama's docs/api.md, 2026
+}
+"""Where the maximum of other APIs stands: in which object, under which name. A server ignores the names of a chat there."""
 
 
 def _max_output_tokens(endpoint: str, body: Mapping[str, Any]) -> int | None:
     """The largest maximum that the request states: a server may read one of the two fields of a chat alone, and none of another API."""
-    names = ("max_output_tokens",) if endpoint == "responses" else _MOST
-    return parse.stated(*map(body.get, names)) * _choices(body) or None
+    holder, *names = _MOST_AT.get(endpoint, ("", *_MOST))
+    found = as_mapping(body.get(holder)) if holder else body
+    return parse.stated(*map(found.get, names)) * _choices(body) or None
 
 
 def _choices(body: Mapping[str, Any]) -> int:

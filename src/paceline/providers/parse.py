@@ -256,18 +256,6 @@ def model_of(body: Mapping[str, Any]) -> str:
     return name if name.isascii() else name.encode("utf-8", "replace").decode()
 
 
-OTHERS_MAX: Final = 50
-"""The models in place of the first that are looked at."""
-
-
-def others_of(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """The models that may answer in place of the first: OpenRouter's ``models``, and ``fallbacks`` of Anthropic and LiteLLM."""
-    lists = (body.get(name) for name in ("models", "fallbacks"))
-    named = [one for each in lists if isinstance(each, list) for one in each[:OTHERS_MAX]]
-    texts = (as_text(one.get("model")) if isinstance(one, Mapping) else as_text(one) for one in named)
-    return tuple(text[:200] for text in texts if text)
-
-
 def undated(model: str) -> str:
     """A model's alias: its name without the date of a snapshot (``-2024-08-06``, ``-20250929``, ``-0613``, ``-latest``)."""
     return _SNAPSHOT.sub("", model) or model
@@ -323,12 +311,25 @@ STATED_USD_MAX: Final = 10_000.0
 """No request costs more."""
 
 
+def output_in(found: Mapping[str, Any], names: Iterable[str], total: Any = None, input_tokens: int = 0) -> int | None:
+    """The output under the first of ``names`` with a count, else what a ``total`` leaves; ``None`` if an answer reports neither.
+
+    An answer may leave out what is 0, and then has a total, as in Google's JSON.
+    """
+    stated = [found[name] for name in names if isinstance(found.get(name), NUMBER)]
+    if stated:
+        return next(filter(None, map(count, stated)), 0)
+    return count(total) - input_tokens if input_tokens and count(total) >= input_tokens else None
+
+
 def make_usage(
-    input_tokens: int, output_tokens: int, cached_tokens: int, cache_write_tokens: int, **further: Any
+    input_tokens: int, output_tokens: int | None, cached_tokens: int, cache_write_tokens: int, **further: Any
 ) -> Usage | None:
-    """Usage whose parts do not exceed the input, with ``further`` fields; ``None`` when there is none."""
+    """Usage whose parts do not exceed the input, with ``further`` fields; ``None`` when there is none. An output of ``None`` is not reported."""
     if not input_tokens and not output_tokens:
         return None
+    if output_tokens is None:
+        output_tokens, further = 0, {**further, "partial": True}
     cached_tokens, cache_write_tokens = min(cached_tokens, input_tokens), min(cache_write_tokens, input_tokens)
     return Usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens, **further)
 

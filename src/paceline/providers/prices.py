@@ -18,6 +18,7 @@ from typing import Any, Final
 from paceline.core.hints import why_missing
 from paceline.core.results import QuotaError
 from paceline.providers.base import Usage
+from paceline.providers.parse import undated
 from paceline.providers.registry import base_of
 
 log = logging.getLogger("paceline")
@@ -48,12 +49,24 @@ NAMES: Final = {
 """The names of providers in genai-prices, where they are other ones."""
 
 OUTPUTS: Final = (
-    # WEAK: but for Gemini 2.0 these were not looked up. If one is too low, a budget can be passed by the difference. To look at:
+    # WEAK: those without a source were not looked up. If one is too low, a budget can be passed by the difference. To look at:
     # https://developers.openai.com/api/docs/models ("max output tokens"), https://ai.google.dev/gemini-api/docs/models
-    (re.compile(r"gpt-5(?:\.[1-4])?(?:-|$)"), 128_000),
+    (re.compile(r"gpt-5-pro"), 272_000),
+    # 5.5, 6, 6.1 and 6.2: third parties that cite OpenAI's pages (vercel.com/ai-gateway/models, 2026-11)
+    (re.compile(r"gpt-[56](?:\.\d)?(?:-|$)"), 128_000),
+    (re.compile(r"o(?:1|3|4-mini)(?:-pro)?(?:-20|$)|o3-mini"), 100_000),
     (re.compile(r"gpt-4\.1(?:-|$)"), 32_768),
     (re.compile(r"gpt-4o(?:-|$)"), 16_384),
-    (re.compile(r"gemini-(?:2\.5|3)-"), 65_536),
+    (re.compile(r"gpt-(?:4-turbo|3\.5-turbo)(?:-|$)"), 4_096),
+    # 6 240 for the largest picture, and 100 for each of three partial ones (the guide to image generation, 2026)
+    (re.compile(r"gpt-image-1(?:-mini|\.5)?(?:-20|$)"), 6_540),
+    # In proportion to the pixels, of which there are 3840 x 2160 (WEAK: no tokens are documented)
+    (re.compile(r"(?:chatgpt|gpt)-image-"), 35_000),
+    # "Max output": https://platform.claude.com/docs/en/models/opus-5/overview (2026-11) for 5; WEAK for the others
+    (re.compile(r"claude-(?:\w+-(?:4[-.][6-9]|[5-9])|mythos|fable)|claude-3[-.]7"), 128_000),
+    (re.compile(r"claude-(?:(?:sonnet|haiku)-4|opus-4[-.]5)"), 64_000),
+    (re.compile(r"claude-opus-4(?:[-.][01])?(?:-20|@|$)"), 32_000),
+    (re.compile(r"gemini-(?:2\.5|3(?:\.\d)?)-"), 65_536),
     (re.compile(r"gemini-2\.0-"), 8_192),
 )
 """The most output of models whose context window is many times as large."""
@@ -113,11 +126,31 @@ class Price:
         return (usage.input_tokens * of_input + usage.output_tokens * of_output) / MTOK + self.request
 
 
+def _images(of_input: float, output: float, cached: float) -> Price:
+    """Of a model that makes pictures: text counts as pictures do, which are dearer."""
+    return Price(of_input, output, cached, of_input, of_input)
+
+
+_GPT_IMAGE_1: Final = _images(10.0, 40.0, 2.5)
 OWN: Final = {
     # "No token costs": https://docs.perplexity.ai/getting-started/pricing, 2026
     "perplexity/search-api": Price(0.0, 0.0, 0.0, 0.0, 0.0, request=0.005),
+    "perplexity/async-api": Price(0.0, 0.0, 0.0, 0.0, 0.0),  # the pool; the price is that of the model in it
+    # genai-prices has text alone. https://developers.openai.com/api/docs/pricing#image-tokens, cited by third parties, 2026
+    "gpt-image-1": _GPT_IMAGE_1,
+    "image_generation": _GPT_IMAGE_1,  # the tool of Responses, where the server chooses: the dearest
+    "gpt-image-1-mini": _images(2.5, 8.0, 0.25),
+    **dict.fromkeys(("gpt-image-1.5", "chatgpt-image"), _images(8.0, 32.0, 2.0)),
+    **dict.fromkeys(("gpt-image-2", "gpt-image-2.5-sunburst", "gpt-image-2.5-flare"), _images(8.0, 30.0, 2.0)),
+    # https://ai.google.dev/gemini-api/docs/pricing, "images", 2026 (WEAK: cited by third parties)
+    **dict.fromkeys(("gemini-2.5-flash-image", "gemini-2.5-flash-image-preview"), _images(0.3, 30.0, 0.3)),
+    **dict.fromkeys(("gemini-3-pro-image", "gemini-3-pro-image-preview"), _images(2.0, 120.0, 2.0)),
+    **dict.fromkeys(("gemini-3.1-flash-image", "gemini-3.1-flash-image-preview"), _images(0.5, 60.0, 0.5)),
+    # WEAK: not looked up, as above
+    "gpt-4o-audio-preview": Price(2.5, 10.0, 2.5, 2.5, 2.5, audio=40.0, audio_output=80.0),
+    "gpt-4o-mini-audio-preview": Price(0.15, 0.6, 0.15, 0.15, 0.15, audio=10.0, audio_output=20.0),
 }
-"""Prices that genai-prices does not have."""
+"""Prices that genai-prices does not have, or has of text alone."""
 
 
 class Prices:
@@ -170,7 +203,7 @@ class Prices:
         return self._price(provider, model, "" if tier in PLAIN else tier, band, int(time.time()) // FRESH_S)
 
     def _find(self, provider: str, model: str, tier: str, band: int, _minute: int) -> Price | None:
-        names = f"{provider}/{model}", f"{base_of(provider)}/{model}", model
+        names = f"{provider}/{model}", f"{base_of(provider)}/{model}", model, undated(model.rpartition("/")[2])
         of_tier = [self._given.get(f"{name}@{tier}") for name in names] if tier else []
         given = next(filter(None, of_tier), None)
         if given is not None:

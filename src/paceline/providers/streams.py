@@ -193,7 +193,8 @@ class SseReader(_Reader):
                 self._end(state_in(data))
         if b"[DONE]" in lines:
             self.done = True
-            self.usage = self.usage and replace(self.usage, partial=False)
+            told = self.usage is not None and self.usage.output_tokens
+            self.usage = self.usage and replace(self.usage, partial=self.usage.partial and not told)
 
 
 _PRELUDE, _CHECKSUM = 12, 4
