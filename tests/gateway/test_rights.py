@@ -275,6 +275,19 @@ def test_a_key_with_a_budget_has_each_field_once():
     assert check(f"openai {CHAT}", b'{"model": "cheap", "model": "dear"}', key=budget) == "twice"
     assert check(f"openai {CHAT}", b'{"model": "cheap", "models": ["dear"]}', key=budget) == ""
     assert check(f"openai {CHAT}", b"no JSON", key=budget) == ""
+    assert check(f"openai {CHAT}", '{"model": "cheap", "model": "dear"}'.encode("utf-16"), key=budget) == "twice"
+    form = [(b"content-type", b"multipart/form-data; boundary=B")]
+    for name in (b"model", b"n"):
+        twice = (
+            part(b'name="file"; filename="a"', b"x" * 40_000)
+            + part(b'name="%s"' % name, b"1")
+            + part(b'name="%s"' % name, b"2")
+        )
+        for headers in (form, []):
+            assert check("openai /v1/images/edits", twice + b"--B--\r\n", headers=headers, key=budget) == "twice"
+            assert check("openai /v1/images/edits", twice, headers=headers, key=budget) == "unread"
+    files = part(b'name="image[]"; filename="a"', b"1") * 2 + part(b'name="model"', b"gpt-image-1")
+    assert check("openai /v1/images/edits", files + b"--B--\r\n", headers=form, key=budget) == ""
     everything = ClientKey("bob", "1" * 64, "")
     assert check(f"openai {CHAT}", b'{"model": "cheap", "model": "dear"}', key=everything) == ""
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
 from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
-from paceline.http.describe import MODEL_MAX, model_named
+from paceline.http.describe import COUNTED, MODEL_MAX, PARTS_MAX, model_named
 from paceline.providers.base import Provider
 from paceline.providers.naming import NAMING_HEADER, is_naming, named, plain, texts_in
 from paceline.providers.parse import UNKNOWN, as_mapping
@@ -77,7 +78,7 @@ def check_rights(key: ClientKey, server: str, provider: Provider, model: str, as
     """
     if not key.models:
         if key.is_bounded:  # what it costs is read from the body, too
-            _json(asked.body)
+            _read_once(asked)
         return
     for name in dict.fromkeys(_names(provider, model, asked)):
         for part in _parts(name):
@@ -138,20 +139,34 @@ def _read(asked: Asked) -> Any:
         if boundary is None:
             raise _unread("the type of its form is unclear")
         return _flat(_form(asked.body, b"--" + boundary[1].encode()), once=True)
-    body = _json(asked.body, else_=_unread)
+    body = _json(asked.body)
     if kind.lower().startswith(_URLENCODED):  # of clients that name no type, and send JSON
         return [body, _flat(parse_qsl(asked.body, keep_blank_values=True))]
     return body
 
 
-def _json(body: bytes, else_: Callable[[str], RequestError] | None = None) -> Any:
-    """The JSON value in a body; in any other one ``None``, or what ``else_`` makes is raised."""
+def _read_once(asked: Asked) -> None:
+    """Look for fields that come twice; what is neither JSON nor a form is passed on.
+
+    Raises:
+        RequestError: A field comes twice, or a form could be read in two ways.
+    """
+    if b"multipart/" in b",".join(value.lower() for name, value in asked.headers if name == b"content-type"):
+        _read(asked)
+    elif asked.body.startswith(b"--"):  # is read as a form, whatever its type
+        boundary = asked.body.partition(b"\r\n")[0]
+        _flat(_form(asked.body, boundary), once=True)
+    else:
+        with suppress(ValueError, RecursionError):
+            json.loads(asked.body, object_pairs_hook=_once)  # in any encoding, as it is read for its cost
+
+
+def _json(body: bytes) -> Any:
+    """The JSON value in a body."""
     try:
         return json.loads(body.decode("utf-8-sig"), object_pairs_hook=_once)
     except (ValueError, RecursionError):
-        if else_ is not None:
-            raise else_("it is no JSON in UTF-8, or in an encoding that is not known") from None
-        return None
+        raise _unread("it is no JSON in UTF-8, or in an encoding that is not known") from None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -162,21 +177,24 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _flat(pairs: Iterable[tuple[str, str] | tuple[bytes, bytes]], *, once: bool = False) -> dict[str, list[str]]:
-    """The fields of a form or a query that name models; ``a[model]`` does, too. ``once``: none of them may come again."""
-    fields: dict[str, list[str]] = {}
+    """The fields of a form or a query that name models; ``a[model]`` does, too. ``once``: none of them, and none that is counted, may come again."""
+    models, seen = list[str](), set[str]()
     for name, value in pairs:
         text = name if isinstance(name, str) else name.decode("utf-8", "replace")
-        if any(is_naming(plain(part)) for part in re.split(r"[\[\].]", text[:MODEL_MAX])):
-            if once and text in fields:
-                raise _twice(text)
-            fields.setdefault(text, []).append(value if isinstance(value, str) else value.decode("utf-8", "replace"))
-    return {"models": [value for values in fields.values() for value in values]}
+        named_here = any(is_naming(plain(part)) for part in re.split(r"[\[\].]", text[:MODEL_MAX]))
+        if once and (named_here or text in COUNTED) and text in seen:
+            raise _twice(text)
+        seen.add(text)
+        if named_here:
+            models.append(value if isinstance(value, str) else value.decode("utf-8", "replace"))
+    return {"models": models}
 
 
 def _form(body: bytes, boundary: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The names and values of a form, files included."""
     start, *parts = (b"\r\n" + body).split(b"\r\n" + boundary)
-    if start or body.count(boundary) != len(parts) or not parts or parts[-1] not in (b"--", b"--\r\n"):
+    closed = bool(parts) and parts[-1] in (b"--", b"--\r\n")
+    if start or body.count(boundary) != len(parts) or not closed or len(parts) > PARTS_MAX:
         raise _unread("its form is malformed")
     for part in parts[:-1]:
         head, found, value = part.partition(b"\r\n\r\n")
@@ -198,5 +216,5 @@ def _twice(name: str) -> RequestError:
 
 def _unread(why: str) -> RequestError:
     return RequestError(
-        400, "unread", f"this key may use some models only, and this body cannot be read for them: {why}"
+        400, "unread", f"this key has limits or a list of models, and this body cannot be read for them: {why}"
     )

@@ -181,16 +181,22 @@ def at_account(pacer: Pacer, metered: Metered, provider: Provider, payer: Payer 
 
 
 FORM_END_MAX: Final = 16_384
-"""The bytes at each end of a multipart form in which its texts are looked for; files stand between."""
-_FIELD = re.compile(rb'; name="(model|prompt|stream|n)"\r\n(?:[^\r\n]{1,200}\r\n){0,3}\r\n([^\r]{0,8000})\r\n--')
+"""The bytes at each end of a multipart form in which a recording begins and ends."""
+PARTS_MAX: Final = 10_000
+"""The parts of a multipart form that are looked at; each takes a microsecond."""
+COUNTED: Final = frozenset({"model", "prompt", "stream", "n"})
+"""The fields of a form that decide on what a request costs."""
+PART_HEAD_MAX: Final = 1_024
+"""The bytes of the headers of a part that are looked at."""
+_FIELD = re.compile(rb'; ?name="(model|prompt|stream|n)"\r\n')
 
 
 def body_of(content: bytes) -> dict[str, Any]:
     """The JSON object in ``content``, or what counts of a multipart form; empty for anything else."""
     if content.startswith(b"--"):
-        ends = content if len(content) <= 2 * FORM_END_MAX else content[:FORM_END_MAX] + content[-FORM_END_MAX:]
-        fields = reversed(_FIELD.findall(ends))  # of equal names the first holds
-        form: dict[str, Any] = {name.decode(): value.decode("utf-8", "replace") for name, value in fields}
+        form: dict[str, Any] = {}
+        for name, value in _texts_in(content):
+            form.setdefault(name, value)
         number = form.get("n", "")
         images = int(number) if number.isascii() and number.isdigit() and len(number) < 4 else None
         return form | {"stream": form.get("stream") == "true", "n": images, AUDIO_SECONDS: _seconds_in(content)}
@@ -199,6 +205,20 @@ def body_of(content: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
+
+
+def _texts_in(content: bytes) -> Iterator[tuple[str, str]]:
+    """The fields of a multipart form that are counted; its files are passed over."""
+    start = content.find(b"\r\n", 0, FORM_END_MAX)
+    between, at = b"\r\n" + content[: max(start, 0)], start + 2
+    for _ in range(PARTS_MAX if start > 0 else 0):
+        end = content.find(between, at)
+        if end < 0:
+            break
+        head = content.find(b"\r\n\r\n", at, min(end, at + PART_HEAD_MAX))
+        if head >= 0 and (field := _FIELD.search(content, at, head + 2)):
+            yield field[1].decode(), content[head + 4 : end].decode("utf-8", "replace")
+        at = end + len(between) + 2
 
 
 def _seconds_in(content: bytes) -> float:
