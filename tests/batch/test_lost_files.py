@@ -53,6 +53,11 @@ def overwrite(path):
     path.write_bytes(b"of another program\n" * 9_000)
 
 
+def extend(path):
+    with path.open("ab") as file:
+        file.write(b"of another program\n")
+
+
 def remove_folder(path):
     shutil.rmtree(path.parent)
 
@@ -161,7 +166,7 @@ def test_what_was_cut_off_is_sent_again_or_read_again(spoiled, spoil):
     assert f"{ROWS} of {ROWS} answers came in batches" in said or spoiled.mode == "sync"
 
 
-@pytest.mark.parametrize("spoil", [replace, edit, overwrite])
+@pytest.mark.parametrize("spoil", [replace, edit, overwrite, extend])
 def test_the_file_of_another_program_stays_as_it_is(spoiled, spoil, capsys):
     content = []
 
@@ -205,6 +210,17 @@ def test_a_run_goes_on_only_with_its_own_journal(spoiled):
     assert spoiled.start()[0] == 0
     assert (spoiled.rows(spoiled.output), spoiled.paid()) == (ROWS, ROWS)
     assert not recovered.exists()
+
+
+@pytest.mark.parametrize("after", [AFTER, ROWS + 1])
+def test_a_line_of_another_program_is_told_by_this_run_and_the_next_one(spoiled, after):
+    code, _ = spoiled.start(lambda: extend(spoiled.output), after)
+    assert (code, spoiled.rows(spoiled.recovered), spoiled.paid()) == (1, ROWS, ROWS)
+    with pytest.raises(OutputError, match="line"):
+        spoiled.start()
+    spoiled.output.unlink()
+    assert spoiled.start()[0] == 0
+    assert (spoiled.rows(spoiled.output), spoiled.paid()) == (ROWS, ROWS)
 
 
 def test_answers_take_the_name_of_the_output_back(spoiled):

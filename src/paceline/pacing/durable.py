@@ -134,6 +134,7 @@ class Fault(Enum):
     GONE = "another program has deleted or moved it"
     TAKEN = "another file has its name now"
     SHORT = "another program has shortened or overwritten it"
+    LONG = "another program has written to its end"
 
 
 class LostFileError(OSError):
@@ -222,9 +223,10 @@ def take_back(path: str) -> None:
 class WatchedFile(Appender):
     """A file that no other program should write, and that is looked after while it is open.
 
-    Once in :data:`LOOK_S`, and where it is settled, it is compared with its name, its length and its first and last line. If it was
-    deleted, moved, replaced or shortened, an append fails as on a full disk. The next one writes everything again from what is open: at
-    its name, or, if another file has that, at the first of the :func:`recovered_names`.
+    Once in :data:`LOOK_S`, and where it is settled, it is compared with its name, its length and its first and last line; its length before
+    each append, too. If it was deleted, moved, replaced, shortened or extended, an append fails as on a full disk. The next one writes
+    everything again from what is open: at its name, or, if another file has that, or another program's lines are in it, at the first of the
+    :func:`recovered_names`.
 
     Args:
         path: The path; the file is made where it is missing.
@@ -273,8 +275,11 @@ class WatchedFile(Appender):
         self._head, self._tail = _read(self._fd, 0, _MARK), b""
 
     def _look(self) -> Fault | None:
-        found = self._watch.look(self._end)
-        return Fault.SHORT if found is None and not self._is_whole() else found
+        if (found := self._watch.look(self._end)) is not None:
+            return found
+        if not self._is_whole():
+            return Fault.SHORT
+        return Fault.LONG if self._failure is None and self.size() > self._end else None
 
     def _is_whole(self) -> bool:
         at_end = _read(self._fd, self._end - len(self._tail), len(self._tail))
@@ -297,7 +302,7 @@ class WatchedFile(Appender):
     def _write(self, line: bytes, *, synced: bool = False) -> None:
         if self._lost:
             self._mend()
-        elif (self._watch.is_due() or self.size() < self._end) and (fault := self._look()) is not None:
+        elif (self._watch.is_due() or self.size() != self._end) and (fault := self._look()) is not None:
             self._lost = True
             raise LostFileError(fault, self.path)
         super()._write(line, synced=synced)
@@ -356,7 +361,7 @@ class WatchedFile(Appender):
                 _write_all(fd, _contents(self._mirror))
             elif not self._begins_as_before():  # what is open is another program's by now
                 self.shortened = True
-            elif not _write_all(fd, _contents(self._fd)) or not self._is_whole():
+            elif not _write_all(fd, _contents(self._fd, self._end)) or not self._is_whole():
                 _cut_line(fd)
                 self.shortened = True
             _sync(fd)
@@ -567,10 +572,10 @@ def _read(fd: int, at: int, count: int) -> bytes:
     return os.read(fd, count)
 
 
-def _contents(fd: int) -> Iterator[bytes]:
-    """The content of an open file, in parts."""
+def _contents(fd: int, end: int | None = None) -> Iterator[bytes]:
+    """The content of an open file, in parts; not what is behind ``end``."""
     at = 0
-    while content := _read(fd, at, _CHUNK):
+    while content := _read(fd, at, _CHUNK if end is None else min(_CHUNK, end - at)):
         yield content
         at += len(content)
 
