@@ -16,6 +16,7 @@ from crashing import CrashError, Crashing
 from unkind_batches import Anthropic, OddError, OpenAI, Server, StoredError, Unkind
 
 from paceline.batch import offline
+from paceline.batch.api import BrokenError
 from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
 from paceline.batch.job import Job
 from paceline.batch.journal import BatchJournal
@@ -417,9 +418,31 @@ def test_a_creation_that_took_effect_and_was_refused_is_found(tmp_path, api, sta
         assert len(server.batches) == 3
 
 
-def test_a_creation_that_took_effect_is_found_when_the_others_wait(tmp_path):
-    with Anthropic(Unkind(work=4, refusals={0: (409, True)})) as server:
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 413, 422, 425, 429, 451])
+def test_a_creation_that_took_effect_is_found_when_the_others_wait(tmp_path, status):
+    """It is in progress while it is looked for, and shows whose it is when it has ended."""
+    with Anthropic(Unkind(work=4, refusals={0: (status, True)})) as server:
         one = Input(server, tmp_path)
+        assert one.run() == 0
+        assert one.wrong() == []
+        assert len(server.batches) == 3
+
+
+@APIS
+def test_a_creation_is_looked_for_by_the_next_command_if_no_list_could_be_read(tmp_path, api, monkeypatch):
+    ends, failures = {OpenAI: OpenAIEndpoints, Anthropic: AnthropicEndpoints}[api], [BrokenError("no list")] * 1_000
+    really = ends.find
+
+    async def find(self, *given):
+        if failures:
+            raise failures.pop()
+        return await really(self, *given)
+
+    monkeypatch.setattr(ends, "find", find)
+    with api(Unkind(work=4, refusals={0: (400, True)})) as server:
+        one = Input(server, tmp_path)
+        assert one.run() == 1
+        del failures[1:]
         assert one.run() == 0
         assert one.wrong() == []
         assert len(server.batches) == 3

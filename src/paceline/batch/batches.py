@@ -58,6 +58,10 @@ class Batches:
         """Whether a line is part of a batch that has not ended."""
         return line < len(self._lines) and self._lines[line] >= _HOLD
 
+    def is_open(self, line: int) -> bool:
+        """Whether a line has no result, and is part of no batch."""
+        return not (self.holds(line) or self.index.is_done(line))
+
     def queue(self, kind: BatchKind) -> ProviderQueue:
         """The provider's queue for the batches of a kind."""
         return self._queues[kind._replace(path="")]

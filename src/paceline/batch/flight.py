@@ -250,6 +250,11 @@ def _body(result: Result) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
+def _stands(refusal: RefusedError) -> bool:
+    """Whether a refusal of a creation says that nothing was made."""
+    return refusal.status in NOTHING_MADE or refusal.code == FULL
+
+
 class Flight:
     """The batches in flight: creates each once, and follows it to its end in a task of its own.
 
@@ -310,9 +315,10 @@ class Flight:
         except UploadError as error:
             return await self._refused(chunk, error, load.size)
         except RefusedError as error:
-            if error.status in NOTHING_MADE or error.code == FULL:
-                if not await self._is_there(chunk):
-                    return await self._refused(chunk, error, load.size)
+            there = await self._is_there(chunk) if _stands(error) else None
+            if there is False:
+                return await self._refused(chunk, error, load.size)
+            if there:
                 self._view.say(f"batch {chunk.batch}: there, although its creation was refused with a {error.status}")
             else:
                 refusal = error
@@ -320,7 +326,7 @@ class Flight:
                 self.unclear.add(chunk.name)
         except BrokenError as error:
             self._view.say(f"the answer to the creation of a batch is lost ({error}): looking for it")
-        self.follow(chunk, refusal)
+        self.follow(chunk, refusal, load.size)
         return None
 
     async def _refused(self, chunk: Chunk, error: RefusedError, size: int) -> None:
@@ -347,11 +353,14 @@ class Flight:
         else:
             raise stopping(error, kind) from None
 
-    async def _is_there(self, chunk: Chunk) -> bool:
-        """Whether a batch whose creation was refused is in the provider's list, by one look at it."""
-        with suppress(BrokenError, RefusedError):
+    async def _is_there(self, chunk: Chunk) -> bool | None:
+        """Whether a batch whose creation was refused is in the provider's list, by one look at it; ``None``: one that may be it is."""
+        try:
             return await self._look_for(chunk)
-        return False
+        except NotYetError:
+            return None
+        except (BrokenError, RefusedError):
+            return False
 
     async def _look_for(self, chunk: Chunk) -> bool:
         """Look for the batch of a chunk in the provider's list, and note it; whether there is one."""
@@ -382,9 +391,9 @@ class Flight:
         if queue.limit != before:
             self._view.say(f"{kind.model[:100]}: the provider's queue takes {queue.limit:,.0f} tokens")
 
-    def follow(self, chunk: Chunk, refusal: RefusedError | None = None) -> None:
-        """Begin to follow a batch, whose creation may have been refused."""
-        self.tasks.append(asyncio.create_task(self._finish(chunk, refusal)))
+    def follow(self, chunk: Chunk, refusal: RefusedError | None = None, size: int = 0) -> None:
+        """Begin to follow a batch, whose creation may have been refused; ``size``: its bytes."""
+        self.tasks.append(asyncio.create_task(self._finish(chunk, refusal, size)))
 
     async def wait(self, seconds: float | None) -> None:
         """Wait until a batch has ended, for so many seconds at most; raise what has gone wrong with one."""
@@ -405,6 +414,13 @@ class Flight:
                 try:
                     found = await self._find_late(chunk)
                 except (BrokenError, RefusedError) as error:
+                    if any(
+                        map(self._batches.is_open, filter(None, chunk.lines))
+                    ):  # to create another one could be paid twice
+                        self._batches.lost.remove(chunk)
+                        self._batches.hold(chunk)
+                        self.follow(chunk)
+                        continue
                     self._view.say(
                         f"not known whether a batch was created after all: {error}; the same command looks again"
                     )
@@ -432,11 +448,14 @@ class Flight:
                 await ends.cancel(chunk)
         return True
 
-    async def _finish(self, chunk: Chunk, refusal: RefusedError | None) -> None:
+    async def _finish(self, chunk: Chunk, refusal: RefusedError | None, size: int) -> None:
         """Poll a batch to its end, write its results, and give back the requests that have none."""
         if not chunk.batch:
             found = await self._find(chunk, refusal)
             self.unclear.discard(chunk.name)
+            if not found and refusal is not None and _stands(refusal):
+                await self._refused(chunk, refusal, size)
+                return
             if not found:
                 await self._not_made(chunk, refusal)
                 return
@@ -519,7 +538,8 @@ class Flight:
                 if await self._look_for(chunk):
                     return True
             except (BrokenError, RefusedError) as error:
-                if stands and (settled or (isinstance(error, RefusedError) and error.status != 429)):
+                waits = isinstance(error, NotYetError)  # it may be there: to create another one could be paid twice
+                if stands and not waits and (settled or (isinstance(error, RefusedError) and error.status != 429)):
                     return False
                 if isinstance(error, RefusedError) and error.status == 404:
                     raise stopping(error, chunk.kind) from None
@@ -529,8 +549,7 @@ class Flight:
                     "not known whether a batch was created",
                     "the provider's batches cannot be listed",
                 )
-                seldom = isinstance(error, NotYetError)
-                await asyncio.sleep(jittered(self._time.poll_most_s if seldom else self._time.retry_s))
+                await asyncio.sleep(jittered(self._time.poll_most_s if waits else self._time.retry_s))
                 continue
             if settled:
                 return False
