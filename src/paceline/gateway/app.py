@@ -165,6 +165,7 @@ class Gateway:
         for helper in helpers:
             helper.cancel()
         await client.close()
+        await self._dispatch.close()
         self._siblings.close()
         await self._end_page()
         if self._tally is not None:

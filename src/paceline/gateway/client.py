@@ -41,6 +41,9 @@ HEADER_MAX, HEADERS_MAX, HEAD_MAX = 65_536, 1_000, 262_144
 EARLY_MAX: Final = 2_000
 """Answers with a status below 200 before the answer itself."""
 
+SENT_WHOLE: Final = 2**18
+"""Bytes of a body that are written in one step: one of 64 MB would hold the event loop."""
+
 READ_MAX: Final = 65_536
 """Bytes that are taken from a connection in one step."""
 
@@ -137,6 +140,8 @@ class HttpClient:
         server = self._servers.get(upstream.root)
         if server is None:
             server = self._servers[upstream.root] = _Server(upstream.root, self._trusted)
+        if isinstance(body, bytes) and len(body) > SENT_WHOLE:
+            body = Upload(len(body), _sliced(body))
         upload = body if isinstance(body, Upload) else None  # cannot be sent again: no connection that may have ended
         connection = (server.kept() if upload is None else None) or await self._connect(server)
         answer = _Answer(connection, method, self._timeout_s)
@@ -169,6 +174,11 @@ class HttpClient:
             server.close()
         await self._proxied.close()
         await asyncio.sleep(0)  # the transports close
+
+
+async def _sliced(body: bytes) -> AsyncGenerator[bytes]:
+    for start in range(0, len(body), SENT_WHOLE):
+        yield body[start : start + SENT_WHOLE]
 
 
 async def _send_parts(connection: _Connection, answer: _Answer, upload: Upload) -> None:

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -23,6 +24,7 @@ from paceline.gateway.incoming import BODY_MAX, BODY_S, OPTION, Bodies, Connecti
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.life import Life
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
+from paceline.gateway.reading import LARGE, BodyReader, Seen, is_large, task_for
 from paceline.gateway.refusals import LastRefusal
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, plain, readable
 from paceline.gateway.rights import Asked, check_rights
@@ -52,7 +54,7 @@ from paceline.gateway.waiting import (
     patience_s,
 )
 from paceline.http.account import payer_of
-from paceline.http.describe import Metered, at_account, body_of, describe, is_metered, model_named
+from paceline.http.describe import Metered, at_account, body_of, describe, is_metered, metered, model_named
 from paceline.http.exchange import Exchange, Exchanged
 from paceline.http.routed import Way
 from paceline.http.unpaced import announce
@@ -110,12 +112,17 @@ class Dispatch:
         self._tasks: dict[asyncio.Task[Any], Exchange] = {}  # those that wait for a permit or an answer
         self._places = KeptPlaces(self._end)
         self._answers = KeptAnswers()
+        self._reader = BodyReader()
         self._under_way = Shares()  # of the connections: one for each request
 
     def leave(self) -> None:
         """The listener is closed: keep no place, and nothing that waits unless it may."""
         self._places.clear()
         self.hand_back()
+
+    async def close(self) -> None:
+        """End what it has begun."""
+        await self._reader.close()
 
     def hand_back(self) -> None:
         """Turn away the requests that wait, if the gateway lets none wait any more."""
@@ -180,13 +187,18 @@ class Dispatch:
                 reply = await self._upload(request)
             else:
                 options = request.options()
-                read = plain(request.first.get(b"content-encoding", b"identity"), body, BODY_MAX)
+                encoding = request.first.get(b"content-encoding", b"identity")
+                read, seen = plain(encoding, body, LARGE + 1), None
+                if is_large(read) and (seen := await self._read_apart(request, body, encoding)) is not None:
+                    read = b""
+                elif len(read) > LARGE:
+                    read = plain(encoding, body, BODY_MAX)
                 asked = _fields(read) if place.choice is not None else {}
                 requests = list[Relayed]()
                 for upstream in place.members if request.method == "POST" else place.members[:1]:
                     own_body = _renamed(asked, upstream.models) or body
                     requests.append(self._relayed(request, upstream, own_body, renamed=own_body is not body))
-                exchange = self._exchange(request, requests, read, asked, options)
+                exchange = self._exchange(request, requests, read, asked, options, seen)
                 if self._life.draining:  # the body ended after the signal
                     raise stopping()
                 if exchange is None:
@@ -195,7 +207,8 @@ class Dispatch:
                 else:
                     # Before a place is claimed: nothing may fail after that.
                     asked_s = number(options, _KEEPALIVE, *NOTES_S, also=0.0)
-                    found = self._held_place(request, exchange, requests)
+                    same = await asyncio.to_thread(_identity_of(request)) if len(body) > LARGE else None
+                    found = self._held_place(request, exchange, requests, same)
                     if isinstance(found, HeldRequest):
                         await self._relay_held(request, found, options, asked_s)
                         return
@@ -276,6 +289,7 @@ class Dispatch:
         body: bytes,
         asked: dict[str, Any],
         options: dict[bytes, str],
+        seen: Seen | None,
     ) -> KeptExchange | KeptRoutedExchange | None:
         """The exchange of a request that costs something; ``None`` for another one.
 
@@ -285,6 +299,7 @@ class Dispatch:
             body: Its body, decoded.
             asked: The fields of the body, for a group.
             options: Its options.
+            seen: What another process has read in its body; ``None``: it is read here.
         """
         if request.method != "POST":
             return None
@@ -303,7 +318,7 @@ class Dispatch:
             if key is not None and self._limited.get(key.name) is not key:  # new, or read again
                 self._limiter.limit_lane(key.name, key.limits)
                 self._limited[key.name] = key
-            found = list(self._described(request, body, asked))
+            found = list(self._described(request, body, asked) if seen is None else self._metered(request, seen))
         except QuotaError as error:
             raise RequestError(429, "quota", str(error)) from None
         first = place.members[0]
@@ -316,10 +331,13 @@ class Dispatch:
                 message = f"more than {MODELS_MAX} models were named of late: one that is not used for {IDLE_S:g} s makes room"
                 raise RequestError(429, "models", message)
         if key is not None:
-            self._check_rights(key, request, found[0], body, asked)
+            if seen is None:
+                self._check_rights(key, request, found[0], body, asked)
+            elif seen.refusal is not None:
+                raise RequestError(*seen.refusal)
             if not any(self._has_room(key, one.scheduler) for one in found):
                 raise RequestError(429, "queue_full", "too many requests of this key wait already: send this one later")
-        if pacer.allowances.bounds_money(current_lane.get()[0]):
+        if seen is None and pacer.allowances.bounds_money(current_lane.get()[0]):
             for sent in requests:
                 sent.ask_usage(self._takes_usage, BODY_MAX)
         for sent, one in zip(requests, found, strict=True):
@@ -332,6 +350,25 @@ class Dispatch:
         named = {member.name: way for member, way in zip(place.members, ways, strict=True)}
         sticky = str(sticky)[:NAME_MAX] if sticky else None
         return KeptRoutedExchange(pacer, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name)
+
+    async def _read_apart(self, request: Incoming, body: bytes, encoding: bytes) -> Seen | None:
+        """What another process reads in a large body; ``None`` where it has to be read here."""
+        place = request.place
+        if request.method != "POST" or place.choice is not None:
+            return None
+        path, provider = unquote(request.path), place.members[0].provider
+        task = task_for(provider, path, request.query, request.headers, encoding, BODY_MAX, request.key)
+        return None if task is None else await self._reader.read(task, body)
+
+    def _metered(self, request: Incoming, seen: Seen) -> Iterator[Metered]:
+        """The request that another process has read; nothing for one that costs nothing."""
+        if seen.call is not None:
+            pacer, upstream = self._limiter.pacer, request.place.members[0]
+            payer = None if upstream.key else self._payer(request, upstream, unquote(request.path), b"")
+            provider = upstream.provider if payer is None else payer.account.provider
+            call = replace(seen.call, provider=provider.name)
+            one = metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model))
+            yield replace(one, payer=payer)
 
     def _check_rights(
         self, key: ClientKey, request: Incoming, first: Metered, body: bytes, asked: dict[str, Any]
@@ -382,12 +419,15 @@ class Dispatch:
         )
 
     def _held_place(
-        self, request: Incoming, exchange: KeptExchange | KeptRoutedExchange, requests: list[Relayed]
+        self,
+        request: Incoming,
+        exchange: KeptExchange | KeptRoutedExchange,
+        requests: list[Relayed],
+        same: Identity | None,
     ) -> HeldRequest | ClientReply:
-        """The request in the place that was kept for it, or else in a new one; or the answer that was kept for it."""
+        """The request in the place that was kept for it, or else in a new one; or the answer that was kept for it. ``same``: its identity, if known."""
         headers, owner, now_s = request.headers, request.owner, time.monotonic()
-        body = b"".join(request.parts)
-        identify = partial(identity, owner, request.method, request.path, request.query, headers, body)
+        identify = _identity_of(request) if same is None else lambda: same
         named: Identity | None = None
         if request.key is not None and request.first.get(IDEMPOTENCY):
             named = identify()
@@ -554,6 +594,11 @@ class Dispatch:
             await send({"type": "http.response.body", "body": b""})
         if release is not None:
             release()
+
+
+def _identity_of(request: Incoming) -> Callable[[], Identity]:
+    body = b"".join(request.parts)
+    return partial(identity, request.owner, request.method, request.path, request.query, request.headers, body)
 
 
 def _is_unread(request: Incoming) -> bool:

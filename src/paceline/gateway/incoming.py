@@ -34,6 +34,9 @@ UPLOAD_LEAST: Final = 2**20
 UPLOAD_FROM: Final = 2**20
 """Bytes of a body from which on it is passed on as it comes, if nothing of it is read: the body of an unmetered request."""
 
+JOINED_HERE: Final = 2**20
+"""Bytes of a body whose parts are joined at once."""
+
 CONNECTION: Final = "paceline"
 """The extension of a scope under which the server passes the connection; see :class:`Connection`."""
 
@@ -149,7 +152,7 @@ class Bodies:
     """
 
     def __init__(self) -> None:
-        self._shares = Shares()
+        self._shares, self._joining = Shares(), asyncio.Lock()
         self.slow: dict[Connection, float] = {}
 
     @property
@@ -190,7 +193,13 @@ class Bodies:
                 size += len(parts[-1])
                 self._shares.use(owner, len(parts[-1]))
                 more = event.get("more_body", False)
-            parts[:] = [parts[0] if len(parts) == 1 else b"".join(parts)]
+            if (
+                size > JOINED_HERE
+            ):  # in a thread, which does not need the interpreter; one after another, because all need the processor
+                async with self._joining:
+                    parts[:] = [await asyncio.to_thread(b"".join, parts)]
+            else:
+                parts[:] = [parts[0] if len(parts) == 1 else b"".join(parts)]
             return parts[0]
         finally:
             del self.slow[request.connection]

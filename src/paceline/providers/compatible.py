@@ -200,9 +200,9 @@ class Perplexity(Compatible):
             return self._call("search", api, [body.get("query")], None, 0, stream=False)
         if parse.endpoint_of(path, {"/async/chat/completions": "async"}):
             api, body = "async-api", as_mapping(body.get("request"))
-            call = self._described("chat", api, body)  # its answer is the job
-            most, others = call.max_output_tokens, (parse.model_of(body), *call.others)
-            return replace(call, max_output_tokens=0, billed_max=most, others=others)
+            job = self._described("chat", api, body)  # its answer
+            most, others = job.max_output_tokens, (parse.model_of(body), *job.others)
+            return replace(job, max_output_tokens=0, billed_max=most, others=others)
         call = super().describe("/responses" if api else path, body)
         return replace(call, model=api) if call is not None and api else call
 

@@ -1,0 +1,199 @@
+"""Large bodies, which are read for their cost and their models in a process of its own: no other client waits for that.
+
+JSON of 64 MB takes a tenth of a second to read, and many seconds if it has many values. An event loop does nothing else meanwhile, and
+a thread would hold the interpreter as long. One body is read at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from contextlib import suppress
+from copy import copy
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from paceline.gateway.client import Headers
+from paceline.gateway.errors import RequestError
+from paceline.gateway.keys import ClientKey
+from paceline.gateway.relay import plain
+from paceline.gateway.rights import Asked, check_rights
+from paceline.http.describe import body_of
+from paceline.providers.base import Call, Provider
+from paceline.providers.registry import provider_named
+
+LARGE: Final = 4 * 2**20
+"""Bytes of a body that is read elsewhere. A conversation has less: its prompt is looked for in the cache of the provider, which is known
+in this process alone."""
+
+DENSE_FROM: Final = 2**18
+"""Bytes of a body from which on its values are counted, roughly."""
+
+DENSE: Final = 50_000
+"""Commas in such a body from which on it is read elsewhere, too: so many values take 20 ms."""
+
+READ_S: Final = 30.0
+"""The longest time in which a body is read: that of 64 MB of numbers."""
+
+_SLICE: Final = 2**18  # bytes that are written in one step
+_PLACES: Final = ("host", "region")  # what a provider has of its address
+_MAIN: Final = "from paceline.gateway.reading import main; main()"
+
+
+class Task(NamedTuple):
+    """What is to be read in a body.
+
+    Attributes:
+        provider: The name of the provider.
+        places: What it has of its address.
+        path: The path there, decoded.
+        query: The query.
+        headers: The headers.
+        encoding: The content encoding.
+        most: The most bytes of the body without it.
+        key: The client's key; ``None`` for none.
+    """
+
+    provider: str
+    places: dict[str, str]
+    path: str
+    query: str
+    headers: Headers
+    encoding: bytes
+    most: int
+    key: ClientKey | None
+
+
+class Seen(NamedTuple):
+    """What was read in a body.
+
+    Attributes:
+        call: The request; ``None`` for one that costs nothing.
+        refusal: The status, the word and the message with which it is refused; ``None`` for nothing.
+    """
+
+    call: Call | None
+    refusal: tuple[int, str, str] | None
+
+
+def is_large(body: bytes) -> bool:
+    """Whether a body, without its content encoding, takes long to read."""
+    return len(body) > LARGE or (len(body) > DENSE_FROM and body.count(b",") > DENSE)
+
+
+def task_for(
+    provider: Any, path: str, query: str, headers: Headers, encoding: bytes, most: int, key: ClientKey | None
+) -> Task | None:
+    """What is to be read; ``None`` where another process does not know the provider."""
+    same = provider_named(provider.name)
+    if type(same) is not type(provider) or not type(provider).__module__.startswith("paceline.providers."):
+        return None
+    places = {name: value for name, value in vars(provider).items() if name in _PLACES}
+    return Task(provider.name, places, path, query, headers, encoding, most, key)
+
+
+def look(task: Task, body: bytes) -> Seen:
+    """Read a body."""
+    provider: Provider = copy(provider_named(task.provider))
+    vars(provider).update(task.places)
+    read = plain(task.encoding, body, task.most)
+    try:
+        call = provider.describe(task.path, body_of(read))
+    except RecursionError:  # as :func:`paceline.http.describe.described`
+        call = provider.describe(task.path, {})
+    if call is not None and task.key is not None:
+        asked = Asked(task.path, task.query, task.headers, read, bool(body))
+        try:
+            check_rights(task.key, provider.name, provider, call.model, asked)
+        except RequestError as error:
+            return Seen(call, (error.status, error.word, str(error)))
+    return Seen(call, None)
+
+
+class BodyReader:
+    """Reads large bodies in a process, which begins with the first of them."""
+
+    def __init__(self) -> None:
+        self._process: Process | None = None
+        self._turn = asyncio.Lock()
+
+    async def read(self, task: Task, body: bytes) -> Seen | None:
+        """What is in a body; ``None`` where there can be no such process.
+
+        Raises:
+            RequestError: It cannot be read.
+        """
+        await self._turn.acquire()
+        asking = asyncio.create_task(self._ask(task, body))
+        asking.add_done_callback(self._done)
+        return await asyncio.shield(asking)  # a client that leaves does not break what has begun
+
+    def _done(self, asking: asyncio.Task[Seen | None]) -> None:
+        self._turn.release()
+        if not asking.cancelled():
+            asking.exception()  # which the client may not be there for
+
+    async def _ask(self, task: Task, body: bytes) -> Seen | None:
+        try:
+            async with asyncio.timeout(READ_S):
+                process = self._process or await self._start()
+                if process is None:
+                    return None
+                return await _exchange(process, task, body)
+        except TimeoutError:
+            await self.close()
+            raise RequestError(413, "too_large", "the body has too many values to be read in time: send less") from None
+        except (OSError, EOFError):
+            await self.close()
+            raise RequestError(503, "unread", "the body could not be read: send it again") from None
+
+    async def _start(self) -> Process | None:
+        if not sys.executable:
+            return None
+        with suppress(NotImplementedError):  # an event loop without processes
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", _MAIN),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=DEVNULL,
+                start_new_session=sys.platform != "win32",  # a signal of the terminal is for its parent
+            )
+        return self._process
+
+    async def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def _exchange(process: Process, task: Task, body: bytes) -> Seen:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    asked, view = pickle.dumps(task), memoryview(body)
+    process.stdin.write(len(asked).to_bytes(8, "big") + len(body).to_bytes(8, "big") + asked)
+    for start in range(0, len(body), _SLICE):
+        process.stdin.write(view[start : start + _SLICE])
+        await process.stdin.drain()
+    length = int.from_bytes(await process.stdout.readexactly(8), "big")
+    seen: Seen = pickle.loads(await process.stdout.readexactly(length))  # noqa: S301  (of a process of its own)
+    return seen
+
+
+def main() -> None:
+    """Read bodies until there are no more: the other process has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asked, told = sys.stdin.buffer, sys.stdout.buffer
+    while head := asked.read(16):
+        _tell(asked, told, head)
+
+
+def _tell(asked: BinaryIO, told: BinaryIO, head: bytes) -> None:
+    task: Task = pickle.loads(asked.read(int.from_bytes(head[:8], "big")))  # noqa: S301
+    answer = pickle.dumps(look(task, asked.read(int.from_bytes(head[8:], "big"))))
+    told.write(len(answer).to_bytes(8, "big") + answer)
+    told.flush()

@@ -1,0 +1,111 @@
+"""Large bodies are read in a process of its own, as they would be in this one."""
+
+import asyncio
+import json
+from copy import copy
+
+import pytest
+from attack_helpers import ANSWER, answers, post, raw_server, talk
+from test_attacks import attacked
+
+from paceline.gateway import dispatch, reading
+from paceline.gateway.errors import RequestError
+from paceline.gateway.keys import ClientKey, KeyFile
+from paceline.gateway.reading import BodyReader, Seen, is_large, look, task_for
+from paceline.http.describe import body_of
+from paceline.providers.generic import Generic
+from paceline.providers.registry import provider_named
+
+CHAT = "/v1/chat/completions"
+KEY = ClientKey("alice", "0" * 64, "", models=("good",))
+BODY = {"model": "good", "max_tokens": 7, "messages": [{"role": "user", "content": "hi " * 500}], "stream": True}
+
+
+def task(provider, path=CHAT, key=KEY):
+    return task_for(provider, path, "", [], b"identity", 2**20, key)
+
+
+def at_host():
+    return provider_named("azure").at_host("eastus.openai.azure.com")
+
+
+def test_another_process_reads_the_same():
+    asked = [
+        (provider_named("openai"), CHAT),
+        (at_host(), CHAT),
+        (provider_named("cohere"), "/v2/embed"),
+        (provider_named("openrouter"), "/api" + CHAT),
+        (provider_named("my-own-server"), CHAT),
+        (provider_named("openai"), "/v1/models"),
+    ]
+
+    async def read():
+        reader = BodyReader()
+        try:
+            body = json.dumps(BODY).encode()
+            return await asyncio.gather(*(reader.read(task(*one, None), body) for one in asked))
+        finally:
+            await reader.close()
+
+    assert asyncio.run(read()) == [Seen(provider.describe(path, BODY), None) for provider, path in asked]
+
+
+def test_models_that_a_key_may_not_use():
+    for more, word in (({}, None), ({"tools": [{"model": "dear"}]}, "model"), ({"model": "dear"}, "model")):
+        seen = look(task(provider_named("openai")), json.dumps(BODY | more).encode())
+        assert (seen.refusal and seen.refusal[1]) == word
+    assert look(task(provider_named("openai")), b'{"model": "good", "model": "dear"}').refusal[1] == "twice"
+
+
+def test_a_provider_that_another_process_does_not_know():
+    class Own(Generic):
+        pass
+
+    assert task(Own("openai")) is None
+    changed = copy(provider_named("groq"))
+    assert task(changed).provider == "groq"
+
+
+def test_a_body_that_takes_too_long_or_ends_the_process(monkeypatch):
+    async def read():
+        reader = BodyReader()
+        try:
+            for limit_s, status in ((0.0, 413), (30.0, 0)):
+                monkeypatch.setattr(reading, "READ_S", limit_s)
+                try:
+                    await reader.read(task(provider_named("openai")), b"{}")
+                    found = 0
+                except RequestError as error:
+                    found = error.status
+                assert found == status
+            reader._process.kill()
+            await reader._process.wait()
+            with pytest.raises(RequestError, match="send it again"):
+                await reader.read(task(provider_named("openai")), b"{}" * 2**20)
+            assert (await reader.read(task(provider_named("openai")), b"{}")).call is not None
+        finally:
+            await reader.close()
+
+    asyncio.run(read())
+
+
+def test_what_is_large():
+    assert not is_large(b"x" * reading.LARGE)
+    assert is_large(b"x" * (reading.LARGE + 1))
+    assert not is_large(b"1," * 10_000)
+    assert is_large(b"1," * 2**18)
+
+
+def test_the_gateway_passes_large_bodies_on_and_refuses_some(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "LARGE", 10_000)
+    monkeypatch.setattr(dispatch, "LARGE", 10_000)
+    keys = KeyFile(tmp_path / "keys.json")
+    secret = keys.add("alice", models=("good",)).encode()
+    with raw_server(ANSWER) as upstream, raw_server(ANSWER) as other, attacked((upstream, other), keys.file) as running:
+        for model, status in (("good", 200), ("dear", 403), ("good", 200)):
+            upstream.raw.clear()
+            body = json.dumps(BODY | {"model": model, "messages": ["x" * 1_000_000]}).encode()
+            sent = post(b"/openai/v1/chat/completions", b"authorization: Bearer " + secret, body=body)
+            assert answers(talk(running.url, sent)) == [status]
+            assert bytes(upstream.raw).endswith(body) == (status == 200)
+    assert body_of(body)["model"] == "good"
