@@ -35,7 +35,7 @@ DENSE: Final = 50_000
 """Commas in such a body from which on it is read elsewhere, too: so many values take 20 ms."""
 
 READ_S: Final = 30.0
-"""The longest time in which a body is read: that of 64 MB of numbers."""
+"""The longest time in which a body is read: 64 MB of numbers take as long."""
 
 _SLICE: Final = 2**18  # bytes that are written in one step
 _PLACES: Final = ("host", "region")  # what a provider has of its address

@@ -153,7 +153,7 @@ def _read_once(asked: Asked) -> None:
     """
     if b"multipart/" in b",".join(value.lower() for name, value in asked.headers if name == b"content-type"):
         _read(asked)
-    elif asked.body.startswith(b"--"):  # is read as a form, whatever its type
+    elif asked.body.startswith(b"--"):  # is read as a form, also with another type
         boundary = asked.body.partition(b"\r\n")[0]
         _flat(_form(asked.body, boundary), once=True)
     else:

@@ -55,9 +55,9 @@ class Call:
     requests: int = 1
     choices: int = 1
     others: tuple[str, ...] = ()
+    audio_s: float = 0.0
     beside: bool = False
     billed_max: int | None = 0
-    audio_s: float = 0.0
 
     @property
     def writes(self) -> bool:

@@ -60,7 +60,7 @@ OUTPUTS: Final = (
     (re.compile(r"gpt-(?:4-turbo|3\.5-turbo)(?:-|$)"), 4_096),
     # 6 240 for the largest picture, and 100 for each of three partial ones (the guide to image generation, 2026)
     (re.compile(r"gpt-image-1(?:-mini|\.5)?(?:-20|$)"), 6_540),
-    # In proportion to the pixels, of which there are 3840 x 2160 (WEAK: no tokens are documented)
+    # In proportion to the pixels, 3840 x 2160 at most (WEAK: no tokens are documented)
     (re.compile(r"(?:chatgpt|gpt)-image-"), 35_000),
     # "Max output": https://platform.claude.com/docs/en/models/opus-5/overview (2026-11) for 5; WEAK for the others
     (re.compile(r"claude-(?:\w+-(?:4[-.][6-9]|[5-9])|mythos|fable)|claude-3[-.]7"), 128_000),
@@ -135,7 +135,7 @@ _GPT_IMAGE_1: Final = _images(10.0, 40.0, 2.5)
 OWN: Final = {
     # "No token costs": https://docs.perplexity.ai/getting-started/pricing, 2026
     "perplexity/search-api": Price(0.0, 0.0, 0.0, 0.0, 0.0, request=0.005),
-    "perplexity/async-api": Price(0.0, 0.0, 0.0, 0.0, 0.0),  # the pool; the price is that of the model in it
+    "perplexity/async-api": Price(0.0, 0.0, 0.0, 0.0, 0.0),  # the pool; the model in it has the price
     # genai-prices has text alone. https://developers.openai.com/api/docs/pricing#image-tokens, cited by third parties, 2026
     "gpt-image-1": _GPT_IMAGE_1,
     "image_generation": _GPT_IMAGE_1,  # the tool of Responses, where the server chooses: the dearest
