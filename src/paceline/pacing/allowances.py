@@ -262,14 +262,16 @@ def _most(prices: Prices, call: Call, model: str, expected: Usage) -> Most:
     usage = replace(expected, input_tokens=input_tokens, output_tokens=OUTPUT_MAX if output is None else output)
     usd = prices.most_usd(call.provider, model, usage)
     free = output is None and usd == prices.most_usd(call.provider, model, replace(usage, output_tokens=0))
-    return Most(usage, usd, known=output is not None or free)
+    return Most(usage, usd, known=(output is not None and not call.beside) or free)
 
 
 def _most_output(prices: Prices, call: Call, model: str) -> int | None:
-    """The most output of ``call`` that is billed, if ``model`` answers; ``None``: not known."""
+    """The most output of ``call`` that is billed, if ``model`` answers, with one answer of each model beside it; ``None``: not known."""
     stated = call.max_output_tokens or call.billed_max
     if call.beside:
-        return None
+        own = [_most_output(prices, replace(call, beside=False), model)]
+        outputs = own + [prices.output_max(call.provider, other) for other in call.others]
+        return None if None in outputs else sum(filter(None, outputs))
     if stated or not call.writes:
         return stated or 0
     if call.max_output_tokens == 0 and prices.find(call.provider, model) is None:

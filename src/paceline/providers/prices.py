@@ -61,7 +61,7 @@ OUTPUTS: Final = (
     # 6 240 for the largest picture, and 100 for each of three partial ones (the guide to image generation, 2026)
     (re.compile(r"gpt-image-1(?:-mini|\.5)?(?:-20|$)"), 6_540),
     # In proportion to the pixels, 3840 x 2160 at most (WEAK: no tokens are documented)
-    (re.compile(r"(?:chatgpt|gpt)-image-"), 35_000),
+    (re.compile(r"(?:chatgpt|gpt)-image-|image_generation$"), 35_000),
     # "Max output": https://platform.claude.com/docs/en/models/opus-5/overview (2026-11) for 5; WEAK for the others
     (re.compile(r"claude-(?:\w+-(?:4[-.][6-9]|[5-9])|mythos|fable)|claude-3[-.]7"), 128_000),
     (re.compile(r"claude-(?:(?:sonnet|haiku)-4|opus-4[-.]5)"), 64_000),
