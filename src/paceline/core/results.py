@@ -340,6 +340,7 @@ class Refusal:
         chance: The probability that it is about its scope, and not about the request alone, by the request's earlier refusals.
         retracts: How many earlier refusals of the request were taken for refusals of the pool, and were about the request.
         limits: The quotas that it states where it names several, and not which of them is used up.
+        window: The window of the account's plan that it is about, by its headers.
         unit: The unit whose quota was exceeded.
         period_s: The period of that quota, in seconds.
         limit: The amount of that quota.
@@ -363,6 +364,7 @@ class Refusal:
     chance: float = 1.0
     retracts: int = 0
     limits: tuple[Reading, ...] = ()
+    window: str | None = None
 
 
 class Basis(StrEnum):

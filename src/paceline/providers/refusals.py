@@ -13,6 +13,7 @@ from paceline.providers import parse
 from paceline.providers.base import Headers
 from paceline.providers.meanings import codes_of, details_of, meaning
 from paceline.providers.parse import as_mapping, as_text
+from paceline.providers.plan_headers import refused_window
 from paceline.providers.texts import TEXT_MAX, Said, quota_named, said_in
 
 Codes = Mapping[str, Refusal]
@@ -62,6 +63,7 @@ def classify(
         used=facts.used,
         requested=facts.requested,
         limits=facts.limits,
+        window=refused_window(headers),
     )
 
 

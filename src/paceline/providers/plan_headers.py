@@ -1,0 +1,261 @@
+"""What the headers of an answer say of a plan: how much of each of its windows is used, and when the window ends.
+
+Accounts of people (Claude Pro, Max and Team; ChatGPT with Codex) have no limits in requests or tokens, but windows of hours and days.
+An answer states the used share of each. A family of headers is a row of ``FORMS``:
+
+* **Claude** (an answer of 2026-09-30 on Max, a refusal of 2026-08-02, both published by users; anthropics/claude-code#42108):
+  ``anthropic-ratelimit-unified-{5h,7d,7d_oi}-{utilization,reset,status}``, with a share as a fraction and a reset in seconds since 1970, or
+  as an instant of RFC 3339 (anomalyco/opencode#49499). Over all windows ``-{status,reset,representative-claim}``, where the claim names the
+  window that the status is about.
+* **Codex** (openai/codex ``rate_limits.rs``, 2026): ``x-codex-{primary,secondary}-{used-percent,window-minutes,reset-at,reset-after-seconds}``,
+  the same after ``x-codex-NAME-`` for other limits, with ``x-codex-NAME-limit-name``. ``x-codex-active-limit`` names the limit of this request.
+  The slot does not name the window: 7 days stand in ``primary`` since 2026-08 (oh-my-pi#10931, 2026-09-05). ``window-minutes`` decides.
+
+WEAK: all of it is second-hand, and no answer of a real plan was seen. Which models ``7d_oi`` is about. That ``overage`` is a window
+like the others, and that a claim such as ``seven_day_opus`` has headers of its own. That the family ``x-codex-`` repeats the one that
+``x-codex-active-limit`` names, where that has headers, and is another limit where it has none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from paceline.providers import parse
+from paceline.providers.base import Headers
+from paceline.providers.quota_headers import CLOCKS_AGREE_S
+
+REJECTED: Final = "rejected"
+"""The status of a window that refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReading:
+    """What an answer has stated of one window of a plan; every field but the name may be missing.
+
+    Attributes:
+        window: The name of the window, by its length and family: ``5h``, ``7d_oi``, ``codex 7d``.
+        used: The share of it that is used, 0 to 1; more where a plan goes on for money.
+        until_s: Seconds until it ends, from ``read_s`` on.
+        status: In the provider's words: ``allowed``, ``allowed_warning``, ``rejected``.
+        length_s: Its length in seconds.
+        scope: The model or the purpose that it is about; ``None``: all of the account.
+        read_s: When it was read, in seconds since 1970 by the clock of this machine.
+    """
+
+    window: str
+    used: float | None = None
+    until_s: float | None = None
+    status: str | None = None
+    length_s: float | None = None
+    scope: str | None = None
+    read_s: float = 0.0
+
+
+Texts = Mapping[str, str]
+"""The headers of one window, by the last part of their names."""
+
+
+class Form(NamedTuple):
+    """A family of headers.
+
+    Attributes:
+        header: Matches the name of a header: the groups are its ``family``, its ``slot`` and its ``part``.
+        window: The name of a window with these texts, and its length in seconds; ``None`` for no window.
+        whole: The number that says that all of a window is used.
+        used: The part with the used share.
+        resets: The parts with the end: the first one that is there counts.
+        scope: The part with what it is about, of the family without a slot.
+        active: The header that names the family which limits this request; without it, each does.
+    """
+
+    header: re.Pattern[str]
+    window: Callable[[str, Texts], tuple[str, float | None] | None]
+    whole: float
+    used: str
+    resets: tuple[str, ...]
+    scope: str = ""
+    active: str = ""
+
+
+_MINUTES: Final = {"d": 1_440, "h": 60, "m": 1}
+_OFF_MIN: Final = 3
+"""Minutes by which a stated length may differ from whole hours or days: 299 are 5 hours (``get_limits_duration`` of Codex, 2026)."""
+
+
+def _claude(family: str, _: Texts) -> tuple[str, float | None] | None:
+    stated = re.match(r"(\d+)([dhm])", family)
+    return (family, float(stated[1]) * _MINUTES[stated[2]] * 60 if stated else None) if family else None
+
+
+def _codex(family: str, texts: Texts) -> tuple[str, float | None] | None:
+    """A window of 0 minutes is none."""
+    minutes = parse.number(texts.get("window-minutes"))
+    if not minutes:
+        return (family, None) if minutes is None else None
+    for letter, unit in _MINUTES.items():
+        count = round(minutes / unit)
+        if count and abs(minutes - count * unit) <= min(_OFF_MIN, unit):
+            return f"{family} {count}{letter}", minutes * 60
+    return family, minutes * 60
+
+
+FORMS: Final = (
+    Form(
+        re.compile(
+            r"anthropic-ratelimit-unified-(?:(?P<family>\d{1,3}[dhm](?:_[a-z]{1,20})?|overage)-)?(?P<slot>)"
+            r"(?P<part>utilization|reset|status|representative-claim)"
+        ),
+        _claude, 1.0, "utilization", ("reset",),
+    ),
+    Form(
+        re.compile(
+            r"x-(?P<family>codex(?:-[a-z0-9_.-]{1,40}?)?)-"
+            r"(?:(?P<slot>primary|secondary)-(?P<part>used-percent|window-minutes|reset-after-seconds|reset-at)|limit-name)"
+        ),
+        _codex, 100.0, "used-percent", ("reset-after-seconds", "reset-at"), "limit-name", "x-codex-active-limit",
+    ),
+)  # fmt: skip
+
+CLAIMS: Final = {
+    "five_hour": "5h", "seven_day": "7d", "seven_day_overage_included": "7d_oi", "seven_day_opus": "7d_opus", "seven_day_sonnet": "7d_sonnet",
+}  # fmt: skip
+"""The windows of Claude by the names of their claims; another claim names its window itself."""
+
+SCOPES: Final = {"7d_oi": "Fable", "7d_opus": "Opus", "7d_sonnet": "Sonnet", "overage": "money"}
+"""What a window of Claude is about, if not the whole account."""
+
+_WORD: Final = re.compile(r"[a-z0-9_-]{1,40}")
+SCOPE_MAX: Final = 60
+"""The characters of a scope that are kept."""
+
+USED_MAX: Final = 100.0
+"""A used share that is above it is nonsense."""
+
+DEFAULT: Final = "codex"
+"""The family of Codex that has no name of its own."""
+
+
+def plan_readings(headers: Headers, now_s: float, refused: str | None = None) -> list[PlanReading]:
+    """What the headers of an answer say of the windows of a plan; nothing for most answers.
+
+    Args:
+        headers: The headers.
+        now_s: The time in seconds since 1970.
+        refused: The window that the answer refuses for (:func:`refused_window`).
+    """
+    groups = _groups(headers)
+    if not groups:
+        return []
+    found: dict[str, PlanReading] = {}
+    for reading, _ in _windows(groups, headers, now_s):
+        before = found.get(reading.window)
+        if before is None or (before.used or 0.0) < (
+            reading.used or 0.0
+        ):  # lengths that are not stated: the fuller one
+            found[reading.window] = reading
+    over_all = groups.get(_OVER_ALL, {})
+    if (claimed := _claim(over_all)) and claimed not in found:
+        window, length_s = _claude(claimed, {}) or (claimed, None)
+        ends_s, status = _until_s(over_all.get("reset"), headers, now_s), _word(over_all.get("status"))
+        found[claimed] = PlanReading(window, None, ends_s, status, length_s, SCOPES.get(window), now_s)
+    if refused in found:
+        found[refused] = replace(found[refused], status=REJECTED)
+    return list(found.values())
+
+
+def refused_window(headers: Headers) -> str | None:
+    """The window of a plan that a refusal with these headers is about; ``None``: of none, as far as they tell.
+
+    It is the claim of a status that rejects; else a window that rejects, or says no status and is used up, and of several the one that
+    ends last. While no window of the active limit is used up, Codex refuses for a rate (codex-island#74, sub2api#2264, 2026).
+    """
+    groups = _groups(headers)
+    if not groups:
+        return None
+    over_all = groups.get(_OVER_ALL, {})
+    status = _word(over_all.get("status"))
+    if status == REJECTED and (claimed := _claim(over_all)):
+        return claimed
+    shut = [
+        (reading.until_s or 0.0, reading.window)
+        for reading, active in _windows(groups, headers, parse.answered_s(headers, 0.0))
+        if active
+        and (
+            reading.status == REJECTED
+            if reading.status
+            else status in (None, REJECTED) and (reading.used or 0.0) >= 1.0
+        )
+    ]
+    return max(shut)[1] if shut else None
+
+
+class _Group(NamedTuple):
+    form: int
+    family: str
+    slot: str
+
+
+_OVER_ALL: Final = _Group(0, "", "")
+
+
+def _groups(headers: Headers) -> dict[_Group, dict[str, str]]:
+    """The headers of plans, by window."""
+    found: dict[_Group, dict[str, str]] = {}
+    for header, text in headers.items():
+        if (about := _about(header)) is not None:
+            found.setdefault(about[0], {})[about[1]] = text
+    return found
+
+
+@lru_cache(maxsize=4_096)
+def _about(header: str) -> tuple[_Group, str] | None:
+    """The window and the part that a header is about; ``None`` for one of no plan. litellm hands them on after ``llm_provider-``."""
+    for number, form in enumerate(FORMS):
+        if match := form.header.fullmatch(header.removeprefix("llm_provider-")):
+            return _Group(number, match["family"] or "", match["slot"] or ""), match["part"] or form.scope
+    return None
+
+
+def _windows(groups: Mapping[_Group, Texts], headers: Headers, now_s: float) -> Iterator[tuple[PlanReading, bool]]:
+    """The reading of each window, and whether it can be the one that refuses this request."""
+    named = {number: _active(form, number, groups, headers) for number, form in enumerate(FORMS) if form.active}
+    for group, texts in groups.items():
+        form, active = FORMS[group.form], named.get(group.form, group.family)
+        window = form.window(group.family, texts) if group.slot or not form.active else None
+        if window is None or (group.family == DEFAULT != active):  # it repeats the active one
+            continue
+        name, length_s = window
+        share = parse.number(texts.get(form.used))
+        used = None if share is None or not 0 <= share <= USED_MAX * form.whole else share / form.whole
+        end = next((texts[part] for part in form.resets if part in texts), None)
+        about = groups.get(_Group(group.form, group.family, ""), {}).get(form.scope) or SCOPES.get(name, "")
+        scope = "".join(filter(str.isprintable, about))[:SCOPE_MAX] or None
+        until_s, status = _until_s(end, headers, now_s), _word(texts.get("status"))
+        yield PlanReading(name, used, until_s, status, length_s, scope, now_s), group.family == active
+
+
+def _active(form: Form, number: int, groups: Iterable[_Group], headers: Headers) -> str:
+    """The family that limits this request: the default one, unless another is named that has headers."""
+    named = headers.get(form.active, "").strip().lower().replace("_", "-")
+    return named if any((group.form, group.family) == (number, named) for group in groups) else DEFAULT
+
+
+def _claim(over_all: Texts) -> str | None:
+    claim = _word(over_all.get("representative-claim"))
+    return None if claim is None else CLAIMS.get(claim, claim)
+
+
+def _word(text: str | None) -> str | None:
+    return text if text is not None and _WORD.fullmatch(text) else None
+
+
+def _until_s(text: str | None, headers: Headers, now_s: float) -> float | None:
+    """Seconds until the end of a window: an instant by the clock of this machine, or if that is wrong, by the server's ``date``."""
+    at_s = parse.instant_s(text)
+    if at_s is None or abs(parse.answered_s(headers, now_s) - now_s) > CLOCKS_AGREE_S:
+        return parse.reset_s(text, headers, now_s)
+    return parse.wait(max(at_s - now_s, 0.0))

@@ -1,0 +1,152 @@
+"""The windows of plans in the headers of answers, as clients and gateways have published them."""
+
+import pytest
+
+from paceline.core.results import RefusalKind
+from paceline.providers.plan_headers import plan_readings, refused_window
+from paceline.providers.registry import provider_named
+
+NOW_S = 1_790_000_000.0
+H, D = 3_600.0, 86_400.0
+
+
+def claude(**windows):
+    """The headers of Claude: ``five_h="utilization status seconds"``, with ``over_all="status claim"``."""
+    names = {"five_h": "5h", "seven_d": "7d", "oi": "7d_oi"}
+    status, _, claim = windows.pop("over_all", "allowed five_hour").partition(" ")
+    start = "anthropic-ratelimit-unified-"
+    found = {f"{start}status": status, f"{start}representative-claim": claim, f"{start}fallback-percentage": "0.5"}
+    for name, said in windows.items():
+        used, of, in_s = said.split()
+        own = f"{start}{names[name]}-"
+        found |= {f"{own}utilization": used, f"{own}status": of, f"{own}reset": str(int(NOW_S + float(in_s)))}
+    return found
+
+
+def codex(family="codex", **slots):
+    """The headers of Codex: ``primary="percent minutes seconds"``."""
+    found = {"x-codex-plan-type": "plus"}
+    for slot, said in slots.items():
+        used, minutes, in_s = said.split()
+        own = f"x-{family}-{slot}-"
+        found |= {f"{own}used-percent": used, f"{own}window-minutes": minutes, f"{own}reset-after-seconds": in_s}
+    return found
+
+
+def read(headers, refused=None):
+    return {one.window: (one.used, one.until_s, one.status, one.length_s, one.scope) for one in
+            plan_readings(headers, NOW_S, refused)}  # fmt: skip
+
+
+READ = {
+    "claude": (
+        claude(five_h="0.94 allowed_warning 9000", seven_d="0.0 allowed 86400", oi="1.0 rejected 500000"),
+        {
+            "5h": (0.94, 9_000.0, "allowed_warning", 5 * H, None),
+            "7d": (0.0, D, "allowed", 7 * D, None),
+            "7d_oi": (1.0, 500_000.0, "rejected", 7 * D, "Fable"),
+        },
+    ),
+    "instants of RFC 3339": (
+        {"anthropic-ratelimit-unified-5h-utilization": "0.42", "anthropic-ratelimit-unified-5h-reset": "2026-09-21T14:26:40Z"},
+        {"5h": (0.42, 800.0, None, 5 * H, None)},
+    ),
+    "the claim alone": (
+        claude(over_all="rejected seven_day") | {"anthropic-ratelimit-unified-reset": str(int(NOW_S) + 60)},
+        {"7d": (None, 60.0, "rejected", 7 * D, None)},
+    ),
+    "money": (
+        {"anthropic-ratelimit-unified-overage-status": "allowed", "anthropic-ratelimit-unified-overage-utilization": "0.1",
+         "anthropic-ratelimit-unified-overage-in-use": "true"},
+        {"overage": (0.1, None, "allowed", None, "money")},
+    ),
+    "codex": (
+        codex(primary="62.5 300 9137", secondary="31 10080 400000"),
+        {"codex 5h": (0.625, 9_137.0, None, 5 * H, None), "codex 7d": (0.31, 400_000.0, None, 7 * D, None)},
+    ),
+    "7 days in the first slot, and none in the second": (
+        codex(primary="100 10080 471285", secondary="0 0 0"),
+        {"codex 7d": (1.0, 471_285.0, None, 7 * D, None)},
+    ),
+    "minutes that are one short": (
+        codex(primary="1 299 60", secondary="2 10079 60"),
+        {"codex 5h": (0.01, 60.0, None, 299 * 60.0, None), "codex 7d": (0.02, 60.0, None, 10_079 * 60.0, None)},
+    ),
+    "minutes": (codex(primary="1 15 60"), {"codex 15m": (0.01, 60.0, None, 900.0, None)}),
+    "an instant": (
+        {"x-codex-primary-used-percent": "7", "x-codex-primary-window-minutes": "300", "x-codex-primary-reset-at": str(int(NOW_S) + 9)},
+        {"codex 5h": (0.07, 9.0, None, 5 * H, None)},
+    ),
+    "a limit of one model, which the plain family repeats": (
+        codex(primary="20 10080 60") | codex("codex-bengalfox", primary="20 10080 60")
+        | {"x-codex-active-limit": "codex_bengalfox", "x-codex-bengalfox-limit-name": "GPT-5.3\x07-Codex-Spark"},
+        {"codex-bengalfox 7d": (0.2, 60.0, None, 7 * D, "GPT-5.3-Codex-Spark")},
+    ),
+    "two limits": (
+        codex(primary="20 10080 60") | codex("codex-bengalfox", primary="40 10080 60") | {"x-codex-active-limit": "premium"},
+        {"codex 7d": (0.2, 60.0, None, 7 * D, None), "codex-bengalfox 7d": (0.4, 60.0, None, 7 * D, None)},
+    ),
+    "lengths that are not stated": (
+        {"x-codex-primary-used-percent": "30", "x-codex-secondary-used-percent": "70"},
+        {"codex": (0.7, None, None, None, None)},
+    ),
+    "handed on by litellm": (
+        {f"llm_provider-{name}": text for name, text in claude(five_h="0.5 allowed 60").items()},
+        {"5h": (0.5, 60.0, "allowed", 5 * H, None)},
+    ),
+    "nonsense": (
+        {"anthropic-ratelimit-unified-5h-utilization": "nan", "anthropic-ratelimit-unified-5h-reset": "-1e400",
+         "anthropic-ratelimit-unified-5h-status": "sk-ant\x00" * 99, "x-codex-primary-used-percent": "-3",
+         "x-codex-primary-window-minutes": "x", "x-codex-over-secondary-limit-percent": "5"},
+        {"5h": (None, None, None, 5 * H, None), "codex": (None, None, None, None, None)},
+    ),
+    "no plan": ({"anthropic-ratelimit-requests-limit": "50", "x-codex-plan-type": "plus"}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("headers", "expected"), READ.values(), ids=READ)
+def test_windows_are_read(headers, expected):
+    assert read(headers) == expected
+
+
+def test_a_wrong_clock_here_does_not_move_the_end():
+    on_its_way = claude(five_h="0.5 allowed 600") | {"date": "Mon, 21 Sep 2026 14:13:19 GMT"}
+    assert read(on_its_way)["5h"][1] == 600.0
+    late = claude(five_h="0.5 allowed 1400") | {"date": "Mon, 21 Sep 2026 14:26:40 GMT"}
+    assert read(late)["5h"][1] == 600.0
+
+
+REFUSED = {
+    "the claim": (claude(five_h="1.0 rejected 60", oi="1.0 rejected 999", over_all="rejected five_hour"), "5h"),
+    "the window that only some models have": (
+        claude(five_h="0.2 allowed 60", oi="1.0 rejected 999", over_all="rejected seven_day_overage_included"),
+        "7d_oi",
+    ),
+    "a claim that is not known": (claude(over_all="rejected fortnight"), "fortnight"),
+    "no claim, the one that ends last": (
+        claude(five_h="1.0 rejected 60", seven_d="1.0 rejected 999", over_all="rejected"),
+        "7d",
+    ),
+    "used up, and it goes on for money": (claude(five_h="1.0 allowed 60"), None),
+    "a rate of Claude's": (claude(five_h="0.2 allowed 60"), None),
+    "a rate of Codex's": (codex(primary="62 300 9137", secondary="99.9 10080 60"), None),
+    "a window of Codex's": (codex(primary="62 300 9137", secondary="100 10080 60"), "codex 7d"),
+    "another limit's": (codex(primary="62 300 60") | codex("codex-bengalfox", primary="100 300 60"), None),
+    "the limit of this model": (
+        codex(primary="100 300 60") | codex("codex-bengalfox", primary="100 300 60") | {"x-codex-active-limit": "codex_bengalfox"},
+        "codex-bengalfox 5h",
+    ),
+    "no headers": ({}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("headers", "window"), REFUSED.values(), ids=REFUSED)
+def test_a_refusal_is_about_a_window_or_a_rate(headers, window):
+    body = b'{"type": "error", "error": {"type": "rate_limit_error", "message": "no"}}'
+    for name in ("anthropic", "openai"):
+        refusal = provider_named(name).refusal(429, headers, body)
+        assert (refusal.kind, refusal.window) == (RefusalKind.RATE, window)
+    if window is not None:
+        assert read(headers, refused_window(headers))[window][2] == "rejected"
+    else:
+        assert all(row[2] != "rejected" for row in read(headers).values())
