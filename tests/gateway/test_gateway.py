@@ -676,7 +676,8 @@ def test_the_status_of_two_processes_as_one():
         pool |= {"wait_s": {"mean": mean, "longest": 2 * mean}}
         pool |= {"waits": {"a": {"counts": [granted, 1], "sum_s": mean}}}
         row = {"provider": "openai", "host": "h", "kind": "k", "count": waits, "remedy": "r"}
-        return {"pools": {"jobs": pool}, "unpaced": [row]}
+        plan = {"account": "anthropic", "window": "5h", "used": mean / 10, "stated_ago_s": mean}
+        return {"pools": {"jobs": pool}, "plans": [plan], "unpaced": [row]}
 
     both = merged([status(2, 10, 1.0, None), status(3, 30, 5.0, "5 requests/min")])
     pool = both["pools"]["jobs"]
@@ -685,6 +686,7 @@ def test_the_status_of_two_processes_as_one():
     assert (pool["counts"], pool["wait_s"]) == ({"granted": 40}, {"mean": 4.0, "longest": 10.0})
     assert pool["waits"] == {"a": {"counts": [40, 2], "sum_s": 6.0}}
     assert [row["count"] for row in both["unpaced"]] == [5]
+    assert [row["used"] for row in both["plans"]] == [0.1]
     assert merged([status(2, 10, 1.0, None)])["pools"]["jobs"]["waiting"] == 2
 
 

@@ -7,9 +7,11 @@ from contextlib import suppress
 
 import httpx2
 import pytest
+from click.testing import CliRunner
 from gateway_helpers import chat, stub
 from test_gateway import CHAT
 
+from paceline.cli.app import app as cli
 from paceline.gateway import refusals
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.refusals import LastRefusal
@@ -19,6 +21,10 @@ POOR, RICH, OTHER = "sk-poor-77d1", "sk-rich-c20a", "sk-other-98f3"
 LOGIN, SECOND = "sk-ant-oat01-aa11", "sk-ant-oat01-bb22"
 MESSAGES = "/anthropic/v1/messages"
 WAIT_S = 10_800
+PLANS = {
+    key: {"anthropic-ratelimit-unified-5h-utilization": used, "anthropic-ratelimit-unified-5h-status": "allowed"}
+    for key, used in ((LOGIN, "0.62"), (SECOND, "0.07"))
+}
 
 
 @pytest.fixture(autouse=True)
@@ -59,12 +65,15 @@ class Provider:
                 "retry-after": f"{WAIT_S}",
                 "x-should-retry": "true",
                 "anthropic-ratelimit-unified-status": "rejected",
+                "anthropic-ratelimit-unified-representative-claim": "seven_day",
+                "anthropic-ratelimit-unified-7d-utilization": "1.0",
             }
             error = {"type": "rate_limit_error", "message": "This request would exceed your account's rate limit."}
             return 429, more, {"type": "error", "error": error, "request_id": "req_1"}
         if "/messages" in path:
             usage = {"input_tokens": 9, "output_tokens": 1}
-            return 200, {}, {"type": "message", "content": [{"type": "text", "text": "hi"}], "usage": usage}
+            more = PLANS.get(who, {})
+            return 200, more, {"type": "message", "content": [{"type": "text", "text": "hi"}], "usage": usage}
         usage = {"prompt_tokens": 9, "completion_tokens": 1}
         return 200, {}, {"choices": [{"message": {"content": "hi"}}], "usage": usage}
 
@@ -130,6 +139,27 @@ def test_a_login_waits_for_no_tier(serve, upstream, client):
         assert answer.status_code == 200
     (pool,) = running.limiter.status()["pools"]
     assert pool.startswith("anthropic@")
+
+
+def test_what_is_left_of_each_plan_is_shown(serve, upstream, client, caplog):
+    running = serve(upstream)
+    for key in (LOGIN, SECOND, LOGIN + "up"):
+        ask(client, running, key, MESSAGES, "claude-sonnet-4-5", x_paceline_timeout="0")
+    plans = client.get(f"{running.url}/api/v1/rate-limits/status").json()["plans"]
+    assert sorted((row["window"], row["used"], row["status"]) for row in plans) == [
+        ("5h", 0.07, "allowed"),
+        ("5h", 0.62, "allowed"),
+        ("7d", 1.0, "rejected"),
+    ]
+    of = {row["account"] for row in plans}
+    assert of == {name.partition("/")[0] for name in running.limiter.status()["pools"]}
+    assert "refused (rate: the plan's window 7d)" in caplog.text
+    account = next(row["account"] for row in plans if row["used"] == 0.62)
+    metrics = client.get(f"{running.url}/metrics").text
+    assert f'paceline_plan_used_ratio{{account="{account}",window="5h"}} 0.62' in metrics
+    shown = CliRunner().invoke(cli, ["status", running.url]).output
+    assert f"{account}\t5h\t62%\t-\tallowed" in shown.splitlines()
+    assert "sk-ant" not in caplog.text + metrics + shown + json.dumps(plans)
 
 
 def test_a_renewed_token_keeps_its_account(serve, upstream, client):

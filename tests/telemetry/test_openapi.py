@@ -8,6 +8,7 @@ from test_page import ask
 
 import paceline
 from paceline.core.queue import Waiter
+from paceline.providers.plan_headers import PlanReading
 from paceline.stores.memory import MemoryStore
 from paceline.telemetry.history import Recorder
 from paceline.telemetry.openapi import SCHEMAS, document
@@ -65,7 +66,14 @@ def shared():
     return paceline.Limiter({"openai/gpt-5": "5 requests/min"}, store=MemoryStore(), clock=ManualClock())
 
 
-@pytest.mark.parametrize("make", [given, published, waiting, paused, stopped, shared])
+def planned():
+    limiter = given()
+    reading = PlanReading("5h", 0.62, 60.0, read_s=limiter.pacer.clock.now_ns() / 1e9)
+    limiter.pacer.accounts.plans.read("anthropic@7f3a91", [reading])
+    return limiter
+
+
+@pytest.mark.parametrize("make", [given, published, waiting, paused, stopped, shared, planned])
 def test_real_documents_match_it(make):
     limiter = make()
     status = limiter.status()

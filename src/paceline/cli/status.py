@@ -99,10 +99,13 @@ def _serve(store: str | None, timeout_s: float, port: int) -> None:
 
 
 def _print(status: Mapping[str, Any]) -> None:
-    """Print the pools, and the runs if there are any."""
+    """Print the pools, and the windows of plans and the runs if there are any."""
     header = ("pool", "quota", "left", "spent", "waiting", "in flight", "state")
     rows = [row for name, pool in status["pools"].items() for row in _rows(name, pool)]
     print_table(header, rows, empty="no pool has been used yet", group=4)
+    if plans := status.get("plans"):
+        click.echo()
+        print_table(("account", "window", "used", "ends in", "status"), list(map(_plan, plans)), group=5)
     for row in status.get("unpaced") or ():
         click.echo(
             plain(f"not paced: {row['kind']} at {row['host'] or '-'}, {row['count']:,}: {row['remedy']}"), err=True
@@ -200,6 +203,14 @@ def _state(pool: Mapping[str, Any]) -> str:
     if pool.get("binds") and not pool.get("cool_down_s"):
         parts.append(f"limited by {pool['binds']}")
     return ", ".join(parts) or "-"
+
+
+def _plan(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The row of a window of a plan."""
+    used = "-" if row["used"] is None else f"{100 * row['used']:.0f}%"
+    ends = "-" if row["ends_s"] is None else in_time(row["ends_s"])
+    scope = f" ({row['scope']})" if row["scope"] else ""
+    return (plain(row["account"]), plain(f"{row['window']}{scope}"), used, ends, plain(row["status"] or "-"))
 
 
 def _run(run: Mapping[str, Any]) -> tuple[str, ...]:

@@ -62,6 +62,7 @@ from paceline.providers import parse
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
 from paceline.providers.finish import state_of
+from paceline.providers.plan_headers import plan_readings
 from paceline.providers.registry import provider_for_host
 from paceline.providers.verdict import Beginning, Decode, Judged, Verdict
 
@@ -376,6 +377,7 @@ class Exchange:
         permit.status, refusal = judged.status, judged.refusal
         ends = self._seen(judged, self.http)
         try:
+            self._read_plan(headers, refusal)
             self._observe(headers, permit, refusal)
             row = None if refusal is None else self.metered.scheduler.row(permit.reservation, refusal)
             failed = is_server_fault(judged.status, refusal, row)
@@ -426,6 +428,12 @@ class Exchange:
             sending.reset(token)
         await self._delay(delay_s)
         return None
+
+    def _read_plan(self, headers: Mapping[str, str], refusal: Refusal | None) -> None:
+        """Keep what a response says of the plan of the account that has paid."""
+        now_s = self.pacer.clock.now_ns() / NS
+        if found := plan_readings(headers, now_s, None if refusal is None else refusal.window):
+            self.pacer.accounts.plans.read(self.metered.provider.name, found)
 
     def _observe(self, headers: Mapping[str, str], permit: Permit, refusal: Refusal | None) -> None:
         """Let the pool learn from the headers of a response.

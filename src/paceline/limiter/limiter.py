@@ -378,7 +378,7 @@ class Limiter(BaseLimiter):
         self.pacer.allowances.set(name, parsed(quotas))
 
     def status(self, queue: int = QUEUE_SHOWN) -> Status:
-        """The state of every pool, and under ``unpaced`` what this process has sent to providers past all limiters.
+        """The state of every pool, of the windows of ``plans``, and ``unpaced``: what this process has sent past all limiters.
 
         All are JSON values. Pools with quotas given by name, and what their providers' models share, are listed before
         their first use, too, in their initial state.
@@ -388,7 +388,8 @@ class Limiter(BaseLimiter):
         """
         from paceline.http.unpaced import rows
 
-        return {"pools": self.pacer.status(queue), "unpaced": rows()}
+        plans = self.pacer.accounts.plans.status(self.pacer.clock.now_ns() / NS)
+        return {"pools": self.pacer.status(queue), "plans": plans, "unpaced": rows()}
 
     def serve_status(self, host: str = "127.0.0.1", port: int = 8000, *, key: str | None = None) -> StatusServer:
         """Serve the page with the status of this limiter, from a thread, until the program ends or the result is closed.

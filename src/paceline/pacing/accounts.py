@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError
+from paceline.pacing.plans import Plans
 
 if TYPE_CHECKING:
     from paceline.core.pool import Pool
@@ -95,10 +96,11 @@ class Accounts:
         names_all: Whether the first credential has an account of its own name, too: other processes, and this one when it
             starts again, meet the credentials in another order, and share what is known of each through a store.
         forgotten: Called with the name of an account that is forgotten.
+        plans: The windows of their plans.
     """
 
     def __init__(self, pools: Pools) -> None:
-        self._pools = pools
+        self._pools, self.plans = pools, Plans()
         self.salt: Callable[[], bytes] = lambda: os.urandom(32)
         self.names_all = False
         self.forgotten: Callable[[str], None] = lambda _: None
@@ -233,6 +235,7 @@ class Accounts:
         account.credentials.clear()
         self._pools.limits.untabled.discard(name)
         self._pools.stored_as.pop(name, None)
+        self.plans.forget(name)
         self.forgotten(name)
 
 

@@ -65,7 +65,7 @@ NOT_QUOTAS: Final = {COOL_DOWN: "the cool-down", QUEUE: "the queue", STORE_LOST:
 _Kind = tuple[str, str | None, str | None]  # of refusals: the event, the reason, the unit
 _NONE: Final = (0, None)
 OTHER: Final = "rate_limit.refused"
-_STATED: Final = ("unit", "limit", "period_s", "used", "requested")
+_STATED: Final = ("unit", "limit", "period_s", "used", "requested", "window")
 _PERIODS: Final = {1.0: "s", 60.0: "min", 3_600.0: "hour", 86_400.0: "day"}
 _REFUSED: Final = {RefusalKind.RATE: "rate_limit.429_error", RefusalKind.GROWTH: "rate_limit.429_error"}
 _EVENTS: Final = {"acquired": "rate_limit.acquire", "settled": "rate_limit.release", "cancelled": "rate_limit.release"}
@@ -348,6 +348,8 @@ def _stated(refusal: Refusal) -> Iterator[str]:
     def per(period_s: float | None) -> str:
         return "" if not period_s else f"/{_PERIODS.get(period_s) or f'{period_s:g} s'}"
 
+    if refusal.window:
+        yield f"the plan's window {refusal.window}"
     alone = refusal.limit is None
     if refusal.unit:
         yield refusal.unit + (per(refusal.period_s) if alone else "")

@@ -13,6 +13,7 @@ from paceline.core.pool import Pool
 from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Rule
 from paceline.estimation.prefixes import PromptCache
 from paceline.pacing.periods import REFILLED_DAY_S
+from paceline.pacing.plans import PlanStatus
 
 _INITIALS = {REQUESTS: "r", TOKENS: "t", INPUT_TOKENS: "it", OUTPUT_TOKENS: "ot"}
 _PERIODS = {60.0: "m", DAY_S: "d", REFILLED_DAY_S: "d"}
@@ -107,9 +108,10 @@ class _Shared(TypedDict, total=False):
 
 
 class Status(TypedDict):
-    """The state of a limiter: its pools by name, and what this process has sent to providers past all limiters."""
+    """The state of a limiter: its pools by name, the windows of plans, and what this process has sent to providers past all limiters."""
 
     pools: dict[str, PoolStatus]
+    plans: list[PlanStatus]
     unpaced: list[dict[str, Any]]
 
 

@@ -17,7 +17,7 @@ def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One status out of the statuses of several processes; the first is this one's.
 
     What the store knows (the quotas, what is left of them) is taken from the first process that has the pool; requests,
-    counts and waits are added up.
+    counts and waits are added up. Of a plan's window the newest reading counts.
     """
     pools: dict[str, list[Any]] = {}
     for status in statuses:
@@ -27,11 +27,16 @@ def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for row in (row for status in statuses for row in status.get("unpaced", ())):
         key = row["provider"], row["host"], row["kind"]
         unpaced[key] = row | {"count": row["count"] + unpaced.get(key, {"count": 0})["count"]}
+    plans: dict[tuple[str, ...], Any] = {}
+    for row in (row for status in statuses for row in status.get("plans", ())):
+        of = row["account"], row["window"]
+        plans[of] = min(row, plans.get(of, row), key=lambda one: one["stated_ago_s"])
     keys: dict[str, Any] = {}
     for name, sums in (item for status in statuses for item in status.get("keys", {}).items()):
         keys[name] = summed((keys.get(name, {}), sums))
     together: dict[str, Any] = {
         "pools": {name: _pool(found) for name, found in sorted(pools.items())},
+        "plans": [*plans.values()],
         "unpaced": [*unpaced.values()],
     }
     return dict(statuses[0]) | together | ({"keys": keys} if keys else {})

@@ -30,6 +30,9 @@ KEYS_MAX: Final = 1_000
 POOLS_MAX: Final = 1_000
 """The pools that are exported, in the order of their names."""
 
+PLANS_MAX: Final = 1_000
+"""The windows of plans that are exported, in the order of their accounts."""
+
 _QUOTA: Final = {
     "limit": "The amount of the quota.",
     "remaining": "The amount that is left of the quota now.",
@@ -94,6 +97,12 @@ class _Collector:
         yield from _waits(local)
         yield from _cache(local)
         yield from _flat(local)
+        about = "The used share of each window of an account's plan, as its last answer stated it."
+        plans = GaugeMetricFamily("paceline_plan_used_ratio", about, labels=["account", "window"])
+        for row in self._status.get("plans", ())[:PLANS_MAX]:
+            if row["used"] is not None:
+                plans.add_metric([row["account"], row["window"]], row["used"])
+        yield plans
         unpaced = CounterMetricFamily(
             "paceline_unpaced", "Requests to providers that no limiter has paced.", labels=["provider", "host", "kind"]
         )
