@@ -164,6 +164,11 @@ FAILED = {
         "error": {"code": "rate_limit_exceeded", "message": "Rate limit reached. Please try again in 2.512s."},
     },
 }
+WINDOWS = {
+    "type": "codex.rate_limits",
+    "plan_type": "plus",
+    "rate_limits": {"allowed": True, "primary": {"used_percent": 4}},
+}
 ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
 WORD = {"choices": [{"index": 0, "delta": {"content": "Hi."}}]}
 INVALID = {"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}
@@ -176,6 +181,7 @@ STREAMS = {
     "thoughts": ("anthropic", events(START, {"type": "content_block_start", "content_block": {"type": "thinking"}}), Verdict.RESULT),
     "responses": ("openai", events(CREATED, {"type": "response.output_text.delta", "delta": "Hi."}), Verdict.RESULT),
     "responses, refused": ("openai", events(CREATED, FAILED), Verdict.REFUSAL),
+    "a plan's windows, refused": ("openai", events(CREATED, WINDOWS, FAILED, name=True), Verdict.REFUSAL),
     "an error without an object": ("openai", events({"type": "error", "code": "rate_limit_exceeded", "message": "x"}), Verdict.REFUSAL),
     "chat": ("openai", events(ROLE, WORD, "[DONE]"), Verdict.RESULT),
     "a tool": ("openai", events(ROLE, {"choices": [{"delta": {"tool_calls": [{"id": "a"}]}}]}), Verdict.RESULT),

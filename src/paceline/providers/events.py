@@ -41,9 +41,10 @@ _PINGS: Final = frozenset({"ping", "keepalive"})
 _STARTS: Final = frozenset({
     "message_start", "message-start", "content-start", "response.created", "response.queued", "response.in_progress",
     "response.content_part.added", "conversation.response.started", "interaction.start", "interaction.status_update",
-    "messageStart", "initial-response",
+    "messageStart", "initial-response", "codex.rate_limits", "codex.response.metadata",
 })  # fmt: skip
-"""The types of events that only announce: Anthropic's, Cohere's, OpenAI's, Mistral's, Google's, Bedrock's."""
+"""The types of events that only announce: Anthropic's, Cohere's, OpenAI's, Mistral's, Google's, Bedrock's, and of ChatGPT's with Codex
+what is used of its plan (streams that clients have published, 2026)."""
 
 
 def _is_sound(raw: bytes) -> bool:
