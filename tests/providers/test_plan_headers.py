@@ -1,5 +1,8 @@
 """The windows of plans in the headers of answers, as clients and gateways have published them."""
 
+import json
+import time
+
 import pytest
 
 from paceline.core.results import RefusalKind
@@ -144,9 +147,39 @@ REFUSED = {
 def test_a_refusal_is_about_a_window_or_a_rate(headers, window):
     body = b'{"type": "error", "error": {"type": "rate_limit_error", "message": "no"}}'
     for name in ("anthropic", "openai"):
-        refusal = provider_named(name).refusal(429, headers, body)
+        refusal = provider_named(name).refusal(429, headers | {"date": "Mon, 21 Sep 2026 14:13:20 GMT"}, body)
         assert (refusal.kind, refusal.window) == (RefusalKind.RATE, window)
     if window is not None:
-        assert read(headers, refused_window(headers))[window][2] == "rejected"
+        assert refused_window(headers, NOW_S).window == window
+        assert read(headers, window)[window][2] == "rejected"
     else:
         assert all(row[2] != "rejected" for row in read(headers).values())
+
+
+def in_a_moment(seconds):
+    return str(int(time.time() + seconds))
+
+
+WAITS = {
+    "stated": ({"retry-after": "7", "anthropic-ratelimit-unified-reset": in_a_moment(9_000)}, {}, 7),
+    "the end of the claim's window": (
+        {
+            "anthropic-ratelimit-unified-5h-reset": in_a_moment(9_000),
+            "anthropic-ratelimit-unified-reset": in_a_moment(5),
+        },
+        {},
+        9_000,
+    ),
+    "the end over all": ({"anthropic-ratelimit-unified-reset": in_a_moment(9_000)}, {}, 9_000),
+    "the instant in the body": ({}, {"type": "usage_limit_reached", "resets_at": int(in_a_moment(9_000))}, 9_000),
+    "the end of Codex's window": (codex(primary="100 10080 9000"), {"type": "usage_limit_reached"}, 9_000),
+    "none of a rate": (codex(primary="62 10080 9000"), {}, None),
+}
+
+
+@pytest.mark.parametrize(("headers", "error", "wait_s"), WAITS.values(), ids=WAITS)
+def test_the_wait_is_the_windows_end_if_none_is_stated(headers, error, wait_s):
+    over_all = claude(over_all="rejected five_hour") if any("anthropic" in name for name in headers) else {}
+    body = json.dumps({"error": {"type": "rate_limit_error", "message": "no", **error}}).encode()
+    refusal = provider_named("openai").refusal(429, over_all | headers, body)
+    assert refusal.retry_after_s == (wait_s and pytest.approx(wait_s, abs=60))

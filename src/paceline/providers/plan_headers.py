@@ -158,17 +158,18 @@ def plan_readings(headers: Headers, now_s: float, refused: str | None = None) ->
         ):  # lengths that are not stated: the fuller one
             found[reading.window] = reading
     over_all = groups.get(_OVER_ALL, {})
-    if (claimed := _claim(over_all)) and claimed not in found:
-        window, length_s = _claude(claimed, {}) or (claimed, None)
-        ends_s, status = _until_s(over_all.get("reset"), headers, now_s), _word(over_all.get("status"))
-        found[claimed] = PlanReading(window, None, ends_s, status, length_s, SCOPES.get(window), now_s)
+    if claimed := _claim(over_all):
+        _, length_s = _claude(claimed, {}) or ("", None)
+        own = found.get(claimed) or PlanReading(claimed, length_s=length_s, scope=SCOPES.get(claimed), read_s=now_s)
+        until_s = _until_s(over_all.get("reset"), headers, now_s) if own.until_s is None else own.until_s
+        found[claimed] = replace(own, until_s=until_s, status=own.status or _word(over_all.get("status")))
     if refused in found:
         found[refused] = replace(found[refused], status=REJECTED)
     return list(found.values())
 
 
-def refused_window(headers: Headers) -> str | None:
-    """The window of a plan that a refusal with these headers is about; ``None``: of none, as far as they tell.
+def refused_window(headers: Headers, now_s: float) -> PlanReading | None:
+    """The window of a plan that a refusal with these headers is about; ``None``: about none, as far as they tell.
 
     It is the claim of a status that rejects; else a window that rejects, or says no status and is used up, and of several the one that
     ends last. While no window of the active limit is used up, Codex refuses for a rate (codex-island#74, sub2api#2264, 2026).
@@ -179,18 +180,14 @@ def refused_window(headers: Headers) -> str | None:
     over_all = groups.get(_OVER_ALL, {})
     status = _word(over_all.get("status"))
     if status == REJECTED and (claimed := _claim(over_all)):
-        return claimed
+        return next(one for one in plan_readings(headers, now_s) if one.window == claimed)
+    up = status in (None, REJECTED)
     shut = [
-        (reading.until_s or 0.0, reading.window)
-        for reading, active in _windows(groups, headers, parse.answered_s(headers, 0.0))
-        if active
-        and (
-            reading.status == REJECTED
-            if reading.status
-            else status in (None, REJECTED) and (reading.used or 0.0) >= 1.0
-        )
+        one
+        for one, active in _windows(groups, headers, now_s)
+        if active and (one.status == REJECTED if one.status else up and (one.used or 0.0) >= 1.0)
     ]
-    return max(shut)[1] if shut else None
+    return max(shut, key=lambda one: one.until_s or 0.0, default=None)
 
 
 class _Group(NamedTuple):

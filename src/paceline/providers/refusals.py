@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -55,6 +56,7 @@ def classify(
     )
     if kind in (RefusalKind.MONEY, RefusalKind.CAPACITY):  # they say nothing of a quota
         return refusal
+    window = refused_window(headers, time.time()) if kind is RefusalKind.RATE else None
     return replace(
         refusal,
         unit=said.unit or _unit_of(facts, names),
@@ -63,7 +65,8 @@ def classify(
         used=facts.used,
         requested=facts.requested,
         limits=facts.limits,
-        window=refused_window(headers),
+        retry_after_s=refusal.retry_after_s or (window.until_s if window else None) or None,
+        window=window.window if window else None,
     )
 
 
@@ -116,7 +119,8 @@ def _stated_s(error: Mapping[str, Any]) -> tuple[float | None, float | None]:
         name: value for name, value in error.items() if isinstance(value, int | float) and not isinstance(value, bool)
     }
     waits += [parse.wait(fields[name] * seconds) for name, seconds in _WAITS.items() if name in fields]
-    return parse.longest(*waits), parse.wait(fields.get("resets_in_seconds")) or None
+    reset_s = parse.wait(fields.get("resets_in_seconds")) or parse.seconds_until(fields.get("resets_at"), {})
+    return parse.longest(*waits), reset_s
 
 
 def _google(error: Mapping[str, Any], text: str) -> tuple[str | None, float | None, float | None] | None:
