@@ -509,6 +509,22 @@ def test_a_limit_that_an_answer_states_counts_what_was_sent_before():
     )  # of the two that the answer counts, one is that of another client
 
 
+@pytest.mark.parametrize("in_flight", [1, 3, 6])
+def test_what_is_missing_from_a_stated_limit_may_be_the_size_of_a_smaller_bucket(in_flight):
+    driver, small = Driver(pool_of()), [Reading("requests", limit=1200, remaining=19, reset_s=0.05, period_s=60)]
+    sent = [driver.send() for _ in range(in_flight)]
+    driver.now_ns += NS // 2
+    for attempt in sent:
+        driver.pool.observe(driver.now_ns, small, attempt)
+        driver.settle(attempt)
+    answered_ns, attempt = driver.now_ns, driver.send()
+    driver.pool.observe(driver.now_ns + NS // 2, small, attempt)
+    driver.settle(attempt)
+    driver.now_ns += NS // 2
+    driver.send()
+    assert driver.now_ns <= answered_ns + NS
+
+
 def test_the_number_in_flight_is_found_from_bare_refusals():
     driver, served = Driver(pool_of()), []
     for _ in range(4):

@@ -138,7 +138,11 @@ class Corrections:
             elif isinstance(answer, Reading):
                 # Without a measured rate before it, what is missing may be the size of a smaller bucket.
                 left = answer.remaining if self.unstated.measures(answer.unit) else None
-                self._take_sent(now_ns, index, 0.0 if left is None else limit - left, sent_ns)
+                used = 0.0 if left is None else limit - left
+                if left is not None and not self.shared and self._refills_soon(index, answer):
+                    used = (answer.reset_s or 0.0) * limit / (answer.period_s or 60.0)
+                    self.change(index, now_ns, What.CAP_BURST, min(left + used, limit))
+                self._take_sent(now_ns, index, used, sent_ns)
             return True
         entry, tracker = self.entries[index], self.trackers.get(index)
         if tracker is not None and sent_ns < tracker.limit_as_of_ns:
@@ -161,6 +165,17 @@ class Corrections:
         if tracker is not None:
             tracker.limit_as_of_ns = sent_ns
         return True
+
+    def _refills_soon(self, index: int, reading: Reading) -> bool:
+        """Whether what is in flight explains the reset of a new quota: what else is missing is the size of a smaller bucket.
+
+        Another reset may be that of a counter, which has no more until then.
+        """
+        quota, ledger = self.entries[index].meter.quota, self.ledger
+        if reading.reset_s is None:
+            return False
+        sent = sum(ledger.fitting(ledger.amounts(one.cost))[index] for one in ledger.open_reservations)
+        return (reading.reset_s - reading.reset_resolution_s) * quota.rate <= sent
 
     def _take_sent(self, now_ns: int, index: int, used: float, sent_ns: int) -> None:
         """Charge a quota that an answer has just stated: what is in flight, and what else is ``used`` by the answer.
