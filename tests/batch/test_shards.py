@@ -4,6 +4,7 @@ import json
 import os
 import random
 import sys
+from pathlib import Path
 
 import pytest
 from batch_helpers import chat, finish, read_answers, wait_for_lines, write_lines
@@ -201,6 +202,16 @@ def test_answers_of_another_input_are_an_error(tmp_path, source, target):
     with pytest.raises(OutputError, match="are they outputs of another input"):
         merge(str(source), outputs_of(tmp_path, ["a", "b"]), str(target))
     assert not target.exists()
+
+
+def test_the_shards_of_a_table_are_joined_by_a_run(tmp_path):
+    (table := tmp_path / "in.csv").write_text('id,text\n1,"a\nb"\n2,c\n')
+    outputs = outputs_of(tmp_path, ["1"], ["2"])
+    with pytest.raises(OutputError, match="no line is a whole request; to merge the shards of a table"):
+        merge(str(table), outputs, str(tmp_path / "merged.jsonl"))
+    (joined := tmp_path / "all.jsonl").write_bytes(b"".join(Path(output).read_bytes() for output in outputs))
+    options = ["--model", "gpt-5", "--column", "text", "--base-url", "http://127.0.0.1:9", "-o", str(joined)]
+    assert "2 answered before" in CliRunner().invoke(app, ["run", str(table), *options]).output
 
 
 def test_a_full_temporary_folder_is_a_clear_error(tmp_path, target, monkeypatch):

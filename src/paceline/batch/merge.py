@@ -94,6 +94,11 @@ def merge(
     with ExitStack() as stack, explained():
         stack.callback(index.close)
         _read_input(_open(source, stack), index, merged, tick)
+        if merged.bad_lines and not merged.requests:
+            raise OutputError(
+                f"{source}: no line is a whole request; to merge the shards of a table, copy their outputs into one file, "
+                "and give it as -o to the same run without --shard"
+            )
         known = stack.enter_context(_Records())
         files = [_open(name, stack) for name in outputs]
         answers = 0
