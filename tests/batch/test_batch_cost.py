@@ -45,6 +45,8 @@ def test_cached_input_long_answers_and_models_without_a_price():
     assert cost.in_words(report, 3) == [
         "cost by list prices: 2.5000 USD (1 of 3 answers came in batches); without 2 answers whose price is not known"
     ]
+    few = bill_of(("vllm", "mine", Usage(20, 2), True))
+    assert cost.in_words(few, 1)[0].startswith("cost by list prices: 0.000044 USD")
     report = bill_of(("vllm", "other", Usage(5, 5), False))
     assert cost.in_words(report, 1) == [
         "cost: no price of these answers is known; [prices] in the configuration can state it"

@@ -72,6 +72,11 @@ class Bill:
         return {"usd": round(usd, 6), "usd_saved": round(saved, 6), "in_batches": self.batched, "unpriced": unpriced}
 
 
+def dollars(usd: float) -> str:
+    """An amount with four digits after the point, or six if four would show nothing."""
+    return f"{usd:,.{4 if usd >= 0.0001 else 6}f}"
+
+
 def in_words(report: Mapping[str, float], answered: int) -> list[str]:
     """The cost in a summary as a line; none without an answer."""
     if not answered:
@@ -80,7 +85,7 @@ def in_words(report: Mapping[str, float], answered: int) -> list[str]:
         return ["cost: not known without the list of prices: pip install 'paceline[budget]'"]
     if report["unpriced"] == answered:
         return ["cost: no price of these answers is known; [prices] in the configuration can state it"]
-    less = f", {report['usd_saved']:,.4f} less than one by one" if report["usd_saved"] else ""
+    less = f", {dollars(report['usd_saved'])} less than one by one" if report["usd_saved"] else ""
     which = f" ({report['in_batches']:,} of {answered:,} answers came in batches)" if report["in_batches"] else ""
     without = f"; without {report['unpriced']:,} answers whose price is not known" if report["unpriced"] else ""
-    return [f"cost by list prices: {report['usd']:,.4f} USD{less}{which}{without}"]
+    return [f"cost by list prices: {dollars(report['usd'])} USD{less}{which}{without}"]

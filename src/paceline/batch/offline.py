@@ -189,9 +189,10 @@ class Offline:
                 self._view.say(f"{self._tally.left:,} requests have no answer in batches: they are sent one by one")
                 self._flight.leaving.set()
         except _LeaveError:
-            self._view.say(
-                f"leaving {len(self._flight.tasks):,} batches: the rest is sent one by one, to keep the deadline"
-            )
+            if self._flight.tasks:
+                self._view.say(
+                    f"leaving {len(self._flight.tasks):,} batches: the rest is sent one by one, to keep the deadline"
+                )
             self._flight.leaving.set()
             end_s = time.monotonic() + self._time.cancel_s
             while self._flight.tasks and (left_s := end_s - time.monotonic()) > 0:

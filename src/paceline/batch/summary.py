@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from paceline.batch.acceptance import NAMES, UNREAD, UNSTABLE
 from paceline.batch.caller import Caller, Command
-from paceline.batch.cost import Bill
+from paceline.batch.cost import Bill, dollars
 from paceline.batch.ideal import IdealSpeed
 from paceline.batch.requests import INVALID_ROW
 from paceline.providers.base import Usage
@@ -159,7 +159,7 @@ class RunTally:
             twice = sum(self.errors[name] - self.ended[name] for name in UNSTABLE)
             usd = report.get("usd", 0.0) / max(self.bill.answers, 1) * (again + twice)
             about = "up to" if twice else "about"
-            cost = f", for {about} {usd:,.4f} USD" if usd and not report.get("unpriced") else ""
+            cost = f", for {about} {dollars(usd)} USD" if usd and not report.get("unpriced") else ""
             yield f"{same} sends the {again:,} failed requests once more{cost}"
         if rows:
             yield f"rows that cannot be sent ({INVALID_ROW}): {rows:,}; correct them, and {same} sends them"
