@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import suppress
 from copy import copy
 
 import pytest
@@ -18,6 +19,11 @@ from paceline.providers.registry import provider_named
 
 CHAT = "/v1/chat/completions"
 KEY = ClientKey("alice", "0" * 64, "", models=("good",))
+LOOPS = [asyncio.new_event_loop]
+with suppress(ImportError):
+    import uvloop
+
+    LOOPS.append(uvloop.new_event_loop)
 BODY = {"model": "good", "max_tokens": 7, "messages": [{"role": "user", "content": "hi " * 500}], "stream": True}
 
 
@@ -66,27 +72,33 @@ def test_a_provider_that_another_process_does_not_know():
     assert task(changed).provider == "groq"
 
 
-def test_a_body_that_takes_too_long_or_ends_the_process(monkeypatch):
+@pytest.mark.parametrize("loops", LOOPS)
+def test_a_body_that_takes_too_long_or_ends_the_process(monkeypatch, loops):
     async def read():
-        reader = BodyReader()
+        reader, asked = BodyReader(), task(provider_named("openai"))
         try:
-            for limit_s, status in ((0.0, 413), (30.0, 0)):
-                monkeypatch.setattr(reading, "READ_S", limit_s)
-                try:
-                    await reader.read(task(provider_named("openai")), b"{}")
-                    found = 0
-                except RequestError as error:
-                    found = error.status
-                assert found == status
-            reader._process.kill()
-            await reader._process.wait()
-            with pytest.raises(RequestError, match="send it again"):
-                await reader.read(task(provider_named("openai")), b"{}" * 2**20)
-            assert (await reader.read(task(provider_named("openai")), b"{}")).call is not None
+            with monkeypatch.context() as patch:
+                patch.setattr(reading, "READ_S", 0.0)
+                with pytest.raises(RequestError) as error:
+                    await reader.read(asked, b"{}")
+                assert error.value.status == 413
+            assert (await reader.read(asked, b"{}")).call is not None
+            under_way = asyncio.create_task(reader.read(asked, b"{}" * 2**20))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # it has begun, and its pipe is full
+            for _ in range(2):  # in the middle of a body, and without any
+                reader._process.kill()
+                await reader._process.wait()
+                if under_way is not None:
+                    with pytest.raises(RequestError, match="send it again"):
+                        await under_way
+                    under_way = None
+                assert (await reader.read(asked, b"{}")).call is not None
         finally:
             await reader.close()
 
-    asyncio.run(read())
+    with asyncio.Runner(loop_factory=loops) as runner:
+        runner.run(read())
 
 
 def test_what_is_large():

@@ -138,10 +138,10 @@ class BodyReader:
     async def _ask(self, task: Task, body: bytes) -> Seen | None:
         try:
             async with asyncio.timeout(READ_S):
-                process = self._process or await self._start()
-                if process is None:
-                    return None
-                return await _exchange(process, task, body)
+                process = self._process
+                if process is None or process.returncode is not None:  # it may have been killed, for want of memory
+                    process = await self._start()
+                return None if process is None else await _exchange(process, task, body)
         except TimeoutError:
             await self.close()
             raise RequestError(413, "too_large", "the body has too many values to be read in time: send less") from None
@@ -175,9 +175,11 @@ async def _exchange(process: Process, task: Task, body: bytes) -> Seen:
     assert process.stdin is not None
     assert process.stdout is not None
     asked, view = pickle.dumps(task), memoryview(body)
-    process.stdin.write(len(asked).to_bytes(8, "big") + len(body).to_bytes(8, "big") + asked)
-    for start in range(0, len(body), _SLICE):
-        process.stdin.write(view[start : start + _SLICE])
+    head = len(asked).to_bytes(8, "big") + len(body).to_bytes(8, "big") + asked
+    for part in (head, *(view[start : start + _SLICE] for start in range(0, len(body), _SLICE))):
+        if process.stdin.is_closing():  # uvloop fails otherwise
+            raise EOFError
+        process.stdin.write(part)
         await process.stdin.drain()
     length = int.from_bytes(await process.stdout.readexactly(8), "big")
     seen: Seen = pickle.loads(await process.stdout.readexactly(length))  # noqa: S301  (of a process of its own)
