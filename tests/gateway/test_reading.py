@@ -49,7 +49,7 @@ def test_another_process_reads_the_same():
         reader = BodyReader()
         try:
             body = json.dumps(BODY).encode()
-            return await asyncio.gather(*(reader.read(task(*one, None), body) for one in asked))
+            return await asyncio.gather(*(reader.read("", task(*one, None), body) for one in asked))
         finally:
             await reader.close()
 
@@ -80,10 +80,10 @@ def test_a_body_that_takes_too_long_or_ends_the_process(monkeypatch, loops):
             with monkeypatch.context() as patch:
                 patch.setattr(reading, "READ_S", 0.0)
                 with pytest.raises(RequestError) as error:
-                    await reader.read(asked, b"{}")
+                    await reader.read("", asked, b"{}")
                 assert error.value.status == 413
-            assert (await reader.read(asked, b"{}")).call is not None
-            under_way = asyncio.create_task(reader.read(asked, b"{}" * 2**20))
+            assert (await reader.read("", asked, b"{}")).call is not None
+            under_way = asyncio.create_task(reader.read("", asked, b"{}" * 2**20))
             await asyncio.sleep(0)
             await asyncio.sleep(0)  # it has begun, and its pipe is full
             for _ in range(2):  # in the middle of a body, and without any
@@ -93,12 +93,38 @@ def test_a_body_that_takes_too_long_or_ends_the_process(monkeypatch, loops):
                     with pytest.raises(RequestError, match="send it again"):
                         await under_way
                     under_way = None
-                assert (await reader.read(asked, b"{}")).call is not None
+                assert (await reader.read("", asked, b"{}")).call is not None
         finally:
             await reader.close()
 
     with asyncio.Runner(loop_factory=loops) as runner:
         runner.run(read())
+
+
+def test_the_bodies_of_one_key_wait_for_each_other_and_those_of_another_for_one(monkeypatch):
+    order = []
+
+    async def exchange(_process, _task, body):
+        order.append(body)
+        await asyncio.sleep(0)
+        return Seen(None, None)
+
+    async def read():
+        reader = BodyReader()
+        monkeypatch.setattr(reading, "_exchange", exchange)
+        asked = task(provider_named("openai"))
+        try:
+            await asyncio.gather(
+                *(
+                    reader.read(owner, asked, body)
+                    for owner, body in zip("aaaba", (b"1", b"2", b"3", b"other", b"4"), strict=True)
+                )
+            )
+        finally:
+            await reader.close()
+
+    asyncio.run(read())
+    assert order == [b"1", b"other", b"2", b"3", b"4"]
 
 
 def test_what_is_large():

@@ -358,7 +358,7 @@ class Dispatch:
             return None
         path, provider = unquote(request.path), place.members[0].provider
         task = task_for(provider, path, request.query, request.headers, encoding, BODY_MAX, request.key)
-        return None if task is None else await self._reader.read(task, body)
+        return None if task is None else await self._reader.read(request.owner, task, body)
 
     def _metered(self, request: Incoming, seen: Seen) -> Iterator[Metered]:
         """The request that another process has read; nothing for one that costs nothing."""

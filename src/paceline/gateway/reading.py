@@ -1,7 +1,7 @@
 """Large bodies, which are read for their cost and their models in a process of its own: no other client waits for that.
 
 JSON of 64 MB takes a tenth of a second to read, and many seconds if it has many values. An event loop does nothing else meanwhile, and
-a thread would hold the interpreter as long. One body is read at a time.
+a thread would hold the interpreter as long. One body is read at a time, of one key after another.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from contextlib import suppress
 from copy import copy
 from typing import Any, BinaryIO, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
@@ -118,17 +119,19 @@ class BodyReader:
     def __init__(self) -> None:
         self._process: Process | None = None
         self._turn = asyncio.Lock()
+        self._own_turns = WeakValueDictionary[str, asyncio.Lock]()
 
-    async def read(self, task: Task, body: bytes) -> Seen | None:
-        """What is in a body; ``None`` where there can be no such process.
+    async def read(self, owner: str, task: Task, body: bytes) -> Seen | None:
+        """What is in a body of ``owner``, before whom each other one has a turn; ``None`` where there can be no such process.
 
         Raises:
             RequestError: It cannot be read.
         """
-        await self._turn.acquire()
-        asking = asyncio.create_task(self._ask(task, body))
-        asking.add_done_callback(self._done)
-        return await asyncio.shield(asking)  # a client that leaves does not break what has begun
+        async with self._own_turns.setdefault(owner, asyncio.Lock()):
+            await self._turn.acquire()
+            asking = asyncio.create_task(self._ask(task, body))
+            asking.add_done_callback(self._done)
+            return await asyncio.shield(asking)  # a client that leaves does not break what has begun
 
     def _done(self, asking: asyncio.Task[Seen | None]) -> None:
         self._turn.release()
