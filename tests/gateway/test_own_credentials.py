@@ -70,6 +70,12 @@ class Provider:
             }
             error = {"type": "rate_limit_error", "message": "This request would exceed your account's rate limit."}
             return 429, more, {"type": "error", "error": error, "request_id": "req_1"}
+        if who.endswith("slow"):
+            return (
+                429,
+                {"retry-after": "20"},
+                {"type": "error", "error": {"type": "rate_limit_error"}, "request_id": "req_2"},
+            )
         if "/messages" in path:
             usage = {"input_tokens": 9, "output_tokens": 1}
             more = PLANS.get(who, {})
@@ -241,6 +247,17 @@ def test_a_refusal_comes_as_the_provider_gave_it(serve, upstream, provider, clie
         assert answer.json() == provider.answer(CHAT, POOR)[2]
         assert (answer.headers["x-request-id"], answer.headers["x-paceline"]) == ("req_7", "stopped")
     assert provider.asked.count(POOR) == 1
+
+
+def test_a_refusal_is_told_to_the_credential_that_got_it(serve, upstream, client):
+    running = serve(upstream)
+    answers = [
+        ask(client, running, key, MESSAGES, "claude-opus-4-5", x_claude_code_session_id="s1", x_paceline_timeout="2")
+        for key in (LOGIN, LOGIN + "slow", SECOND)
+    ]
+    assert [answer.status_code for answer in answers] == [200, 429, 429]
+    assert len(running.limiter.status()["pools"]) == 1  # the session is claimed, and so the account
+    assert ["request_id" in answer.json() for answer in answers] == [False, True, False]
 
 
 def test_a_request_that_waits_for_another_reason_gets_the_gateways_own(serve, upstream, client):

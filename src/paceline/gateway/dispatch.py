@@ -342,7 +342,7 @@ class Dispatch:
                 sent.ask_usage(self._takes_usage, BODY_MAX)
         for sent, one in zip(requests, found, strict=True):
             if one.payer is not None:
-                sent.last = self._last.setdefault(one.scheduler, sent.last)
+                sent.last = self._last_of(one.scheduler, one.payer.credential)
         ways = [Way(sent, one, sent.target()) for sent, one in zip(requests, found, strict=True)]
         if place.choice is None:
             return KeptExchange(pacer, *ways[0], timeout_s=timeout_s, name=name)
@@ -403,6 +403,13 @@ class Dispatch:
                 return
             first = first or (None if renamed else one)
             yield one
+
+    def _last_of(self, scheduler: Scheduler, credential: bytes) -> LastRefusal:
+        """The last refusal of a credential at a pool. An account has several by what their clients claim, which is not checked."""
+        last = self._last.get(scheduler)
+        if last is None or last.credential != credential:
+            last = self._last[scheduler] = LastRefusal(credential)
+        return last
 
     def _payer(self, request: Incoming, upstream: Upstream, path: str, body: bytes) -> Payer | None:
         """Who pays for a request that is sent with its client's own credential."""

@@ -39,12 +39,17 @@ class _Kept:
 
 
 class LastRefusal:
-    """The last refusal of one request, or of one credential at one pool; an answer ends it."""
+    """The last refusal of one request, or of one credential at one pool; an answer ends it.
 
-    __slots__ = ("_kept",)
+    Args:
+        credential: The digest of the credential; empty for that of one request.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_kept", "credential")
+
+    def __init__(self, credential: bytes = b"") -> None:
         self._kept: _Kept | None = None
+        self.credential = credential
 
     def keep(self, status: int, headers: Headers, body: bytes, wait_s: float | None) -> None:
         """Keep a refusal, which has asked for a wait of ``wait_s`` or for none."""
