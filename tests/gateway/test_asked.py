@@ -1,10 +1,12 @@
 """The usage of a chat stream, which the gateway asks for where a budget needs it, and its client does not get."""
 
+import gzip
 import json
 
 import pytest
 from gateway_helpers import chat, stub
 
+from paceline.gateway import reading
 from paceline.gateway.asked import Unasked, asking
 from paceline.gateway.keys import KeyFile
 
@@ -51,9 +53,11 @@ def gateway(serve, tmp_path):
     def start(url, client):
         running = serve(url, limits={"*": "100k requests/min"}, prices=PRICES)
 
-        def send(who, **fields):
-            headers = {"authorization": f"Bearer {secrets[who]}"}
-            return client.post(f"{running.url}/openai/v1/chat/completions", json=chat(**fields), headers=headers)
+        def send(who, *, encoded=False, **fields):
+            headers, body = {"authorization": f"Bearer {secrets[who]}"}, json.dumps(chat(**fields)).encode()
+            if encoded:
+                headers["content-encoding"], body = "gzip", gzip.compress(body)
+            return client.post(f"{running.url}/openai/v1/chat/completions", content=body, headers=headers)
 
         return send
 
@@ -84,6 +88,18 @@ def test_a_server_that_refuses_the_field_gets_the_request_without_it(gateway, cl
             200,
             429,
         ]  # the most is kept
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_a_body_that_another_process_reads_is_asked_for_too(gateway, client, monkeypatch, encoded):
+    monkeypatch.setattr(reading, "LARGE", 10_000)
+    server = Server()
+    with stub(server) as url:
+        send = gateway(url, client)
+        text = {"messages": [{"role": "user", "content": "hi " * 5_000}]}
+        for more in ({}, {"stream_options": {"include_usage": False}}):
+            assert send("alice", encoded=encoded, stream=True, **text, **more).content == PLAIN
+    assert [asked["stream_options"] for asked in server.seen] == [{"include_usage": True}] * 2
 
 
 def test_any_cut_of_a_stream_gives_the_same():

@@ -12,7 +12,7 @@ from gateway_helpers import chat, stub
 from test_gateway import CHAT
 
 from paceline.cli.app import app as cli
-from paceline.gateway import refusals
+from paceline.gateway import reading, refusals
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.refusals import LastRefusal
 from paceline.pacing import accounts
@@ -173,6 +173,16 @@ def test_a_renewed_token_keeps_its_account(serve, upstream, client):
     for key, session in ((LOGIN, "s1"), (SECOND, "s2"), (LOGIN + "new", "s1")):
         ask(client, running, key, MESSAGES, "claude-sonnet-4-5", x_claude_code_session_id=session)
     assert len(running.limiter.status()["pools"]) == 2
+
+
+def test_a_renewed_token_keeps_its_account_by_the_person_in_a_large_body(serve, upstream, client, monkeypatch):
+    monkeypatch.setattr(reading, "LARGE", 1_000)
+    running, named = serve(upstream), {"user_id": json.dumps({"account_uuid": "11111111-2222-3333-4444-555555555555"})}
+    for key, session, text in ((LOGIN, "s1", "hi"), (SECOND, "s2", "hi " * 500), (LOGIN + "new", "s3", "hi")):
+        body = {"model": "m", "max_tokens": 9, "metadata": named, "messages": [{"role": "user", "content": text}]}
+        headers = bearer(key, x_claude_code_session_id=session)
+        assert client.post(running.url + MESSAGES, json=body, headers=headers).status_code == 200
+    assert len(running.limiter.status()["pools"]) == 1
 
 
 def test_accounts_have_the_same_names_after_a_restart_and_stand_in_the_store_in_full(serve, upstream, client, tmp_path):

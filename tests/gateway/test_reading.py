@@ -53,7 +53,9 @@ def test_another_process_reads_the_same():
         finally:
             await reader.close()
 
-    assert asyncio.run(read()) == [Seen(provider.describe(path, BODY), None) for provider, path in asked]
+    seen = asyncio.run(read())
+    assert [one.call for one in seen] == [provider.describe(path, BODY) for provider, path in asked]
+    assert [one.refusal for one in seen] == [None] * len(asked)
 
 
 def test_models_that_a_key_may_not_use():

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from paceline.providers.base import Provider
 from paceline.providers.streams import MAX_EVENT
 
 OPTIONS: Final = "stream_options"
@@ -23,22 +24,44 @@ _EVENT_END = re.compile(rb"\r?\n\r?\n")
 _NULL = re.compile(rb',\s*"usage"\s*:\s*null(?=\s*[,}])')
 
 
-def asking(body: bytes) -> bytes | None:
-    """``body`` with the field that asks for the usage; ``None`` where it has it, or is no request for a stream."""
+class Asking(NamedTuple):
+    """A body with the field that asks for the usage.
+
+    Attributes:
+        kept: How many bytes of the client's body it begins with.
+        more: What follows.
+    """
+
+    kept: int
+    more: bytes
+
+    def of(self, body: bytes) -> bytes:
+        """It, from the client's body."""
+        return b"".join((memoryview(body)[: self.kept], self.more))
+
+
+def may_ask(provider: Provider, path: str) -> bool:
+    """Whether the server of ``provider`` can be asked for the usage of a stream at ``path``."""
+    return provider.asks_usage and path.rstrip("/").endswith("/completions")
+
+
+def asking(body: bytes) -> Asking | None:
+    """What asks for the usage in ``body``; ``None`` where it does itself, or is no request for a stream."""
     try:
-        asked = json.loads(body)
+        fields = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(asked, dict) or asked.get("stream") is not True:
+    if not isinstance(fields, dict) or fields.get("stream") is not True:
         return None
-    options = asked.get(OPTIONS)
+    options = fields.get(OPTIONS)
     if isinstance(options, Mapping):
         if options.get("include_usage") is True:
             return None
-        return json.dumps({**asked, OPTIONS: {**options, "include_usage": True}}).encode()
-    if OPTIONS in asked:
-        return json.dumps({**asked, OPTIONS: {"include_usage": True}}).encode()
-    return body.rstrip()[:-1] + b', "stream_options": {"include_usage": true}}'  # the rest as the client has written it
+        return Asking(0, json.dumps({**fields, OPTIONS: {**options, "include_usage": True}}).encode())
+    if OPTIONS in fields:
+        return Asking(0, json.dumps({**fields, OPTIONS: {"include_usage": True}}).encode())
+    end = len(body.rstrip()) - 1
+    return Asking(end, b', "stream_options": {"include_usage": true}}')  # the rest as the client has written it
 
 
 class Unasked:

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from paceline.core.results import QuotaError
 from paceline.gateway.admission import refuse_unmetered
 from paceline.gateway.answers import KeptAnswers
+from paceline.gateway.asked import Asking, asking
 from paceline.gateway.client import Headers, Upload, UpstreamClient
 from paceline.gateway.errors import RequestError, as_event, come_back, no_answer, own, stopping
 from paceline.gateway.incoming import BODY_MAX, BODY_S, OPTION, Bodies, Connection, Incoming, Send, number
@@ -337,9 +338,9 @@ class Dispatch:
                 raise RequestError(*seen.refusal)
             if not any(self._has_room(key, one.scheduler) for one in found):
                 raise RequestError(429, "queue_full", "too many requests of this key wait already: send this one later")
-        if seen is None and pacer.allowances.bounds_money(current_lane.get()[0]):
+        if pacer.allowances.bounds_money(current_lane.get()[0]):
             for sent in requests:
-                sent.ask_usage(self._takes_usage, BODY_MAX)
+                sent.ask_usage(self._takes_usage, partial(_asking_in, sent, seen), BODY_MAX)
         for sent, one in zip(requests, found, strict=True):
             if one.payer is not None:
                 sent.last = self._last_of(one.scheduler, one.payer.credential)
@@ -364,7 +365,9 @@ class Dispatch:
         """The request that another process has read; nothing for one that costs nothing."""
         if seen.call is not None:
             pacer, upstream = self._limiter.pacer, request.place.members[0]
-            payer = None if upstream.key else self._payer(request, upstream, unquote(request.path), b"")
+            payer = (
+                None if upstream.key else self._payer(request, upstream, unquote(request.path), lambda: seen.telling)
+            )
             provider = upstream.provider if payer is None else payer.account.provider
             call = replace(seen.call, provider=provider.name)
             one = metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model))
@@ -396,7 +399,7 @@ class Dispatch:
         pacer, path = self._limiter.pacer, unquote(request.path)
         for upstream in request.place.members:
             renamed = _renamed(asked, upstream.models)
-            payer = None if upstream.key else self._payer(request, upstream, path, body)
+            payer = None if upstream.key else self._payer(request, upstream, path, partial(body_of, body))
             one = None if first is None or renamed else at_account(pacer, first, upstream.provider, payer)
             one = one or describe(pacer, upstream.provider, path, renamed or body, payer)
             if one is None:
@@ -411,8 +414,10 @@ class Dispatch:
             last = self._last[scheduler] = LastRefusal(credential)
         return last
 
-    def _payer(self, request: Incoming, upstream: Upstream, path: str, body: bytes) -> Payer | None:
-        """Who pays for a request that is sent with its client's own credential."""
+    def _payer(
+        self, request: Incoming, upstream: Upstream, path: str, body: Callable[[], Mapping[str, Any]]
+    ) -> Payer | None:
+        """Who pays for a request that is sent with its client's own credential; ``body`` returns its fields."""
         provider: Any = upstream.provider
         if not is_metered(provider, path):
             return None
@@ -421,7 +426,7 @@ class Dispatch:
             self._limiter.pacer,
             provider,
             lambda name: first.get(name.encode(), b"").decode("latin-1"),
-            partial(body_of, body),
+            body,
             query_key,
         )
 
@@ -606,6 +611,10 @@ class Dispatch:
 def _identity_of(request: Incoming) -> Callable[[], Identity]:
     body = b"".join(request.parts)
     return partial(identity, request.owner, request.method, request.path, request.query, request.headers, body)
+
+
+def _asking_in(sent: Relayed, seen: Seen | None) -> Asking | None:
+    return asking(sent.decoded(BODY_MAX)) if seen is None else seen.asking
 
 
 def _is_unread(request: Incoming) -> bool:

@@ -11,16 +11,19 @@ import pickle
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from typing import Any, BinaryIO, Final, NamedTuple
 from weakref import WeakValueDictionary
 
+from paceline.gateway.asked import Asking, asking, may_ask
 from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.relay import plain
 from paceline.gateway.rights import Asked, check_rights
+from paceline.http.account import telling
 from paceline.http.describe import body_of
 from paceline.providers.base import Call, Provider
 from paceline.providers.registry import provider_named
@@ -73,10 +76,14 @@ class Seen(NamedTuple):
     Attributes:
         call: The request; ``None`` for one that costs nothing.
         refusal: The status, the word and the message with which it is refused; ``None`` for nothing.
+        asking: What asks for the usage of its stream; ``None`` if nothing has to.
+        telling: What tells whose it is.
     """
 
     call: Call | None
-    refusal: tuple[int, str, str] | None
+    refusal: tuple[int, str, str] | None = None
+    asking: Asking | None = None
+    telling: Mapping[str, Any] = {}
 
 
 def is_large(body: bytes) -> bool:
@@ -100,8 +107,9 @@ def look(task: Task, body: bytes) -> Seen:
     provider: Provider = copy(provider_named(task.provider))
     vars(provider).update(task.places)
     read = plain(task.encoding, body, task.most)
+    fields = body_of(read)
     try:
-        call = provider.describe(task.path, body_of(read))
+        call = provider.describe(task.path, fields)
     except RecursionError:  # as :func:`paceline.http.describe.described`
         call = provider.describe(task.path, {})
     if call is not None and task.key is not None:
@@ -110,7 +118,8 @@ def look(task: Task, body: bytes) -> Seen:
             check_rights(task.key, provider.name, provider, call.model, asked)
         except RequestError as error:
             return Seen(call, (error.status, error.word, str(error)))
-    return Seen(call, None)
+    asks = fields.get("stream") is True and may_ask(provider, task.path)
+    return Seen(call, None, asking(read) if asks else None, telling(fields))
 
 
 class BodyReader:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, Final
 
 from paceline.core.results import Refusal, RefusalScope
-from paceline.gateway.asked import REFUSES, Unasked, asking
+from paceline.gateway.asked import REFUSES, Asking, Unasked, may_ask
 from paceline.gateway.client import Fetched, Headers, Upload, UpstreamClient
 from paceline.gateway.refusals import KEPT_MAX, LastRefusal
 from paceline.gateway.shares import Shares
@@ -30,6 +31,9 @@ HIDDEN: Final = b"***"
 
 _PIECE: Final = 4_096
 """Bytes of an encoded body that are decoded in one step, for its usage."""
+
+_MADE_HERE: Final = 2**20
+"""Bytes of a body to which a field is added at once, and not in a thread."""
 
 HOP_BY_HOP: Final = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade"
@@ -277,6 +281,7 @@ class Relayed:
         "_client",
         "_headers",
         "_key",
+        "_most",
         "_path",
         "_query",
         "_takes",
@@ -302,7 +307,8 @@ class Relayed:
         self._path, self._headers, self._body = path, headers, body
         self._query = query and f"?{query}"
         self._key = ""  # that was sent last
-        self._asking: bytes | None = None
+        self._asking: Asking | None = None
+        self._most = 0  # bytes of a decoded body
         self._takes: dict[str, bool] = {}
         self.refused = None if upstream.key else LastRefusal()
         self.last = LastRefusal()
@@ -323,25 +329,35 @@ class Relayed:
         assert isinstance(self._body, bytes)
         return self._body
 
-    def ask_usage(self, takes: dict[str, bool], most: int) -> None:
+    def decoded(self, most: int) -> bytes:
+        """The body without its content encoding; at most so many bytes."""
+        assert isinstance(self._body, bytes)
+        return plain(dict(self._headers).get(b"content-encoding", b"identity"), self._body, most)
+
+    def ask_usage(self, takes: dict[str, bool], asking: Callable[[], Asking | None], most: int) -> None:
         """Ask for the usage of a chat stream, which its client does not get.
 
         Args:
             takes: Whether a server takes the field, by its address, as far as is known.
+            asking: Returns what asks for it in the body.
             most: The bytes of a decoded body.
         """
         upstream = self._upstream
-        asks = upstream.provider.asks_usage and self._path.rstrip("/").endswith("/completions")
-        if asks and takes.get(upstream.root, True) and isinstance(self._body, bytes):
-            encoding = dict(self._headers).get(b"content-encoding", b"identity")
-            self._asking, self._takes = asking(plain(encoding, self._body, most)), takes
+        if may_ask(upstream.provider, self._path) and takes.get(upstream.root, True):
+            self._asking, self._takes, self._most = asking(), takes, most
+
+    def _with(self, asking: Asking) -> bytes:
+        return asking.of(self.decoded(self._most))
 
     async def send(self, permit: Permit | None = None) -> ClientReply:  # noqa: ARG002
         if self._asking is None:
             return await self._send(self._headers, self._body)
+        assert isinstance(self._body, bytes)
+        make = partial(self._with, self._asking)
+        body = await asyncio.to_thread(make) if len(self._body) > _MADE_HERE else make()
         takes, root = self._takes, self._upstream.root
         headers = [pair for pair in self._headers if pair[0] not in (b"content-encoding", b"accept-encoding")]
-        reply = await self._send([*headers, (b"accept-encoding", b"identity")], self._asking)
+        reply = await self._send([*headers, (b"accept-encoding", b"identity")], body)
         if reply.is_good:
             takes[root] = True
             reply.hide_usage()

@@ -86,6 +86,11 @@ def payer_of(
     )
 
 
+def telling(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a body tells whose it is."""
+    return {"metadata": {"user_id": parse.as_text(parse.as_mapping(body.get("metadata")).get("user_id"))[:1_000]}}
+
+
 def is_login(provider: str, credential: str, header: Header) -> bool:
     """Whether a credential is a login to a plan: it has windows, and no tier of the API.
 
@@ -117,7 +122,7 @@ def _person(credential: str, header: Header, body: Callable[[], Mapping[str, Any
     claims = _claims(credential)
     if claims.get("sub"):
         return "\n".join([parse.as_text(claims.get("iss")), parse.as_text(claims["sub"]), header(CHATGPT)])
-    found = _UUID.search(parse.as_text(parse.as_mapping(body().get("metadata")).get("user_id"))[:1_000])
+    found = _UUID.search(telling(body())["metadata"]["user_id"])
     return found[1] if found else ""
 
 
