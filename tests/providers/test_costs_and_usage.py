@@ -439,6 +439,8 @@ def test_usage_in_every_form():
     responses = {"input_tokens": 10, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 5}}
     assert OPENAI.usage({"response": {"usage": responses}}) == Usage(10, 3, 5)
     assert OPENAI.usage({"usage": {"prompt_tokens": 8, "total_tokens": 8}}) == Usage(8)
+    recording = {"type": "tokens", "input_tokens": 14, "output_tokens": 45, "input_token_details": {"audio_tokens": 12}}
+    assert OPENAI.usage({"text": "hi", "usage": recording}) == Usage(14, 45, audio_tokens=12)
     message = {"input_tokens": 10, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 5, "output_tokens": 3}
     assert ANTHROPIC.usage({"usage": message}) == Usage(105, 3, 90, 5)
     for kind in ("compaction", "advisor_message"):

@@ -132,8 +132,8 @@ class OpenAIDialect(BaseProvider):
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage under the names of chat (``prompt_tokens``) or Responses (``input_tokens``)."""
         found = parse.usage_of(payload)
-        inputs = as_mapping(found.get("prompt_tokens_details") or found.get("input_tokens_details"))
-        outputs = as_mapping(found.get("completion_tokens_details") or found.get("output_tokens_details"))
+        inputs = _details(found, "prompt_tokens_details", "input_tokens_details", "input_token_details")
+        outputs = _details(found, "completion_tokens_details", "output_tokens_details", "output_token_details")
         total, input_tokens = (
             found.get("total_tokens"),
             count(found.get("prompt_tokens")) or count(found.get("input_tokens")),
@@ -203,6 +203,11 @@ def _answer_of(payload: Mapping[str, Any]) -> str:
     """The id of a Responses answer, which the next request may name in place of its messages; empty for any other answer."""
     response = payload if payload.get("object") == "response" else as_mapping(payload.get("response"))
     return parse.as_text(response.get("id"))[: parse.ANSWER_MAX]
+
+
+def _details(usage: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """The parts of the input or of the output: in chats, Responses, and transcriptions and Realtime (OpenAI's API reference, 2026-11)."""
+    return as_mapping(next(filter(None, map(usage.get, names)), None))
 
 
 def _media(endpoint: str, body: Mapping[str, Any]) -> dict[str, Any]:
