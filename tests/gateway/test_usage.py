@@ -44,6 +44,18 @@ def answer(cached=0):
 
 
 class TestWhoUsedWhat:
+    def test_the_dollars_of_a_key_are_those_of_its_budget(self, serve, keys, client):
+        alice = keys.add("alice", limits=("10 usd/day",))
+        prices = {"openai/gpt-5": {"input": 1.0, "output": 1.0}, "openai/dear": {"input": 100.0, "output": 100.0}}
+        with stub(Odd([answer()])) as url:
+            running = serve(url, limits={"*": "100k requests/min"}, prices=prices)
+            asked = chat(max_tokens=100, fallbacks=[{"model": "dear"}])
+            assert client.post(running.url + CHAT, json=asked, headers=bearer(alice)).status_code == 200
+            used = client.get(running.url + USAGE, headers=bearer(alice)).json()["keys"]["alice"]["usd"]
+            (budget,) = running.limiter.status()["pools"]["budget/alice"]["quotas"]
+        assert used == pytest.approx(0.11)  # that of the dearest model, which may have answered
+        assert budget["remaining"] == pytest.approx(10 - used)
+
     def test_a_key_reads_its_own_and_an_operator_all(self, serve, keys, client):
         alice, bob, ops = keys.add("alice"), keys.add("bob", models=("gpt-5",)), keys.add("ops", may_read=True)
         with stub(Odd([answer(cached=400)])) as url:

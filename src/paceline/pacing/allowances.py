@@ -374,16 +374,23 @@ class Charge:
         for allowance in self._allowances:
             if allowance.budget is not None:
                 allowance.warn()
-        self._count(usage, call.provider, call.model)
+        self._count(usage, call)
 
     def _usd(self, usage: Usage | None, call: Call) -> float:
         """What an answer with this usage costs if the dearest of its models has answered, and the attempts before it."""
         assert self._most is not None
         most = usd = self._most.usd
         if usage is not None:
-            prices, counted = self._prices(), self._counted(usage)
-            usd = max(prices.usd(call.provider, model, counted) for model in (call.model, *call.others))
+            counted = self._counted(usage)
+            usd = self._prices().usd(call.provider, self._dearest(counted, call), counted)
         return usd + self._broken * most
+
+    def _dearest(self, usage: Usage, call: Call) -> str:
+        """The model of ``call`` that this usage costs the most with, where there is a budget."""
+        if self._most is None or not call.others:
+            return call.model
+        prices = self._prices()
+        return max((call.model, *call.others), key=lambda model: prices.usd(call.provider, model, usage))
 
     def _counted(self, usage: Usage | None) -> Usage:
         """``usage``, and what it leaves open as the most, or as estimated: hidden tokens are not in the text."""
@@ -397,10 +404,11 @@ class Charge:
             usage, input_tokens=usage.input_tokens or other.input_tokens, output_tokens=output, partial=False
         )
 
-    def _count(self, usage: Usage | None, provider: str, model: str) -> None:
+    def _count(self, usage: Usage | None, call: Call) -> None:
         tally, self._tally = self._tally, None
         if tally is not None:
-            tally(provider, model, self._counted(usage))
+            counted = self._counted(usage)
+            tally(call.provider, self._dearest(counted, call), counted)
 
     def cancel(self) -> None:
         """Give everything back: nothing was charged."""
