@@ -13,7 +13,9 @@ from test_gateway import Odd
 
 from paceline.config import Config
 from paceline.core.results import QuotaError
+from paceline.gateway import reading
 from paceline.gateway.keys import KeyFile
+from paceline.gateway.reading import BodyReader
 from paceline.gateway.upstreams import Upstreams
 
 CHAT = "/gpt/v1/chat/completions"
@@ -56,6 +58,14 @@ def send(client, running, count=1, **fields):
         return list(pool.map(one, range(count)))
 
 
+def set_apart(monkeypatch):
+    """Have every body read by another process, as a large one; returns the list of what is."""
+    read, ask = [], BodyReader.read
+    monkeypatch.setattr(reading, "LARGE", 1)
+    monkeypatch.setattr(BodyReader, "read", lambda self, *given: read.append(given) or ask(self, *given))
+    return read
+
+
 def admitted(worlds):
     return {name: world.tally()["admitted"] for name, world in worlds.items()}
 
@@ -76,13 +86,16 @@ def test_the_bursts_of_all_members_are_used_at_once(group, regions, client):
     assert {"openai@eu/gpt-5", "openai@us/gpt-5", "openai@asia/gpt-5"} <= pools.keys()
 
 
-def test_each_server_gets_its_own_key_and_name_of_the_model(group, client):
+@pytest.mark.parametrize("large", [False, True])
+def test_each_server_gets_its_own_key_and_name_of_the_model(group, client, monkeypatch, large):
+    read = set_apart(monkeypatch) if large else []
     eu, us = Odd(), Odd()
     with stub(eu) as one, stub(us) as other:
         running = group({"eu": one, "us": {"base_url": other, "models": {"gpt-5": "my-deployment"}}})
         assert {answer.status_code for answer in send(client, running, 8)} == {200}
     seen = {(headers[b"authorization"], json.loads(body)["model"]) for *_, headers, body in eu.seen + us.seen}
     assert seen == {(b"Bearer sk-of-eu", "gpt-5"), (b"Bearer sk-of-us", "my-deployment")}
+    assert len(read) == 8 * large
 
 
 def test_in_order_the_second_is_used_when_the_first_is_full(group, regions, client):
@@ -98,7 +111,10 @@ def test_in_order_the_second_is_used_when_the_first_is_full(group, regions, clie
     assert not any(sum(world.tally()["refused"].values()) for world in worlds.values())
 
 
-def test_a_conversation_stays_where_its_prompt_is_cached(group, regions, client):
+@pytest.mark.parametrize("large", [False, True])
+def test_a_conversation_stays_where_its_prompt_is_cached(group, regions, client, monkeypatch, large):
+    if large:
+        set_apart(monkeypatch)
     worlds = regions(limits="1k requests/min")
     running = group({name: world.base_url for name, world in worlds.items()}, {"openai/gpt-5": "1k requests/min"})
     send(client, running, 12, prompt_cache_key="conversation 7")
@@ -160,7 +176,10 @@ def test_a_stream_passes(group, regions, client):
     assert answer.text.rstrip().endswith("data: [DONE]")
 
 
-def test_a_client_key_may_use_the_group(group, regions, client, tmp_path):
+@pytest.mark.parametrize("large", [False, True])
+def test_a_client_key_may_use_the_group(group, regions, client, tmp_path, monkeypatch, large):
+    if large:
+        set_apart(monkeypatch)
     worlds, keys = regions(("eu", "us")), KeyFile(tmp_path / "keys.json")
     mine = keys.add("alice", models=["gpt/*"])
     other = keys.add("bob", models=["gpt-4*"])

@@ -28,7 +28,7 @@ BODY = {"model": "good", "max_tokens": 7, "messages": [{"role": "user", "content
 
 
 def task(provider, path=CHAT, key=KEY):
-    return task_for(provider, path, "", [], b"identity", 2**20, key)
+    return task_for([(provider, {})], "", path, "", [], b"identity", 2**20, key)
 
 
 def at_host():
@@ -54,7 +54,8 @@ def test_another_process_reads_the_same():
             await reader.close()
 
     seen = asyncio.run(read())
-    assert [one.call for one in seen] == [provider.describe(path, BODY) for provider, path in asked]
+    described = [provider.describe(path, BODY) for provider, path in asked]
+    assert [one.calls for one in seen] == [() if call is None else (call,) for call in described]
     assert [one.refusal for one in seen] == [None] * len(asked)
 
 
@@ -71,7 +72,7 @@ def test_a_provider_that_another_process_does_not_know():
 
     assert task(Own("openai")) is None
     changed = copy(provider_named("groq"))
-    assert task(changed).provider == "groq"
+    assert task(changed).servers[0].provider == "groq"
 
 
 @pytest.mark.parametrize("loops", LOOPS)
@@ -84,7 +85,7 @@ def test_a_body_that_takes_too_long_or_ends_the_process(monkeypatch, loops):
                 with pytest.raises(RequestError) as error:
                     await reader.read("", asked, b"{}")
                 assert error.value.status == 413
-            assert (await reader.read("", asked, b"{}")).call is not None
+            assert (await reader.read("", asked, b"{}")).calls
             under_way = asyncio.create_task(reader.read("", asked, b"{}" * 2**20))
             await asyncio.sleep(0)
             await asyncio.sleep(0)  # it has begun, and its pipe is full
@@ -95,7 +96,7 @@ def test_a_body_that_takes_too_long_or_ends_the_process(monkeypatch, loops):
                     with pytest.raises(RequestError, match="send it again"):
                         await under_way
                     under_way = None
-                assert (await reader.read("", asked, b"{}")).call is not None
+                assert (await reader.read("", asked, b"{}")).calls
         finally:
             await reader.close()
 
@@ -109,7 +110,7 @@ def test_the_bodies_of_one_key_wait_for_each_other_and_those_of_another_for_one(
     async def exchange(_process, _task, body):
         order.append(body)
         await asyncio.sleep(0)
-        return Seen(None, None)
+        return Seen(())
 
     async def read():
         reader = BodyReader()

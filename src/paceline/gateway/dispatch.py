@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +24,17 @@ from paceline.gateway.incoming import BODY_MAX, BODY_S, OPTION, Bodies, Connecti
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.life import Life
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
-from paceline.gateway.reading import LARGE, BodyReader, Seen, is_large, task_for
+from paceline.gateway.reading import (
+    LARGE,
+    STICKY,
+    BodyReader,
+    Seen,
+    fields_of,
+    is_large,
+    model_asked,
+    renamed,
+    task_for,
+)
 from paceline.gateway.refusals import LastRefusal
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, plain, readable
 from paceline.gateway.rights import Asked, check_rights
@@ -55,7 +64,7 @@ from paceline.gateway.waiting import (
     patience_s,
 )
 from paceline.http.account import payer_of
-from paceline.http.describe import Metered, at_account, body_of, describe, is_metered, metered, model_named
+from paceline.http.describe import Metered, at_account, body_of, describe, is_metered, metered
 from paceline.http.exchange import Exchange, Exchanged
 from paceline.http.routed import Way
 from paceline.http.unpaced import announce
@@ -64,7 +73,6 @@ from paceline.pacing.accounts import Payer
 from paceline.pacing.pacer import NAME_MAX, current_lane
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import TIMEOUT_MAX_S
-from paceline.providers.parse import UNKNOWN
 
 log = logging.getLogger("paceline.gateway")
 
@@ -194,10 +202,10 @@ class Dispatch:
                     read = b""
                 elif len(read) > LARGE:
                     read = plain(encoding, body, BODY_MAX)
-                asked = _fields(read) if place.choice is not None else {}
-                requests = list[Relayed]()
-                for upstream in place.members if request.method == "POST" else place.members[:1]:
-                    own_body = _renamed(asked, upstream.models) or body
+                asked = fields_of(read) if place.choice is not None else {}
+                requests, bodies = list[Relayed](), dict(enumerate(seen.bodies)) if seen is not None else {}
+                for i, upstream in enumerate(place.members if request.method == "POST" else place.members[:1]):
+                    own_body = bodies.get(i) or renamed(asked, upstream.models) or body
                     requests.append(self._relayed(request, upstream, own_body, renamed=own_body is not body))
                 exchange = self._exchange(request, requests, read, asked, options, seen)
                 if self._life.draining:  # the body ended after the signal
@@ -339,15 +347,15 @@ class Dispatch:
             if not any(self._has_room(key, one.scheduler) for one in found):
                 raise RequestError(429, "queue_full", "too many requests of this key wait already: send this one later")
         if pacer.allowances.bounds_money(current_lane.get()[0]):
-            for sent in requests:
-                sent.ask_usage(self._takes_usage, partial(_asking_in, sent, seen), BODY_MAX)
+            for i, sent in enumerate(requests):
+                sent.ask_usage(self._takes_usage, partial(_asking_in, sent, i, seen), BODY_MAX)
         for sent, one in zip(requests, found, strict=True):
             if one.payer is not None:
                 sent.last = self._last_of(one.scheduler, one.payer.credential)
         ways = [Way(sent, one, sent.target()) for sent, one in zip(requests, found, strict=True)]
         if place.choice is None:
             return KeptExchange(pacer, *ways[0], timeout_s=timeout_s, name=name)
-        sticky = options.get(_STICKY) or asked.get("prompt_cache_key")
+        sticky = options.get(_STICKY) or (asked if seen is None else seen.telling).get(STICKY)
         named = {member.name: way for member, way in zip(place.members, ways, strict=True)}
         sticky = str(sticky)[:NAME_MAX] if sticky else None
         return KeptRoutedExchange(pacer, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name)
@@ -355,32 +363,30 @@ class Dispatch:
     async def _read_apart(self, request: Incoming, body: bytes, encoding: bytes) -> Seen | None:
         """What another process reads in a large body; ``None`` where it has to be read here."""
         place = request.place
-        if request.method != "POST" or place.choice is not None:
+        if request.method != "POST":
             return None
-        path, provider = unquote(request.path), place.members[0].provider
-        task = task_for(provider, path, request.query, request.headers, encoding, BODY_MAX, request.key)
+        path, group = unquote(request.path), "" if place.choice is None else place.name
+        servers = [(one.provider, one.models) for one in place.members]
+        task = task_for(servers, group, path, request.query, request.headers, encoding, BODY_MAX, request.key)
         return None if task is None else await self._reader.read(request.owner, task, body)
 
     def _metered(self, request: Incoming, seen: Seen) -> Iterator[Metered]:
-        """The request that another process has read; nothing for one that costs nothing."""
-        if seen.call is not None:
-            pacer, upstream = self._limiter.pacer, request.place.members[0]
+        """The request that another process has read, at each member; nothing for one that costs nothing."""
+        pacer = self._limiter.pacer
+        for upstream, call in zip(request.place.members, seen.calls, strict=False):
             payer = (
                 None if upstream.key else self._payer(request, upstream, unquote(request.path), lambda: seen.telling)
             )
             provider = upstream.provider if payer is None else payer.account.provider
-            call = replace(seen.call, provider=provider.name)
-            one = metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model))
-            yield replace(one, payer=payer)
+            scheduler = pacer.pools.of_model(provider.name, call.model)
+            yield replace(metered(pacer, provider, replace(call, provider=provider.name), scheduler), payer=payer)
 
     def _check_rights(
         self, key: ClientKey, request: Incoming, first: Metered, body: bytes, asked: dict[str, Any]
     ) -> None:
         """Refuse a request for a model that ``key`` may not use; a group has names of its own for models that a body names."""
-        place, path, model = request.place, unquote(request.path), first.call.model
-        provider: Any = first.provider
-        if asked.get("model") and model_named(provider, path, "") == UNKNOWN:
-            model = str(asked["model"])
+        place, path, provider = request.place, unquote(request.path), first.provider
+        model = model_asked(provider, path, asked, first.call.model)
         server = provider.name if place.choice is None else place.name
         sent = any(request.parts)
         check_rights(key, server, provider, model, Asked(path, request.query, request.headers, body, sent))
@@ -398,13 +404,13 @@ class Dispatch:
         first: Metered | None = None
         pacer, path = self._limiter.pacer, unquote(request.path)
         for upstream in request.place.members:
-            renamed = _renamed(asked, upstream.models)
+            own = renamed(asked, upstream.models)
             payer = None if upstream.key else self._payer(request, upstream, path, partial(body_of, body))
-            one = None if first is None or renamed else at_account(pacer, first, upstream.provider, payer)
-            one = one or describe(pacer, upstream.provider, path, renamed or body, payer)
+            one = None if first is None or own else at_account(pacer, first, upstream.provider, payer)
+            one = one or describe(pacer, upstream.provider, path, own or body, payer)
             if one is None:
                 return
-            first = first or (None if renamed else one)
+            first = first or (None if own else one)
             yield one
 
     def _last_of(self, scheduler: Scheduler, credential: bytes) -> LastRefusal:
@@ -613,8 +619,8 @@ def _identity_of(request: Incoming) -> Callable[[], Identity]:
     return partial(identity, request.owner, request.method, request.path, request.query, request.headers, body)
 
 
-def _asking_in(sent: Relayed, seen: Seen | None) -> Asking | None:
-    return asking(sent.decoded(BODY_MAX)) if seen is None else seen.asking
+def _asking_in(sent: Relayed, member: int, seen: Seen | None) -> Asking | None:
+    return asking(sent.decoded(BODY_MAX)) if seen is None else seen.asking[member]
 
 
 def _is_unread(request: Incoming) -> bool:
@@ -637,21 +643,6 @@ def _note(request: Incoming, reply: ClientReply) -> None:
     """Tell the access log what is known of an answer, where there is one."""
     if request.entry is not None:
         request.entry.record = reply.record
-
-
-def _fields(body: bytes) -> dict[str, Any]:
-    """The fields of a body; none if it is not a JSON object."""
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _renamed(asked: dict[str, Any], models: Mapping[str, str]) -> bytes | None:
-    """The body with a server's own name of the model; ``None`` where it has no other."""
-    name = models.get(str(asked.get("model"))) if models else None
-    return None if name is None else json.dumps({**asked, "model": name}).encode()
 
 
 _HOP_BY_HOP_ANSWER: Final = HOP_BY_HOP - {b"content-length"}

@@ -7,11 +7,12 @@ a thread would hold the interpreter as long. One body is read at a time, of one 
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -24,8 +25,9 @@ from paceline.gateway.keys import ClientKey
 from paceline.gateway.relay import plain
 from paceline.gateway.rights import Asked, check_rights
 from paceline.http.account import telling
-from paceline.http.describe import body_of
+from paceline.http.describe import body_of, model_named
 from paceline.providers.base import Call, Provider
+from paceline.providers.parse import UNKNOWN
 from paceline.providers.registry import provider_named
 
 LARGE: Final = 4 * 2**20
@@ -41,17 +43,34 @@ DENSE: Final = 50_000
 READ_S: Final = 30.0
 """The longest time in which a body is read: 64 MB of numbers take as long."""
 
+STICKY: Final = "prompt_cache_key"
+"""The field by which a group sends requests to the same member."""
+
 _SLICE: Final = 2**18  # bytes that are written in one step
 _PLACES: Final = ("host", "region")  # what a provider has of its address
 _MAIN: Final = "from paceline.gateway.reading import main; main()"
+
+
+class Server(NamedTuple):
+    """A server that a body may be sent to.
+
+    Attributes:
+        provider: The name of its provider.
+        places: What that has of its address.
+        models: Its own names of models.
+    """
+
+    provider: str
+    places: dict[str, str]
+    models: dict[str, str]
 
 
 class Task(NamedTuple):
     """What is to be read in a body.
 
     Attributes:
-        provider: The name of the provider.
-        places: What it has of its address.
+        servers: The servers that it may be sent to.
+        group: The name of the group that they are; empty for one server.
         path: The path there, decoded.
         query: The query.
         headers: The headers.
@@ -60,8 +79,8 @@ class Task(NamedTuple):
         key: The client's key; ``None`` for none.
     """
 
-    provider: str
-    places: dict[str, str]
+    servers: tuple[Server, ...]
+    group: str
     path: str
     query: str
     headers: Headers
@@ -74,15 +93,17 @@ class Seen(NamedTuple):
     """What was read in a body.
 
     Attributes:
-        call: The request; ``None`` for one that costs nothing.
+        calls: The request at each server; none for one that costs nothing.
         refusal: The status, the word and the message with which it is refused; ``None`` for nothing.
-        asking: What asks for the usage of its stream; ``None`` if nothing has to.
-        telling: What tells whose it is.
+        bodies: The body for each server that has a name of its own for the model; ``None`` for the others.
+        asking: What asks each server for the usage of its stream; ``None`` if nothing has to.
+        telling: What tells whose it is, and what goes together.
     """
 
-    call: Call | None
+    calls: tuple[Call, ...]
     refusal: tuple[int, str, str] | None = None
-    asking: Asking | None = None
+    bodies: tuple[bytes | None, ...] = ()
+    asking: tuple[Asking | None, ...] = ()
     telling: Mapping[str, Any] = {}
 
 
@@ -92,34 +113,85 @@ def is_large(body: bytes) -> bool:
 
 
 def task_for(
-    provider: Any, path: str, query: str, headers: Headers, encoding: bytes, most: int, key: ClientKey | None
+    servers: Sequence[tuple[Any, Mapping[str, str]]],
+    group: str,
+    path: str,
+    query: str,
+    headers: Headers,
+    encoding: bytes,
+    most: int,
+    key: ClientKey | None,
 ) -> Task | None:
-    """What is to be read; ``None`` where another process does not know the provider."""
-    same = provider_named(provider.name)
-    if type(same) is not type(provider) or not type(provider).__module__.startswith("paceline.providers."):
-        return None
-    places = {name: value for name, value in vars(provider).items() if name in _PLACES}
-    return Task(provider.name, places, path, query, headers, encoding, most, key)
+    """What is to be read, for ``servers`` with their names of models; ``None`` where another process does not know a provider."""
+    found = list[Server]()
+    for provider, models in servers:
+        same = provider_named(provider.name)
+        if type(same) is not type(provider) or not type(provider).__module__.startswith("paceline.providers."):
+            return None
+        places = {name: value for name, value in vars(provider).items() if name in _PLACES}
+        found.append(Server(provider.name, places, dict(models)))
+    return Task(tuple(found), group, path, query, headers, encoding, most, key)
 
 
 def look(task: Task, body: bytes) -> Seen:
     """Read a body."""
-    provider: Provider = copy(provider_named(task.provider))
-    vars(provider).update(task.places)
     read = plain(task.encoding, body, task.most)
-    fields = body_of(read)
-    try:
-        call = provider.describe(task.path, fields)
-    except RecursionError:  # as :func:`paceline.http.describe.described`
-        call = provider.describe(task.path, {})
-    if call is not None and task.key is not None:
-        asked = Asked(task.path, task.query, task.headers, read, bool(body))
+    fields, named = body_of(read), fields_of(read) if task.group else {}
+    calls, bodies, asked = list[Call](), list[bytes | None](), list[Asking | None]()
+    providers = [_provider_of(server) for server in task.servers]
+    for server, provider in zip(task.servers, providers, strict=True):
+        own = renamed(named, server.models)
+        call = _described(provider, task.path, fields if own is None else body_of(own))
+        if call is None:
+            return Seen(())
+        asks = fields.get("stream") is True and may_ask(provider, task.path)
+        calls.append(call)
+        bodies.append(own)
+        asked.append(asking(own or read) if asks else None)
+    seen = Seen(tuple(calls), None, tuple(bodies), tuple(asked), telling(fields) | {STICKY: named.get(STICKY)})
+    if task.key is not None:
+        provider = providers[0]
         try:
-            check_rights(task.key, provider.name, provider, call.model, asked)
+            model = model_asked(provider, task.path, named, calls[0].model)
+            asked_for = Asked(task.path, task.query, task.headers, read, bool(body))
+            check_rights(task.key, task.group or provider.name, provider, model, asked_for)
         except RequestError as error:
-            return Seen(call, (error.status, error.word, str(error)))
-    asks = fields.get("stream") is True and may_ask(provider, task.path)
-    return Seen(call, None, asking(read) if asks else None, telling(fields))
+            return seen._replace(refusal=(error.status, error.word, str(error)))
+    return seen
+
+
+def _provider_of(server: Server) -> Provider:
+    provider: Provider = copy(provider_named(server.provider))
+    vars(provider).update(server.places)
+    return provider
+
+
+def _described(provider: Provider, path: str, fields: Mapping[str, Any]) -> Call | None:
+    try:
+        return provider.describe(path, fields)
+    except RecursionError:  # as :func:`paceline.http.describe.described`
+        return provider.describe(path, {})
+
+
+def model_asked(provider: Any, path: str, named: Mapping[str, Any], model: str) -> str:
+    """The model that a request to a group asks for: the group has names of its own for models that a body names."""
+    asked = named.get("model")
+    return str(asked) if asked and model_named(provider, path, "") == UNKNOWN else model
+
+
+def fields_of(body: bytes) -> dict[str, Any]:
+    """The fields of a body; none if it is not a JSON object."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def renamed(asked: Mapping[str, Any], models: Mapping[str, str]) -> bytes | None:
+    """The body with a server's own name of the model; ``None`` where it has no other."""
+    name = models.get(str(asked.get("model"))) if models else None
+    return None if name is None else json.dumps({**asked, "model": name}).encode()
 
 
 class BodyReader:
@@ -188,7 +260,8 @@ async def _exchange(process: Process, task: Task, body: bytes) -> Seen:
     assert process.stdout is not None
     asked, view = pickle.dumps(task), memoryview(body)
     head = len(asked).to_bytes(8, "big") + len(body).to_bytes(8, "big") + asked
-    for part in (head, *(view[start : start + _SLICE] for start in range(0, len(body), _SLICE))):
+    parts: list[bytes | memoryview] = [head, *(view[start : start + _SLICE] for start in range(0, len(body), _SLICE))]
+    for part in parts:
         if process.stdin.is_closing():  # uvloop fails otherwise
             raise EOFError
         process.stdin.write(part)
