@@ -42,7 +42,7 @@ class LastRefusal:
     """The last refusal of one request, or of one credential at one pool; an answer ends it.
 
     Args:
-        credential: The digest of the credential; empty for that of one request.
+        credential: The digest of the credential; empty for a refusal of one request.
     """
 
     __slots__ = ("_kept", "credential")
