@@ -160,25 +160,28 @@ def in_a_moment(seconds):
     return str(int(time.time() + seconds))
 
 
-WAITS = {
-    "stated": ({"retry-after": "7", "anthropic-ratelimit-unified-reset": in_a_moment(9_000)}, {}, 7),
-    "the end of the claim's window": (
-        {
-            "anthropic-ratelimit-unified-5h-reset": in_a_moment(9_000),
-            "anthropic-ratelimit-unified-reset": in_a_moment(5),
-        },
-        {},
-        9_000,
-    ),
-    "the end over all": ({"anthropic-ratelimit-unified-reset": in_a_moment(9_000)}, {}, 9_000),
-    "the instant in the body": ({}, {"type": "usage_limit_reached", "resets_at": int(in_a_moment(9_000))}, 9_000),
-    "the end of Codex's window": (codex(primary="100 10080 9000"), {"type": "usage_limit_reached"}, 9_000),
-    "none of a rate": (codex(primary="62 10080 9000"), {}, None),
-}
+def waits():
+    """By name the headers, the error and the wait of a refusal, from now on."""
+    return {
+        "stated": ({"retry-after": "7", "anthropic-ratelimit-unified-reset": in_a_moment(9_000)}, {}, 7),
+        "the end of the claim's window": (
+            {
+                "anthropic-ratelimit-unified-5h-reset": in_a_moment(9_000),
+                "anthropic-ratelimit-unified-reset": in_a_moment(5),
+            },
+            {},
+            9_000,
+        ),
+        "the end over all": ({"anthropic-ratelimit-unified-reset": in_a_moment(9_000)}, {}, 9_000),
+        "the instant in the body": ({}, {"type": "usage_limit_reached", "resets_at": int(in_a_moment(9_000))}, 9_000),
+        "the end of Codex's window": (codex(primary="100 10080 9000"), {"type": "usage_limit_reached"}, 9_000),
+        "none of a rate": (codex(primary="62 10080 9000"), {}, None),
+    }
 
 
-@pytest.mark.parametrize(("headers", "error", "wait_s"), WAITS.values(), ids=WAITS)
-def test_the_wait_is_the_windows_end_if_none_is_stated(headers, error, wait_s):
+@pytest.mark.parametrize("name", waits())
+def test_the_wait_is_the_windows_end_if_none_is_stated(name):
+    headers, error, wait_s = waits()[name]
     over_all = claude(over_all="rejected five_hour") if any("anthropic" in name for name in headers) else {}
     body = json.dumps({"error": {"type": "rate_limit_error", "message": "no", **error}}).encode()
     refusal = provider_named("openai").refusal(429, over_all | headers, body)

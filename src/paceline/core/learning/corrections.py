@@ -169,7 +169,7 @@ class Corrections:
     def _refills_soon(self, index: int, reading: Reading) -> bool:
         """Whether what is in flight explains the reset of a new quota: what else is missing is the size of a smaller bucket.
 
-        Another reset may be that of a counter, which has no more until then.
+        Another reset may belong to a counter, which has no more until then.
         """
         quota, ledger = self.entries[index].meter.quota, self.ledger
         if reading.reset_s is None:
