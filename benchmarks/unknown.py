@@ -29,7 +29,7 @@ def measure(quick: bool) -> list[Row]:
 
     rows = []
     for world in [one for one in unstated.CHOSEN if one.name in WORLDS][: 3 if quick else None]:
-        ours = unstated.mean(world, 1)
+        ours = unstated.mean(world, [1])
         took_s, refused, given_up = blind(world)
         rows.append(
             Row(

@@ -2,7 +2,9 @@
 
     python -m tests.simulation.unstated                # all of them, in one table
     python -m tests.simulation.unstated --only slots   # those that have the word in their name
-    python -m tests.simulation.unstated --seeds 4      # means of four runs of each
+    python -m tests.simulation.unstated --seeds 2 3 4  # means of the runs of each with these seeds
+    python -m tests.simulation.unstated --most 500     # those of at most so many requests: some minutes
+    python -m tests.simulation.unstated --drawn 200:290 --only chance
 
 A world is an emulated provider whose refusals name nothing, and the workers of an attached client that has never heard of it,
 unless the world says otherwise. The time is compared with a client that asks the provider when the next request fits.
@@ -311,15 +313,15 @@ def ideal_s(world: World, seed: int, sizes: Sequence[int]) -> float:
     return now_s
 
 
-def mean(world: World, seeds: int) -> Outcome:
-    """The means of several runs."""
+def mean(world: World, seeds: Sequence[int]) -> Outcome:
+    """The means of the runs with these seeds."""
     log = logging.getLogger("paceline")
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            runs = [run(world, seed) for seed in range(1, seeds + 1)]
+            runs = [run(world, seed) for seed in seeds]
     finally:
         log.setLevel(level)
     names = "ideal_s", "took_s", "refused", "unserved"
@@ -357,17 +359,27 @@ def table(title: str, outcomes: Iterable[Outcome]) -> Iterator[str]:
     yield ""
 
 
+def span(text: str) -> range:
+    """``80`` is the first 80 random worlds, and ``200:290`` those from 200 to 289."""
+    first, _, end = text.rpartition(":")
+    return range(int(first or 0), int(end))
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="a part of the name or the group")
-    parser.add_argument("--seeds", type=int, default=1, help="runs of each chosen world")
-    parser.add_argument("--drawn", type=int, default=80, help="random worlds")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="the seeds of the runs of each chosen world")
+    parser.add_argument(
+        "--drawn", type=span, default=range(80), help="random worlds: so many, or FIRST:END", metavar="N"
+    )
+    parser.add_argument("--most", type=int, default=10**6, help="leave out the worlds of more requests", metavar="N")
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
     with ProcessPoolExecutor(given.jobs) as pool:
-        for title, worlds, seeds in (("chosen", CHOSEN, given.seeds), ("drawn", [*map(drawn, range(given.drawn))], 1)):
-            asked = [world for world in worlds if given.only in f"{world.name} {world.group}"]
+        for title, worlds, seeds in (("chosen", CHOSEN, given.seeds), ("drawn", [*map(drawn, given.drawn)], [1])):
+            named = [world for world in worlds if given.only in f"{world.name} {world.group}"]
+            asked = [world for world in named if world.requests <= given.most]
             for line in table(title, pool.map(partial(mean, seeds=seeds), asked)) if asked else ():
                 print(line, flush=True)
 
