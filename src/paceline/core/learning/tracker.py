@@ -319,6 +319,10 @@ class QuotaTracker:
                 return not self.refill.sure
             if size_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
                 self._cap_burst(now_ns, (size_ns - rough_ns) / unit_ns)
+                since_ns = math.ceil((self.charged - note.charged) * bucket.ns_per_unit)
+                late_ns = bucket.full_at_ns - now_ns - round(size_ns / bucket.ceiling) - since_ns
+                if late_ns > 0:  # a larger one was taken for empty: this one lacked no more than it holds
+                    self._shift(now_ns, sent_ns, -late_ns)
             elif bucket.burst_cap < math.inf:
                 self._cap_burst(now_ns, math.inf)
         if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
