@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from core_pools import local_pool, use_up
@@ -383,6 +384,15 @@ def test_a_number_and_an_instant_that_differ_are_none():
     server.answer(0, server.send(0), Reading("requests", 100, 99, reset_number=20.0))
     server.answer(8, server.send(8), Reading("requests", 100, 98, reset_s=50.0))
     assert type(server.meter) is Spread
+
+
+@pytest.mark.parametrize(("wait_s", "kind"), [(17.0, Restarting), (10.0, Spread), (None, Spread)])
+def test_a_refusal_that_asks_to_wait_until_the_restart_only_uses_the_window_up(wait_s, kind):
+    server = Window()
+    server.answer(0, server.send(0))  # it restarts at 20 s
+    server.pool.refuse(at(3), server.send(3), replace(RATE, retry_after_s=wait_s), 0.0)
+    assert type(server.meter) is kind
+    assert server.send(19) is None or kind is Spread
 
 
 def test_a_lack_that_nothing_explains_after_the_restart_refutes_it():

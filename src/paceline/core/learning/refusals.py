@@ -8,9 +8,10 @@ from dataclasses import replace
 from paceline.core.learning.corrections import Corrections
 from paceline.core.learning.guesses import RETEST_STEP, Guess
 from paceline.core.learning.readings import Readings, note_of
+from paceline.core.learning.restarts import ROUNDED_NS
 from paceline.core.learning.tracker import QuotaTracker
 from paceline.core.meters import Restarting, Slots, Spread, Window
-from paceline.core.quota import CONCURRENCY, OWN_RULES, REQUESTS, Rule
+from paceline.core.quota import CONCURRENCY, NS, OWN_RULES, REQUESTS, Rule
 from paceline.core.results import (
     LEARNED,
     LIMIT_MAX,
@@ -110,7 +111,11 @@ class Refusals:
             elif refusal.limit is None and isinstance(m, Window):
                 self._doubt_window(now_ns, index, m)
             tracker, note = self._trackers.get(index), note_of(reservation, index)
-            if isinstance(m, Restarting) and refusal.kind is RefusalKind.RATE and not self._refutes(now_ns, index, m):
+            if (
+                isinstance(m, Restarting)
+                and refusal.kind is RefusalKind.RATE
+                and not self._refutes(now_ns, index, m, refusal)
+            ):
                 return changed
             if tracker is not None and note is not None:
                 amount = reservation.amounts[index]
@@ -256,12 +261,17 @@ class Refusals:
             self._ledger.spread(now_ns, index)
             self._corrections.track(index)
 
-    def _refutes(self, now_ns: int, index: int, m: Restarting) -> bool:
+    def _refutes(self, now_ns: int, index: int, m: Restarting, refusal: Refusal) -> bool:
         """Whether a refusal has refuted the restarts that answers state; then the quota is spread.
 
-        It has not if the window is used up. Before an answer has named the window, it has in the second such window only.
+        It has not if the window is used up, as one that asks to wait until the restart says, too: the provider may count more than was
+        charged. Before an answer has named the window, another one has in the second such window only.
         """
         if m.level(now_ns) <= 0:
+            return False
+        wait_s, restarts = refusal.retry_after_s, self._trackers[index].restarts
+        if wait_s and restarts.low_ns - ROUNDED_NS <= now_ns + wait_s * NS <= restarts.high_ns + ROUNDED_NS:
+            m.use_up()
             return False
         doubted = self._doubted.setdefault(index, set())
         doubted.add(m.since_ns)
