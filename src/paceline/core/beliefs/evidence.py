@@ -48,10 +48,10 @@ class Evidence:
 
     Attributes:
         log: The attempts, the oldest first.
-        pending: Those of them since the oldest one whose outcome is not known.
+        pending: The last attempts, since the oldest one whose outcome is not known.
         sent_count: How many there were.
         sent: What they cost.
-        lost: What those of them cost that were not admitted.
+        lost: The cost of the attempts that were not admitted.
         in_flight: How many are in flight.
         slowest_ns: The time from an attempt to its refusal, of the slowest one. It fades. It is 0 before the first refusal.
     """
