@@ -159,6 +159,13 @@ class TestEvidence:
         evidence.judge(T0 + FIRST_NS + 1)
         assert first.admitted
 
+    def test_a_refusal_after_its_verdict_changes_what_was_before_the_later_ones(self):
+        evidence = Evidence()
+        late, later = (evidence.add(T0 + s * NS, 2.0, 1.0) for s in (0, 5))
+        assert (late.admitted, later.before) == (True, 2.0)
+        evidence.refused(T0 + 6 * NS, late)
+        assert (late.admitted, later.before, evidence.lost) == (False, 0.0, 2.0)
+
     @pytest.mark.parametrize(
         ("took_ns", "verdict_ns"), [(NS // 10, NS // 5), (NS // 1_000, SHORTEST_NS), (10 * NS, LONGEST_NS)]
     )
@@ -220,6 +227,10 @@ class TestModels:
         words = [*Window(11, 6 * NS, T0).words(log, NS)]
         assert words[11] == Word.MAYBE  # at 5.5 s
         assert words[-2:] == [Word.MAYBE] * 2  # after those of the period before that may have come late
+
+    def test_refusals_before_the_first_admission_show_no_gap(self):
+        log = Log("--").evidence.known(T0 + 100 * NS)
+        assert all(one.rate < one.high for one in candidates(log, 1, []) if isinstance(one, Rate))
 
 
 class Server:

@@ -17,6 +17,7 @@ from paceline.core.results import (
     Refusal,
     RefusalKind,
     TooLargeError,
+    UnfinishedError,
 )
 
 
@@ -61,6 +62,8 @@ def test_what_an_error_carries():
     too_large = TooLargeError("m", 1_200, 1_000)
     assert isinstance(too_large, NeverFitsError)
     assert (too_large.unit, too_large.cost, too_large.most) == ("tokens", 1_200, 1_000)
+    unfinished = UnfinishedError("cut_off", "the maximum of 5 tokens", "Once upon")
+    assert (str(unfinished), unfinished.text) == ("cut_off: the maximum of 5 tokens", "Once upon")
     full = QueueFullError("m", 5)
     assert (full.length, full.retry_after_s) == (5, math.inf)
     assert BudgetError("m", "spent", 9.5).retry_after_s == 9.5
