@@ -144,6 +144,8 @@ def test_the_commands_of_a_block_run(block, paceline_emulator, tmp_path):
     lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/responses", "body": body} for i in range(20)]
     (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (tmp_path / "prompts.csv").write_text("id,text\n1,One?\n2,Two?\n")
+    for shard in (1, 2, 3):  # they have answered nothing yet
+        (tmp_path / f"prompts.csv.shard-{shard}-of-3.results.jsonl").touch()
     (tmp_path / "photos.csv").write_text("photo\na.png\n")
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     (tmp_path / "examples" / "plan").mkdir(parents=True)
