@@ -67,6 +67,11 @@ class Gateway:
         answer = fetch(self.url, "GET", path, headers={"x-api-key": key} if key else {})
         return json.loads(answer.body), answer.status
 
+    def of_login(self, model):
+        """The name of the pool of a login, which is an account of its own: ``openai@7f3a91/gpt-5``."""
+        (name,) = [name for name in self.get("/status")[0]["pools"] if name.partition("@")[2].endswith(f"/{model}")]
+        return name
+
     def pool(self, name):
         """The status of a pool."""
         return self.get("/status")[0]["pools"][name]

@@ -165,8 +165,9 @@ class TestCodex:
             assert answer.status == 200
             assert recorder.asked[0].body == content
             assert recorder.asked[0].header("content-encoding") == encoding
-            until(lambda: gateway.pool("openai/gpt-5")["counts"] == {"granted": 1, "settled": 1})
-            assert gateway.spent("openai/gpt-5") == {"requests": 1, "tokens": 80}
+            name = gateway.of_login("gpt-5")
+            until(lambda: gateway.pool(name)["counts"] == {"granted": 1, "settled": 1})
+            assert gateway.spent(name) == {"requests": 1, "tokens": 80}
 
     @pytest.mark.parametrize(
         ("encoding", "content"), [("br", b"\x0b\x02\x80{}\x03"), ("zstd", b"no"), ("gzip", b"\x1f\x8bno")]
@@ -175,7 +176,7 @@ class TestCodex:
         answer = post(gateway.url, "/openai/v1/responses", content, CODEX | {"content-encoding": encoding})
         assert answer.status == 200
         assert recorder.asked[0].body == content
-        assert gateway.pool("openai/unknown")["counts"]["granted"] >= 1
+        assert gateway.pool(gateway.of_login("unknown"))["counts"]["granted"] >= 1
 
     def test_a_bomb_costs_little(self, gateway, recorder):
         content = zstd.compress(bytes(2**30))
