@@ -288,13 +288,19 @@ warnings.simplefilter("ignore", DeprecationWarning)
 limiter = paceline.Limiter({{"a": "10 requests/s", "b": "10 requests/s"}}{options})
 for name in ("a", "b") if {used} else ():
     limiter.acquire(name).wait().settle()
+first, second = os.pipe(), os.pipe()
 child = os.fork()
+if child:
+    os.read(first[0], 1)
 for name in ("a", "b", "a"):
     limiter.acquire(name).wait().settle()
 if child:
+    os.write(second[1], b".")
     os.waitpid(child, 0)
     limiter.close()
 else:
+    os.write(first[1], b".")
+    os.read(second[0], 1)
     os._exit(0)
 """
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=120)

@@ -63,7 +63,10 @@ class Kin:
             _PID.pack_into(self._users, _PID.size * (_FIRST + self._place), os.getpid())
 
     def are_to_be_told(self) -> bool:
-        """Note that this process uses the limiter; whether another one that lives does, too, and none has been told so far."""
+        """Note that this process uses the limiter; whether another one that lives does, too, and none has been told so far.
+
+        WEAK: two that look at the same instant are both told.
+        """
         self.forked = False
         self._note()  # before the others are looked at: of two that begin at once, one sees the other
         if self._users is None or _PID.unpack_from(self._users, _TOLD)[0]:
