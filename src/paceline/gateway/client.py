@@ -200,7 +200,7 @@ async def _send_parts(connection: _Connection, answer: _Answer, upload: Upload) 
     sending = asyncio.create_task(send())
     try:
         await asyncio.wait([sending, answer.head], return_when=asyncio.FIRST_COMPLETED)
-        if sending.done():
+        if sending.done() and not answer.head.done():  # else the server has answered, and may have closed
             sending.result()
     finally:
         sending.cancel()
