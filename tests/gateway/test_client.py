@@ -422,3 +422,25 @@ class TestUploads:
             answer = await server.client.fetch(server.upstream, "POST", "/v1/files", [], Upload(None, come()))
             with pytest.raises(TimeoutError):
                 await answer.read()
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_a_connection_that_breaks_as_the_answer_comes(answered):
+    """The server answers before the body has ended, and closes: its answer counts. Without one, the break is the error."""
+    loop = asyncio.get_running_loop()
+    answer = SimpleNamespace(head=loop.create_future(), starves=False, unsent=False, renew=lambda: None)
+
+    async def send(_):
+        if answered:
+            answer.head.set_result(400)
+        raise ConnectionResetError(errno.ECONNRESET, "closed")
+
+    async def parts():
+        yield b"part"
+
+    sending = module._send_parts(SimpleNamespace(send=send), answer, Upload(100, parts()))
+    if answered:
+        await sending
+    else:
+        with pytest.raises(ConnectionResetError):
+            await sending

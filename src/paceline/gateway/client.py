@@ -200,8 +200,12 @@ async def _send_parts(connection: _Connection, answer: _Answer, upload: Upload) 
     sending = asyncio.create_task(send())
     try:
         await asyncio.wait([sending, answer.head], return_when=asyncio.FIRST_COMPLETED)
-        if sending.done() and not answer.head.done():  # else the server has answered, and may have closed
-            sending.result()
+        if sending.done():
+            error = sending.exception()
+            if (
+                error is not None and not answer.head.done()
+            ):  # else the server has answered, and closed in the same moment
+                raise error
     finally:
         sending.cancel()
         answer.starves = False
