@@ -226,7 +226,7 @@ class TestModels:
         log = window(["+" * 12, "+" * 12], 6, 0.5).evidence.known(T0 + 100 * NS)
         words = [*Window(11, 6 * NS, T0).words(log, NS)]
         assert words[11] == Word.MAYBE  # at 5.5 s
-        assert words[-2:] == [Word.MAYBE] * 2  # after those of the period before that may have come late
+        assert words[-2:] == [Word.MAYBE] * 2  # two of the period before may have come late
 
     def test_refusals_before_the_first_admission_show_no_gap(self):
         log = Log("--").evidence.known(T0 + 100 * NS)

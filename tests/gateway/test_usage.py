@@ -53,7 +53,7 @@ class TestWhoUsedWhat:
             assert client.post(running.url + CHAT, json=asked, headers=bearer(alice)).status_code == 200
             used = client.get(running.url + USAGE, headers=bearer(alice)).json()["keys"]["alice"]["usd"]
             (budget,) = running.limiter.status()["pools"]["budget/alice"]["quotas"]
-        assert used == pytest.approx(0.11)  # that of the dearest model, which may have answered
+        assert used == pytest.approx(0.11)  # the price of the dearest model, which may have answered
         assert budget["remaining"] == pytest.approx(10 - used)
 
     def test_a_key_reads_its_own_and_an_operator_all(self, serve, keys, client):

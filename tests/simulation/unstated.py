@@ -3,7 +3,7 @@
     python -m tests.simulation.unstated                # all of them, in one table
     python -m tests.simulation.unstated --only slots   # those that have the word in their name
     python -m tests.simulation.unstated --seeds 2 3 4  # means of the runs of each with these seeds
-    python -m tests.simulation.unstated --most 500     # those of at most so many requests: some minutes
+    python -m tests.simulation.unstated --most 500     # the worlds of at most 500 requests: some minutes
     python -m tests.simulation.unstated --drawn 200:290 --only chance
 
 A world is an emulated provider whose refusals name nothing, and the workers of an attached client that has never heard of it,

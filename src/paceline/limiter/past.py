@@ -69,9 +69,8 @@ def _look(module: ModuleType) -> None:
         owner, _, name = place.partition(".")
         kind = getattr(module, owner, None)
         there = None if kind is None else vars(kind).get(name)  # not so in every version
-        if (
-            there is not None and not Scheduler.made and not hasattr(there, "__paceline_past__")
-        ):  # httpx2 may be httpx, too
+        # httpx2 may be httpx, too.
+        if there is not None and not Scheduler.made and not hasattr(there, "__paceline_past__"):
             _count(kind, name, where)
 
 

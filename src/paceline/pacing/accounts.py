@@ -58,9 +58,8 @@ class Account:
 
     def __init__(self, provider: Provider, *, is_login: bool) -> None:
         self.provider, self.is_login = provider, is_login
-        self.credentials: dict[
-            bytes, None
-        ] = {}  # their digests, the oldest first: a login has a new one every few hours
+        # Their digests, the oldest first: a login has a new one every few hours.
+        self.credentials: dict[bytes, None] = {}
         self.served, self.used_s = False, 0.0
         self.refused: bytes | None = None
         self.sessions = False
@@ -141,9 +140,8 @@ class Accounts:
                 self._key = self._key or self.salt()
         key = self._digest(provider.name, credential)
         account = self._by_credential.get(key)
-        if (
-            account is None or account.sessions or len(account.credentials) > 1
-        ):  # else without the lock: it is each request's way
+        # Every request comes here, most of them without the lock.
+        if account is None or account.sessions or len(account.credentials) > 1:
             with self._lock:
                 account = self._found(provider, key, session, person, is_login=is_login)
         account.used_s = time.monotonic()

@@ -1,5 +1,5 @@
-"""What is believed of the limit of a provider, by the outcomes of attempts alone.
+"""Models of a provider's limit, judged by the outcomes of attempts alone. No pool uses them yet: ``core.unstated`` paces.
 
-The last attempts are the evidence (``evidence``). Small models of a provider are the explanations, and the most likely one is believed
-(``explanations``). Nothing is learned step by step, and nothing is tested by hand.
+The last attempts are the evidence (``evidence``). Small models of a provider are the explanations, and ``explanations.best`` returns
+the most likely one. WEAK: if several processes share a key without a store, each of them takes the others for chance.
 """
