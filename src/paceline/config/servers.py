@@ -14,14 +14,8 @@ from paceline.core.results import QuotaError
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
-from paceline.providers.registry import base_of, provider_for_host, provider_named, with_account
+from paceline.providers.registry import PROVIDERS, base_of, provider_for_host, provider_named, with_account
 from paceline.providers.roots import host_root, without_version
-
-VARIABLES: Final = {
-    "openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL", "azure": "AZURE_OPENAI_ENDPOINT", "groq": "GROQ_BASE_URL",
-    "together": "TOGETHER_BASE_URL", "cerebras": "CEREBRAS_BASE_URL", "cohere": "CO_API_URL",
-}  # fmt: skip
-"""The variables in which the SDKs of the providers find another server (their sources, 2026-11)."""
 
 
 def root_named(provider: Provider, environ: Mapping[str, str]) -> tuple[str | None, str]:
@@ -30,7 +24,8 @@ def root_named(provider: Provider, environ: Mapping[str, str]) -> tuple[str | No
     Raises:
         QuotaError: The variable is malformed; the message does not quote it, because it may hold a password.
     """
-    variable = VARIABLES.get(base_of(provider.name), "")
+    entry = PROVIDERS.get(base_of(provider.name))
+    variable = entry.base_url_env if entry else ""
     named = environ.get(variable, "").strip() if variable else ""
     if not named:
         return None, ""

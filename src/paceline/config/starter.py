@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from paceline.config.servers import VARIABLES
 from paceline.providers.registry import PROVIDERS
 from paceline.providers.tables import DEFAULT, known_providers, lookup, tiers
 
@@ -20,9 +19,7 @@ def providers_of(environ: Mapping[str, str]) -> dict[str, list[str]]:
     """The providers whose key or address is in the environment, each with the names of these variables."""
     found: dict[str, list[str]] = {}
     for name, entry in PROVIDERS.items():
-        variables = [
-            variable for variable in (entry.key_env, VARIABLES.get(name, "")) if environ.get(variable, "").strip()
-        ]
+        variables = [one for one in (entry.key_env, entry.base_url_env) if environ.get(one, "").strip()]
         if variables:
             found[name] = variables
     return found

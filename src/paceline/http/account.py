@@ -16,7 +16,7 @@ from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import holds_permit
 from paceline.providers import parse
 from paceline.providers.base import Provider
-from paceline.providers.registry import CREDENTIALS, is_provider
+from paceline.providers.registry import CREDENTIALS, api_of, is_provider
 
 Header = Callable[[str], str]
 """Returns the value of a header of the request, by its name in lower case; empty for none."""
@@ -107,7 +107,7 @@ def _key_headers(provider: str) -> tuple[str, ...]:
     """The headers with the credential; none where it is no account of its own."""
     if "@" in provider or provider in OF_THE_SERVER or not is_provider(provider):
         return ()
-    own = CREDENTIALS.get(provider)
+    own = CREDENTIALS.get(api_of(provider))
     return ("authorization",) if own is None else ("authorization", own)
 
 

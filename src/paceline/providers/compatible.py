@@ -20,6 +20,7 @@ from paceline.providers.common import CostRule
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.quota_headers import NOTHING, Documented
+from paceline.providers.registry import PROVIDERS
 from paceline.providers.streams import JsonReader
 from paceline.providers.texts import DAY_S
 
@@ -47,7 +48,6 @@ class Compatibility:
         day_ends_in: As there.
         usage: Refines the usage, from the usage and the object that reports it.
         paths: Further paths, each with its endpoint; a group ``model`` names the model.
-        cache_s: How long it keeps a cached prompt, in seconds.
         holds_cached: As in :class:`~paceline.providers.base.Provider`.
         asks_usage: Whether its streams are asked for their usage; else all of them report it.
     """
@@ -63,7 +63,6 @@ class Compatibility:
     day_ends_in: str = ""
     usage: Callable[[Usage, Mapping[str, Any]], Usage] = lambda usage, _found: usage
     paths: tuple[tuple[re.Pattern[str], str], ...] = ()
-    cache_s: float = OpenAIDialect.cache_s
     holds_cached: bool = False
     asks_usage: bool = True
 
@@ -73,7 +72,8 @@ class Compatible(OpenAIDialect):
 
     def __init__(self, name: str, key_env: str, hosts: tuple[str, ...], encoding: str) -> None:
         super().__init__(name, key_env, hosts, encoding)
-        self.dialect = DIALECTS.get(name, UNDOCUMENTED)
+        entry = PROVIDERS[name]
+        self.dialect = DIALECTS.get(entry.api or name, UNDOCUMENTED)
         self.costs, self.units, self.paths = (
             self.dialect.costs,
             self.dialect.units | OpenAIDialect.units,
@@ -81,7 +81,7 @@ class Compatible(OpenAIDialect):
         )
         self.codes, self.documented = self.dialect.codes, self.dialect.documented
         self.wait_header, self.day_ends_in = self.dialect.wait_header, self.dialect.day_ends_in
-        self.cache_s, self.holds_cached = self.dialect.cache_s, self.dialect.holds_cached
+        self.cache_s, self.holds_cached = entry.cache_s or OpenAIDialect.cache_s, self.dialect.holds_cached
         self.asks_usage = self.dialect.asks_usage
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
@@ -342,9 +342,7 @@ DIALECTS: Final = {
             alone=True,
         ),
         modes=frozenset({"flex"}),
-        # "subtracted from your limits after processing"; 2 hours without use (console.groq.com/docs/prompt-caching, 2026)
-        cache_s=7_200.0,
-        holds_cached=True,
+        holds_cached=True,  # "subtracted from your limits after processing" (console.groq.com/docs/prompt-caching, 2026)
     ),
     "mistral": Compatibility(
         documented=Documented(known=True),

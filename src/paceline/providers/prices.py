@@ -19,7 +19,7 @@ from paceline.core.hints import why_missing
 from paceline.core.results import QuotaError
 from paceline.providers.base import Usage
 from paceline.providers.parse import undated
-from paceline.providers.registry import base_of
+from paceline.providers.registry import PROVIDERS, base_of
 
 log = logging.getLogger("paceline")
 
@@ -37,16 +37,6 @@ STARTS: Final = (32_000, 100_000, 128_000, 199_999, 200_000, 256_000, 272_000, 5
 
 PLAIN: Final = frozenset({"", "auto", "default", "standard", "standard_only", "on_demand", "batch"})
 """Service tiers at the standard price; of a batch, what it saves is counted apart."""
-
-NAMES: Final = {
-    "gemini": "google",
-    "vertex": "google",
-    "bedrock": "aws",
-    "xai": "x-ai",
-    "voyage": "voyageai",
-    "moonshot": "moonshotai",
-}
-"""The names of providers in genai-prices, where they are other ones."""
 
 OUTPUTS: Final = (
     # WEAK: those without a source were not looked up. If one is too low, a budget can be passed by the difference. To look at:
@@ -299,7 +289,8 @@ WARNED_MAX: Final = 1_000
 def _id_of(provider: str) -> str:
     """The name of a provider in genai-prices."""
     base = base_of(provider)
-    return NAMES.get(base, base)
+    entry = PROVIDERS.get(base)
+    return entry.prices or base if entry else base
 
 
 def _given(name: str, fields: Mapping[str, float]) -> Price:

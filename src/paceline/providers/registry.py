@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from paceline.core.hints import did_you_mean
 from paceline.core.results import PacelineWarning, QuotaError
+from paceline.providers import facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,183 +20,55 @@ if TYPE_CHECKING:
 
 
 class ProviderEntry(NamedTuple):
-    """A provider that comes with paceline.
-
-    Attributes:
-        key_env: The environment variable that holds the key.
-        hosts: As in :class:`~paceline.providers.base.Provider`.
-        implementation: The module in ``paceline.providers``, and the class there.
-        encoding: The estimator's weights; empty: those that count highest, for models of many makers.
-        makes: A regular expression for the beginning of the names of the provider's own models, which have no slash;
-            empty where a name says nothing about the provider.
-        slashes: Whether the provider serves models of many makers, whose names contain slashes.
-        path: What stands before the paths of OpenAI's API at its hosts: ``/openai/v1`` for ``/openai/v1/chat/completions``.
-            ``None`` where it names a project or an account of the user's. Source: the documentation of each provider, 2026-11.
-        chat: The same for chat completions, where they are at another place.
-        own: An address that only the user knows in full: of a resource, a region, an account or a machine.
-        day: The time zone whose midnight restarts the quotas of a day; empty where they refill continuously,
-            so that a quota of a day that the user gives is a bucket, too, and the window restarts at midnight UTC.
-            Sources (2026-10): Google's page on rate limits for Los Angeles; messages of OpenAI's and Groq's refusals, whose
-            waits are a bucket's; DigitalOcean's page on limits. For all others UTC is an assumption, except OpenRouter.
-    """
+    """The head of a provider in the data set; ``tables/providers.toml`` explains the fields."""
 
     key_env: str
     hosts: tuple[str, ...] = ()
-    implementation: str = "compatible:Compatible"
+    aliases: tuple[str, ...] = ()
+    api: str = ""
     encoding: str = ""
     makes: str = ""
     slashes: bool = False
-    day: str = "utc"
+    day_zone: str = "utc"
     path: str | None = "/v1"
     chat: str | None = None
     own: str = ""
+    base_url_env: str = ""
+    cache_s: float = 0.0
+    prices: str = ""
 
 
-_AZURE: Final = (
-    "*.openai.azure.com",
-    "*.cognitiveservices.azure.com",
-    "*.services.ai.azure.com",
-    "*.openai.azure.us",
-)
-_VERTEX: Final = ("aiplatform.googleapis.com", "*-aiplatform.googleapis.com", "aiplatform.*.rep.googleapis.com")
-_BEDROCK: Final = (
-    "bedrock-runtime.*.amazonaws.com",
-    "bedrock-runtime-fips.*.amazonaws.com",
-    "bedrock-runtime.*.api.aws",
-)
-_DASHSCOPE: Final = (
-    "dashscope-intl.aliyuncs.com",
-    "dashscope.aliyuncs.com",
-    "dashscope-us.aliyuncs.com",
-    "*.maas.aliyuncs.com",
-)
-_DATABRICKS: Final = ("*.cloud.databricks.com", "*.azuredatabricks.net", "*.gcp.databricks.com")
-_PACIFIC: Final = "America/Los_Angeles"
-_OPENAI_MAKES: Final = r"gpt-(?!oss)|o[134](-|$)|chatgpt-|text-embedding-(3|ada)|ft:gpt-"
-_MISTRAL_MAKES: Final = r"(open-)?(mistral|mixtral|codestral|devstral|magistral|ministral|pixtral|voxtral)-"
-PROVIDERS: Final = {
-    "openai": ProviderEntry(
-        "OPENAI_API_KEY", ("api.openai.com", "*.api.openai.com"), "openai:OpenAI", "o200k", makes=_OPENAI_MAKES, day=""
-    ),
-    "anthropic": ProviderEntry(
-        "ANTHROPIC_API_KEY", ("api.anthropic.com",), "anthropic:Anthropic", "claude_v4_8", makes="claude-"
-    ),
-    "gemini": ProviderEntry(
-        "GEMINI_API_KEY",
-        ("generativelanguage.googleapis.com",),
-        "gemini:Gemini",
-        "gemma3",
-        makes=r"(models/)?gemini-",
-        day=_PACIFIC,
-        path="/v1beta/openai",
-    ),
-    "vertex": ProviderEntry(
-        "GOOGLE_OAUTH_ACCESS_TOKEN",
-        _VERTEX,
-        "gemini:Vertex",
-        "gemma3",
-        day=_PACIFIC,
-        path=None,
-        own="https://aiplatform.googleapis.com/v1/projects/PROJECT/locations/LOCATION/endpoints/openapi",
-    ),  # no keys: an assumed name
-    "azure": ProviderEntry(
-        "AZURE_OPENAI_API_KEY",
-        _AZURE,
-        "azure:Azure",
-        "o200k",
-        path="/openai/v1",
-        own="https://RESOURCE.openai.azure.com",
-    ),
-    "groq": ProviderEntry("GROQ_API_KEY", ("api.groq.com",), encoding="o200k", slashes=True, day="", path="/openai/v1"),
-    "mistral": ProviderEntry("MISTRAL_API_KEY", ("api.mistral.ai", "codestral.mistral.ai"), makes=_MISTRAL_MAKES),
-    "cohere": ProviderEntry(
-        "CO_API_KEY",
-        ("api.cohere.com", "api.cohere.ai"),
-        "cohere:Cohere",
-        makes="command-|embed-(v|english|multilingual)",
-        path="/compatibility/v1",
-    ),
-    "xai": ProviderEntry("XAI_API_KEY", ("api.x.ai", "*.api.x.ai"), makes="grok-"),
-    "deepseek": ProviderEntry("DEEPSEEK_API_KEY", ("api.deepseek.com",), makes=r"deepseek-(chat|reasoner|v\d)"),
-    "together": ProviderEntry(
-        "TOGETHER_API_KEY", ("api.together.ai", "api-inference.together.ai", "api.together.xyz"), slashes=True
-    ),
-    "fireworks": ProviderEntry("FIREWORKS_API_KEY", ("api.fireworks.ai",), slashes=True, path="/inference/v1"),
-    "openrouter": ProviderEntry(
-        "OPENROUTER_API_KEY", ("openrouter.ai",), "compatible:OpenRouter", slashes=True, path="/api/v1"
-    ),
-    "cerebras": ProviderEntry("CEREBRAS_API_KEY", ("api.cerebras.ai",)),
-    "perplexity": ProviderEntry(
-        "PERPLEXITY_API_KEY", ("api.perplexity.ai",), "compatible:Perplexity", makes="sonar", slashes=True, chat=""
-    ),
-    "bedrock": ProviderEntry(
-        "AWS_BEARER_TOKEN_BEDROCK",
-        _BEDROCK,
-        "bedrock:Bedrock",
-        path="/openai/v1",
-        own="https://bedrock-runtime.REGION.amazonaws.com",
-    ),
-    "moonshot": ProviderEntry("MOONSHOT_API_KEY", ("api.moonshot.ai", "api.moonshot.cn"), makes="kimi-|moonshot-"),
-    "zai": ProviderEntry("ZAI_API_KEY", ("api.z.ai", "open.bigmodel.cn"), makes="glm-", path="/api/paas/v4"),
-    "dashscope": ProviderEntry("DASHSCOPE_API_KEY", _DASHSCOPE, path="/compatible-mode/v1"),
-    "sambanova": ProviderEntry("SAMBANOVA_API_KEY", ("api.sambanova.ai",)),
-    "nvidia": ProviderEntry("NVIDIA_API_KEY", ("integrate.api.nvidia.com",), slashes=True),
-    "huggingface": ProviderEntry("HF_TOKEN", ("router.huggingface.co",), slashes=True),
-    "github": ProviderEntry(
-        "GITHUB_TOKEN", ("models.github.ai", "models.inference.ai.azure.com"), slashes=True, path="/inference"
-    ),
-    "deepinfra": ProviderEntry("DEEPINFRA_API_KEY", ("api.deepinfra.com",), slashes=True, path="/v1/openai"),
-    "databricks": ProviderEntry(
-        "DATABRICKS_TOKEN", _DATABRICKS, path="/serving-endpoints", own="https://WORKSPACE.cloud.databricks.com"
-    ),
-    "digitalocean": ProviderEntry("GRADIENT_MODEL_ACCESS_KEY", ("inference.do-ai.run", "*.agents.do-ai.run"), day=""),
-    "cloudflare": ProviderEntry(
-        "CLOUDFLARE_API_TOKEN",
-        ("api.cloudflare.com", "gateway.ai.cloudflare.com"),
-        slashes=True,
-        path=None,
-        own="https://api.cloudflare.com/client/v4/accounts/ACCOUNT_ID/ai/v1",
-    ),
-    "vercel": ProviderEntry("AI_GATEWAY_API_KEY", ("ai-gateway.vercel.sh",), slashes=True),
-    "voyage": ProviderEntry("VOYAGE_API_KEY", ("api.voyageai.com", "ai.mongodb.com"), makes="voyage-"),
-    "replicate": ProviderEntry("REPLICATE_API_TOKEN", ("api.replicate.com",), "compatible:Replicate", slashes=True),
-    "ollama": ProviderEntry(
-        "OLLAMA_API_KEY", ("ollama.com",), "compatible:Ollama", slashes=True, own="http://localhost:11434"
-    ),
-    "vllm": ProviderEntry("VLLM_API_KEY", slashes=True, own="http://localhost:8000"),
-}
-"""The providers that come with paceline, by name."""
+@cache
+def _entries() -> dict[str, ProviderEntry]:
+    return {name: _entry(head) for name, head in facts.heads().items()}
 
-ALIASES: Final = {
-    "claude": "anthropic",
-    "google": "gemini",
-    "google_ai_studio": "gemini",
-    "vertex_ai": "vertex",
-    "vertexai": "vertex",
-    "azure_openai": "azure",
-    "azure_ai": "azure",
-    "foundry": "azure",
-    "grok": "xai",
-    "aws": "bedrock",
-    "amazon_bedrock": "bedrock",
-    "bedrock_converse": "bedrock",
-    "cohere_chat": "cohere",
-    "mistralai": "mistral",
-    "together_ai": "together",
-    "fireworks_ai": "fireworks",
-    "kimi": "moonshot",
-    "glm": "zai",
-    "zhipu": "zai",
-    "qwen": "dashscope",
-    "nvidia_nim": "nvidia",
-    "hf": "huggingface",
-    "github_models": "github",
-    "vercel_ai_gateway": "vercel",
-    "ollama_chat": "ollama",
-    "voyageai": "voyage",
-    "hosted_vllm": "vllm",
-}
+
+def _entry(head: Mapping[str, Any]) -> ProviderEntry:
+    said: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in head.items()}
+    said["path"] = said.get("path", "/v1") or None
+    return ProviderEntry(**{name: said[name] for name in ProviderEntry._fields if name in said})
+
+
+PROVIDERS: Final = facts.Lazy(_entries)
+"""The providers that are known, by name."""
+
+ALIASES: Final = facts.Lazy(cache(lambda: {alias: name for name, one in _entries().items() for alias in one.aliases}))
 """Other names of providers; ``-`` and ``_`` are the same."""
+
+IMPLEMENTATIONS: Final = {
+    "openai": "openai:OpenAI",
+    "anthropic": "anthropic:Anthropic",
+    "gemini": "gemini:Gemini",
+    "vertex": "gemini:Vertex",
+    "azure": "azure:Azure",
+    "cohere": "cohere:Cohere",
+    "bedrock": "bedrock:Bedrock",
+    "openrouter": "compatible:OpenRouter",
+    "perplexity": "compatible:Perplexity",
+    "replicate": "compatible:Replicate",
+    "ollama": "compatible:Ollama",
+}
+"""The module and the class of each API that is not a row of ``compatible.py``."""
 
 GROUP: Final = "paceline.providers"
 """The entry points under which an installed package offers providers of its own."""
@@ -203,7 +76,8 @@ GROUP: Final = "paceline.providers"
 _METHODS = ("describe", "pool", "held", "charged", "readings", "refusal", "usage_reader", "usage")
 _P = TypeVar("_P", bound="Provider")
 _added: dict[str, Provider] = {}
-_hosts: dict[str, str] = {host: name for name, entry in PROVIDERS.items() for host in entry.hosts}
+_hosts: dict[str, str] = {}  # of those
+_known_hosts = cache(lambda: {host: name for name, entry in _entries().items() for host in entry.hosts})
 
 
 def register(provider: _P) -> _P:
@@ -249,7 +123,14 @@ def is_provider(name: str) -> bool:
 
 
 CREDENTIALS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key", "azure": "api-key"}
-"""The header of the key, where it is not ``authorization: Bearer KEY``."""
+"""The header of the key by API, where it is not ``authorization: Bearer KEY``."""
+
+
+def api_of(name: str) -> str:
+    """The provider whose API the provider with this name has; mostly itself."""
+    base = base_of(name)
+    entry = PROVIDERS.get(base)
+    return entry.api or base if entry else base
 
 
 def output_limit(provider: str) -> str:
@@ -272,7 +153,7 @@ def credentials(provider: Provider, path: str, key: str) -> tuple[str, str]:
 
     On the paths of OpenAI's format Gemini takes a key as others do (ai.google.dev/gemini-api/docs/openai, 2026-11).
     """
-    name = CREDENTIALS.get(base_of(provider.name))
+    name = CREDENTIALS.get(api_of(provider.name))
     if name is None or (name == "x-goog-api-key" and "/openai/" in path):
         return "authorization", f"Bearer {key}"
     return name, key
@@ -329,7 +210,7 @@ def has_slashes(name: str) -> bool:
 def day_zone(name: str) -> str:
     """The time zone whose midnight restarts the provider's quotas of a day; empty where they refill continuously."""
     entry = PROVIDERS.get(base_of(name))
-    return "utc" if entry is None else entry.day
+    return "utc" if entry is None else entry.day_zone
 
 
 @lru_cache(maxsize=1_024)
@@ -346,12 +227,12 @@ def _canonical(name: str) -> str:
 
 def _owner(host: str) -> str | None:
     label, _, rest = host.partition(".")
-    name = _hosts.get(host) or _hosts.get(f"*-{label.rpartition('-')[2]}.{rest}")
-    name = name or _hosts.get(f"{label}.*.{rest.partition('.')[2]}")
-    while name is None and "." in host:
+    patterns = [host, f"*-{label.rpartition('-')[2]}.{rest}", f"{label}.*.{rest.partition('.')[2]}"]
+    while "." in host:
         host = host.partition(".")[2]
-        name = _hosts.get(f"*.{host}")
-    return name
+        patterns.append(f"*.{host}")
+    known = _known_hosts()
+    return next((name for one in patterns if (name := _hosts.get(one) or known.get(one))), None)
 
 
 @cache
@@ -383,7 +264,7 @@ def _load(name: str) -> Provider:
 
         _plug_in()
         return _added.get(name) or Generic(name)
-    module, _, class_name = entry.implementation.partition(":")
+    module, _, class_name = IMPLEMENTATIONS.get(entry.api or name, "compatible:Compatible").partition(":")
     make = cast("Callable[..., Provider]", getattr(import_module(f"paceline.providers.{module}"), class_name))
     return make(name, entry.key_env, entry.hosts, entry.encoding)
 

@@ -1,4 +1,4 @@
-"""The published limits: ``tables/<provider>.toml``, each row with its source, date and confidence."""
+"""The published limits: the rows ``limits`` of the data set, each with its source, date and confidence."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import warnings
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import PacelineWarning, QuotaError, Source, SourceKind
+from paceline.providers import facts
 from paceline.providers.parse import spelled, undated
 from paceline.providers.registry import ALIASES, PROVIDERS, base_of, is_provider, maker, provider_named
 
@@ -111,7 +111,7 @@ def _source(kind: SourceKind, row: dict[str, Any], tier: str) -> Source:
 @cache
 def known_providers() -> tuple[str, ...]:
     """The providers that have a table."""
-    return tuple(sorted(path.stem for path in Path(__file__).with_name("tables").glob("*.toml")))
+    return tuple(sorted(name for name, head in facts.heads().items() if "ladders" in head))
 
 
 def tiers(provider: str) -> list[str]:
@@ -160,9 +160,7 @@ def plain(name: str) -> str:
 
 @cache
 def _table(provider: str) -> dict[str, Any]:
-    import tomllib
-
-    return tomllib.loads(Path(__file__).with_name("tables").joinpath(f"{provider}.toml").read_text("utf-8"))
+    return facts.heads()[provider] | {"limits": facts.rows(provider, facts.LIMITS)}
 
 
 def _tier(provider: str, table: dict[str, Any], tier: str | int | None) -> str:
