@@ -53,6 +53,20 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+# No test sees the facts of the user who runs it.
+os.environ["PACELINE_FACTS"] = str(Path(__file__).with_name("no_facts"))
+
+
+@pytest.fixture(autouse=True)
+def own_facts():
+    """Facts about providers in a project's settings are used in all of the process: they end with their test."""
+    yield
+    facts = sys.modules.get("paceline.providers.facts")
+    if facts is not None and facts._projects:
+        facts._projects.clear()
+        facts.forget()
+
+
 @pytest.fixture(autouse=True)
 def own_partitions():
     """What `paceline.partition` keeps for a process ends with its test."""

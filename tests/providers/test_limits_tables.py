@@ -107,11 +107,11 @@ def test_other_rows(provider, model, tier, want):
 
 def test_what_a_row_says_of_itself():
     exact = lookup("openai", "gpt-4o-2024-08-06", "T2")
-    assert (exact.pool, exact.tier, exact.confidence, exact.matched) == ("gpt-4o", "tier_2", "observed", "gpt-4o")
+    assert (exact.pool, exact.tier, exact.confidence, exact.matched) == ("gpt-4o", "tier_2", "third_party", "gpt-4o")
     lower = lookup("openai", "gpt-4o-mini", 3)
-    assert (lower.tier, lower.confidence) == ("tier_2", "inferred")
+    assert (lower.tier, lower.confidence) == ("tier_2", "assumed")
     equal = lookup("openai", "gpt-5-mini", "build")
-    assert (equal.tier, equal.confidence) == ("tier_2", "inferred")
+    assert (equal.tier, equal.confidence) == ("tier_2", "assumed")
     default = lookup("openai", "gpt-99")
     assert (default.pool, default.matched, default.confidence) == ("gpt-99", "default", "assumed")
     assert default.source.startswith("https://")
@@ -145,7 +145,7 @@ def test_every_row_of_every_table_is_sound():
                 published = lookup(provider, model, tier)
                 assert published.source
                 assert published.as_of.startswith("202")
-                assert published.confidence in {"documented", "observed", "third_party", "inferred", "assumed"}
+                assert published.confidence in {"documented", "third_party", "assumed"}
                 assert {"requests", "concurrency", "tokens"} & {quota.unit for quota in published.quotas}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -29,7 +30,7 @@ from paceline.providers.registry import (
     provider_named,
 )
 from paceline.providers.roots import joined, placed, usual_root
-from paceline.providers.tables import listing
+from paceline.providers.tables import life_of, listing
 
 MAX_OUTPUT_TOKENS: Final = 16
 """The output limit of a request: the smallest that every provider accepts."""
@@ -75,6 +76,7 @@ class Checked:
         stated: Whether the answer stated a limit.
         problem: Why the request was not answered with success, in a sentence; empty if it was.
         findings: One for each quota.
+        ending: What is known of an end of the model that has come or is near; empty for none.
     """
 
     model: str
@@ -84,10 +86,11 @@ class Checked:
     stated: bool
     problem: str
     findings: Sequence[QuotaFinding]
+    ending: str = ""
 
     def record(self) -> dict[str, Any]:
         """Plain JSON values."""
-        values = {name: getattr(self, name) for name in ("model", "pool", "sources", "status", "stated")}
+        values = {name: getattr(self, name) for name in ("model", "pool", "sources", "status", "stated", "ending")}
         return values | {"problem": self.problem or None, "quotas": [finding.record() for finding in self.findings]}
 
 
@@ -179,7 +182,7 @@ def probe(target: ProbeTarget, config: Config) -> Checked:
             reason = " ".join(str(error).split()) or type(error).__name__
             problem = f"no answer from {provider.name} at {request.url.host}: {reason}"
     resolved = limiter.limits.model(provider.name, call.model)
-    answer = recorder.answer
+    answer, life = recorder.answer, life_of(provider.name, call.model)
     readings = [] if answer is None else provider.readings(answer.headers, time.time())
     if response is not None and answer is None:
         problem = f"{provider.name}: the configured limits do not admit even this request: {_message(response, target)}"
@@ -196,6 +199,7 @@ def probe(target: ProbeTarget, config: Config) -> Checked:
         any(reading.limit for reading in readings),
         problem,
         compare(resolved.quotas, readings),
+        "" if life is None else life.ending(date.today()),  # noqa: DTZ011  (days of the provider's calendar)
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from paceline.cli.commands import COMMANDS, VERSION, help_text
+from paceline.cli.commands import COMMANDS, help_text, version_text
 from paceline.core.hints import why_missing
 
 
@@ -44,7 +44,16 @@ class LazyGroup(click.Group):
         return help_text().rstrip()
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, prog_name="paceline")
-def app() -> None:
+@click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, help="Show the version and exit.")
+@click.option("--verbose", is_flag=True, help="With --version: show the day of the facts about providers, too.")
+@click.pass_context
+def app(ctx: click.Context, *, version: bool, verbose: bool) -> None:
     """Send many requests to an LLM API at the full speed that the provider allows."""
+    if verbose and not version:
+        raise click.UsageError("--verbose belongs to --version")
+    if version:
+        click.echo(version_text(verbose=verbose), nl=False)
+        ctx.exit()
+    if ctx.invoked_subcommand is None:
+        raise click.UsageError("Missing command.")

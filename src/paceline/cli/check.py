@@ -42,7 +42,7 @@ def command(
     from paceline.config import Config, parse_limit
 
     try:
-        config = Config.load(file, given={**given, "limits": dict(parse_limit(text) for text in limits)})
+        config = Config.load(file, given={**given, "limits": dict(parse_limit(text) for text in limits)}, named=True)
         names = models or tuple(name for name in config.limits if not name.endswith("*"))
         if not names:
             raise click.UsageError("name a model, e.g. 'paceline check gpt-6-luna'")
@@ -92,6 +92,8 @@ def _print(checked: Sequence[Checked], toml: str) -> None:
         click.echo(f"{one.model}  (pool {one.pool})")
         for line in _table(one):
             click.echo(f"  {line}")
+        if one.ending:
+            click.echo(f"  the model {one.ending}")
         if one.problem:
             click.echo(f"  {one.problem}")
         if not one.stated:

@@ -37,7 +37,7 @@ COMMANDS: Final = {
     "top": Command("show the pools of a gateway or a program, live", "top"),
     "config": Command("show the settings in effect, and where each comes from"),
     "doctor": Command("print one page for a bug report, without secrets"),
-    "limits": Command("show the published limits, and where they come from"),
+    "limits": Command("show the limits in use, check and update facts of providers"),
     "emulate": Command("serve an API that limits like a provider", "emulator"),
     "demo": Command("send one batch with and without paceline, live", "demo"),
 }
@@ -57,7 +57,7 @@ HELP: Final = """Usage: paceline [OPTIONS] COMMAND [ARGS]...
   Send many requests to an LLM API at the full speed that the provider allows.
 
 Options:
-  --version   Show the version and exit.
+  --version   Show the version and exit; with --verbose the day of the facts about providers, too.
   -h, --help  Show this message and exit.
 
 Commands, each with the extra that it needs:
@@ -71,6 +71,20 @@ To see the options of a command: paceline COMMAND --help
 def help_text() -> str:
     """What ``paceline --help`` prints."""
     return HELP.format(commands="\n".join(f"  {name:9}{c.about:61}{c.extra}" for name, c in COMMANDS.items()))
+
+
+def version_text(*, verbose: bool) -> str:
+    """What ``paceline --version`` prints."""
+    text = f"paceline, version {VERSION}\n"
+    if not verbose:
+        return text
+    from datetime import date
+
+    from paceline.providers.facts import standing
+
+    known = standing(date.today())  # noqa: DTZ011  (an age in days)
+    lines = [f"facts about providers: of {known['day']}", *known["places"], *filter(None, [known["remark"]])]
+    return text + "".join(f"{line}\n" for line in lines)
 
 
 def objection(name: str) -> str | None:
@@ -100,4 +114,4 @@ def plain(option: str) -> str:
     """
     if option not in ("-h", "--help", "--version"):
         raise ValueError(f"no such option: {option!r}. `paceline --help` lists the options")
-    return f"paceline, version {VERSION}\n" if option == "--version" else help_text()
+    return version_text(verbose="--verbose" in sys.argv) if option == "--version" else help_text()

@@ -7,9 +7,9 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -86,16 +86,36 @@ class Page:
 
     def look(self, file: Path | None, environ: Mapping[str, str], timeout_s: float) -> None:
         """Look at everything; a section that cannot be made is a problem."""
-        self.sections["versions"] = list(_versions())
-        self.sections["paced here"] = list(self._paced())
+        self._see("versions", _versions())
+        self._see("facts about providers", self._facts())
+        self._see("paced here", self._paced())
         config = self._config(file, environ)
-        self.sections["keys (names only)"] = list(self._keys(environ, config))
+        self._see("keys (names only)", self._keys(environ, config))
         if config is not None:
-            self.sections["settings that are set"] = list(self._settings(config))
-            self.sections["limits"] = list(self._limits(config, environ))
-            self.sections["store"] = list(self._store(config, timeout_s))
-        self.sections["machine"] = list(self._machine())
-        self.sections["proxies"] = list(self._proxies(environ))
+            self._see("settings that are set", self._settings(config))
+            self._see("limits", self._limits(config, environ))
+            self._see("store", self._store(config, timeout_s))
+        self._see("machine", self._machine())
+        self._see("proxies", self._proxies(environ))
+
+    def _see(self, name: str, rows: Iterable[Row]) -> None:
+        """Make a section."""
+        found = self.sections[name] = []
+        try:
+            found.extend(rows)
+        except PacelineError as error:
+            if str(error) not in self.problems:
+                self.problems.append(str(error))
+
+    def _facts(self) -> Iterator[Row]:
+        from paceline.providers.facts import standing
+
+        known = standing(date.today())  # noqa: DTZ011  (an age in days)
+        age = "" if known["age_days"] is None else f", {known['age_days']} days old"
+        yield "data set", f"of {known['day']}{age}"
+        yield from (("beside it", place) for place in known["places"])
+        if known["remark"]:
+            self.problems.append(known["remark"])
 
     def _paced(self) -> Iterator[Row]:
         """The SDKs that are installed, and by which library they send; what is not paced."""
@@ -180,6 +200,7 @@ class Page:
 
     def _limits(self, config: Config, environ: Mapping[str, str]) -> Iterator[Row]:
         """The limits that hold, and how they are known."""
+        self._see_ends(config)
         from paceline.config.show import rows
         from paceline.config.starter import providers_of
         from paceline.providers.tables import DEFAULT, known_providers, lookup
@@ -199,6 +220,21 @@ class Page:
                 f"{name}/*",
                 f"{', '.join(map(str, published.quotas))} (published, {published.confidence}, {published.as_of}{tier})",
             )
+
+    def _see_ends(self, config: Config) -> None:
+        """The models of the settings that have ended, or end soon."""
+        from paceline.pacing.limits import Limits
+        from paceline.pacing.settings import PacingSettings
+        from paceline.providers.tables import life_of
+
+        limits = Limits(PacingSettings(quotas=config.limits, provider=config.provider))
+        for name in config.limits:
+            if "*" in name:
+                continue
+            provider, _, model = limits.resolve(name).pool.partition("/")
+            life = life_of(provider, model) if model else None
+            if life is not None and (said := life.ending(date.today())):  # noqa: DTZ011  (days of the provider's calendar)
+                self.problems.append(f"the model {provider}/{model} {said}")
 
     def _store(self, config: Config, timeout_s: float) -> Iterator[Row]:
         from paceline.cli.standing import ReadError, read_store

@@ -67,7 +67,7 @@ def command(
 
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
-        config = Config.load(file, given=given)
+        config = Config.load(file, given=given, named=True)
         arguments = config.arguments(patient=False)
     except PacelineError as error:
         click.echo(f"paceline exec: {error}", err=True)

@@ -1,78 +1,209 @@
-"""``paceline limits``: the published limits, and where they come from."""
+"""``paceline limits``: the limits that are used, and where they come from; the facts about providers that they are made of."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from paceline.cli import options
 from paceline.cli.options import print_table
-from paceline.core.results import QuotaError, SourceKind
+from paceline.core.results import PacelineError, QuotaError, SourceKind
 
 if TYPE_CHECKING:
+    from paceline.config import Config
+    from paceline.core.quota import Quota
+    from paceline.pacing.limits import Limits
     from paceline.providers.tables import Published
 
 OLD_DAYS: Final = 120
 """The age from which a row is shown with it."""
 
+STORE_S: Final = 3.0
+"""Seconds for the store to answer."""
 
-@click.command(name="limits")
+SET, STATED, YOURS, TABLE, ASSUMED = "set", "stated by an answer", "your file", "table", "assumed"
+"""Where a limit comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The limits of a model as they are used.
+
+    Attributes:
+        published: What the data set or the user's facts say of the model.
+        quotas: The limits that are used.
+        origin: Where they come from.
+        place: The file or the store that has them; empty for the data set.
+    """
+
+    published: Published
+    quotas: tuple[Quota, ...]
+    origin: str
+    place: str = ""
+
+    @property
+    def tier(self) -> str:
+        """The tier of a row; empty for limits that no row states."""
+        return self.published.tier if self.is_row else ""
+
+    @property
+    def is_row(self) -> bool:
+        """Whether a row of facts states them."""
+        return self.origin not in (SET, STATED)
+
+    def about(self, today: date) -> str:
+        """Where they come from, in one line."""
+        if not self.is_row:
+            return f"{self.origin}: {self.place}"
+        row = self.published
+        of = f"{YOURS} {self.place}" if self.place else f"{TABLE} of {_as_of(row, today)}"
+        of += f", {_as_of(row, today)}" if self.place else ""
+        return f"{of}, {ASSUMED if self.origin == ASSUMED else row.confidence}: {row.source}"
+
+
+class Group(click.Group):
+    """A group whose first word can be an argument of :func:`show`, too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take ``show`` for the command where none is named."""
+        if not args or args[0] not in (*self.commands, "-h", "--help"):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(name="limits", cls=Group)
+def command() -> None:
+    """Show the limits that are used, check a file of facts about providers, or install a newer data set.
+
+    `paceline limits openai gpt-6-luna` is short for `paceline limits show openai gpt-6-luna`.
+    """
+
+
+@command.command(name="check")
+@click.argument("file", type=click.Path(path_type=Path))
+def check_facts(file: Path) -> None:
+    """Check a file of facts: one like tables/providers.toml, or settings with [providers.NAME]."""
+    from paceline.config import Config
+    from paceline.config.sources import FILES
+    from paceline.providers import facts
+
+    try:
+        if file.name in (*FILES, "pyproject.toml") or file.suffix in (".yaml", ".yml"):
+            found: dict[str, Any] = {"day": "", "providers": Config.load(file, {}, named=True).providers}
+        else:
+            found = facts.read(file)
+    except PacelineError as error:
+        click.echo(f"paceline limits: {error}", err=True)
+        sys.exit(2)
+    rows = [row for head in found["providers"].values() for kind in facts.KINDS for row in head.get(kind, ())]
+    weak = sum(len(row["as_of"]) < len("2026-11-28") for row in rows)
+    click.echo(
+        f"{file}: right. Providers: {len(found['providers'])}, rows: {len(rows)}{f', without a day: {weak}' if weak else ''}"
+        f"{', of ' + found['day'] if found['day'] else ''}"
+    )
+
+
+@command.command(name="update")
+@click.argument("source", metavar="FILE|URL", required=False)
+@click.option("--sha256", help="The SHA-256 of its bytes; needed for a URL.")
+@click.option("--undo", is_flag=True, help="Use the data set of before again.")
+def update(source: str | None, sha256: str | None, *, undo: bool) -> None:
+    """Install a newer data set for this user. It changes no host and no root of a known provider."""
+    from paceline.config import data_set
+
+    if undo == (source is not None):
+        raise click.UsageError("name a FILE or a URL, or give --undo")
+    try:
+        lines = [data_set.undo()] if source is None else data_set.install(source, sha256)
+    except PacelineError as error:
+        click.echo(f"paceline limits: {error}", err=True)
+        sys.exit(2)
+    click.echo("\n".join(lines))
+
+
+@command.command(name="show")
 @click.argument("provider", required=False)
 @click.argument("model", required=False)
 @click.option("--tier", help="The account's tier, e.g. 2 or build; the lowest when not given.")
+@options.CONFIG
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def command(provider: str | None, model: str | None, tier: str | None, *, as_json: bool) -> None:
-    """Show the limits that are used until the first answer corrects them, with source and date.
+def show(provider: str | None, model: str | None, tier: str | None, file: Path | None, *, as_json: bool) -> None:
+    """Show the limits that are used, and where each comes from: settings, answers, your file, a table.
 
     Without PROVIDER: every provider that has a table. With PROVIDER: every model of its table. With MODEL: the limits
     of that model. PROVIDER can be PROVIDER/MODEL, or a model alone: then every provider is shown that lists it.
     """
     from rich.console import Console
 
+    from paceline.config import Config, find_file
+    from paceline.providers import facts
     from paceline.providers.registry import maker
     from paceline.providers.tables import tiers
 
+    try:
+        config = Config.load(find_file(file), given={}, named=file is not None)
+    except PacelineError as error:
+        click.echo(f"paceline limits: {error}", err=True)
+        sys.exit(2)
     asked = _asked(provider, model)
     if tier is not None and len(asked) > 1:
         asked = [one for one in asked if one[0] == maker(one[1] or "")]  # a model alone: its maker's tier
     if not asked:
         raise click.UsageError("--tier needs a PROVIDER: each provider has its own tiers")
-    rows = [row for name, one in asked for row in _rows(name, one, tier)]
     today = date.today()  # noqa: DTZ011  (the age in days needs no zone)
+    try:
+        rows = [row for name, one in asked for row in _rows(name, one, tier, config)]
+    except QuotaError as error:
+        raise click.UsageError(str(error)) from None
     if as_json:
-        for name, published in rows:
-            click.echo(json.dumps(_record(name, published, today)))
+        for name, shown in rows:
+            click.echo(json.dumps(_record(name, shown, today)))
         return
     console = Console()
     if console.is_terminal:
         _show(rows, today, console.width)
     else:
         cells = [
-            (name, row.tier, ", ".join(map(str, row.quotas)), row.pool, row.confidence, _as_of(row, today), row.source)
+            (
+                name,
+                row.tier,
+                ", ".join(map(str, row.quotas)),
+                row.published.pool,
+                f"{row.origin} of {row.published.as_of}" if row.origin == TABLE else row.origin,
+                _as_of(row.published, today) if row.is_row else "",
+                row.published.source if row.is_row else row.place,
+            )
             for name, row in rows
         ]
-        print_table(("model", "tier", "limits", "pool", "confidence", "as of", "source"), cells)
-    assumed = [name for name, row in rows if _kind(row) is SourceKind.ASSUMED]
+        print_table(("model", "tier", "limits", "pool", "from", "as of", "source"), cells)
+    assumed = [name for name, row in rows if row.origin == ASSUMED]
     if assumed:
         lowest = tier is None and any(len(tiers(name.partition("/")[0])) > 1 for name in assumed)
         which = assumed[0] if len(assumed) == 1 else "MODEL"
         why = "no --tier was named, so the lowest is assumed; " if lowest else ""
         click.echo(f"{why}`paceline check {which}` asks the provider for the limits of your key", err=True)
+    if remark := facts.standing(today)["remark"]:
+        click.echo(remark, err=True)
 
 
-def _show(rows: Sequence[tuple[str, Published]], today: date, width: int) -> None:
+def _show(rows: Sequence[tuple[str, Shown]], today: date, width: int) -> None:
     """A table that fits a terminal of 80 columns: what all rows share stands above it once, where they come from below it."""
-    origins = [f"{row.confidence}, {_as_of(row, today)}: {row.source}" for _, row in rows]
+    origins = [row.about(today) for _, row in rows]
     notes = {origin: number for number, origin in enumerate(dict.fromkeys(origins), 1)}
     providers, tiers = {name.partition("/")[0] for name, _ in rows}, {row.tier for _, row in rows}
     cells = []
     for (name, row), origin in zip(rows, origins, strict=True):
         model = name.partition("/")[2]
-        shown = f"{name if len(providers) > 1 else model}{'' if row.pool == model else f' (of {row.pool})'}"
+        shown = f"{name if len(providers) > 1 else model}{'' if row.published.pool == model else f' (of {row.published.pool})'}"
         tier = [row.tier] if len(tiers) > 1 else []
         cells.append((shown, *tier, ", ".join(map(str, row.quotas)), f"[{notes[origin]}]"))
     if len(providers) == 1:
@@ -118,16 +249,20 @@ def _all_models() -> list[str]:
     return [name for name in names if "*" not in name and name != DEFAULT]  # no patterns
 
 
-def _rows(provider: str, model: str | None, tier: str | None) -> list[tuple[str, Published]]:
+def _rows(provider: str, model: str | None, tier: str | None, config: Config) -> list[tuple[str, Shown]]:
+    from paceline.pacing.limits import Limits
+    from paceline.pacing.settings import PacingSettings
     from paceline.providers.registry import suggest
-    from paceline.providers.tables import DEFAULT, lookup, models, stated_tiers
+    from paceline.providers.tables import DEFAULT, models, stated_tiers
 
-    try:
-        shown = models(provider) if model is None else [model]
-        rows = [(f"{provider}/{shown_model}", lookup(provider, shown_model, tier)) for shown_model in shown]
-    except QuotaError as error:
-        raise click.UsageError(str(error)) from None
-    if model is not None and rows[0][1].matched == DEFAULT and model != DEFAULT:
+    tier = tier if tier is not None or provider != config.home else config.tier
+    limits = Limits(PacingSettings(quotas=config.limits, provider=config.provider))
+    stated = dict(_stated(config, provider)) if config.store else {}
+    rows = [
+        (f"{provider}/{one}", _shown(provider, one, tier, limits, stated, config))
+        for one in (models(provider) if model is None else [model])
+    ]
+    if model is not None and rows[0][1].is_row and rows[0][1].published.matched == DEFAULT and model != DEFAULT:
         others = ", ".join(stated_tiers(provider, model))
         why = f" in {rows[0][1].tier}: name a tier that has one ({others})" if others else ""
         hint = "" if others else suggest(model, [name for name in models(provider) if "*" not in name])
@@ -135,10 +270,38 @@ def _rows(provider: str, model: str | None, tier: str | None) -> list[tuple[str,
     return rows
 
 
-def _kind(published: Published) -> SourceKind:
-    """Published if every quota is."""
+def _shown(
+    provider: str, model: str, tier: str | None, limits: Limits, stated: dict[str, tuple[Quota, ...]], config: Config
+) -> Shown:
+    from paceline.config.schema import LIMITS
+    from paceline.providers.tables import lookup
+    from paceline.stores import as_store
+
+    published = lookup(provider, model, tier)
+    given = limits.given_for(provider, model, published.pool)
+    if given is not None:
+        names = [key[1] for key in config.origins if key[0] == LIMITS and limits.given.get(key[1]) is not None]
+        exact = next((one for one in (f"{provider}/{model}", model, f"{provider}/*", "*") if one in names), "")
+        return Shown(published, given, SET, config.origins.get((LIMITS, exact), "the settings"))
+    learned = stated.get(f"{provider}/{published.pool}")
+    if learned is not None and set(learned) != set(published.quotas):
+        store = as_store(config.store or "")
+        return Shown(published, learned, STATED, f"the store {store.url if store else ''}")
     kinds = {source.kind for source in published.sources.values()}
-    return SourceKind.PUBLISHED if kinds == {SourceKind.PUBLISHED} else SourceKind.ASSUMED
+    sure = kinds == {SourceKind.PUBLISHED}
+    return Shown(published, published.quotas, YOURS if published.where else TABLE if sure else ASSUMED, published.where)
+
+
+def _stated(config: Config, provider: str) -> Iterator[tuple[str, tuple[Quota, ...]]]:
+    """The limits of pools in the store of the settings, which answers have corrected."""
+    from paceline.cli.standing import ReadError, read_store
+    from paceline.core.quota import parse_quotas
+
+    with suppress(ReadError, PacelineError, click.UsageError):  # `paceline doctor` says why it cannot be read
+        status, _ = read_store(config.store, STORE_S)
+        for name, pool in status["pools"].items():
+            if name.partition("/")[0] == provider:
+                yield name, tuple(one for quota in pool["quotas"] for one in parse_quotas(quota["quota"]))
 
 
 def _age_days(published: Published, today: date) -> int:
@@ -154,17 +317,24 @@ def _as_of(published: Published, today: date) -> str:
     return f"{published.as_of} ({'' if published.as_of.count('-') == 2 else 'up to '}{days} days old)"
 
 
-def _record(name: str, published: Published, today: date) -> dict[str, Any]:
-    provider = name.partition("/")[0]
-    return {
-        "model": name,
-        "pool": f"{provider}/{published.pool}",
-        "tier": published.tier,
-        "quotas": [str(quota) for quota in published.quotas],
-        "kind": _kind(published),
+def _record(name: str, shown: Shown, today: date) -> dict[str, Any]:
+    provider, published = name.partition("/")[0], shown.published
+    kinds = {SET: SourceKind.GIVEN, STATED: SourceKind.LEARNED, ASSUMED: SourceKind.ASSUMED}
+    row = {
         "matched": published.matched,
         "confidence": published.confidence,
         "as_of": published.as_of,
         "age_days": _age_days(published, today),
         "source": published.source,
+    }
+    return {
+        "model": name,
+        "pool": f"{provider}/{published.pool}",
+        "tier": shown.tier,
+        "quotas": [str(quota) for quota in shown.quotas],
+        "kind": kinds.get(shown.origin, SourceKind.PUBLISHED),
+        "sources": {str(quota): str(source) for quota, source in published.sources.items()} if shown.is_row else {},
+        "from": shown.origin,
+        "place": shown.place,
+        **(row if shown.is_row else dict.fromkeys(row)),
     }

@@ -165,7 +165,7 @@ def command(
         if agents or Path(source).suffix in WORKLOADS:
             _require_plain(form)
         given["limits"] = dict(parse_limit(text) for text in limits)
-        config = Config.load(file, given=given)
+        config = Config.load(file, given=given, named=True)
         every = by is not None or within_s is not None
         works: dict[str, Callable[[], Work]] = {
             f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents

@@ -58,7 +58,7 @@ def command(
 
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
-        config = Config.load(file, given=given)
+        config = Config.load(file, given=given, named=True)
         with read_rows(str(source), cut=OWN) as rows:
             read = read_log(rows, str(source))
         log = read.requests

@@ -139,7 +139,7 @@ def command(
     try:
         form = options.form(given)
         given["limits"] = dict(parse_limit(text) for text in limits)
-        config = Config.load(file, given=given)
+        config = Config.load(file, given=given, named=True)
         job = Job(
             source,
             output,

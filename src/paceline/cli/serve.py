@@ -113,7 +113,7 @@ def command(
                 given |= stack.enter_context(emulated())
                 keys = Path(stack.enter_context(TemporaryDirectory())) / "keys.json"  # there are none
             found, supervised = find_file(file), inherited is not None and inherited.supervised
-            load = partial(Config.load, found, given=given)
+            load = partial(Config.load, found, given=given, named=file is not None)
             watched = _watched(found, load, demo=demo) if watch and not supervised else None
             config = load()
             keys = keys or keys_file(os.environ)

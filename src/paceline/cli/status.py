@@ -110,6 +110,8 @@ def _print(status: Mapping[str, Any]) -> None:
         click.echo(
             plain(f"not paced: {row['kind']} at {row['host'] or '-'}, {row['count']:,}: {row['remedy']}"), err=True
         )
+    if remark := (status.get("facts") or {}).get("remark"):
+        click.echo(plain(remark), err=True)
     if runs := status.get("runs"):
         click.echo()
         print_table(

@@ -12,6 +12,7 @@ Each of these takes precedence over the next, and all over the published limits:
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike
@@ -22,6 +23,7 @@ from paceline.config.schema import (
     ANY,
     BREAKER,
     CONCURRENCY,
+    FACTS,
     JOINT,
     LANES,
     LIMITS,
@@ -53,6 +55,7 @@ from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.limits import Limits
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.settings import PacingSettings
+from paceline.providers import facts
 from paceline.providers.registry import provider_named
 from paceline.providers.tables import DEFAULT, known_providers, lookup
 from paceline.shared.membership import OnStoreFailure
@@ -93,6 +96,8 @@ class Config:
         retry: The fields of :class:`~paceline.RetryPolicy` that are set.
         breaker: ``None``: off.
         store: The store's URL, which may hold a password. If ``None``, a run chooses its store.
+        providers: Facts about providers, which are used in all of the process; see ``paceline.providers.facts``.
+        trusted: Whether they may say where requests go: the user has named the file.
         origins: The place of each setting that is set.
     """
 
@@ -132,6 +137,8 @@ class Config:
     group: str | None = None
     rpm_override: float | None = None
     tpm_override: float | None = None
+    providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    trusted: bool = field(default=True, compare=False)
     origins: Mapping[Key, str] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -141,6 +148,8 @@ class Config:
         environ: Mapping[str, str] = os.environ,
         given: Mapping[str, Any] | None = None,
         where: str = "command line",
+        *,
+        named: bool = False,
     ) -> Self:
         """Read all sources.
 
@@ -149,17 +158,19 @@ class Config:
             environ: ``PACELINE_PROVIDER``, ``PACELINE_RETRY__BACKOFF_S``, ``PACELINE_LIMITS__OPENAI__GPT_5`` and so on.
             given: Settings by name; those that are ``None`` or empty are left out.
             where: The name of ``given`` in messages.
+            named: Whether the user has named ``file``, and it was not found.
 
         Raises:
             QuotaError: A setting is invalid; the message has a line for each, with its place and what would be right.
         """
-        problems, config = Problems(), cls()
+        problems, config = Problems(), cls(trusted=named or file is None)
         if file is not None:
             config = config.updated(read(read_file(file, problems), problems))
         names = [*models_of(config.provider or ""), *config.limits, *config.lanes]
         chosen = {name: value for name, value in (given or {}).items() if value not in (None, {}, ())}
         for source in [*environment(environ, SettingsTable.__annotations__, names), SettingsSource(chosen, where)]:
             config = config.updated(read(source, problems, overrides=True))
+        config.use_facts()
         try:
             if config.tier is not None and config.home in known_providers():
                 lookup(config.home, DEFAULT, config.tier)
@@ -167,6 +178,11 @@ class Config:
             problems.add(config.origins["tier",], error)
         problems.check()
         return config
+
+    def use_facts(self) -> None:
+        """Use the facts about providers in this process."""
+        places = {re.sub(r":\d+$", "", origin) for key, origin in self.origins.items() if key[0] == FACTS}
+        facts.add_project(min(places, default="the settings"), self.providers, trusted=self.trusted)
 
     @property
     def home(self) -> str | None:
@@ -182,6 +198,7 @@ class Config:
             patient: The defaults of a batch: server faults are retried, nothing times out in a queue, a day's quota is
                 waited for, and the caller chooses the store.
         """
+        self.use_facts()
         name = self.provider or provider
         retry = {**(PATIENT if patient else {}), "max_attempts": self.max_attempts, **self.retry}
         same = {one.name: getattr(self, one.name) for one in fields(PacingSettings) if hasattr(self, one.name)}
@@ -212,7 +229,7 @@ class Config:
     def updated(self, said: Said) -> Self:
         """These settings, replaced by what one source says."""
         changed: dict[str, Any] = {BREAKER: self.breaker, "origins": dict(self.origins)}
-        for name in (LIMITS, JOINT, CONCURRENCY, LANES, *TABLES, "priorities", "retry"):
+        for name in (LIMITS, JOINT, CONCURRENCY, LANES, *TABLES, FACTS, "priorities", "retry"):
             changed[name] = dict(getattr(self, name))
         for key, (value, origin) in said.items():
             name, rest = key[0], key[1:]
@@ -224,7 +241,7 @@ class Config:
                 changed[LIMITS].pop(rest[0], None)
             elif name == LANES:
                 changed[LANES][rest[0]] = replace(changed[LANES].get(rest[0]) or LaneSpec(rest[0]), **{rest[1]: value})
-            elif name in TABLES:
+            elif name in (*TABLES, FACTS):
                 changed[name] = _merged(changed[name], rest, value)
             elif name == BREAKER:
                 breaker = changed[BREAKER] or BreakerPolicy()
@@ -255,7 +272,7 @@ def load_arguments(
     if not isinstance(given.get("store", ""), str):
         options["store"] = given.pop("store")
     file = find_file(path, environ)
-    config = Config.load(file, environ, given, "the arguments")
+    config = Config.load(file, environ, given, "the arguments", named=path is not None)
     if file is None and not config.origins:
         raise QuotaError(f"there is no configuration: no {', '.join(FILES)} here, and no {ENV_PREFIX}... is set")
     return config.arguments(patient=False) | options

@@ -20,6 +20,7 @@ from paceline.core.results import QuotaError, StoreError
 from paceline.pacing.allowances import Unpriced, check_budget
 from paceline.pacing.joint import check_units, written
 from paceline.pacing.settings import TIMEOUT_MAX_S
+from paceline.providers import facts
 from paceline.providers.registry import ALIASES, PROVIDERS, suggest
 from paceline.shared.leases import LEASE_MAX_S
 from paceline.shared.membership import OnStoreFailure
@@ -45,6 +46,7 @@ RUN_S: Final = 30 * 86_400.0
 
 LIMITS, JOINT, CONCURRENCY, LANES, BREAKER = "limits", "joint_limits", "concurrency", "lanes", "breaker"
 UPSTREAMS, GROUPS, PRICES = "upstreams", "groups", "prices"
+FACTS: Final = "providers"
 TABLES: Final = (UPSTREAMS, GROUPS, PRICES)
 """Tables of tables."""
 
@@ -201,6 +203,14 @@ def _starts(value: Any) -> tuple[Quota, ...]:
 def _breaker(value: Any) -> Any:
     """On or off, or a table."""
     return _BREAKER[isinstance(value, Mapping)].validate_python(value)
+
+
+def _facts(value: Any) -> Any:
+    """Facts about providers, as ``paceline limits check`` takes them."""
+    try:
+        return facts.checked({"providers": value}, "")["providers"]
+    except QuotaError as error:
+        raise ValueError(str(error).removeprefix("providers.")) from None
 
 
 def _zone(name: str) -> str:
@@ -399,6 +409,7 @@ class SettingsTable(TypedDict, total=False):
     group: Text
     defaults: Limits
     settings: Annotated[SynonymsTable, table("acquire_timeout = 300")]
+    providers: Annotated[Any, PlainValidator(_facts, json_schema_input_type=dict[str, Any])]
     rpm_override: Rate
     tpm_override: Rate
 

@@ -47,6 +47,7 @@ def rows(config: Config) -> list[SettingRow]:
 def _settings(config: Config) -> Iterator[SettingRow]:
     values = asdict(replace(config, limits={}, origins={}))
     store = as_store(config.store) if config.store else None
+    del values["trusted"]
     values["store"] = config.store if store is None else store.url  # without a password
     values[JOINT] = {name: [str(quota) for quota in quotas] for name, quotas in config.joint_limits.items()}
     values["budget"] = [str(quota) for quota in config.budget]

@@ -23,7 +23,9 @@ from paceline.providers.tables import known_providers, models
 ENV_PREFIX: Final = "PACELINE_"
 FILE_VARIABLE: Final = "PACELINE_CONFIG"
 
-NO_SETTINGS: Final = frozenset({FILE_VARIABLE, "PACELINE_KEY", "PACELINE_KEYS", "PACELINE_EXEC", "PACELINE_GATEWAY"})
+NO_SETTINGS: Final = frozenset(
+    {FILE_VARIABLE, "PACELINE_KEY", "PACELINE_KEYS", "PACELINE_EXEC", "PACELINE_GATEWAY", "PACELINE_FACTS"}
+)
 """Variables of the command line, of the gateway's keys and of ``paceline exec``."""
 FILES: Final = ("paceline.toml", "paceline.yaml", "paceline.yml")
 """Names of a configuration file in the current directory."""

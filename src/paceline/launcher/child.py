@@ -21,6 +21,7 @@ from paceline.limiter.limiter import Limiter
 from paceline.pacing.durable import open_binary
 from paceline.pacing.events import Event
 from paceline.pacing.imports import ImportWatch
+from paceline.providers import facts
 
 POOLS_FEW = 20
 """With more pools, a record is written once a second, and at the end of its process."""
@@ -36,7 +37,7 @@ def start() -> None:
     """Pace this process by the settings of ``paceline exec``."""
     path = Path(os.environ[VARIABLE])
     try:
-        arguments, provider = pickle.loads(path.read_bytes())  # noqa: S301  (written by our own parent)
+        arguments, provider, known = pickle.loads(path.read_bytes())  # noqa: S301  (written by our own parent)
     except OSError as error:
         print(
             f"paceline exec: process {os.getpid()} is not paced: its settings cannot be read ({error.strerror});"
@@ -47,6 +48,8 @@ def start() -> None:
     if gateway := os.environ.get(GATEWAY):
         exchange.paced_beyond.add(gateway.rpartition("/")[2])
     record = Record(path.parent)
+    for where, providers, trusted in known:
+        facts.add_project(where, providers, trusted=trusted)
     limiter = Limiter(**arguments, events=record.count)
     instrument(limiter, provider=provider)
     ImportWatch({name: partial(apply, limiter) for name, apply in PROGRAMS.items()})

@@ -19,6 +19,7 @@ from paceline.http.unpaced import with_host
 from paceline.launcher.child import VARIABLE, ChildTally, read_failed, read_records
 from paceline.pacing.events import Event
 from paceline.pacing.owners import LOOK_S
+from paceline.providers import facts
 
 SITE: Final = Path(__file__).parent / "site"
 NOT_FOUND, NOT_EXECUTABLE, NOT_PACED = 127, 126, 125
@@ -78,7 +79,7 @@ def run(
         store = arguments["store"] or f"sqlite:{home / 'quotas.db'}"
         settings = home / "settings"
         settings.touch(0o600)
-        settings.write_bytes(pickle.dumps(({**arguments, "store": store}, provider)))
+        settings.write_bytes(pickle.dumps(({**arguments, "store": store}, provider, facts.projects())))
         path = os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH"))))
         environ = {**os.environ, "PYTHONPATH": path, VARIABLE: str(settings)}
         try:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import date
 from itertools import islice
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
@@ -380,6 +381,8 @@ class Limiter(BaseLimiter):
     def status(self, queue: int = QUEUE_SHOWN) -> Status:
         """The state of every pool, of the windows of ``plans``, and ``unpaced``: what this process has sent past all limiters.
 
+        ``facts`` has the day of the data set of what is known of providers.
+
         All are JSON values. Pools with quotas given by name, and what their providers' models share, are listed before
         their first use, too, in their initial state.
 
@@ -387,9 +390,10 @@ class Limiter(BaseLimiter):
             queue: The waiters that are listed for each pool, at most 50.
         """
         from paceline.http.unpaced import rows
+        from paceline.providers.facts import standing
 
         plans = self.pacer.accounts.plans.status(self.pacer.clock.now_ns() / NS)
-        return {"pools": self.pacer.status(queue), "plans": plans, "unpaced": rows()}
+        return {"pools": self.pacer.status(queue), "plans": plans, "unpaced": rows(), "facts": standing(date.today())}  # noqa: DTZ011  (an age in days)
 
     def serve_status(self, host: str = "127.0.0.1", port: int = 8000, *, key: str | None = None) -> StatusServer:
         """Serve the page with the status of this limiter, from a thread, until the program ends or the result is closed.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections.abc import Callable, Collection, Sequence
+from datetime import date
 from functools import partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,8 @@ from paceline.pacing.status import PoolStatus, report
 if TYPE_CHECKING:
     from paceline.pacing.events import Event
     from paceline.pacing.joint import JointLimit
+
+log = logging.getLogger("paceline")
 
 BUDGET_TTL_S = 86_400.0
 """How long a price stays reserved: answers made in the background may take hours, and are charged when they are asked for."""
@@ -208,6 +212,8 @@ class Pools:
                         f"more than {POOLS_MAX:,} pools in one limiter: {name!r} is one too many; use a second limiter"
                     )
                 scheduler = self._open(resolved, self._settings.clock.now_ns())
+                if resolved.is_model:
+                    _warn_of_end(resolved.pool)
                 scheduler.events = self._notify
                 scheduler.watch_forks(self._kin)
                 if self._settings.prompt_cache:
@@ -316,3 +322,13 @@ def _provider_wide(resolved: Resolved) -> list[Resolved]:
         spacing = Quota(REQUESTS, 1.0, resolved.interval_s, rule=Rule.EXACT)
         wide.append(Resolved(f"{provider}/spacing", (spacing,), (GIVEN,)))
     return wide
+
+
+def _warn_of_end(pool: str) -> None:
+    """Log that the model of a pool has ended or ends soon. It is sent all the same: only the provider refuses."""
+    from paceline.providers.tables import life_of
+
+    provider, _, model = pool.partition("/")
+    life = life_of(provider, model)
+    if life is not None and (said := life.ending(date.today())):  # noqa: DTZ011  (days of the provider's calendar)
+        log.warning("the model %s %s", pool, said)

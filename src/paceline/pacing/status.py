@@ -108,11 +108,12 @@ class _Shared(TypedDict, total=False):
 
 
 class Status(TypedDict):
-    """The state of a limiter: its pools by name, the windows of plans, and what this process has sent to providers past all limiters."""
+    """The state of a limiter: its pools by name, the windows of plans, what this process has sent to providers past all limiters, and the data set."""
 
     pools: dict[str, PoolStatus]
     plans: list[PlanStatus]
     unpaced: list[dict[str, Any]]
+    facts: dict[str, Any]
 
 
 REQUESTS_A_MINUTE_UNLIMITED = 6_000

@@ -1,21 +1,51 @@
-"""The data set of what is known of providers: ``tables/providers.toml`` has its form, its day and the heads.
+"""What is known of providers: ``tables/providers.toml`` has the form, and the day and the heads of the data set of this version.
 
 A *head* is what is known of a provider as a whole: its hosts, the root of its paths, its tiers. The *rows* are about models: ``limits``
-and ``models``, which are their lives. They are read when they are first asked for.
+and ``models``, which are their lives. Four places have them. Of two rows that fit equally, the one of the later place holds:
+
+1. the data set of this version, or a newer one that ``paceline limits update`` has installed
+2. ``facts.toml`` in :func:`folder`
+3. ``[providers.NAME]`` of a project's settings
+
+Keys go nowhere new by data. An installed data set, and settings that the user has not named, cannot change where requests to a known
+provider go (all of its head but ``FREE``), and a new provider of theirs is recognised by its hosts only: it has no root.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from paceline.core.results import QuotaError
+from paceline.providers import fact_form
+
 TABLES: Final = Path(__file__).with_name("tables")
 """The folder of the data set that comes with paceline."""
 
-LIMITS, MODELS = "limits", "models"
-"""The kinds of rows."""
+VARIABLE: Final = "PACELINE_FACTS"
+"""The environment variable with another :func:`folder`."""
+
+USERS, INSTALLED, BEFORE = "facts.toml", "installed.json", "installed_before.json"
+"""The files in :func:`folder`: the user's own, the installed data set, and the one that it has replaced."""
+
+KINDS: Final = fact_form.ROWS
+LIMITS, MODELS = KINDS
+FREE: Final = frozenset({*KINDS, "default_tier", "ladders", "day_zone", "cache_s", "prices"})
+"""What of a head does not say where requests or keys go."""
+
+FILE_MAX: Final = 2_000_000
+"""Bytes of a file; all tables have 70,000."""
+
+OLD_DAYS: Final = 90
+"""The age from which a data set is called old. A third of its 58 facts that were checked was stale after some months."""
 
 Row = dict[str, Any]
 _T = TypeVar("_T")
@@ -37,29 +67,226 @@ class Lazy(Mapping[str, _T]):
         return len(self._make())
 
 
-@cache
-def _read(name: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The facts of one place.
+
+    Attributes:
+        where: Its file.
+        providers: Heads with their rows, as :func:`~paceline.providers.fact_form.checked` has made them.
+        trusted: Whether they may say where requests go.
+    """
+
+    where: str
+    providers: Mapping[str, Mapping[str, Any]]
+    trusted: bool
+
+
+_projects: dict[str, Layer] = {}  # by place, the last one holds
+_caches: list[Callable[[], None]] = []  # what was made of the facts, in other modules, too
+
+
+def cached(make: Callable[[], _T]) -> Callable[[], _T]:
+    """Call ``make`` once, and again after a change of the facts."""
+    made = cache(make)
+    _caches.append(made.cache_clear)
+    return made
+
+
+def forgotten_with_facts(clear: Callable[[], None]) -> None:
+    """Call ``clear`` at each change of the facts."""
+    _caches.append(clear)
+
+
+def forget() -> None:
+    """Read all files again when they are next needed."""
+    for clear in _caches:
+        clear()
+
+
+def add_project(where: str, providers: Mapping[str, Any], *, trusted: bool) -> None:
+    """Use the facts of a project's settings in this process, in place of those that ``where`` had before.
+
+    They are about the world, not about one limiter: all of the process sees them.
+    """
+    before = list(_projects.values())
+    _projects.pop(where, None)
+    if providers:
+        _projects[where] = Layer(where, providers, trusted)
+    if list(_projects.values()) != before:
+        forget()
+
+
+def projects() -> list[tuple[str, Mapping[str, Any], bool]]:
+    """The arguments of :func:`add_project`, for another process."""
+    return [(one.where, one.providers, one.trusted) for one in _projects.values()]
+
+
+def folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of the user's facts: ``PACELINE_FACTS``, or ``paceline`` in the user's configuration folder."""
+    if named := environ.get(VARIABLE, "").strip():
+        return Path(named).expanduser()
+    homes = {"win32": ("APPDATA", "~/AppData/Roaming"), "darwin": ("", "~/Library/Application Support")}
+    variable, usual = homes.get(sys.platform, ("XDG_CONFIG_HOME", "~/.config"))
+    return Path(environ.get(variable, "").strip() or usual).expanduser() / "paceline"
+
+
+def checked(data: Any, where: str) -> dict[str, Any]:
+    """The facts in ``data``, with days as text and ``as_of`` in each row; ``where`` is their place in messages.
+
+    Raises:
+        QuotaError: With the first field that has another form.
+    """
+    return fact_form.checked(data, where, _shipped())
+
+
+def read(file: Path) -> dict[str, Any]:
+    """The facts in a file of TOML or JSON, checked; the day as text.
+
+    Raises:
+        QuotaError: The file cannot be read, or has another form; the message names the field, or the line.
+    """
+    try:
+        return of_text(file.read_text("utf-8-sig"), str(file))[0]
+    except (OSError, UnicodeDecodeError) as error:
+        raise QuotaError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+
+
+def of_text(text: str, where: str) -> tuple[dict[str, Any], Any]:
+    """The facts in a text of TOML or JSON, checked, and the values as they were written; ``where`` is its place in messages.
+
+    Raises:
+        QuotaError: It has another form.
+    """
+    if len(text) > FILE_MAX:
+        raise QuotaError(f"{where}: it has more than {FILE_MAX:,} characters, which are too many for a data set")
+    try:
+        values = _parsed(text)
+    except RecursionError:
+        raise QuotaError(f"{where}: it is nested too deeply") from None
+    except ValueError as error:  # with the line
+        raise QuotaError(f"{where}: {error}") from None
+    return checked(values, where), values
+
+
+def _parsed(text: str) -> Any:
     import tomllib
 
-    return tomllib.loads(TABLES.joinpath(f"{name}.toml").read_text("utf-8"))
+    return json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+
+
+@cache
+def _table(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = _parsed(TABLES.joinpath(f"{name}.toml").read_text("utf-8"))
+    return found
+
+
+def _shipped() -> dict[str, dict[str, Any]]:
+    """The heads that come with paceline."""
+    heads: dict[str, dict[str, Any]] = _table("providers")["providers"]
+    return heads
+
+
+def shipped_day() -> str:
+    """The day of the data set that comes with paceline, as ``2026-11-28``."""
+    return str(_table("providers")["day"])
+
+
+@cached
+def installed() -> dict[str, Any] | None:
+    """The installed data set, used or not."""
+    file = folder() / INSTALLED
+    return read(file) if file.exists() else None
+
+
+@cached
+def _newer() -> dict[str, Any] | None:
+    """The installed data set, if it is newer than the one that comes with paceline."""
+    found = installed()
+    return found if found is not None and found["day"] > shipped_day() else None
 
 
 def day() -> str:
-    """The day of the data set, as ``2026-11-28``."""
-    return str(_read("providers")["day"])
+    """The day of the data set that is used."""
+    newer = _newer()
+    return str(newer["day"]) if newer is not None else shipped_day()
 
 
-@cache
+def standing(today: date) -> dict[str, Any]:
+    """The data set that is used, as JSON values: its day and age, the user's places beside it, and what is to be said of them."""
+    try:
+        age_days, older = (today - date.fromisoformat(day())).days, installed() is not None and _newer() is None
+        places = [str(folder() / INSTALLED)] * (_newer() is not None) + [layer.where for layer in _layers()]
+        found: dict[str, Any] = {"day": day(), "age_days": age_days, "places": places, "remark": None}
+    except QuotaError as error:
+        return {"day": shipped_day(), "age_days": None, "places": [], "remark": str(error)}
+    if older:
+        found["remark"] = (
+            "the installed data set is older than the one of this version, and not used: paceline limits update --undo"
+        )
+    elif age_days > OLD_DAYS:
+        found["remark"] = (
+            f"the facts about providers are {age_days} days old: install a newer paceline, or paceline limits update"
+        )
+    return found
+
+
+@cached
+def _own() -> list[Layer]:
+    """The layers of the user; the last one holds."""
+    file = folder() / USERS
+    return [Layer(str(file), read(file)["providers"], trusted=True)] if file.exists() else []
+
+
+def _layers() -> list[Layer]:
+    return [*_own(), *_projects.values()]
+
+
+@cached
 def heads() -> dict[str, dict[str, Any]]:
     """What is known of each provider as a whole, by its name."""
-    found: dict[str, dict[str, Any]] = _read("providers")["providers"]
+    found = {name: dict(head) for name, head in _shipped().items()}
+    newer = _newer()
+    for layer in [*([Layer("", newer["providers"], trusted=False)] if newer else []), *_layers()]:
+        for name, head in layer.providers.items():
+            found[name] = _joined(name, found.get(name), head, trusted=layer.trusted)
     return found
+
+
+def _joined(name: str, known: dict[str, Any] | None, head: Mapping[str, Any], *, trusted: bool) -> dict[str, Any]:
+    """The head ``known`` with what another place says of it."""
+    said = {key: value for key, value in head.items() if key not in KINDS}
+    if known is not None and not trusted:
+        said = {key: value for key, value in said.items() if key in FREE}
+    if known is None:
+        known = {"key_env": f"{re.sub(r'[^A-Z0-9]+', '_', name.upper()).strip('_')}_API_KEY"}
+        if not trusted:
+            left_out = {"key_env", "base_url_env", "aliases", "makes"}
+            said = {key: value for key, value in said.items() if key not in left_out} | {"rootless": True}
+    joined = known | said
+    tiers = list(dict.fromkeys(tier for row in head.get(LIMITS, ()) for tier in fact_form.tiers_of(row)))
+    if tiers and "ladders" not in joined:
+        joined["ladders"] = [[[tier] for tier in tiers]]
+    if "ladders" in joined:
+        names = [tier for ladder in joined["ladders"] for rung in ladder for tier in rung]
+        joined["default_tier"] = joined["default_tier"] if joined.get("default_tier") in names else names[0]
+    return joined
 
 
 @cache
 def rows(provider: str, kind: str) -> list[Row]:
-    """The rows of ``provider`` of one kind, with the text of their day as ``as_of``; of two that fit equally, the first holds."""
-    if not TABLES.joinpath(f"{provider}.toml").exists():
-        return []
-    found: list[Row] = _read(provider)["providers"][provider].get(kind, [])
-    return [row | {"as_of": str(row.get("day", row.get("about")))} for row in found]
+    """The rows of ``provider`` of one kind, those that hold first; ``as_of`` is the text of the day, ``where`` the user's file."""
+    found = [
+        row | {"where": layer.where}
+        for layer in reversed(_layers())
+        for row in layer.providers.get(provider, {}).get(kind, ())
+    ]
+    newer = _newer()
+    if newer is not None and provider in newer["providers"]:
+        return [*found, *newer["providers"][provider].get(kind, [])]
+    has_table = TABLES.joinpath(f"{provider}.toml").exists()
+    shipped: list[Row] = _table(provider)["providers"][provider].get(kind, []) if has_table else []
+    return found + [row | {"as_of": str(row.get("day", row.get("about")))} for row in shipped]
+
+
+forgotten_with_facts(rows.cache_clear)

@@ -36,9 +36,10 @@ class ProviderEntry(NamedTuple):
     base_url_env: str = ""
     cache_s: float = 0.0
     prices: str = ""
+    rootless: bool = False  # recognised by its hosts, and nothing is sent there: see facts.py
 
 
-@cache
+@facts.cached
 def _entries() -> dict[str, ProviderEntry]:
     return {name: _entry(head) for name, head in facts.heads().items()}
 
@@ -52,7 +53,11 @@ def _entry(head: Mapping[str, Any]) -> ProviderEntry:
 PROVIDERS: Final = facts.Lazy(_entries)
 """The providers that are known, by name."""
 
-ALIASES: Final = facts.Lazy(cache(lambda: {alias: name for name, one in _entries().items() for alias in one.aliases}))
+ALIASES: Final = facts.Lazy(
+    facts.cached(
+        lambda: {alias: name for name, one in _entries().items() for alias in one.aliases if alias not in _entries()}
+    )
+)
 """Other names of providers; ``-`` and ``_`` are the same."""
 
 IMPLEMENTATIONS: Final = {
@@ -77,7 +82,15 @@ _METHODS = ("describe", "pool", "held", "charged", "readings", "refusal", "usage
 _P = TypeVar("_P", bound="Provider")
 _added: dict[str, Provider] = {}
 _hosts: dict[str, str] = {}  # of those
-_known_hosts = cache(lambda: {host: name for name, entry in _entries().items() for host in entry.hosts})
+
+
+@facts.cached
+def _known_hosts() -> tuple[dict[str, str], dict[str, str]]:
+    """The providers by their hosts: those that requests are sent to, and then the others."""
+    found: tuple[dict[str, str], dict[str, str]] = {}, {}
+    for name, entry in _entries().items():
+        found[entry.rootless].update(dict.fromkeys(entry.hosts, name))
+    return found
 
 
 def register(provider: _P) -> _P:
@@ -231,8 +244,11 @@ def _owner(host: str) -> str | None:
     while "." in host:
         host = host.partition(".")[2]
         patterns.append(f"*.{host}")
-    known = _known_hosts()
-    return next((name for one in patterns if (name := _hosts.get(one) or known.get(one))), None)
+    known, others = _known_hosts()
+    found = (
+        name for hosts in ((_hosts, known), (others,)) for one in patterns for each in hosts if (name := each.get(one))
+    )
+    return next(found, None)
 
 
 @cache
@@ -304,3 +320,7 @@ def locate(provider: Provider, root: str | None, environ: Mapping[str, str]) -> 
     if not (key.isascii() and key.isprintable()):
         raise QuotaError(f"invalid key in {provider.key_env}: it has characters that no key has; set it again")
     return root, key or "none"
+
+
+for _clear in (_at_host, _canonical, _load, maker):
+    facts.forgotten_with_facts(_clear.cache_clear)

@@ -22,8 +22,10 @@ _VERSION: Final = re.compile(r"/v\d+[a-z]*(?=/|$)")
 
 
 def host_root(provider: Provider) -> str | None:
-    """The scheme and host of ``provider``; ``None`` where they depend on the user."""
-    hosts = provider.hosts
+    """The scheme and host of ``provider``; ``None`` where they depend on the user, or data names them that may not."""
+    hosts, entry = provider.hosts, PROVIDERS.get(base_of(provider.name))
+    if entry is not None and entry.rootless:
+        return None
     return f"https://{hosts[0]}" if hosts and "*" not in hosts[0] else None
 
 

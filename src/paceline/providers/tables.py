@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import dataclass
+from datetime import date
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import Any, Final
@@ -21,6 +23,12 @@ UNKNOWN: Final = parse_quotas("8 concurrency")
 DEFAULT: Final = "default"
 """The model name of a table's row for all models that the table does not list."""
 
+ASSUMED: Final = "assumed"
+END_DAYS: Final = 60
+"""So many days before its end a model is named."""
+
+_Found = tuple[dict[str, Any], str, str]  # a row, its pattern that matched, the tier that it states
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
@@ -32,8 +40,9 @@ class Published:
         tier: The tier that the quotas are published for; ``""`` without a table.
         source: Where they were read.
         as_of: The date of that copy.
-        confidence: ``documented``, ``observed``, ``third_party``, ``inferred`` or ``assumed``.
+        confidence: ``documented`` (the provider's page states it), ``third_party`` or ``assumed``.
         matched: The table's name or pattern that matched the model; ``default`` when none did.
+        where: The user's file that has the row; empty for the data set.
     """
 
     sources: dict[Quota, Source]
@@ -43,6 +52,7 @@ class Published:
     as_of: str
     confidence: str
     matched: str
+    where: str = ""
 
     @property
     def quotas(self) -> tuple[Quota, ...]:
@@ -85,30 +95,114 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
 def _lookup(provider: str, model: str, tier: str | int | None) -> Published:
     table = _table(provider)
     asked = _tier(provider, table, tier)
-    found = _best(table, _spellings(provider, model), asked) or _best(table, (DEFAULT,), asked)
-    assert found is not None, "a table's default states every tier or a lower one"
+    names = _spellings(provider, model)
+    found = _best(table, names, asked) or _best(table, (DEFAULT,), asked)
+    if found is None:  # of a user's file: a table's default states every tier or a lower one
+        return Published(
+            dict.fromkeys(UNKNOWN, Source(SourceKind.ASSUMED, "no table")),
+            provider_named(provider).pool(model),
+            "",
+            "no table",
+            "",
+            ASSUMED,
+            DEFAULT,
+        )
     row, matched, stated = found
+    _warn_of_newer(provider, table, found)
     quotas = parse_quotas(row[stated])
     named = tier is not None or len(tiers(provider)) == 1
-    sure = named and matched != DEFAULT and stated in _equals(table, asked) and row["confidence"] != "assumed"
+    about = _is_about(provider, model, row, matched)
+    confidence = row["confidence"] if stated == asked and (about or model == DEFAULT) else ASSUMED
+    sure = named and about and row["confidence"] != ASSUMED and stated in _equals(table, asked)
     sources = dict.fromkeys(quotas, _source(SourceKind.PUBLISHED if sure else SourceKind.ASSUMED, row, stated))
     rest = None if matched == DEFAULT or row.get("complete") else _best(table, (DEFAULT,), asked)
     if rest is not None:
         units, (other, _, at) = {quota.unit for quota in quotas}, rest
         left_out = [quota for quota in parse_quotas(other[at]) if quota.unit not in units]
         sources |= dict.fromkeys(left_out, _source(SourceKind.ASSUMED, other, at))
-    confidence = row["confidence"] if stated == asked else "inferred"
-    if matched == DEFAULT and model != DEFAULT:
-        confidence = "assumed"
-    pool = provider_named(provider).pool(model)
-    return Published(sources, pool, stated, row["source"], row["as_of"], confidence, matched)
+    pool, where = provider_named(provider).pool(model), row.get("where", "")
+    return Published(sources, pool, stated, row["source"], row["as_of"], confidence, matched, where)
 
 
 def _source(kind: SourceKind, row: dict[str, Any], tier: str) -> Source:
-    return Source(kind, f"{row['source']} ({row['as_of']})", tier)
+    place = f"{row['where']}: " if row.get("where") else ""
+    return Source(kind, f"{place}{row['source']} ({row['as_of']})", tier)
 
 
-@cache
+def _warn_of_newer(provider: str, table: dict[str, Any], found: _Found) -> None:
+    """Say that the data set has a newer row than the user's file, whose row is used."""
+    row, pattern, stated = found
+    if not row.get("where"):
+        return
+    others = [one for one in table["limits"] if pattern in one["match"] and stated in one and not one.get("where")]
+    if others and max(one["as_of"] for one in others) > row["as_of"]:
+        newest = max(others, key=lambda one: str(one["as_of"]))
+        warnings.warn(
+            f"{row['where']}: its limits of {provider}/{pattern} in {stated} are of {row['as_of']}, and the data set has newer ones, of"
+            f" {newest['as_of']}: {newest[stated]!r}. Yours are used: look at {newest['source']}, then change or remove them",
+            PacelineWarning,
+            stacklevel=2,
+        )
+
+
+_VERSION = re.compile(r"-v\d+(?::\d+)*$")
+_SNAPSHOT = re.compile(r"(20\d\d)-?([01]\d)-?([0-3]\d)(?!\d)|(?<!\d)([01]\d)-(20\d\d)$")
+
+
+def _is_about(provider: str, model: str, row: dict[str, Any], matched: str) -> bool:
+    """Whether a row is about ``model`` itself: it has its name, or the model is known to be no newer than the row's pattern."""
+    if "*" not in matched or matched == model:
+        return matched != DEFAULT
+    if _VERSION.sub("", model).endswith(matched.strip("*")):  # "*" stands for a region and a version
+        return True
+    life, dated = life_of(provider, model), _SNAPSHOT.search(model)
+    born = life.born if life is not None else ""
+    if not born and dated is not None:
+        born = "-".join(dated.group(1, 2, 3)) if dated[1] else f"{dated[5]}-{dated[4]}-31"
+    return bool(born) and born <= row["as_of"]  # a day that is not known counts from its beginning
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """When a provider has a model.
+
+    Attributes:
+        born: The first day, as ``2026-10-07``; empty if it is not known.
+        ends: The day on which the provider ends it; empty if none is announced.
+        source: Where they were read, and when.
+    """
+
+    born: str
+    ends: str
+    source: str
+
+    def ending(self, today: date) -> str:
+        """What to say of its end: that it has come, or comes within :data:`END_DAYS`; else an empty text."""
+        days = (date.fromisoformat(self.ends) - today).days if self.ends else END_DAYS + 1
+        if days > END_DAYS:
+            return ""
+        when = (
+            f"has ended on {self.ends}" if days <= 0 else f"ends on {self.ends}, in {days} day{'s' if days > 1 else ''}"
+        )
+        return f"{when}, by {self.source}"
+
+
+def life_of(provider: str, model: str) -> Life | None:
+    """The life of a model, if the data set knows it."""
+    base, names = base_of(provider), _spellings(provider, model)
+    rows = [
+        (len(pattern.rstrip("*")), row)
+        for row in facts.rows(base, facts.MODELS)
+        for pattern in row["match"]
+        if _matches(names, pattern)
+    ]
+    if not rows:
+        return None
+    _, row = max(rows, key=lambda one: one[0])
+    return Life(str(row.get("from", "")), str(row.get("until", "")), f"{row['source']} ({row['as_of']})")
+
+
+@facts.cached
 def known_providers() -> tuple[str, ...]:
     """The providers that have a table."""
     return tuple(sorted(name for name, head in facts.heads().items() if "ladders" in head))
@@ -178,7 +272,7 @@ def _tier(provider: str, table: dict[str, Any], tier: str | int | None) -> str:
     return name
 
 
-def _best(table: dict[str, Any], names: tuple[str, ...], tier: str) -> tuple[dict[str, Any], str, str] | None:
+def _best(table: dict[str, Any], names: tuple[str, ...], tier: str) -> _Found | None:
     """The row with the longest match, then the nearest tier; with its pattern that matched and the tier it states."""
     order = _nearest_first(table, tier)
     found = [
@@ -219,3 +313,7 @@ def _nearest_first(table: dict[str, Any], tier: str) -> list[str]:
                 equals = [name for name in rung if name != tier]
                 return [tier, *equals, *(name for below in reversed(ladder[:height]) for name in below)]
     return [tier]
+
+
+for _clear in (_lookup, _table):
+    facts.forgotten_with_facts(_clear.cache_clear)

@@ -98,10 +98,14 @@ SCHEMAS: Final = {
     ),
     "Unpaced": _object(provider=TEXT, host=TEXT, kind=TEXT, count=COUNT, remedy=TEXT),
     "Status": _object(
-        ("plans", "unpaced", "keys", "ready", "runs"),
+        ("plans", "unpaced", "facts", "keys", "ready", "runs"),
         pools=_table(_ref("Pool")),
         plans=_list(_ref("Plan")),
         unpaced=_list(_ref("Unpaced")),
+        facts={
+            **_object(day=TEXT, age_days={"type": ["integer", "null"]}, places=_list(TEXT), remark=MAYBE_TEXT),
+            "description": "The data set of what is known of providers, and the files of yours that add to it.",
+        },
         keys={**_table(_table(NUMBER)), "description": "Of a gateway: what each client key has used since its start."},
         ready={"type": "boolean", "description": "Of a gateway: whether `/readyz` answers 200."},
         runs={

@@ -1,0 +1,127 @@
+"""The installed data set of facts about providers: a newer one takes its place, and the one before comes back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from paceline.core.results import QuotaError
+from paceline.pacing.durable import replace, replacing
+from paceline.providers import facts
+from paceline.providers.registry import PROVIDERS, is_loopback
+
+TIMEOUT_S: Final = 30.0
+"""How long a server has for each part of an answer."""
+
+
+def contents(source: str, sha256: str | None) -> bytes:
+    """What is in a file or at a URL.
+
+    Raises:
+        QuotaError: It cannot be read, or has another SHA-256; a URL without one is not asked for.
+    """
+    url = urlsplit(source)
+    is_url = url.scheme in ("http", "https")
+    if is_url and not sha256:
+        raise QuotaError(
+            f"{source}: give its --sha256, as the place that you trust states it: a server can send anything"
+        )
+    if url.scheme == "http" and not is_loopback(url.hostname or ""):
+        raise QuotaError(f"{source}: use https")
+    try:
+        found = _fetched(source) if is_url else Path(source).read_bytes()
+    except (OSError, ValueError) as error:  # of a server or a file, of a malformed URL
+        raise QuotaError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    actual = hashlib.sha256(found).hexdigest()
+    if sha256 and actual != sha256.strip().lower():
+        raise QuotaError(f"{source}: its SHA-256 is {actual}, and not {sha256.strip().lower()}: nothing is installed")
+    return found
+
+
+def _fetched(url: str) -> bytes:
+    from urllib.request import Request, urlopen
+
+    request = Request(url, headers={"user-agent": "paceline"})  # noqa: S310  (the scheme was looked at)
+    with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+        found: bytes = answer.read(facts.FILE_MAX + 1)
+    return found
+
+
+def install(source: str, sha256: str | None = None) -> list[str]:
+    """Install the data set at ``source`` for this user; the one before stays beside it.
+
+    Args:
+        source: A file of TOML or JSON, or a URL.
+        sha256: The SHA-256 of its bytes; needed for a URL.
+
+    Returns:
+        What has changed, in lines.
+
+    Raises:
+        QuotaError: It cannot be read, has another form, or is not newer than the data set in use.
+    """
+    folder = facts.folder()
+    try:
+        text = contents(source, sha256).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise QuotaError(f"{source}: cannot be read: it is not UTF-8") from None
+    data, values = facts.of_text(text, source)
+    if not data["day"]:
+        raise QuotaError(f"{source}: day: it is missing: a data set has its day")
+    if date.fromisoformat(data["day"]) > date.today() + timedelta(days=1):  # noqa: DTZ011  (zones differ by a day)
+        raise QuotaError(f"{source}: day: {data['day']} has not come yet")
+    if data["day"] <= facts.day():
+        raise QuotaError(
+            f"{source}: it is of {data['day']}, and the data set in use is of {facts.day()}: nothing is installed"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if (old := folder / facts.INSTALLED).exists():
+            with replacing(str(folder / facts.BEFORE)) as file:
+                file.write(old.read_bytes())
+        with replacing(str(old)) as file:
+            file.write(json.dumps(values, default=str).encode())
+    except OSError as error:
+        raise QuotaError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    lines = list(_kept(data["providers"]))
+    before = facts.day()
+    facts.forget()
+    return [f"the data set of {data['day']} is in use, in place of the one of {before}", *lines]
+
+
+def _kept(providers: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """What an update does not change: where requests and keys go."""
+    for name, head in providers.items():
+        if name not in PROVIDERS:
+            yield f"{name}: new; it is recognised at its hosts, and nothing is sent there by itself"
+        elif kept := [key for key in head if key not in facts.FREE and head[key] != facts.heads()[name].get(key)]:
+            yield f"{name}: {', '.join(kept)} stay as they are: an update does not change where requests go"
+
+
+def undo() -> str:
+    """Take the installed data set away; the one before it, or the one of this version, is in use again.
+
+    Raises:
+        QuotaError: None is installed, or the folder cannot be written.
+    """
+    folder = facts.folder()
+    installed, before = folder / facts.INSTALLED, folder / facts.BEFORE
+    try:
+        if before.exists():
+            replace(str(before), str(installed))
+        else:
+            os.unlink(installed)  # noqa: PTH108
+    except FileNotFoundError:
+        raise QuotaError(
+            f"{installed}: no data set is installed: the one of this version is in use, of {facts.day()}"
+        ) from None
+    except OSError as error:
+        raise QuotaError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    facts.forget()
+    return f"the data set of {facts.day()} is in use again"

@@ -1,0 +1,182 @@
+"""The form of facts, and its check; ``tables/providers.toml`` explains the fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date
+from typing import Any, Final, NamedTuple
+
+from paceline.core.hints import did_you_mean
+from paceline.core.quota import parse_quotas
+from paceline.core.results import QuotaError
+
+ROWS: Final = ("limits", "models")
+CONFIDENCES: Final = ("documented", "third_party", "assumed")
+
+
+class _Field(NamedTuple):
+    """What a field holds, in words, and whether a value is right."""
+
+    what: str
+    accepts: Callable[[Any], bool]
+
+
+def _text(what: str, pattern: str = r".*\S.*") -> _Field:
+    form = re.compile(pattern, re.DOTALL)
+    return _Field(what, lambda value: isinstance(value, str) and form.fullmatch(value) is not None)
+
+
+def _list(what: str, one: _Field) -> _Field:
+    return _Field(what, lambda value: isinstance(value, list) and value != [] and all(map(one.accepts, value)))
+
+
+def _is_expression(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool(re.compile(value))
+    except re.error:
+        return False
+
+
+_NAME: Final = r"[a-z0-9][a-z0-9_.-]*"
+_TIER: Final = _text('a tier, e.g. "tier_1"', r"[a-z0-9][a-z0-9_]*")
+_VARIABLE: Final = _text('the name of a variable, e.g. "ACME_API_KEY"', r"[A-Z_][A-Z0-9_]*")
+_PATH: Final = _text('a path, e.g. "/openai/v1"', r"(/[\w.-]+)*")
+_DAY: Final = _text("a day, e.g. 2026-11-28", r"\d{4}-\d\d-\d\d")
+_HEAD: Final = {
+    "key_env": _VARIABLE,
+    "base_url_env": _VARIABLE,
+    "aliases": _list('a list of names, e.g. ["acme_ai"]', _text("", _NAME)),
+    "hosts": _list(
+        'a list of host names, e.g. ["api.acme.example"]', _text("", r"[a-z0-9*][a-z0-9.*-]*\.[a-z0-9.-]*[a-z0-9]")
+    ),
+    "own": _text("an address", r"https?://\S+"),
+    "path": _Field(_PATH.what + ", or false", lambda value: value is False or _PATH.accepts(value)),
+    "chat": _PATH,
+    "api": _text('the name of a provider, e.g. "anthropic"', _NAME),
+    "encoding": _text("the name of an encoding"),
+    "makes": _Field("a regular expression", _is_expression),
+    "slashes": _Field("true or false", lambda value: isinstance(value, bool)),
+    "day_zone": _text('a time zone, e.g. "utc", or ""', r"[\w/+-]*"),
+    "cache_s": _Field(
+        "seconds", lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    ),
+    "prices": _text("the name of a provider in genai-prices"),
+    "default_tier": _TIER,
+    "ladders": _list('ladders of rungs, e.g. [[["tier_1"], ["tier_2", "build"]]]', _list("", _list("", _TIER))),
+    "source": _text("where it was read"),
+    "day": _DAY,
+}
+_ROW: Final = {
+    "match": _list('models, e.g. ["gpt-6-luna", "gpt-6-luna-*"]', _text("")),
+    "source": _text("where it was read, e.g. a URL"),
+    "day": _DAY,
+    "about": _text('a month or a year, e.g. "2026-05"', r"\d{4}(-\d\d)?"),
+    "confidence": _Field(" or ".join(map(repr, CONFIDENCES)), lambda value: value in CONFIDENCES),
+}
+_LIMITS: Final = _ROW | {"complete": _HEAD["slashes"]}
+_MODELS: Final = _ROW | {"from": _DAY, "until": _DAY}
+
+
+def tiers_of(row: Mapping[str, Any]) -> list[str]:
+    """The tiers for which a row states limits."""
+    return [name for name in row if name not in _LIMITS and name not in ("as_of", "where")]
+
+
+def checked(data: Any, where: str, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The facts of a file, with days as text and ``as_of`` in each row.
+
+    Args:
+        data: What is in the file: ``day`` and ``providers``.
+        where: The file, for messages.
+        known: The heads that come with paceline, whose tiers rows may name.
+
+    Raises:
+        QuotaError: With the first field that has another form.
+    """
+    facts = _fields(
+        data,
+        where,
+        {"day": _DAY, "providers": _Field("tables like [providers.openai]", lambda value: isinstance(value, Mapping))},
+    )
+    found = {}
+    for name, head in facts.get("providers", {}).items():
+        place = f"{where}{': ' if where else ''}providers.{name}"
+        if re.fullmatch(_NAME, name) is None:
+            raise QuotaError(f"{place}: a name has lower-case letters, digits, '-', '_' and '.'")
+        found[name] = _head(head, place, known.get(name, {}), [*known, *facts["providers"]])
+    return {"day": facts.get("day", ""), "providers": found}
+
+
+def _head(written: Any, place: str, known: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    rows = _Field("tables like [[providers.openai.limits]]", lambda value: isinstance(value, list))
+    head: dict[str, Any] = _fields(written, place, _HEAD | dict.fromkeys(ROWS, rows))
+    if head.get("api") and head["api"] not in names:
+        raise QuotaError(f"{place}.api: there is no provider {head['api']!r}{did_you_mean(head['api'], names)}")
+    ladders = head.get("ladders", known.get("ladders"))
+    tiers = [tier for ladder in ladders for rung in ladder for tier in rung] if ladders else []
+    if "default_tier" in head and head["default_tier"] not in tiers:
+        raise QuotaError(
+            f"{place}.default_tier: {head['default_tier']!r} is not in ladders: {', '.join(tiers) or 'there are none'}"
+        )
+    for kind in ROWS:
+        if kind in head:
+            head[kind] = [
+                _row(row, f"{place}.{kind}[{number}]", kind, tiers) for number, row in enumerate(head[kind], 1)
+            ]
+    return head
+
+
+def _row(written: Any, place: str, kind: str, tiers: list[str]) -> dict[str, Any]:
+    """A row; where the provider has no ladders, each further field is a tier."""
+    fields = _MODELS
+    if kind == "limits":
+        fields = dict.fromkeys(tiers or (written if isinstance(written, Mapping) else ()), _text("limits")) | _LIMITS
+    row = _fields(written, place, fields)
+    for name in ("match", "source"):
+        if name not in row:
+            raise QuotaError(f"{place}: it has no {name}: {_ROW[name].what}")
+    if ("day" in row) == ("about" in row):
+        raise QuotaError(
+            f'{place}: give the day on which it was read (day = 2026-11-28), or about = "2026" if it is not known'
+        )
+    stated = tiers_of(row) if kind == "limits" else [name for name in ("from", "until") if name in row]
+    if not stated:
+        raise QuotaError(
+            f"{place}: it states {'no limit: name a tier' if kind == 'limits' else 'no from and no until'}"
+        )
+    for tier in stated if kind == "limits" else ():
+        try:
+            parse_quotas(row[tier])
+        except QuotaError as error:
+            raise QuotaError(f"{place}.{tier}: {error}") from None
+    return {"confidence": "assumed", **row, "as_of": row.get("day", row.get("about"))}
+
+
+def _fields(table: Any, place: str, known: Mapping[str, _Field]) -> dict[str, Any]:
+    """The fields of a table, with days as text."""
+    if not isinstance(table, Mapping):
+        raise QuotaError(f"{place}: it must be a table, not {table!r:.60}")
+    found = {}
+    for name, written in table.items():
+        if name not in known:
+            raise QuotaError(
+                f"{place}.{name}: there is no such field{did_you_mean(str(name), known) or '; known: ' + ', '.join(known)}"
+            )
+        value: Any = (
+            str(written) if isinstance(written, date) or (name == "about" and type(written) is int) else written
+        )
+        value = [value] if name == "match" and isinstance(value, str) else value
+        if not known[name].accepts(value):
+            raise QuotaError(f"{place}.{name}: {written!r:.60}: it must be {known[name].what}")
+        if known[name] is _DAY:
+            _check_day(value, f"{place}.{name}")
+        found[name] = value
+    return found
+
+
+def _check_day(value: str, place: str) -> None:
+    try:
+        date.fromisoformat(value)
+    except ValueError as error:
+        raise QuotaError(f"{place}: {value!r}: {error}") from None

@@ -1,0 +1,366 @@
+"""Facts about providers: the form, the places that have them, which one holds, and where keys never go."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import threading
+from datetime import date
+
+import pytest
+from click.testing import CliRunner
+
+from paceline.cli.app import app
+from paceline.cli.limits import command
+from paceline.config import Config, data_set
+from paceline.config.servers import server
+from paceline.core.results import PacelineWarning, QuotaError, SourceKind
+from paceline.limiter.limiter import Limiter
+from paceline.providers import facts
+from paceline.providers.registry import PROVIDERS, locate, provider_for_host, provider_named
+from paceline.providers.roots import host_root, usual_root
+from paceline.providers.tables import Life, is_listed, known_providers, life_of, lookup, models
+
+ROW = """
+[[providers.openai.limits]]
+match = ["gpt-7"]
+source = "our dashboard"
+day = 2026-11-27
+confidence = "documented"
+tier_2 = "777 requests/min, 9M tokens/min"
+"""
+ACME = """
+[providers.acme]
+hosts = ["api.acme.example"]
+key_env = "ACME_KEY"
+
+[[providers.acme.limits]]
+match = ["default", "acme-1"]
+source = "https://acme.example/limits"
+day = 2026-11-01
+confidence = "documented"
+account = "7 requests/s"
+"""
+EVIL = """
+[providers.openai]
+hosts = ["api.evil.example"]
+path = "/evil"
+key_env = "EVIL"
+
+[providers.evil]
+hosts = ["api.evil.example", "eu.api.openai.com"]
+key_env = "OPENAI_API_KEY"
+aliases = ["openai", "chatgpt"]
+makes = "gpt-"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder of the user's facts."""
+    monkeypatch.setenv("PACELINE_FACTS", str(tmp_path / "facts"))
+    (tmp_path / "facts").mkdir()
+    facts.forget()
+    yield tmp_path / "facts"
+    facts.forget()
+
+
+@pytest.fixture
+def users(folder):
+    """Write the user's file."""
+
+    def write(text):
+        (folder / facts.USERS).write_text(text, "utf-8")
+        facts.forget()
+
+    return write
+
+
+def project(tmp_path, text, *, named=True):
+    file = tmp_path / "paceline.toml"
+    file.write_text(text, "utf-8")
+    return Config.load(file, {}, named=named)
+
+
+def first(provider, model, tier=None):
+    return str(lookup(provider, model, tier).quotas[0])
+
+
+class TestTheDataSet:
+    def test_each_row_has_a_source_a_day_and_a_confidence(self):
+        text = "\n".join(
+            file.read_text("utf-8")
+            for file in sorted(facts.TABLES.glob("*.toml"), key=lambda one: one.stem != "providers")
+        )
+        found, _ = facts.of_text(text, "the tables")  # all of them are one data set in one file
+        assert found["day"] == facts.day()
+        rows = [row for head in found["providers"].values() for kind in facts.KINDS for row in head.get(kind, ())]
+        assert {row["confidence"] for row in rows} == {"documented", "third_party", "assumed"}
+        assert max(row["as_of"] for row in rows) <= found["day"]
+        assert sum("day" not in row for row in rows) <= WEAK
+
+    def test_a_pattern_promises_nothing_for_a_model_that_may_be_newer(self):
+        for model in ("command-a-plus", "command-a-plus-05-2026", "command-a-20270101"):
+            assert lookup("cohere", model, "production").confidence == "assumed"
+            assert lookup("cohere", model, "production").sources.popitem()[1].kind is SourceKind.ASSUMED
+        older = lookup("anthropic", "claude-opus-4-20250514", "tier_2")
+        assert (older.matched, older.confidence) == ("claude-opus-4-*", "third_party")  # a date in its name
+        assert lookup("anthropic", "claude-haiku-4-9", 2).confidence == "assumed"
+        same = lookup("bedrock", "us-east-1/us.anthropic.claude-opus-5-5-v1:0", None)
+        assert (same.matched, same.confidence) == ("*.anthropic.claude-opus-5-5*", "documented")
+
+    def test_a_model_that_began_before_the_row_is_the_pattern_s(self, users):
+        users(
+            '[[providers.cohere.models]]\nmatch = "command-a-plus"\nfrom = 2026-05-20\nsource = "s"\nday = 2026-11-01\n'
+            '[[providers.cohere.limits]]\nmatch = "command-a-*"\nsource = "s"\nday = 2026-08-20\nconfidence = "documented"\n'
+            'production = "20 requests/min"\n'
+        )
+        assert lookup("cohere", "command-a-plus", "production").confidence == "documented"
+
+
+WEAK = 79
+"""The rows whose day is not known: fewer with each one that is looked up again."""
+
+
+class TestTheUsersFile:
+    def test_a_newer_model_a_changed_tier_and_a_new_host(self, users):
+        users(ROW + ROW.replace("gpt-7", "gpt-5").replace("tier_2", "tier_3") + ACME)
+        found = lookup("openai", "gpt-7", 2)
+        assert (str(found.quotas[0]), found.confidence, found.as_of) == ("777 requests/min", "documented", "2026-11-27")
+        assert "facts.toml: our dashboard (2026-11-27)" in str(found.sources[found.quotas[0]])
+        assert (first("openai", "gpt-5", 3), first("openai", "gpt-5", 2)) == ("777 requests/min", "5k requests/min")
+        assert is_listed("openai", "gpt-7")
+        acme = provider_for_host("api.acme.example")
+        assert (acme.name, acme.key_env, host_root(acme)) == ("acme", "ACME_KEY", "https://api.acme.example")
+        assert first("acme", "acme-1") == "7 requests/s"
+        limiter = Limiter(provider="acme")
+        assert [quota["quota"] for quota in self.of(limiter, "acme/acme-1")["quotas"]][:1] == ["7 requests/s"]
+
+    @staticmethod
+    def of(limiter, pool):
+        limiter.scheduler(pool)
+        return limiter.status()["pools"][pool]
+
+    def test_a_provider_with_the_api_of_another(self, users):
+        users('[providers.acme]\nhosts = ["api.acme.example"]\napi = "anthropic"\n')
+        acme = provider_for_host("api.acme.example")
+        assert (type(acme).__name__, acme.name) == ("Anthropic", "acme")
+        assert acme.describe("/v1/messages", {"model": "m", "messages": [], "max_tokens": 1}).model == "m"
+
+    def test_it_wins_over_a_newer_row_and_this_is_said(self, users):
+        users(ROW.replace("gpt-7", "gpt-5").replace("2026-11-27", "2026-01-02"))
+        with pytest.warns(
+            PacelineWarning, match=r"openai/gpt-5 in tier_2 are of 2026-01-02, .* newer ones, of 2026-09"
+        ):
+            assert first("openai", "gpt-5", 2) == "777 requests/min"
+
+    def test_models_end(self, users, caplog):
+        users(
+            '[[providers.openai.models]]\nmatch = ["gpt-old*"]\nuntil = 2026-10-23\nsource = "the page"\nday = 2026-10-01\n'
+        )
+        life = life_of("openai@eu", "gpt-old-mini")
+        assert life == Life("", "2026-10-23", "the page (2026-10-01)")
+        assert life.ending(date(2026, 8, 1)) == ""
+        assert life.ending(date(2026, 8, 24)) == "ends on 2026-10-23, in 60 days, by the page (2026-10-01)"
+        assert life.ending(date(2026, 10, 23)).startswith("has ended on 2026-10-23")
+        assert life_of("openai", "gpt-7") is None
+        limiter = Limiter(provider="openai")
+        for model in ("gpt-old", "gpt-old", "gpt-7"):  # it is sent all the same
+            assert limiter.try_acquire(f"openai/{model}", requests=1)
+        assert [record.getMessage() for record in caplog.records] == [
+            "the model openai/gpt-old has ended on 2026-10-23, by the page (2026-10-01)"
+        ]
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("day = ", "facts.toml: Invalid value (at end of document)"),
+            ("days = 1", "facts.toml.days: there is no such field; did you mean 'day'?"),
+            ("[providers.Acme]", "providers.Acme: a name has lower-case letters"),
+            ("[providers.acme]\nhost = []", "providers.acme.host: there is no such field; did you mean 'hosts'?"),
+            ("[providers.acme]\nhosts = ['https://x.y']", "providers.acme.hosts: ['https://x.y']: it must be a list of host names"),
+            ("[providers.acme]\nmakes = '('", "providers.acme.makes: '(': it must be a regular expression"),
+            ("[providers.acme]\napi = 'antropic'", "providers.acme.api: there is no provider 'antropic'; did you mean 'anthropic'?"),
+            ("[providers.acme]\ndefault_tier = 'a'", "providers.acme.default_tier: 'a' is not in ladders"),
+            (ROW.replace("tier_2", "tier2"), "providers.openai.limits[1].tier2: there is no such field; did you mean 'tier_2'?"),
+            (ROW.replace("777 requests/min", "777 request/mon"), "providers.openai.limits[1].tier_2:"),
+            (ROW.replace("day = 2026-11-27", ""), "providers.openai.limits[1]: give the day on which it was read"),
+            (ROW.replace("day = 2026-11-27", "about = 26"), "providers.openai.limits[1].about: 26: it must be a month or a year"),
+            (ROW.replace("2026-11-27", '"2026-11-31"'), "providers.openai.limits[1].day: '2026-11-31': day is out of range"),
+            (ROW.replace('source = "our dashboard"', ""), "providers.openai.limits[1]: it has no source"),
+            (ROW.replace('"documented"', '"sure"'), "confidence: 'sure': it must be 'documented' or"),
+            (ROW.partition("tier_2")[0], "providers.openai.limits[1]: it states no limit"),
+        ],
+    )  # fmt: skip
+    def test_a_broken_file_is_one_error_with_its_place(self, users, folder, text, said):
+        users(text)
+        file = str(folder / facts.USERS)
+        with pytest.raises(QuotaError) as error:
+            lookup("openai", "gpt-7", 2)
+        assert str(error.value).startswith(file)
+        assert said in str(error.value)
+        assert len(str(error.value).splitlines()) == 1
+        result = CliRunner().invoke(command, ["check", file])
+        assert (result.exit_code, result.output) == (2, f"paceline limits: {error.value}\n")
+
+
+class TestAProjectsSettings:
+    def test_they_win_over_the_users_file(self, users, tmp_path):
+        users(ROW)
+        project(tmp_path, ROW.replace("777", "888"))
+        assert first("openai", "gpt-7", 2) == "888 requests/min"
+
+    def test_a_named_file_may_have_a_root_and_a_found_one_gets_no_key(self, tmp_path):
+        environ = {"ACME_KEY": "sk-secret", "ACME_API_KEY": "sk-other"}
+        config = project(tmp_path, ACME, named=True)
+        assert server(config, "acme", environ).base_url == "https://api.acme.example"
+        config = project(tmp_path, ACME, named=False)
+        acme = provider_for_host("api.acme.example")  # it is paced where a program sends to it
+        assert (acme.name, first("acme", "acme-1")) == ("acme", "7 requests/s")
+        assert usual_root(acme) is None
+        with pytest.raises(QuotaError, match="no address is known for acme"):
+            locate(acme, usual_root(acme), environ)
+        with pytest.raises(QuotaError, match="acme has no usual address"):
+            server(config, "acme", environ)
+
+    def test_a_found_file_changes_no_known_provider(self, tmp_path):
+        before = PROVIDERS["openai"]
+        project(tmp_path, EVIL + ROW, named=False)
+        assert PROVIDERS["openai"] == before
+        assert provider_named("openai").name == provider_named("chatgpt").name.replace("chatgpt", "openai") == "openai"
+        assert provider_for_host("eu.api.openai.com").name == "openai"
+        assert provider_named("evil").key_env == "EVIL_API_KEY"
+        assert host_root(provider_named("evil")) is None
+        assert first("openai", "gpt-7", 2) == "777 requests/min"
+
+    def test_a_wrong_row_is_an_error_with_the_file(self, tmp_path):
+        with pytest.raises(
+            QuotaError, match=r"paceline.toml: providers: openai.limits\[1\].tier_9: there is no such field"
+        ):
+            project(tmp_path, ROW.replace("tier_2", "tier_9"))
+
+    def test_the_command_shows_what_is_used(self, tmp_path, users, monkeypatch):
+        users(ROW)
+        monkeypatch.chdir(tmp_path)
+        project(tmp_path, f'[limits]\n"openai/gpt-5" = ["5 requests/min"]\n{ACME}')
+        shown = {}
+        for model in ("openai/gpt-5", "openai/gpt-7", "openai/gpt-4o", "openai/gpt-99", "acme/acme-1"):
+            result = CliRunner().invoke(command, [model, "--json", *(["--tier", "2"] if "openai" in model else [])])
+            record = json.loads(result.stdout)
+            shown[model] = record["from"], record["quotas"][0]
+        assert shown == {
+            "openai/gpt-5": ("set", "5 requests/min"),
+            "openai/gpt-7": ("your file", "777 requests/min"),
+            "openai/gpt-4o": ("table", "5k requests/min"),
+            "openai/gpt-99": ("assumed", "5k requests/min"),
+            "acme/acme-1": ("your file", "7 requests/s"),
+        }
+        said = CliRunner().invoke(command, ["gpt-4o", "--tier", "2"]).output
+        assert "table of 2026-09-20" in said
+
+
+class TestUpdate:
+    def of(self, tmp_path, day, text=ROW + ACME):
+        file = tmp_path / "newer.toml"
+        file.write_text(f"day = {day}\n{text}", "utf-8")
+        return file
+
+    @pytest.fixture(autouse=True)
+    def tomorrow(self, monkeypatch):
+        """The data set of this version is of some days ago."""
+        monkeypatch.setattr(facts, "shipped_day", lambda: "2026-11-01")
+
+    def test_a_newer_data_set_is_used_and_taken_back(self, folder, tmp_path):
+        runner = CliRunner()
+        result = runner.invoke(command, ["update", str(self.of(tmp_path, "2026-11-20"))])
+        assert (result.exit_code, result.output) == (
+            0,
+            (
+                "the data set of 2026-11-20 is in use, in place of the one of 2026-11-01\n"
+                "acme: new; it is recognised at its hosts, and nothing is sent there by itself\n"
+            ),
+        )
+        assert (facts.day(), first("openai", "gpt-7", 2), first("acme", "acme-1")) == (
+            "2026-11-20", "777 requests/min", "7 requests/s",
+        )  # fmt: skip
+        assert "gpt-4o" not in models("openai")  # its rows are the provider's
+        assert models("groq")  # of which it says nothing
+        assert host_root(provider_named("acme")) is None
+        assert data_set.install(str(self.of(tmp_path, "2026-11-21", ROW.replace("777", "999"))))
+        assert first("openai", "gpt-7", 2) == "999 requests/min"
+        assert data_set.undo() == "the data set of 2026-11-20 is in use again"
+        assert first("openai", "gpt-7", 2) == "777 requests/min"
+        assert data_set.undo() == "the data set of 2026-11-01 is in use again"
+        assert "acme" not in known_providers()
+        assert "no data set is installed" in runner.invoke(command, ["update", "--undo"]).output
+        assert list(folder.iterdir()) == []
+
+    def test_an_older_one_replaces_no_newer_one(self, folder, tmp_path, monkeypatch):
+        data_set.install(str(self.of(tmp_path, "2026-11-20")))
+        for day in ("2026-11-20", "2026-10-31"):
+            with pytest.raises(QuotaError, match=f"it is of {day}, and the data set in use is of 2026-11-20"):
+                data_set.install(str(self.of(tmp_path, day)))
+        with pytest.raises(QuotaError, match="9999-01-01 has not come yet"):
+            data_set.install(str(self.of(tmp_path, "9999-01-01")))
+        monkeypatch.setattr(facts, "shipped_day", lambda: "2026-11-28")  # a newer version of paceline
+        facts.forget()
+        assert facts.day() == "2026-11-28"
+        assert "older than the one of this version, and not used" in facts.standing(date(2026, 11, 28))["remark"]
+
+    def test_it_moves_no_host_and_no_key(self, folder, tmp_path):
+        before = PROVIDERS["openai"]
+        lines = data_set.install(str(self.of(tmp_path, "2026-11-20", EVIL)))
+        assert "openai: hosts, path, key_env stay as they are: an update does not change where requests go" in lines
+        assert PROVIDERS["openai"] == before
+        assert provider_for_host("eu.api.openai.com").name == "openai"
+        assert (host_root(provider_named("evil")), provider_named("evil").key_env) == (None, "EVIL_API_KEY")
+        assert PROVIDERS["evil"].makes == ""
+
+    def test_a_url_needs_its_sha256(self, folder, tmp_path):
+        body = self.of(tmp_path, "2026-11-20").read_bytes()
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
+            threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01}).start()
+            url, right = f"http://127.0.0.1:{serving.server_port}/facts.toml", hashlib.sha256(body).hexdigest()
+            try:
+                with pytest.raises(QuotaError, match="give its --sha256"):
+                    data_set.install(url)
+                with pytest.raises(QuotaError, match=f"its SHA-256 is {right}, and not 00: nothing is installed"):
+                    data_set.install(url, "00")
+                assert facts.day() == "2026-11-01"
+                data_set.install(url, right.upper())
+            finally:
+                serving.shutdown()
+        assert facts.day() == "2026-11-20"
+        with pytest.raises(QuotaError, match="use https"):
+            data_set.install("http://acme.example/facts.toml", right)
+
+    @pytest.mark.parametrize("text", ["x = 1", ROW.replace("tier_2", "tier_9"), "[[", "{}", '{"day": 1}'])
+    def test_a_broken_one_changes_nothing(self, folder, tmp_path, text):
+        data_set.install(str(self.of(tmp_path, "2026-11-20")))
+        file = tmp_path / "broken.toml"
+        file.write_text(text, "utf-8")
+        with pytest.raises(QuotaError, match=r"broken.toml"):
+            data_set.install(str(file))
+        assert (facts.day(), [one.name for one in folder.iterdir()]) == ("2026-11-20", [facts.INSTALLED])
+
+
+def test_the_day_is_named_and_an_old_one_once(folder):
+    old = facts.standing(date(2027, 3, 1))
+    assert (old["day"], old["age_days"], old["places"]) == (facts.day(), 93, [])
+    assert old["remark"].startswith("the facts about providers are 93 days old")
+    assert facts.standing(date(2027, 2, 26))["remark"] is None  # 90 days
+    said = CliRunner().invoke(app, ["--version", "--verbose"]).output.splitlines()
+    assert said[1] == f"facts about providers: of {facts.day()}"
+    assert Limiter({"jobs": "1 requests/s"}).status()["facts"]["day"] == facts.day()
+    assert f"of {facts.day()}" in CliRunner().invoke(app, ["doctor"]).output
