@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
@@ -49,6 +50,11 @@ def offer(monkeypatch, **points):
 def test_the_table_has_every_provider():
     assert sorted(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == sorted(PROVIDERS)
     assert set(known_providers()) <= set(PROVIDERS)
+
+
+def test_the_table_is_made_of_the_data_set():
+    written = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "site" / "facts.py"))["written"]
+    assert written(PAGE) == PAGE, "python docs/site/facts.py writes it again"
 
 
 def test_the_example():

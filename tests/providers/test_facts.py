@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import http.server
 import json
+import subprocess
+import sys
 import threading
 from datetime import date
 
@@ -16,6 +18,7 @@ from paceline.cli.limits import command
 from paceline.config import Config, data_set
 from paceline.config.servers import server
 from paceline.core.results import PacelineWarning, QuotaError, SourceKind
+from paceline.gateway.upstreams import _configured
 from paceline.limiter.limiter import Limiter
 from paceline.providers import facts
 from paceline.providers.registry import PROVIDERS, locate, provider_for_host, provider_named
@@ -203,6 +206,35 @@ class TestTheUsersFile:
         assert len(str(error.value).splitlines()) == 1
         result = CliRunner().invoke(command, ["check", file])
         assert (result.exit_code, result.output) == (2, f"paceline limits: {error.value}\n")
+
+
+@pytest.mark.parametrize("place", ["user", "project"])
+def test_all_programs_use_the_same_facts(users, tmp_path, place):
+    """Code, run, exec, serve and plan have limits by one look-up."""
+    if place == "user":
+        users(ACME)
+    config = project(tmp_path, ACME if place == "project" else "", named=True)
+    environ = {"ACME_KEY": "sk-acme"}
+    request = {"model": "acme-1", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": request}
+    requests = tmp_path / "in.jsonl"
+    requests.write_text(json.dumps(line) + "\n", "utf-8")
+    options = [str(requests), "--provider", "acme", "--config", str(tmp_path / "paceline.toml")]
+    planned = CliRunner().invoke(app, ["plan", *options, "--json"])
+    assert "7 requests/s" in planned.output, planned.output
+    limiter = Limiter(**config.arguments("acme"))  # as a run makes it
+    limiter.scheduler("acme/acme-1")
+    assert limiter.status()["pools"]["acme/acme-1"]["quotas"][0]["quota"] == "7 requests/s"
+    served = next(one for one in _configured(config, environ) if one.name == "acme")
+    assert served.root == "https://api.acme.example"
+    if place == "user":  # a process inherits the variable
+        return
+    code = "import httpx2\nfrom paceline.providers.tables import lookup\nprint(lookup('acme', 'acme-1').quotas[0])"
+    ran = subprocess.run(
+        [sys.executable, "-m", "paceline", "exec", "--config", options[-1], "--", sys.executable, "-c", code],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.stdout == "7 requests/s\n", ran.stderr
 
 
 class TestAProjectsSettings:

@@ -64,4 +64,10 @@ def _text(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return str(value).lower()
-    return ", ".join(value) if isinstance(value, list) else f"{value:,g}" if isinstance(value, float) else str(value)
+    return (
+        ", ".join(map(str, value))
+        if isinstance(value, list)
+        else f"{value:,g}"
+        if isinstance(value, float)
+        else str(value)
+    )

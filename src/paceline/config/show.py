@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from paceline.config import Config
-from paceline.config.schema import ANY, BREAKER, JOINT, LANES, LIMITS, OVERRIDES, leaves
+from paceline.config.schema import ANY, BREAKER, FACTS, JOINT, LANES, LIMITS, OVERRIDES, leaves
 from paceline.config.sources import dotted
 from paceline.core.quota import Quota
 from paceline.core.results import GIVEN
@@ -16,6 +16,7 @@ from paceline.pacing.limits import Limits, overridden, overrides
 from paceline.pacing.periods import in_days
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.settings import PacingSettings, parsed
+from paceline.providers.facts import KINDS
 from paceline.providers.registry import maker
 from paceline.providers.tables import DEFAULT, Published, known_providers, lookup, models
 from paceline.stores import as_store
@@ -48,6 +49,8 @@ def _settings(config: Config) -> Iterator[SettingRow]:
     values = asdict(replace(config, limits={}, origins={}))
     store = as_store(config.store) if config.store else None
     del values["trusted"]
+    for head in values[FACTS].values():  # of rows their models; `paceline limits` shows the limits
+        head |= {kind: [name for row in head[kind] for name in row["match"]] for kind in KINDS if kind in head}
     values["store"] = config.store if store is None else store.url  # without a password
     values[JOINT] = {name: [str(quota) for quota in quotas] for name, quotas in config.joint_limits.items()}
     values["budget"] = [str(quota) for quota in config.budget]

@@ -64,6 +64,7 @@ _HEAD: Final = {
     "prices": _text("the name of a provider in genai-prices"),
     "default_tier": _TIER,
     "ladders": _list('ladders of rungs, e.g. [[["tier_1"], ["tier_2", "build"]]]', _list("", _list("", _TIER))),
+    "note": _text("what the page of providers says of its limits"),
     "source": _text("where it was read"),
     "day": _DAY,
 }
