@@ -61,7 +61,7 @@ os.environ["PACELINE_FACTS"] = str(Path(__file__).with_name("no_facts"))
 def own_facts():
     """Facts about providers in a project's settings are used in all of the process: they end with their test."""
     yield
-    facts = sys.modules.get("paceline.providers.facts")
+    facts = sys.modules.get("paceline.facts")
     if facts is not None and facts._projects:
         facts._projects.clear()
         facts.forget()

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from paceline.providers import facts
+from paceline import facts
 from paceline.providers.registry import PROVIDERS
 from paceline.providers.tables import tiers
 

@@ -13,6 +13,7 @@ from datetime import date
 import pytest
 from click.testing import CliRunner
 
+from paceline import facts
 from paceline.cli.app import app
 from paceline.cli.limits import command
 from paceline.config import Config, data_set
@@ -20,7 +21,6 @@ from paceline.config.servers import server
 from paceline.core.results import PacelineWarning, QuotaError, SourceKind
 from paceline.gateway.upstreams import _configured
 from paceline.limiter.limiter import Limiter
-from paceline.providers import facts
 from paceline.providers.registry import PROVIDERS, locate, provider_for_host, provider_named
 from paceline.providers.roots import host_root, usual_root
 from paceline.providers.tables import Life, is_listed, known_providers, life_of, lookup, models

@@ -80,7 +80,7 @@ def version_text(*, verbose: bool) -> str:
         return text
     from datetime import date
 
-    from paceline.providers.facts import standing
+    from paceline.facts import standing
 
     known = standing(date.today())  # noqa: DTZ011  (an age in days)
     lines = [f"facts about providers: of {known['day']}", *known["places"], *filter(None, [known["remark"]])]

@@ -108,7 +108,7 @@ class Page:
                 self.problems.append(str(error))
 
     def _facts(self) -> Iterator[Row]:
-        from paceline.providers.facts import standing
+        from paceline.facts import standing
 
         known = standing(date.today())  # noqa: DTZ011  (an age in days)
         age = "" if known["age_days"] is None else f", {known['age_days']} days old"

@@ -92,9 +92,9 @@ def command() -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 def check_facts(file: Path) -> None:
     """Check a file of facts: one like tables/providers.toml, or settings with [providers.NAME]."""
+    from paceline import facts
     from paceline.config import Config
     from paceline.config.sources import FILES
-    from paceline.providers import facts
 
     try:
         if file.name in (*FILES, "pyproject.toml") or file.suffix in (".yaml", ".yml"):
@@ -144,8 +144,8 @@ def show(provider: str | None, model: str | None, tier: str | None, file: Path |
     """
     from rich.console import Console
 
+    from paceline import facts
     from paceline.config import Config, find_file
-    from paceline.providers import facts
     from paceline.providers.registry import maker
     from paceline.providers.tables import tiers
 

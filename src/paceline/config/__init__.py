@@ -19,6 +19,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
+from paceline import facts
 from paceline.config.schema import (
     ANY,
     BREAKER,
@@ -55,7 +56,6 @@ from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.limits import Limits
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.settings import PacingSettings
-from paceline.providers import facts
 from paceline.providers.registry import provider_named
 from paceline.providers.tables import DEFAULT, known_providers, lookup
 from paceline.shared.membership import OnStoreFailure
@@ -96,7 +96,7 @@ class Config:
         retry: The fields of :class:`~paceline.RetryPolicy` that are set.
         breaker: ``None``: off.
         store: The store's URL, which may hold a password. If ``None``, a run chooses its store.
-        providers: Facts about providers, which are used in all of the process; see ``paceline.providers.facts``.
+        providers: Facts about providers, which are used in all of the process; see ``paceline.facts``.
         trusted: Whether they may say where requests go: the user has named the file.
         origins: The place of each setting that is set.
     """

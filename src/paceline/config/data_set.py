@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from paceline import facts
 from paceline.core.results import QuotaError
 from paceline.pacing.durable import replace, replacing
-from paceline.providers import facts
 from paceline.providers.registry import PROVIDERS, is_loopback
 
 TIMEOUT_S: Final = 30.0

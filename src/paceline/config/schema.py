@@ -12,6 +12,7 @@ from reprlib import Repr
 from typing import Annotated, Any, Final, Literal, cast, get_args
 from urllib.parse import urlsplit
 
+from paceline import facts
 from paceline.config.sources import Place, Problems, SettingsSource, nested, warn
 from paceline.core.hints import why_missing
 from paceline.core.quota import CONCURRENCY as IN_FLIGHT
@@ -20,7 +21,6 @@ from paceline.core.results import QuotaError, StoreError
 from paceline.pacing.allowances import Unpriced, check_budget
 from paceline.pacing.joint import check_units, written
 from paceline.pacing.settings import TIMEOUT_MAX_S
-from paceline.providers import facts
 from paceline.providers.registry import ALIASES, PROVIDERS, suggest
 from paceline.shared.leases import LEASE_MAX_S
 from paceline.shared.membership import OnStoreFailure

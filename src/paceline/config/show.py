@@ -12,11 +12,11 @@ from paceline.config.schema import ANY, BREAKER, FACTS, JOINT, LANES, LIMITS, OV
 from paceline.config.sources import dotted
 from paceline.core.quota import Quota
 from paceline.core.results import GIVEN
+from paceline.facts import KINDS
 from paceline.pacing.limits import Limits, overridden, overrides
 from paceline.pacing.periods import in_days
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.settings import PacingSettings, parsed
-from paceline.providers.facts import KINDS
 from paceline.providers.registry import maker
 from paceline.providers.tables import DEFAULT, Published, known_providers, lookup, models
 from paceline.stores import as_store

@@ -15,13 +15,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from paceline import facts
 from paceline.http import exchange, unpaced
 from paceline.http.instrument import instrument
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.durable import open_binary
 from paceline.pacing.events import Event
 from paceline.pacing.imports import ImportWatch
-from paceline.providers import facts
 
 POOLS_FEW = 20
 """With more pools, a record is written once a second, and at the end of its process."""

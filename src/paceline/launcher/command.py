@@ -15,11 +15,11 @@ from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any, Final
 
+from paceline import facts
 from paceline.http.unpaced import with_host
 from paceline.launcher.child import VARIABLE, ChildTally, read_failed, read_records
 from paceline.pacing.events import Event
 from paceline.pacing.owners import LOOK_S
-from paceline.providers import facts
 
 SITE: Final = Path(__file__).parent / "site"
 NOT_FOUND, NOT_EXECUTABLE, NOT_PACED = 127, 126, 125

@@ -389,8 +389,8 @@ class Limiter(BaseLimiter):
         Args:
             queue: The waiters that are listed for each pool, at most 50.
         """
+        from paceline.facts import standing
         from paceline.http.unpaced import rows
-        from paceline.providers.facts import standing
 
         plans = self.pacer.accounts.plans.status(self.pacer.clock.now_ns() / NS)
         return {"pools": self.pacer.status(queue), "plans": plans, "unpaced": rows(), "facts": standing(date.today())}  # noqa: DTZ011  (an age in days)

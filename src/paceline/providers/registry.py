@@ -9,9 +9,9 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
+from paceline import facts
 from paceline.core.hints import did_you_mean
 from paceline.core.results import PacelineWarning, QuotaError
-from paceline.providers import facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,10 +10,10 @@ from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import Any, Final
 
+from paceline import facts
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import PacelineWarning, QuotaError, Source, SourceKind
-from paceline.providers import facts
 from paceline.providers.parse import spelled, undated
 from paceline.providers.registry import ALIASES, PROVIDERS, base_of, is_provider, maker, provider_named
 

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from paceline.core.results import QuotaError
-from paceline.providers import fact_form
+from paceline.facts import form
 
-TABLES: Final = Path(__file__).with_name("tables")
+TABLES: Final = Path(__file__).parents[1] / "providers" / "tables"
 """The folder of the data set that comes with paceline."""
 
 VARIABLE: Final = "PACELINE_FACTS"
@@ -36,7 +36,7 @@ VARIABLE: Final = "PACELINE_FACTS"
 USERS, INSTALLED, BEFORE = "facts.toml", "installed.json", "installed_before.json"
 """The files in :func:`folder`: the user's own, the installed data set, and the one that it has replaced."""
 
-KINDS: Final = fact_form.ROWS
+KINDS: Final = form.ROWS
 LIMITS, MODELS = KINDS
 FREE: Final = frozenset({*KINDS, "default_tier", "ladders", "day_zone", "cache_s", "prices"})
 """What of a head does not say where requests or keys go."""
@@ -73,7 +73,7 @@ class Layer:
 
     Attributes:
         where: Its file.
-        providers: Heads with their rows, as :func:`~paceline.providers.fact_form.checked` has made them.
+        providers: Heads with their rows, as :func:`~paceline.facts.form.checked` has made them.
         trusted: Whether they may say where requests go.
     """
 
@@ -137,7 +137,7 @@ def checked(data: Any, where: str) -> dict[str, Any]:
     Raises:
         QuotaError: With the first field that has another form.
     """
-    return fact_form.checked(data, where, _shipped())
+    return form.checked(data, where, _shipped())
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def _joined(name: str, known: dict[str, Any] | None, head: Mapping[str, Any], *,
             left_out = {"key_env", "base_url_env", "aliases", "makes"}
             said = {key: value for key, value in said.items() if key not in left_out} | {"rootless": True}
     joined = known | said
-    tiers = list(dict.fromkeys(tier for row in head.get(LIMITS, ()) for tier in fact_form.tiers_of(row)))
+    tiers = list(dict.fromkeys(tier for row in head.get(LIMITS, ()) for tier in form.tiers_of(row)))
     if tiers and "ladders" not in joined:
         joined["ladders"] = [[[tier] for tier in tiers]]
     if "ladders" in joined:
