@@ -92,15 +92,15 @@ def first(provider, model, tier=None):
 
 class TestTheDataSet:
     def test_each_row_has_a_source_a_day_and_a_confidence(self):
-        text = "\n".join(
-            file.read_text("utf-8")
-            for file in sorted(facts.TABLES.glob("*.toml"), key=lambda one: one.stem != "providers")
-        )
-        found, _ = facts.of_text(text, "the tables")  # all of them are one data set in one file
-        assert found["day"] == facts.day()
-        rows = [row for head in found["providers"].values() for kind in facts.KINDS for row in head.get(kind, ())]
+        found = {file.stem: facts.read(file) for file in facts.TABLES.glob("*.toml")}
+        heads = found.pop("providers")
+        assert heads["day"] == facts.day()
+        assert all([*one["providers"]] == [name] for name, one in found.items())
+        rows = [
+            row for name, one in found.items() for kind in facts.KINDS for row in one["providers"][name].get(kind, ())
+        ]
         assert {row["confidence"] for row in rows} == {"documented", "third_party", "assumed"}
-        assert max(row["as_of"] for row in rows) <= found["day"]
+        assert max(row["as_of"] for row in rows) <= facts.day()
         assert sum("day" not in row for row in rows) <= WEAK
 
     def test_a_pattern_promises_nothing_for_a_model_that_may_be_newer(self):
@@ -251,9 +251,9 @@ class TestAProjectsSettings:
         acme = provider_for_host("api.acme.example")  # it is paced where a program sends to it
         assert (acme.name, first("acme", "acme-1")) == ("acme", "7 requests/s")
         assert usual_root(acme) is None
-        with pytest.raises(QuotaError, match="no address is known for acme"):
+        with pytest.raises(QuotaError, match="no address is known for acme: data that you have not named"):
             locate(acme, usual_root(acme), environ)
-        with pytest.raises(QuotaError, match="acme has no usual address"):
+        with pytest.raises(QuotaError, match=r"acme has no usual address.* name these with --config"):
             server(config, "acme", environ)
 
     def test_a_found_file_changes_no_known_provider(self, tmp_path):

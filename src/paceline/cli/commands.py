@@ -83,7 +83,11 @@ def version_text(*, verbose: bool) -> str:
     from paceline.facts import standing
 
     known = standing(date.today())  # noqa: DTZ011  (an age in days)
-    lines = [f"facts about providers: of {known['day']}", *known["places"], *filter(None, [known["remark"]])]
+    lines = [
+        f"facts about providers: of {known['day']}{', installed' if known['installed'] else ''}",
+        *known["places"],
+        *filter(None, [known["remark"]]),
+    ]
     return text + "".join(f"{line}\n" for line in lines)
 
 

@@ -112,7 +112,7 @@ class Page:
 
         known = standing(date.today())  # noqa: DTZ011  (an age in days)
         age = "" if known["age_days"] is None else f", {known['age_days']} days old"
-        yield "data set", f"of {known['day']}{age}"
+        yield "data set", f"of {known['day']}{age}, {'installed' if known['installed'] else 'of this version'}"
         yield from (("beside it", place) for place in known["places"])
         if known["remark"]:
             self.problems.append(known["remark"])
@@ -225,16 +225,19 @@ class Page:
         """The models of the settings that have ended, or end soon."""
         from paceline.pacing.limits import Limits
         from paceline.pacing.settings import PacingSettings
-        from paceline.providers.tables import life_of
 
         limits = Limits(PacingSettings(quotas=config.limits, provider=config.provider))
-        for name in config.limits:
-            if "*" in name:
-                continue
-            provider, _, model = limits.resolve(name).pool.partition("/")
+        self._see_end(*(limits.resolve(name).pool for name in config.limits if "*" not in name))
+
+    def _see_end(self, *pools: str) -> None:
+        from paceline.providers.tables import life_of
+
+        for pool in pools:
+            provider, _, model = pool.partition("/")
             life = life_of(provider, model) if model else None
-            if life is not None and (said := life.ending(date.today())):  # noqa: DTZ011  (days of the provider's calendar)
-                self.problems.append(f"the model {provider}/{model} {said}")
+            said = "" if life is None else life.ending(date.today())  # noqa: DTZ011  (days of the provider's calendar)
+            if said and (problem := f"the model {pool} {said}") not in self.problems:
+                self.problems.append(problem)
 
     def _store(self, config: Config, timeout_s: float) -> Iterator[Row]:
         from paceline.cli.standing import ReadError, read_store
@@ -261,6 +264,7 @@ class Page:
             yield store.url, "cannot be read"
         else:
             yield store.url, f"reachable, {len(status['pools']):,} pools"
+            self._see_end(*status["pools"])
             self.problems += further
             with closing(store), suppress(StoreError):  # it was reachable
                 found = (remark for pool in status["pools"] or [""] for remark in remarks(store, pool))

@@ -44,6 +44,13 @@ def contents(source: str, sha256: str | None) -> bytes:
     return found
 
 
+def _folder() -> Path:
+    folder = facts.folder()
+    if folder is None:
+        raise QuotaError(f"this user has no home folder: name a folder for facts in {facts.VARIABLE}")
+    return folder
+
+
 def _fetched(url: str) -> bytes:
     from urllib.request import Request, urlopen
 
@@ -66,7 +73,7 @@ def install(source: str, sha256: str | None = None) -> list[str]:
     Raises:
         QuotaError: It cannot be read, has another form, or is not newer than the data set in use.
     """
-    folder = facts.folder()
+    folder = _folder()
     try:
         text = contents(source, sha256).decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -110,7 +117,7 @@ def undo() -> str:
     Raises:
         QuotaError: None is installed, or the folder cannot be written.
     """
-    folder = facts.folder()
+    folder = _folder()
     installed, before = folder / facts.INSTALLED, folder / facts.BEFORE
     try:
         if before.exists():

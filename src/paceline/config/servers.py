@@ -14,7 +14,7 @@ from paceline.core.results import QuotaError
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
-from paceline.providers.registry import PROVIDERS, base_of, provider_for_host, provider_named, with_account
+from paceline.providers.registry import PROVIDERS, ROOTLESS, base_of, provider_for_host, provider_named, with_account
 from paceline.providers.roots import host_root, without_version
 
 
@@ -146,7 +146,9 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
     if base_url is None:
         base_url = host_root(named)
     if base_url is None:
-        raise QuotaError(f"upstreams.{name}: {named.name} has no usual address: give its base_url")
+        entry = PROVIDERS.get(named.name)
+        why = f" ({ROOTLESS})" if entry is not None and entry.rootless else ""
+        raise QuotaError(f"upstreams.{name}: {named.name} has no usual address: give its base_url{why}")
     variable = table.get("key_env", named.key_env)
     if "key_file" in table:
         if "key_env" in table:

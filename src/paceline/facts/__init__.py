@@ -1,4 +1,4 @@
-"""What is known of providers: ``tables/providers.toml`` has the form, and the day and the heads of the data set of this version.
+"""What is known of providers: ``providers/tables/providers.toml`` has the form, and the day and the heads of the data set of this version.
 
 A *head* is what is known of a provider as a whole: its hosts, the root of its paths, its tiers. The *rows* are about models: ``limits``
 and ``models``, which are their lives. Four places have them. Of two rows that fit equally, the one of the later place holds:
@@ -122,13 +122,21 @@ def projects() -> list[tuple[str, Mapping[str, Any], bool]]:
     return [(one.where, one.providers, one.trusted) for one in _projects.values()]
 
 
-def folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of the user's facts: ``PACELINE_FACTS``, or ``paceline`` in the user's configuration folder."""
-    if named := environ.get(VARIABLE, "").strip():
-        return Path(named).expanduser()
+def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The folder of the user's facts: ``PACELINE_FACTS``, or ``paceline`` in the user's configuration folder; ``None``: no home."""
     homes = {"win32": ("APPDATA", "~/AppData/Roaming"), "darwin": ("", "~/Library/Application Support")}
     variable, usual = homes.get(sys.platform, ("XDG_CONFIG_HOME", "~/.config"))
-    return Path(environ.get(variable, "").strip() or usual).expanduser() / "paceline"
+    named, home = environ.get(VARIABLE, "").strip(), environ.get(variable, "").strip() or usual
+    try:
+        return Path(named).expanduser() if named else Path(home).expanduser() / "paceline"
+    except RuntimeError:
+        return None
+
+
+def _read_in_folder(name: str) -> dict[str, Any] | None:
+    """The facts in a file of :func:`folder`; ``None`` if there is none."""
+    home = folder()
+    return read(home / name) if home is not None and (home / name).exists() else None
 
 
 def checked(data: Any, where: str) -> dict[str, Any]:
@@ -195,8 +203,7 @@ def shipped_day() -> str:
 @cached
 def installed() -> dict[str, Any] | None:
     """The installed data set, used or not."""
-    file = folder() / INSTALLED
-    return read(file) if file.exists() else None
+    return _read_in_folder(INSTALLED)
 
 
 @cached
@@ -216,10 +223,16 @@ def standing(today: date) -> dict[str, Any]:
     """The data set that is used, as JSON values: its day and age, the user's places beside it, and what is to be said of them."""
     try:
         age_days, older = (today - date.fromisoformat(day())).days, installed() is not None and _newer() is None
-        places = [str(folder() / INSTALLED)] * (_newer() is not None) + [layer.where for layer in _layers()]
-        found: dict[str, Any] = {"day": day(), "age_days": age_days, "places": places, "remark": None}
+        places = [layer.where for layer in _layers()]
+        found: dict[str, Any] = {
+            "day": day(),
+            "age_days": age_days,
+            "installed": _newer() is not None,
+            "places": places,
+            "remark": None,
+        }
     except QuotaError as error:
-        return {"day": shipped_day(), "age_days": None, "places": [], "remark": str(error)}
+        return {"day": shipped_day(), "age_days": None, "installed": False, "places": [], "remark": str(error)}
     if older:
         found["remark"] = (
             "the installed data set is older than the one of this version, and not used: paceline limits update --undo"
@@ -234,8 +247,8 @@ def standing(today: date) -> dict[str, Any]:
 @cached
 def _own() -> list[Layer]:
     """The layers of the user; the last one holds."""
-    file = folder() / USERS
-    return [Layer(str(file), read(file)["providers"], trusted=True)] if file.exists() else []
+    found = _read_in_folder(USERS)
+    return [] if found is None else [Layer(f"{folder()}{os.sep}{USERS}", found["providers"], trusted=True)]
 
 
 def _layers() -> list[Layer]:

@@ -40,7 +40,7 @@ def _is_expression(value: Any) -> bool:
 
 _NAME: Final = r"[a-z0-9][a-z0-9_.-]*"
 _TIER: Final = _text('a tier, e.g. "tier_1"', r"[a-z0-9][a-z0-9_]*")
-_VARIABLE: Final = _text('the name of a variable, e.g. "ACME_API_KEY"', r"[A-Z_][A-Z0-9_]*")
+_VARIABLE: Final = _text('the name of a variable, e.g. "ACME_API_KEY"', r"[A-Z0-9_]+")
 _PATH: Final = _text('a path, e.g. "/openai/v1"', r"(/[\w.-]+)*")
 _DAY: Final = _text("a day, e.g. 2026-11-28", r"\d{4}-\d\d-\d\d")
 _HEAD: Final = {

@@ -135,6 +135,11 @@ def is_provider(name: str) -> bool:
     return clean in PROVIDERS or clean in _added
 
 
+ROOTLESS: Final = (
+    "data that you have not named sends nothing anywhere: if its hosts are in your settings, name these with --config"
+)
+"""Why a provider that is known by its hosts has no root, and what to do."""
+
 CREDENTIALS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key", "azure": "api-key"}
 """The header of the key by API, where it is not ``authorization: Bearer KEY``."""
 
@@ -308,6 +313,8 @@ def locate(provider: Provider, root: str | None, environ: Mapping[str, str]) -> 
 
     entry = PROVIDERS.get(base_of(provider.name))
     own = entry.own if entry is not None else ""
+    if not root and entry is not None and entry.rootless:
+        raise QuotaError(f"no address is known for {provider.name}: {ROOTLESS}, or give one with --base-url")
     if not root:
         why = f", because it is your own: give it with --base-url {own}" if own else ": give one with --base-url"
         raise QuotaError(f"no address is known for {provider.name}{why}")

@@ -103,7 +103,13 @@ SCHEMAS: Final = {
         plans=_list(_ref("Plan")),
         unpaced=_list(_ref("Unpaced")),
         facts={
-            **_object(day=TEXT, age_days={"type": ["integer", "null"]}, places=_list(TEXT), remark=MAYBE_TEXT),
+            **_object(
+                day=TEXT,
+                age_days={"type": ["integer", "null"]},
+                installed={"type": "boolean"},
+                places=_list(TEXT),
+                remark=MAYBE_TEXT,
+            ),
             "description": "The data set of what is known of providers, and the files of yours that add to it.",
         },
         keys={**_table(_table(NUMBER)), "description": "Of a gateway: what each client key has used since its start."},
