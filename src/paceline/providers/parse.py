@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
@@ -347,9 +347,7 @@ _SIGNS: Final = {"error", "response", "__type", "header", "base_resp", "Response
 def error_in(payload: Any) -> Mapping[str, Any] | None:
     """The error in the JSON value of an answer, or of an event, whose status says nothing; ``None`` for no error.
 
-    Takes ``{"error": {...}}``, ``{"error": "..."}`` with a code beside, both also inside ``response``, a choice or a list;
-    ``{"type": "error", ...}``; MiniMax's ``base_resp``; Tencent's ``Response.Error``; AWS's ``__type``; Baidu's and Huawei's
-    ``error_code``; iFlytek's ``header``; Cloudflare's ``errors``; a ``code`` with a message, where there is no more.
+    Takes the forms of ``_FORMS``, also in a list.
     """
     if isinstance(payload, list):
         payload = payload[0] if payload else None
@@ -357,36 +355,20 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
         return None
     if _SIGNS.isdisjoint(payload) and payload.get("type") != "error":  # nearly all
         return _error_of_choice(payload)
+    found = (form(payload) for form in _FORMS)
+    return next((error or None for error in found if error is not None), None)
+
+
+def _plain(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
     for holder in (payload, as_mapping(payload.get("response"))):
         error = holder.get("error")
         if isinstance(error, Mapping) and error:
             return error
         if isinstance(error, str) and error:
             if "id" in payload and payload.get("status") in _OUTCOMES:  # a job that has failed: the model's error
-                return None
+                return {}
             beside = {name: payload[name] for name in ("code", "type", "status") if name in payload}
             return {"message": ": ".join(filter(None, (error, as_text(payload.get("message")))))} | beside
-    if error := _error_of_choice(payload):
-        return error
-    if payload.get("type") == "error" or as_text(payload.get("__type")):
-        return payload
-    header = as_mapping(payload.get("header"))
-    if as_text(header.get("code")) not in _FINE:
-        return header
-    base, inner = as_mapping(payload.get("base_resp")), as_mapping(as_mapping(payload.get("Response")).get("Error"))
-    if as_text(base.get("status_code")) not in _FINE:
-        return {"code": f"base_resp_{as_text(base['status_code'])}", "message": base.get("status_msg")}
-    if inner:
-        return {"code": inner.get("Code"), "message": inner.get("Message")}
-    if as_text(payload.get("error_code")) not in _FINE:
-        return {"code": payload["error_code"], "message": payload.get("error_msg") or payload.get("message")}
-    errors = payload.get("errors")
-    if isinstance(errors, list) and errors and isinstance(errors[0], Mapping) and payload.get("success") is not True:
-        return errors[0]
-    said = next((payload[name] for name in ("message", "msg", "errorMsg") if isinstance(payload.get(name), str)), None)
-    answers = any(payload.get(name) for name in ("data", "result", "results", "choices", "output", "content"))
-    if said is not None and as_text(payload.get("code")).lower() not in _FINE and not answers:
-        return {**payload, "message": said}
     return None
 
 
@@ -397,6 +379,48 @@ def _error_of_choice(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
             return error
     return None
 
+
+def _coded(holder: Mapping[str, Any], code: str, *messages: str, prefix: str = "") -> Mapping[str, Any] | None:
+    """An object whose code is none of ``_FINE``: as it is, or its code and the first of ``messages``."""
+    if as_text(holder.get(code)) in _FINE:
+        return None
+    texts = [holder.get(name) for name in messages]
+    said = next(filter(None, texts), texts[-1] if texts else None)
+    return {"code": prefix + as_text(holder[code]) if prefix else holder[code], "message": said} if texts else holder
+
+
+def _first_of_errors(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    errors = payload.get("errors")
+    fits = isinstance(errors, list) and errors and isinstance(errors[0], Mapping) and payload.get("success") is not True
+    return errors[0] if fits else None
+
+
+def _bare(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    said = next((payload[name] for name in ("message", "msg", "errorMsg") if isinstance(payload.get(name), str)), None)
+    answers = any(payload.get(name) for name in ("data", "result", "results", "choices", "output", "content"))
+    is_error = said is not None and as_text(payload.get("code")).lower() not in _FINE and not answers
+    return {**payload, "message": said} if is_error else None
+
+
+def _tencent(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    inner = as_mapping(as_mapping(payload.get("Response")).get("Error"))
+    return {"code": inner.get("Code"), "message": inner.get("Message")} if inner else None
+
+
+_FORMS: Final[tuple[Callable[[Mapping[str, Any]], Mapping[str, Any] | None], ...]] = (
+    _plain,  # {"error": {...}}; {"error": "..."} with a code beside; both also inside ``response``
+    _error_of_choice,  # {"choices": [{"error": {...}}]}
+    lambda payload: payload if payload.get("type") == "error" or as_text(payload.get("__type")) else None,  # AWS
+    lambda payload: _coded(as_mapping(payload.get("header")), "code"),  # iFlytek
+    lambda payload: _coded(
+        as_mapping(payload.get("base_resp")), "status_code", "status_msg", prefix="base_resp_"
+    ),  # MiniMax
+    _tencent,  # {"Response": {"Error": {...}}}
+    lambda payload: _coded(payload, "error_code", "error_msg", "message"),  # Baidu, Huawei
+    _first_of_errors,  # Cloudflare
+    _bare,  # a ``code`` with a message, where there is no more
+)
+"""The forms of errors; an empty one is no error, and ends the search."""
 
 _STATED: Final = {
     status: names.split()
