@@ -173,33 +173,21 @@ def _reading(
     family: Family, texts: dict[str, str], headers: Headers, now_s: float, documented: Documented
 ) -> Reading | None:
     """The reading in the parts of one family; ``None`` for one that does not count."""
-    limit_text, reset = texts.get("limit"), texts.get("reset")
-    limit, remaining = parse.amount(limit_text), parse.remainder(texts.get("remaining"))
-    stated_s = parse.amount(texts.get("renewalperiod")) or family.period_s
-    if limit is None and limit_text and (window := _WINDOW.fullmatch(limit_text)):
-        limit, stated_s = parse.amount(window[1]), parse.amount(window[2])
-    if remaining == -1:  # Azure: unknown
-        remaining = None
+    limit, remaining, stated_s = _amounts(family, texts)
+    whole = limit is not None and remaining is not None and 0 <= remaining <= limit
+    if (limit is None and remaining is None) or not (documented.alone or whole):
+        return None
+    reset = texts.get("reset")
     reset_s = parse.reset_s(reset, headers, now_s) if reset is not None and documented.resets else None
-    if limit is None and remaining is None:
-        return None
-    if not documented.alone and (limit is None or remaining is None or not 0 <= remaining <= limit):
-        return None
     period_s, basis = stated_s or documented.periods.get(family.words), Basis.STATED
     if not stated_s and (period_s is None or family.words in documented.assumed):
         basis = Basis.ASSUMED
     plain = reset_s is not None and parse.number(reset) == reset_s
-    stated = basis is Basis.STATED
-    if reset_s and limit is not None and remaining is not None and remaining < limit and (stated or not plain):
-        bucket_s = reset_s * limit / (limit - remaining)  # the period, if it is a bucket
-        proof = _proof(bucket_s, (period_s or 0.0,) if stated else USUAL_S, in_ms=plain)
-        if proof is not None and reset_s >= SHORTEST_S:
-            reset_s, plain = reset_s * proof[1], False
-            period_s, basis = proof[0], basis if stated else Basis.PROVED
-        elif not stated and period_s and limit - remaining >= 2 and not period_s / 2 < bucket_s < period_s * 2:
-            period_s = None  # these are the numbers of another period
-    unclear = reset_s is not None and (reset_s > period_s if period_s else bool(family.words))
+    if reset_s and limit and remaining is not None and remaining < limit and (basis is Basis.STATED or not plain):
+        period_s, basis, scale = _shown(reset_s, limit, limit - remaining, period_s, basis, in_ms=plain)
+        reset_s, plain = reset_s * (scale or 1.0), plain and scale is None
     number = None
+    unclear = reset_s is not None and (reset_s > period_s if period_s else bool(family.words))
     if unclear and (plain or (period_s is None and not documented.alone)):
         number = reset_s if period_s is None else None  # readings together show whether it is an instant
         reset_s = None  # it is in another unit, or about something else
@@ -208,6 +196,28 @@ def _reading(
     rounded = 1.0 if family.unit == REQUESTS else documented.rounded
     until_s, rounded_s = _until_s(reset, headers, now_s), documented.reset_rounded_s
     return Reading(family.unit, limit, remaining, reset_s, period_s, rounded, rounded_s, basis, number, until_s)
+
+
+def _amounts(family: Family, texts: dict[str, str]) -> tuple[float | None, float | None, float | None]:
+    """The limit, what remains of it, and the period that a header states."""
+    limit_text = texts.get("limit")
+    limit, remaining = parse.amount(limit_text), parse.remainder(texts.get("remaining"))
+    stated_s = parse.amount(texts.get("renewalperiod")) or family.period_s
+    if limit is None and limit_text and (window := _WINDOW.fullmatch(limit_text)):
+        limit, stated_s = parse.amount(window[1]), parse.amount(window[2])
+    return limit, None if remaining == -1 else remaining, stated_s  # Azure: -1 is unknown
+
+
+def _shown(
+    reset_s: float, limit: float, used: float, period_s: float | None, basis: Basis, *, in_ms: bool
+) -> tuple[float | None, Basis, float | None]:
+    """The period that the numbers show, how well, and the seconds of the unit that the reset is in; ``None`` where they prove nothing."""
+    bucket_s, stated = reset_s * limit / used, basis is Basis.STATED  # the period, if it is a bucket
+    proof = _proof(bucket_s, (period_s or 0.0,) if stated else USUAL_S, in_ms=in_ms)
+    if proof is not None and reset_s >= SHORTEST_S:
+        return proof[0], basis if stated else Basis.PROVED, proof[1]
+    is_other = not stated and period_s and used >= 2 and not period_s / 2 < bucket_s < period_s * 2
+    return None if is_other else period_s, basis, None  # these are the numbers of another period
 
 
 def _until_s(reset: str | None, headers: Headers, now_s: float) -> float | None:
