@@ -10,6 +10,7 @@ import sys
 import threading
 from datetime import date
 
+import httpx2
 import pytest
 from click.testing import CliRunner
 
@@ -19,11 +20,12 @@ from paceline.cli.limits import command
 from paceline.config import Config, data_set
 from paceline.config.servers import server
 from paceline.core.results import PacelineWarning, QuotaError, SourceKind
+from paceline.facts.lives import Life
 from paceline.gateway.upstreams import _configured
 from paceline.limiter.limiter import Limiter
 from paceline.providers.registry import PROVIDERS, locate, provider_for_host, provider_named
 from paceline.providers.roots import host_root, usual_root
-from paceline.providers.tables import Life, is_listed, known_providers, life_of, lookup, models
+from paceline.providers.tables import is_listed, known_providers, life_of, lookup, models
 
 ROW = """
 [[providers.openai.limits]]
@@ -154,7 +156,8 @@ class TestTheUsersFile:
     def test_it_wins_over_a_newer_row_and_this_is_said(self, users):
         users(ROW.replace("gpt-7", "gpt-5").replace("2026-11-27", "2026-01-02"))
         with pytest.warns(
-            PacelineWarning, match=r"openai/gpt-5 in tier_2 are of 2026-01-02, .* newer ones, of 2026-09"
+            PacelineWarning,
+            match=r"openai/gpt-5: the limits in .*facts.toml for tier_2 are of 2026-01-02, .* newer ones, of 2026-09",
         ):
             assert first("openai", "gpt-5", 2) == "777 requests/min"
 
@@ -290,6 +293,23 @@ class TestAProjectsSettings:
         }
         said = CliRunner().invoke(command, ["gpt-4o", "--tier", "2"]).output
         assert "table of 2026-09-20" in said
+
+
+def test_the_command_shows_what_answers_have_stated(tmp_path):
+    store = f"sqlite:{tmp_path / 'quotas.db'}"
+    with Limiter(provider="openai", tier=2, store=store) as limiter:
+        permit = limiter.try_acquire("openai/gpt-4o", requests=1)
+        headers = {"x-ratelimit-limit-requests": "9000", "x-ratelimit-remaining-requests": "8999"}
+        permit.settle(
+            httpx2.Response(200, headers=headers, json={"usage": {"prompt_tokens": 9, "completion_tokens": 1}})
+        )
+    file = tmp_path / "paceline.toml"
+    file.write_text(f'provider = "openai"\ntier = 2\nstore = {json.dumps(store)}\n', "utf-8")
+    result = CliRunner().invoke(command, ["openai", "gpt-4o", "--config", str(file), "--json"])
+    assert json.loads(result.stdout)["sources"] == {
+        "9k requests/min": "stated by an answer",
+        "450k tokens/min": "table",
+    }
 
 
 class TestUpdate:

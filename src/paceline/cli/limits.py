@@ -21,6 +21,7 @@ from paceline.core.results import PacelineError, QuotaError, SourceKind
 if TYPE_CHECKING:
     from paceline.config import Config
     from paceline.core.quota import Quota
+    from paceline.core.results import Source
     from paceline.pacing.limits import Limits
     from paceline.providers.tables import Published
 
@@ -40,15 +41,26 @@ class Shown:
 
     Attributes:
         published: What the data set or the user's facts say of the model.
-        quotas: The limits that are used.
-        origin: Where they come from.
+        origins: The limits that are used, and where each comes from.
+        origin: Where they come from: the first that says more than a row does.
         place: The file or the store that has them; empty for the data set.
     """
 
     published: Published
-    quotas: tuple[Quota, ...]
+    origins: dict[Quota, str]
     origin: str
     place: str = ""
+
+    @property
+    def quotas(self) -> tuple[Quota, ...]:
+        """The limits that are used."""
+        return tuple(self.origins)
+
+    @property
+    def where_from(self) -> str:
+        """Where they come from, in the order of the limits if they differ."""
+        names = [f"{TABLE} of {self.published.as_of}" if one == TABLE else one for one in self.origins.values()]
+        return names[0] if len(set(names)) == 1 else ", ".join(names)
 
     @property
     def tier(self) -> str:
@@ -63,7 +75,7 @@ class Shown:
     def about(self, today: date) -> str:
         """Where they come from, in one line."""
         if not self.is_row:
-            return f"{self.origin}: {self.place}"
+            return f"{self.where_from}: {self.place}"
         row = self.published
         of = f"{YOURS} {self.place}" if self.place else f"{TABLE} of {_as_of(row, today)}"
         of += f", {_as_of(row, today)}" if self.place else ""
@@ -178,7 +190,7 @@ def show(provider: str | None, model: str | None, tier: str | None, file: Path |
                 row.tier,
                 ", ".join(map(str, row.quotas)),
                 row.published.pool,
-                f"{row.origin} of {row.published.as_of}" if row.origin == TABLE else row.origin,
+                row.where_from,
                 _as_of(row.published, today) if row.is_row else "",
                 row.published.source if row.is_row else row.place,
             )
@@ -187,7 +199,9 @@ def show(provider: str | None, model: str | None, tier: str | None, file: Path |
         print_table(("model", "tier", "limits", "pool", "from", "as of", "source"), cells)
     assumed = [name for name, row in rows if row.origin == ASSUMED]
     if assumed:
-        lowest = tier is None and any(len(tiers(name.partition("/")[0])) > 1 for name in assumed)
+        home = config.home if config.tier is not None else None
+        of = {name.partition("/")[0] for name in assumed} - {home}
+        lowest = tier is None and any(len(tiers(provider)) > 1 for provider in of)
         which = assumed[0] if len(assumed) == 1 else "MODEL"
         why = "no --tier was named, so the lowest is assumed; " if lowest else ""
         click.echo(f"{why}`paceline check {which}` asks the provider for the limits of your key", err=True)
@@ -271,7 +285,7 @@ def _rows(provider: str, model: str | None, tier: str | None, config: Config) ->
 
 
 def _shown(
-    provider: str, model: str, tier: str | None, limits: Limits, stated: dict[str, tuple[Quota, ...]], config: Config
+    provider: str, model: str, tier: str | None, limits: Limits, stated: dict[str, dict[Quota, bool]], config: Config
 ) -> Shown:
     from paceline.config.schema import LIMITS
     from paceline.providers.tables import lookup
@@ -282,18 +296,26 @@ def _shown(
     if given is not None:
         names = [key[1] for key in config.origins if key[0] == LIMITS and limits.given.get(key[1]) is not None]
         exact = next((one for one in (f"{provider}/{model}", model, f"{provider}/*", "*") if one in names), "")
-        return Shown(published, given, SET, config.origins.get((LIMITS, exact), "the settings"))
-    learned = stated.get(f"{provider}/{published.pool}")
-    if learned is not None and set(learned) != set(published.quotas):
+        return Shown(published, dict.fromkeys(given, SET), SET, config.origins.get((LIMITS, exact), "the settings"))
+    origins = {quota: _origin(source, published.where) for quota, source in published.sources.items()}
+    learned = stated.get(f"{provider}/{published.pool}", {})
+    if any(learned.values()):
         store = as_store(config.store or "")
-        return Shown(published, learned, STATED, f"the store {store.url if store else ''}")
-    kinds = {source.kind for source in published.sources.values()}
-    sure = kinds == {SourceKind.PUBLISHED}
-    return Shown(published, published.quotas, YOURS if published.where else TABLE if sure else ASSUMED, published.where)
+        known = {quota: STATED if is_stated else origins.get(quota, SET) for quota, is_stated in learned.items()}
+        return Shown(published, known, STATED, f"the store {store.url if store else ''}")
+    of_all = YOURS if published.where else ASSUMED if ASSUMED in origins.values() else TABLE
+    return Shown(published, origins, of_all, published.where)
 
 
-def _stated(config: Config, provider: str) -> Iterator[tuple[str, tuple[Quota, ...]]]:
-    """The limits of pools in the store of the settings, which answers have corrected."""
+def _origin(source: Source, where: str) -> str:
+    """Where a limit of a row comes from; ``where``: the user's file that has the row."""
+    if where and source.detail.startswith(where):
+        return YOURS
+    return TABLE if source.kind is SourceKind.PUBLISHED else ASSUMED
+
+
+def _stated(config: Config, provider: str) -> Iterator[tuple[str, dict[Quota, bool]]]:
+    """The limits of the pools in the store of the settings, and whether answers have changed each."""
     from paceline.cli.standing import ReadError, read_store
     from paceline.core.quota import parse_quotas
 
@@ -301,12 +323,12 @@ def _stated(config: Config, provider: str) -> Iterator[tuple[str, tuple[Quota, .
         status, _ = read_store(config.store, STORE_S)
         for name, pool in status["pools"].items():
             if name.partition("/")[0] == provider:
-                yield name, tuple(one for quota in pool["quotas"] for one in parse_quotas(quota["quota"]))
+                yield name, {parse_quotas(one["quota"])[0]: one["learned"] for one in pool["quotas"]}
 
 
 def _age_days(published: Published, today: date) -> int:
     """The age of a row in days, from the first day of its date: ``2026`` counts from January."""
-    year, month, day = map(int, f"{published.as_of}-1-1".split("-")[:3])
+    year, month, day = map(int, f"{published.as_of or today}-1-1".split("-")[:3])
     return (today - date(year, month, day)).days
 
 
@@ -333,7 +355,7 @@ def _record(name: str, shown: Shown, today: date) -> dict[str, Any]:
         "tier": shown.tier,
         "quotas": [str(quota) for quota in shown.quotas],
         "kind": kinds.get(shown.origin, SourceKind.PUBLISHED),
-        "sources": {str(quota): str(source) for quota, source in published.sources.items()} if shown.is_row else {},
+        "sources": {str(quota): origin for quota, origin in shown.origins.items()},
         "from": shown.origin,
         "place": shown.place,
         **(row if shown.is_row else dict.fromkeys(row)),

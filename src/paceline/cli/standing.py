@@ -234,7 +234,11 @@ def _standing(reply: StoreReply, seen: Iterable[Seen]) -> dict[str, Any]:
             "remaining": round(left, 3),
             "reset_s": reset_s,
         }
-        numbers = {"spent": round(standing.spent, 3), "refused": round(learned.refused, 3)}
+        numbers = {
+            "spent": round(standing.spent, 3),
+            "refused": round(learned.refused, 3),
+            "learned": learned.epoch > 0,
+        }
         quotas.append(shown | {"period_s": quota.period_s, "rule": quota.rule.value} | numbers)
     store = {"state": "read", "peers": reply.peers - 1}  # without this process
     pause_s = round(reply.pause_ns / NS, 3)

@@ -390,9 +390,8 @@ def _coded(holder: Mapping[str, Any], code: str, *messages: str, prefix: str = "
 
 
 def _first_of_errors(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    errors = payload.get("errors")
-    fits = isinstance(errors, list) and errors and isinstance(errors[0], Mapping) and payload.get("success") is not True
-    return errors[0] if fits else None
+    errors = payload.get("errors") if payload.get("success") is not True else None
+    return errors[0] if isinstance(errors, list) and errors and isinstance(errors[0], Mapping) else None
 
 
 def _bare(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass
-from datetime import date
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import Any, Final
@@ -14,6 +13,7 @@ from paceline import facts
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import PacelineWarning, QuotaError, Source, SourceKind
+from paceline.facts.lives import Life, newer_row
 from paceline.providers.parse import spelled, undated
 from paceline.providers.registry import ALIASES, PROVIDERS, base_of, is_provider, maker, provider_named
 
@@ -24,8 +24,6 @@ DEFAULT: Final = "default"
 """The model name of a table's row for all models that the table does not list."""
 
 ASSUMED: Final = "assumed"
-END_DAYS: Final = 60
-"""So many days before its end a model is named."""
 
 _Found = tuple[dict[str, Any], str, str]  # a row, its pattern that matched, the tier that it states
 
@@ -87,8 +85,12 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
         PacelineWarning,
         stacklevel=2,
     )
+    return _without_table(provider, model)
+
+
+def _without_table(provider: str, model: str) -> Published:
     sources = dict.fromkeys(UNKNOWN, Source(SourceKind.ASSUMED, "no table"))
-    return Published(sources, provider_named(provider).pool(model), "", "no table", "", "assumed", DEFAULT)
+    return Published(sources, provider_named(provider).pool(model), "", "no table", "", ASSUMED, DEFAULT)
 
 
 @lru_cache(maxsize=1_024)
@@ -98,17 +100,10 @@ def _lookup(provider: str, model: str, tier: str | int | None) -> Published:
     names = _spellings(provider, model)
     found = _best(table, names, asked) or _best(table, (DEFAULT,), asked)
     if found is None:  # of a user's file: a table's default states every tier or a lower one
-        return Published(
-            dict.fromkeys(UNKNOWN, Source(SourceKind.ASSUMED, "no table")),
-            provider_named(provider).pool(model),
-            "",
-            "no table",
-            "",
-            ASSUMED,
-            DEFAULT,
-        )
+        return _without_table(provider, model)
     row, matched, stated = found
-    _warn_of_newer(provider, table, found)
+    if remark := newer_row(table["limits"], row, matched, stated):
+        warnings.warn(f"{provider}/{matched}: {remark}", PacelineWarning, stacklevel=2)
     quotas = parse_quotas(row[stated])
     named = tier is not None or len(tiers(provider)) == 1
     about = _is_about(provider, model, row, matched)
@@ -129,22 +124,6 @@ def _source(kind: SourceKind, row: dict[str, Any], tier: str) -> Source:
     return Source(kind, f"{place}{row['source']} ({row['as_of']})", tier)
 
 
-def _warn_of_newer(provider: str, table: dict[str, Any], found: _Found) -> None:
-    """Say that the data set has a newer row than the user's file, whose row is used."""
-    row, pattern, stated = found
-    if not row.get("where"):
-        return
-    others = [one for one in table["limits"] if pattern in one["match"] and stated in one and not one.get("where")]
-    if others and max(one["as_of"] for one in others) > row["as_of"]:
-        newest = max(others, key=lambda one: str(one["as_of"]))
-        warnings.warn(
-            f"{row['where']}: its limits of {provider}/{pattern} in {stated} are of {row['as_of']}, and the data set has newer ones, of"
-            f" {newest['as_of']}: {newest[stated]!r}. Yours are used: look at {newest['source']}, then change or remove them",
-            PacelineWarning,
-            stacklevel=2,
-        )
-
-
 _VERSION = re.compile(r"-v\d+(?::\d+)*$")
 _SNAPSHOT = re.compile(r"(20\d\d)-?([01]\d)-?([0-3]\d)(?!\d)|(?<!\d)([01]\d)-(20\d\d)$")
 
@@ -162,44 +141,16 @@ def _is_about(provider: str, model: str, row: dict[str, Any], matched: str) -> b
     return bool(born) and born <= row["as_of"]  # a day that is not known counts from its beginning
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
-    """When a provider has a model.
-
-    Attributes:
-        born: The first day, as ``2026-10-07``; empty if it is not known.
-        ends: The day on which the provider ends it; empty if none is announced.
-        source: Where they were read, and when.
-    """
-
-    born: str
-    ends: str
-    source: str
-
-    def ending(self, today: date) -> str:
-        """What to say of its end: that it has come, or comes within :data:`END_DAYS`; else an empty text."""
-        days = (date.fromisoformat(self.ends) - today).days if self.ends else END_DAYS + 1
-        if days > END_DAYS:
-            return ""
-        when = (
-            f"has ended on {self.ends}" if days <= 0 else f"ends on {self.ends}, in {days} day{'s' if days > 1 else ''}"
-        )
-        return f"{when}, by {self.source}"
-
-
 def life_of(provider: str, model: str) -> Life | None:
     """The life of a model, if the data set knows it."""
-    base, names = base_of(provider), _spellings(provider, model)
-    rows = [
+    names = _spellings(provider, model)
+    found = [
         (len(pattern.rstrip("*")), row)
-        for row in facts.rows(base, facts.MODELS)
+        for row in facts.rows(base_of(provider), facts.MODELS)
         for pattern in row["match"]
         if _matches(names, pattern)
     ]
-    if not rows:
-        return None
-    _, row = max(rows, key=lambda one: one[0])
-    return Life(str(row.get("from", "")), str(row.get("until", "")), f"{row['source']} ({row['as_of']})")
+    return Life.of(max(found, key=lambda one: one[0])[1]) if found else None
 
 
 @facts.cached
