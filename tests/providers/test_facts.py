@@ -21,6 +21,7 @@ from paceline.config import Config, data_set
 from paceline.config.servers import server
 from paceline.core.results import PacelineWarning, QuotaError, SourceKind
 from paceline.facts.lives import Life
+from paceline.gateway.server import end_watch
 from paceline.gateway.upstreams import _configured
 from paceline.limiter.limiter import Limiter
 from paceline.providers.registry import PROVIDERS, locate, provider_for_host, provider_named
@@ -172,6 +173,7 @@ class TestTheUsersFile:
         assert life.ending(date(2026, 10, 23)).startswith("has ended on 2026-10-23")
         assert life_of("openai", "gpt-7") is None
         limiter = Limiter(provider="openai")
+        limiter.pacer.pools.made = end_watch()
         for model in ("gpt-old", "gpt-old", "gpt-7"):  # it is sent all the same
             assert limiter.try_acquire(f"openai/{model}", requests=1)
         assert [record.getMessage() for record in caplog.records] == [

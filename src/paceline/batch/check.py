@@ -21,7 +21,7 @@ from paceline.limiter.limiter import Limiter
 from paceline.pacing.scheduler import Scheduler
 from paceline.providers.base import Provider
 from paceline.providers.registry import base_of
-from paceline.providers.tables import DEFAULT, lookup
+from paceline.providers.tables import DEFAULT, ending, lookup
 
 SHOWN: Final = 20
 """How many problems a message lists."""
@@ -237,6 +237,8 @@ class Checker:
                 f"no published limits for {provider.name}'s model {model!r}: {used} until answers state"
                 f" others; set the real limits with --limit '{model}=500 requests/min,400k tokens/min', in Python with limits="
             )
+        if ended := ending(provider.name, model):
+            self.plan.warnings.append(f"{provider.name}'s model {model!r} {ended}")
         share = self.plan.shares.setdefault(scheduler.pool.name, PoolWork(model=f"{provider.name}/{model}"))
         return PoolPart(scheduler, share, min((quota.rate for quota in resolved.quotas if quota.period_s), default=1.0))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -30,7 +29,7 @@ from paceline.providers.registry import (
     provider_named,
 )
 from paceline.providers.roots import joined, placed, usual_root
-from paceline.providers.tables import life_of, listing
+from paceline.providers.tables import ending, listing
 
 MAX_OUTPUT_TOKENS: Final = 16
 """The output limit of a request: the smallest that every provider accepts."""
@@ -182,7 +181,7 @@ def probe(target: ProbeTarget, config: Config) -> Checked:
             reason = " ".join(str(error).split()) or type(error).__name__
             problem = f"no answer from {provider.name} at {request.url.host}: {reason}"
     resolved = limiter.limits.model(provider.name, call.model)
-    answer, life = recorder.answer, life_of(provider.name, call.model)
+    answer = recorder.answer
     readings = [] if answer is None else provider.readings(answer.headers, time.time())
     if response is not None and answer is None:
         problem = f"{provider.name}: the configured limits do not admit even this request: {_message(response, target)}"
@@ -199,7 +198,7 @@ def probe(target: ProbeTarget, config: Config) -> Checked:
         any(reading.limit for reading in readings),
         problem,
         compare(resolved.quotas, readings),
-        "" if life is None else life.ending(date.today()),  # noqa: DTZ011  (days of the provider's calendar)
+        ending(provider.name, call.model),
     )
 
 

@@ -230,14 +230,10 @@ class Page:
         self._see_end(*(limits.resolve(name).pool for name in config.limits if "*" not in name))
 
     def _see_end(self, *pools: str) -> None:
-        from paceline.providers.tables import life_of
+        from paceline.providers.tables import ending
 
-        for pool in pools:
-            provider, _, model = pool.partition("/")
-            life = life_of(provider, model) if model else None
-            said = "" if life is None else life.ending(date.today())  # noqa: DTZ011  (days of the provider's calendar)
-            if said and (problem := f"the model {pool} {said}") not in self.problems:
-                self.problems.append(problem)
+        ended = (f"the model {pool} {said}" for pool in pools if "/" in pool and (said := ending(*pool.split("/", 1))))
+        self.problems += [one for one in ended if one not in self.problems]
 
     def _store(self, config: Config, timeout_s: float) -> Iterator[Row]:
         from paceline.cli.standing import ReadError, read_store

@@ -45,7 +45,8 @@ from paceline.limiter.tally import Tally
 from paceline.limiter.watch import StoreWatch
 from paceline.pacing.events import Event
 from paceline.pacing.lack import raise_files
-from paceline.providers.registry import is_loopback
+from paceline.providers.registry import base_of, is_loopback
+from paceline.providers.tables import ending
 from paceline.telemetry.status_app import App
 
 log = logging.getLogger("paceline.gateway")
@@ -195,7 +196,9 @@ class ProcessSettings:
 
     def _limiter(self, events: Callable[[Event], None] | None = None) -> Limiter:
         arguments = self.config.arguments(patient=False) | {"store": self.store}
-        return Limiter(**arguments, events=_otel().Listener() if self.otel else events)
+        limiter = Limiter(**arguments, events=_otel().Listener() if self.otel else events)
+        limiter.pacer.pools.made = end_watch()
+        return limiter
 
     def check(self, environ: Mapping[str, str] = os.environ) -> Upstreams:
         """The servers; raises what would keep the gateway from its start.
@@ -213,6 +216,20 @@ class ProcessSettings:
             certificate.check()
         self._limiter().close()
         return self._upstreams(environ)
+
+
+def end_watch() -> Callable[[str], None]:
+    """Logs once for each model of a pool that it has ended or ends soon. It is sent all the same: only the provider refuses."""
+    said: set[str] = set()  # no more than there are pools
+
+    def look(pool: str) -> None:
+        provider, _, model = pool.partition("/")
+        name = f"{base_of(provider)}/{model}"
+        if name not in said and (ended := ending(provider, model)):
+            said.add(name)
+            log.warning("the model %s %s", name, ended)
+
+    return look
 
 
 class _Held:

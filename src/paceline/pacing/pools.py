@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from datetime import date
 from functools import partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
     from paceline.pacing.events import Event
     from paceline.pacing.joint import JointLimit
 
-log = logging.getLogger("paceline")
-
 BUDGET_TTL_S = 86_400.0
 """How long a price stays reserved: answers made in the background may take hours, and are charged when they are asked for."""
 
@@ -57,6 +53,7 @@ class Pools:
         own_units: By pool the user's own units of its quotas, until its first request.
         unusual: By pool the given quotas on units of few providers, until its first call of a client.
         stored_as: By account what it is called in the store, with all digits of its digest: what is shown of it is no identity.
+        made: Called with the name of each pool of a provider's model, when it is made.
     """
 
     def __init__(
@@ -73,6 +70,7 @@ class Pools:
         self.own_units: dict[str, set[str]] = {}
         self.unusual: dict[str, list[Quota]] = {}
         self.stored_as: dict[str, str] = {}
+        self.made: Callable[[str], None] | None = None
         self._settings, self._notify, self._health = settings, notify, health
         self._lock = threading.RLock()
         self._prefixes = Prefixes()
@@ -212,8 +210,8 @@ class Pools:
                         f"more than {POOLS_MAX:,} pools in one limiter: {name!r} is one too many; use a second limiter"
                     )
                 scheduler = self._open(resolved, self._settings.clock.now_ns())
-                if resolved.is_model:
-                    _warn_of_end(resolved.pool)
+                if resolved.is_model and self.made is not None:
+                    self.made(resolved.pool)
                 scheduler.events = self._notify
                 scheduler.watch_forks(self._kin)
                 if self._settings.prompt_cache:
@@ -322,13 +320,3 @@ def _provider_wide(resolved: Resolved) -> list[Resolved]:
         spacing = Quota(REQUESTS, 1.0, resolved.interval_s, rule=Rule.EXACT)
         wide.append(Resolved(f"{provider}/spacing", (spacing,), (GIVEN,)))
     return wide
-
-
-def _warn_of_end(pool: str) -> None:
-    """Log that the model of a pool has ended or ends soon. It is sent all the same: only the provider refuses."""
-    from paceline.providers.tables import life_of
-
-    provider, _, model = pool.partition("/")
-    life = life_of(provider, model)
-    if life is not None and (said := life.ending(date.today())):  # noqa: DTZ011  (days of the provider's calendar)
-        log.warning("the model %s %s", pool, said)

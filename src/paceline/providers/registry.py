@@ -244,12 +244,15 @@ def _canonical(name: str) -> str:
 
 
 def _owner(host: str) -> str | None:
+    known, others = _known_hosts()
+    name = _hosts.get(host) or known.get(host)
+    if name is not None:  # mostly
+        return name
     label, _, rest = host.partition(".")
     patterns = [host, f"*-{label.rpartition('-')[2]}.{rest}", f"{label}.*.{rest.partition('.')[2]}"]
     while "." in host:
         host = host.partition(".")[2]
         patterns.append(f"*.{host}")
-    known, others = _known_hosts()
     found = (
         name for hosts in ((_hosts, known), (others,)) for one in patterns for each in hosts if (name := each.get(one))
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass
+from datetime import date
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import Any, Final
@@ -151,6 +152,12 @@ def life_of(provider: str, model: str) -> Life | None:
         if _matches(names, pattern)
     ]
     return Life.of(max(found, key=lambda one: one[0])[1]) if found else None
+
+
+def ending(provider: str, model: str) -> str:
+    """What to say of a model that has ended or ends soon; else an empty text."""
+    life = life_of(provider, model)
+    return "" if life is None else life.ending(date.today())  # noqa: DTZ011  (days of the provider's calendar)
 
 
 @facts.cached
