@@ -12,7 +12,7 @@ PACKAGE := .venv-package
 # Bytecode is written once, and not compiled again by each process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test test-all coverage mutants frameworks frameworks-soak windows lint docs package bench bench-peers bench-speeds soak seeds clean
+.PHONY: demo serve test test-all coverage mutants frameworks frameworks-soak windows lint docs package bench bench-peers bench-speeds soak model seeds clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -88,6 +88,9 @@ bench-speeds: $(READY)  ## the table of speeds, peers beside it
 
 soak: $(READY)  ## whole grids of worlds, many seeds, real-time runs of minutes; ONLY="tests/stores" for a part
 	$(BIN)/python -m pytest -m soak $(ONLY)
+
+model:  ## another model in all pages, examples, messages and their tests: make model OLD=gpt-6-luna NEW=gpt-7-luna
+	git grep -lIwF $(OLD) -- README.md docs examples src tests ':!src/paceline/providers' ':!tests/providers' | xargs sed -i 's/\b$(subst .,\.,$(OLD))\b/$(NEW)/g'
 
 seeds: $(READY)  ## random worlds: 10,000 seeds; COUNT=500 START=10000 for others
 	$(BIN)/python -m tests.simulation.seeds --start $(or $(START),0) --count $(or $(COUNT),10000) --jobs $(WORKERS)

@@ -35,19 +35,19 @@ TASK_TOKENS = 25
 """The approximate size of each of these prompts alone."""
 
 GENERATORS = [
-    Call("openai", "gpt-5-mini", _DOCUMENT, 400),
-    Call("groq", "llama-3.3-70b-versatile", _DOCUMENT, 400),
+    Call("openai", "gpt-6-luna", _DOCUMENT, 400),
+    Call("groq", "openai/gpt-oss-120b", _DOCUMENT, 400),
 ]
 """The generators, used in turn."""
 
 REPORTERS = [
-    Call("openai", "gpt-5", _REPORT, 400),
-    Call("anthropic", "claude-haiku-4-5", _REPORT, 400),
-    Call("google", "gemini-2.5-flash", _REPORT, 400),
+    Call("openai", "gpt-6.1-sol", _REPORT, 400),
+    Call("anthropic", "claude-haiku-5-5", _REPORT, 400),
+    Call("google", "gemini-3.8-flash", _REPORT, 400),
 ]
 """Each reporter writes a report about every document."""
 
-JUDGES = [Call("azure", "gpt-4.1", _VERDICT, 80), Call("google", "gemini-2.5-flash", _VERDICT, 80)]
+JUDGES = [Call("azure", "gpt-6-astra", _VERDICT, 80), Call("google", "gemini-3.8-flash", _VERDICT, 80)]
 """Each judge rates every report."""
 
 

@@ -2,7 +2,7 @@
 
 python examples/acm/run.py                             # against emulated providers, about a minute
 python examples/acm/run.py --state acm.db              # what is used is kept: run it twice
-python examples/acm/run.py --enforce gpt-4.1='200 requests/min,100k tokens/min' --outsider 0.2
+python examples/acm/run.py --enforce gpt-6-astra='200 requests/min,100k tokens/min' --outsider 0.2
 python examples/acm/run.py --live --documents 5        # the real APIs: needs the five keys, and costs money
 """
 

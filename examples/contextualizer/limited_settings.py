@@ -10,7 +10,7 @@ from typing import Any
 
 import paceline
 
-MODEL = "gpt-5-mini"
+MODEL = "gpt-6-luna"
 POOL = f"openai/{MODEL}"
 """The quota that pipeline and agent share."""
 

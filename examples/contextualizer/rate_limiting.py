@@ -313,7 +313,7 @@ class Config:
     """The settings of the program; the limits come from ``MAX_TPM`` and so on (``.env.example``)."""
 
     llm_provider: str = "anthropic"
-    model_name: str = "claude-haiku-4-5"
+    model_name: str = "claude-haiku-5-5"
     api_key: str | None = None
     api_base_url: str | None = None
     max_tpm: int = 30_000

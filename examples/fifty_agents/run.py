@@ -35,9 +35,9 @@ except ImportError as error:
     sys.exit(2)
 
 FILE = Path(__file__).parent / "starts.yaml"
-AGENTS = [(f"agent_{number:02}", "gemini", "gemini-2.5-flash") for number in range(1, 50)]
-AGENTS += [(f"helper_{number:02}", "openai", "gpt-5-mini") for number in range(1, 11)]
-AGENTS += [("coordinator", "gemini", "gemini-2.5-flash")]  # the last to call, and the first to wait: it has priority
+AGENTS = [(f"agent_{number:02}", "gemini", "gemini-3.8-flash") for number in range(1, 50)]
+AGENTS += [(f"helper_{number:02}", "openai", "gpt-6-luna") for number in range(1, 11)]
+AGENTS += [("coordinator", "gemini", "gemini-3.8-flash")]  # the last to call, and the first to wait: it has priority
 API = {"gemini": 7, "openai": 500}
 """Requests a minute that the emulated API allows."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import paceline
 
-MODELS = {"openai": ("gpt-5", "gpt-5-mini"), "anthropic": ("claude-sonnet-5", "claude-haiku-4-5")}
+MODELS = {"openai": ("gpt-6.1-sol", "gpt-6-luna"), "anthropic": ("claude-sonnet-5", "claude-haiku-5-5")}
 """For each provider the pivotal model, which reasons, and the routine model, which sums up."""
 
 

@@ -239,9 +239,9 @@ def test_the_batches_of_gemini():
 @pytest.mark.parametrize(
     ("content", "name", "form", "message"),
     [
-        (table(), "p.csv", {}, "a table with the fields id, text: name the column of the prompts and the model, e.g. paceline run p.csv --model gpt-5 --column text"),
+        (table(), "p.csv", {}, "a table with the fields id, text: name the column of the prompts and the model, e.g. paceline run p.csv --model gpt-6-luna --column text"),
         (table(), "p.csv", {"model": "m", "column": "txt"}, "name a column that it has (it has no 'txt'), e.g."),
-        (rows({"prompt": "secret"}), "p.jsonl", {}, "with the fields prompt: name the model, e.g. paceline run p.jsonl --model gpt-5"),
+        (rows({"prompt": "secret"}), "p.jsonl", {}, "with the fields prompt: name the model, e.g. paceline run p.jsonl --model gpt-6-luna"),
         ("", "p.csv", {}, "p.csv: there is nothing in it"),
         (rows({"key": "k", "request": {"contents": []}}), "p.jsonl", {}, "its requests name no model: give one"),
     ],

@@ -169,7 +169,7 @@ def test_nobody_listens():
         (["somebodys-model"], "unknown provider of model 'somebodys-model': write it like 'openai/somebodys-model'"),
         ([], "name a model"),
         (["mine", "--provider", "azure"], "it is your own: give it with --base-url https://RESOURCE.openai.azure.com"),
-        (["gpt-5", "--limit", "gpt-5"], "write it like 'gpt-5=500 requests/min,400k tokens/min'"),
+        (["gpt-5", "--limit", "gpt-5"], "write it like 'gpt-6-luna=500 requests/min,400k tokens/min'"),
         (["openai/gpt-5", "--base-url", "nowhere"], "base_url: it must be an address"),
         (["openai/gpt-5", "--tier", "99", "--base-url", "http://127.0.0.1:9"], "tier '99' of openai is unknown"),
     ],

@@ -30,7 +30,7 @@ def page():
     """Every example run, in the order of the page and in one space; OpenAI is an emulator."""
     space, printed = {}, io.StringIO()
     with (
-        Emulator({"gpt-5": "500 requests/min,500k tokens/min"}) as world,
+        Emulator({"gpt-6-luna": "500 requests/min,500k tokens/min"}) as world,
         pytest.MonkeyPatch.context() as patch,
         redirect_stdout(printed),
     ):

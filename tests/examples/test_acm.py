@@ -33,12 +33,12 @@ class TestFile:
     @pytest.mark.parametrize(
         ("name", "rates"),
         [
-            ("openai/gpt-5", ["500 requests/min", "500k tokens/min", "90M tokens/day window utc", "90M tokens/86401s"]),
+            ("openai/gpt-6.1-sol", ["500 requests/min", "500k tokens/min", "90M tokens/day window utc", "90M tokens/86401s"]),
             ("openai/anything-else", ["500 requests/min", "30k tokens/min"]),
-            ("anthropic/claude-haiku-4-5", ["50 requests/min", "50k input_tokens/min", "10k output_tokens/min"]),
-            ("google/gemini-2.5-flash", ["300 requests/min", "1M tokens/min", "10k requests/day window America/Los_Angeles"]),
+            ("anthropic/claude-haiku-5-5", ["50 requests/min", "50k input_tokens/min", "10k output_tokens/min"]),
+            ("google/gemini-3.8-flash", ["300 requests/min", "1M tokens/min", "10k requests/day window America/Los_Angeles"]),
             ("azure/another-deployment", ["60 requests/min", "10k tokens/min"]),
-            ("groq/llama-3.3-70b-versatile",
+            ("groq/openai/gpt-oss-120b",
              ["30 requests/min", "24k tokens/min", "14.4k requests/day window utc", "14.4k requests/86401s",
               "1M tokens/day window utc", "1M tokens/86401s"]),
             ("acme/a-model", ["10 requests/min", "10k tokens/min"]),
@@ -58,15 +58,15 @@ class TestFile:
         assert limiter.pacer.settings.acquire_timeout_s == 300
 
     def test_arguments_beat_it(self):
-        given = {"limits": {"openai/gpt-5": "7 requests/min"}, "concurrency": {"openai": 2, "groq": 1}}
+        given = {"limits": {"openai/gpt-6.1-sol": "7 requests/min"}, "concurrency": {"openai": 2, "groq": 1}}
         limiter = limiter_of(**given)
-        assert quotas(limiter, "openai/gpt-5") == ["7 requests/min", "2 concurrency"]
+        assert quotas(limiter, "openai/gpt-6.1-sol") == ["7 requests/min", "2 concurrency"]
         assert quotas(limiter, "groq/x")[-1] == "1 concurrency"
         assert quotas(limiter, "acme/x")[-1] == "3 concurrency"
 
     def test_a_day_stays_a_day_where_the_limits_of_a_minute_are_multiplied(self):
         limiter = program.limiter_of(program.parse(["--speed", "10"]))
-        assert quotas(limiter, "google/gemini-2.5-flash")[:3] == [
+        assert quotas(limiter, "google/gemini-3.8-flash")[:3] == [
             "3k requests/min", "10M tokens/min", "10k requests/day window America/Los_Angeles",
         ]  # fmt: skip
 
@@ -74,7 +74,7 @@ class TestFile:
 AS_ASKED = """
 defaults:
   openai:
-    gpt-5:   {rpm: 500, tpm: 30000}
+    gpt-6.1-sol:   {rpm: 500, tpm: 30000}
     default: {rpm: 500, tpm: 30000}
   anthropic:
     default: {rpm: 50, tpm: 30000}
@@ -110,22 +110,22 @@ class TestTheFileThatWasAskedFor:
         return paceline.Limiter.load(file, clock=ManualClock())
 
     def test_settings(self, limiter):
-        resolved = limiter.limits.resolve("openai/gpt-5")
+        resolved = limiter.limits.resolve("openai/gpt-6.1-sol")
         assert (limiter.pacer.settings.acquire_timeout_s, resolved.interval_s, resolved.learns) == (300, 0.05, "up")
-        asked = {"model": "gpt-5", "input": "The committee asked for three reports, each with numbers. " * 40}
-        plain = paceline.Limiter({"openai/gpt-5": "9 requests/min"}, estimate_factor=1.0)
-        own, other = (one.estimate("openai/gpt-5", asked)["input_tokens"] for one in (limiter, plain))
+        asked = {"model": "gpt-6.1-sol", "input": "The committee asked for three reports, each with numbers. " * 40}
+        plain = paceline.Limiter({"openai/gpt-6.1-sol": "9 requests/min"}, estimate_factor=1.0)
+        own, other = (one.estimate("openai/gpt-6.1-sol", asked)["input_tokens"] for one in (limiter, plain))
         assert own == pytest.approx(1.1 * other, abs=2)
 
     @pytest.mark.parametrize(
         ("name", "expected"),
         [
-            ("openai/gpt-5", ["500 requests/min", "30k tokens/min", "10 concurrency"]),
-            ("openai/gpt-5-mini", ["500 requests/min", "30k tokens/min", "10 concurrency"]),
+            ("openai/gpt-6.1-sol", ["500 requests/min", "30k tokens/min", "10 concurrency"]),
+            ("openai/gpt-6-luna", ["500 requests/min", "30k tokens/min", "10 concurrency"]),
             ("anthropic/claude-opus-4-1", ["50 requests/min", "30k tokens/min", "5 concurrency"]),
-            ("google/gemini-2.5-pro",
+            ("google/gemini-3.5-flash-lite",
              ["60 requests/min", "60k tokens/min", "1.5k requests/day window America/Los_Angeles", "10 concurrency"]),
-            ("groq/llama-3.1-8b-instant",
+            ("groq/openai/gpt-oss-120b",
              ["30 requests/min", "6k tokens/min", "14.4k requests/day window utc", "14.4k requests/86401s",
               "500k tokens/day window utc", "500k tokens/86401s", "5 concurrency"]),
             ("newcomer/model-1", ["10 requests/min", "10k tokens/min", "3 concurrency"]),
@@ -135,14 +135,14 @@ class TestTheFileThatWasAskedFor:
         assert quotas(limiter, name) == expected
 
     def test_50_ms_between_two_requests_to_a_provider(self, limiter):
-        assert limiter.try_acquire("openai/gpt-5")
-        later = limiter.try_acquire("openai/gpt-5-mini")
+        assert limiter.try_acquire("openai/gpt-6.1-sol")
+        later = limiter.try_acquire("openai/gpt-6-luna")
         assert (later.retry_after_s, later.quota) == (0.05, "1 requests/0.05s exact of openai/spacing")
         assert limiter.try_acquire("groq/x")
 
 
 SAMPLES = {
-    "openai/gpt-5": (
+    "openai/gpt-6.1-sol": (
         {
             "x-ratelimit-limit-requests": "500", "x-ratelimit-limit-tokens": "30000",
             "x-ratelimit-remaining-requests": "499", "x-ratelimit-remaining-tokens": "29500",
@@ -150,7 +150,7 @@ SAMPLES = {
         },
         {"rpm": (500, 499), "tpm": (30_000, 29_500)},
     ),
-    "anthropic/claude-haiku-4-5": (
+    "anthropic/claude-haiku-5-5": (
         {
             "anthropic-ratelimit-requests-limit": "60", "anthropic-ratelimit-requests-remaining": "40",
             "anthropic-ratelimit-requests-reset": "2027-03-20T12:00:20Z",
@@ -159,18 +159,18 @@ SAMPLES = {
         },
         {"rpm": (60, 40), "tpm": (40_000, 35_000)},
     ),
-    "google/gemini-2.5-flash": (
+    "google/gemini-3.8-flash": (
         {"x-ratelimit-limit": "50", "x-ratelimit-remaining": "44", "x-ratelimit-reset": "7"},
         {"rpm": (50, 44)},
     ),
-    "azure/gpt-4.1": (
+    "azure/gpt-6-astra": (
         {
             "x-ratelimit-limit-requests": "60", "x-ratelimit-limit-tokens": "60000",
             "x-ratelimit-remaining-requests": "59", "x-ratelimit-remaining-tokens": "51000",
         },
         {"rpm": (60, 59), "tpm": (60_000, 51_000)},
     ),
-    "groq/llama-3.3-70b-versatile": (
+    "groq/openai/gpt-oss-120b": (
         {
             "x-ratelimit-limit-requests": "14400", "x-ratelimit-limit-tokens": "18000",
             "x-ratelimit-remaining-requests": "14370", "x-ratelimit-remaining-tokens": "17997",
@@ -323,7 +323,7 @@ def test_a_breaker_for_each_host_five_failures_then_one_probe_at_a_time(first_s,
                 limiter.attach(http, provider=provider)
                 return (await http.post("/v1/chat/completions", json=body | {"model": model})).status_code
 
-        calls = [call("openai", "gpt-5") for _ in range(8)]
+        calls = [call("openai", "gpt-6.1-sol") for _ in range(8)]
         calls += [call("groq", "x") for _ in range(3)]
         answers = await asyncio.gather(*calls)
         return answers, transport.times
@@ -345,7 +345,7 @@ class TestStatus:
 
         async def main(clock):
             limiter = limiter_of(clock)
-            async with limiter.acquire("openai/gpt-5", input_tokens=1_000, output_tokens=500) as permit:
+            async with limiter.acquire("openai/gpt-6.1-sol", input_tokens=1_000, output_tokens=500) as permit:
                 page = httpx2.ASGITransport(paceline.status_app(limiter))
                 async with httpx2.AsyncClient(transport=page, base_url="http://page") as http:
                     shown = (await http.get("/status")).json()["pools"]
@@ -353,7 +353,7 @@ class TestStatus:
                 return shown
 
         pools = run_virtual(main)
-        pool = pools["openai/gpt-5"]
+        pool = pools["openai/gpt-6.1-sol"]
         assert pool["in_flight"] == 1
         shown = {quota["quota"]: (quota["limit"], quota["remaining"], quota["reset_s"]) for quota in pool["quotas"]}
         assert shown["500 requests/min"] == (500, 499, pytest.approx(0.12, abs=0.01))
@@ -361,13 +361,13 @@ class TestStatus:
         assert shown["90M tokens/day window utc"][:2] == (90_000_000, 89_998_500)
         slots = pools["openai/in flight"]
         assert (slots["quotas"][0]["limit"], slots["quotas"][0]["remaining"], slots["in_flight"]) == (10, 9, 1)
-        named = {"openai/gpt-5-mini", "anthropic/claude-haiku-4-5", "azure/gpt-4.1", "groq/llama-3.3-70b-versatile"}
+        named = {"openai/gpt-6-luna", "anthropic/claude-haiku-5-5", "azure/gpt-6-astra", "groq/openai/gpt-oss-120b"}
         assert named <= pools.keys()
 
     def test_the_table_at_the_end(self):
         status = {
             "pools": {
-                "openai/gpt-5": {
+                "openai/gpt-6.1-sol": {
                     "counts": {"settled": 3, "refused_rate": 2, "refused_capacity": 1},
                     "wait_s": {"mean": 1.25, "longest": 9.0},
                     "estimates": {"input_tokens": {"ratio": 1.0625}, "tokens": {"ratio": 1.5}},
@@ -375,9 +375,11 @@ class TestStatus:
                 "openai/in flight": {"counts": {"settled": 3}, "wait_s": {}, "estimates": {}},
             }
         }
-        _, row = table.table(status, {"openai/gpt-5": 12.0}, {"openai/gpt-5": "10 concurrency"}).splitlines()
+        _, row = table.table(
+            status, {"openai/gpt-6.1-sol": 12.0}, {"openai/gpt-6.1-sol": "10 concurrency"}
+        ).splitlines()
         assert row.split() == [
-            "openai/gpt-5",
+            "openai/gpt-6.1-sol",
             "3",
             "2",
             "1.2",
@@ -399,9 +401,9 @@ import paceline, sys, time
 from paceline.config import load_arguments
 limiter = paceline.Limiter(**load_arguments({str(LIMITS)!r}, {{}}, store="sqlite:" + sys.argv[1]))
 for _ in range(10):
-    permit = limiter.acquire("groq/llama-3.3-70b-versatile", input_tokens=400, output_tokens=100).wait()
+    permit = limiter.acquire("groq/openai/gpt-oss-120b", input_tokens=400, output_tokens=100).wait()
     permit.settle(input_tokens=400, output_tokens=50)
-permits = [limiter.acquire("groq/llama-3.3-70b-versatile", input_tokens=1000).wait() for _ in range(3)]
+permits = [limiter.acquire("groq/openai/gpt-oss-120b", input_tokens=1000).wait() for _ in range(3)]
 print("spent", flush=True)
 if sys.argv[2:]:
     time.sleep(60)
@@ -430,13 +432,13 @@ def test_a_day_s_use_survives_a_restart(tmp_path, kill):
     plan.Plan(2, 0.5, 0.004).forecast(limiter, {})  # it asks how the books stand
     pools = limiter.status()["pools"]
     used = {
-        quota["quota"]: quota["limit"] - quota["remaining"] for quota in pools["groq/llama-3.3-70b-versatile"]["quotas"]
+        quota["quota"]: quota["limit"] - quota["remaining"] for quota in pools["groq/openai/gpt-oss-120b"]["quotas"]
     }
     assert 10 < used["14.4k requests/day window utc"] <= 13  # one comes back each six seconds
     assert (
         7_000 < used["1M tokens/day window utc"] <= (8_000 if kill else 7_500)
     )  # killed, it may not have told all refunds
-    assert any(line.startswith("groq/llama-3.3-70b-versatile: 1") for line in table.used_today(limiter.status()))
+    assert any(line.startswith("groq/openai/gpt-oss-120b: 1") for line in table.used_today(limiter.status()))
     limiter.close()
 
 
@@ -449,7 +451,7 @@ def test_a_day_s_use_survives_a_restart(tmp_path, kill):
         (["--documents", "0"], "--documents is 0: it must be from 1 to 10000"),
         (["--speed", "200"], "--speed is 200: it must be from 0.1 to 100"),
         (["--outsider", "1"], "--outsider is 1: it must be from 0 to below 1"),
-        (["--enforce", "gpt-4=5 requests/min"], "--enforce gpt-4: write MODEL=LIMITS; models: claude-haiku-4-5, "),
+        (["--enforce", "gpt-4=5 requests/min"], "--enforce gpt-4: write MODEL=LIMITS; models: claude-haiku-5-5, "),
         (["--live", "--speed", "2"], "--live cannot be combined with --speed"),
         (["--live"], "--live needs OPENAI_API_KEY, ANTHROPIC_API_KEY"),
     ],
@@ -464,7 +466,10 @@ def test_what_cannot_be_meant_is_said(words, said, capsys, monkeypatch):
 
 def test_without_a_file_the_plan_s_defaults_hold(tmp_path, capsys):
     limiter = program.limiter_of(program.parse(["--limits", str(tmp_path / "limits.yml"), "--speed", "2"]))
-    assert [str(quota) for quota in limiter.limits.given["openai/gpt-4o"]] == ["1k requests/min", "300k tokens/min"]
+    assert [str(quota) for quota in limiter.limits.given["openai/gpt-6.1-sol"]] == [
+        "1k requests/min",
+        "300k tokens/min",
+    ]
     assert "limits.yml: no such file: the limits are those of defaults.yaml" in capsys.readouterr().err
     limiter = paceline.Limiter.load(program.DEFAULTS)
     metrics = {name: limiter.scheduler(name).status()["metrics"] for name in ("groq/new", "mistral/new")}
@@ -473,8 +478,8 @@ def test_without_a_file_the_plan_s_defaults_hold(tmp_path, capsys):
 
 def test_a_file_that_cannot_be_meant_ends_the_program(tmp_path, capsys, monkeypatch):
     bad = tmp_path / "limits.yaml"
-    bad.write_text("defaults:\n  openai:\n    gpt-5: {tmp: 5}\n")
+    bad.write_text("defaults:\n  openai:\n    gpt-6.1-sol: {tmp: 5}\n")
     monkeypatch.setattr(sys, "argv", ["run.py", "--limits", str(bad)])
     assert program.main() == 2
     said = capsys.readouterr().err
-    assert "limits.yaml:3: defaults: openai: gpt-5: tmp: no such setting; did you mean 'tpm'?" in said
+    assert "limits.yaml:3: defaults: openai: gpt-6.1-sol: tmp: no such setting; did you mean 'tpm'?" in said

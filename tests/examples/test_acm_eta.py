@@ -19,7 +19,7 @@ from paceline.planner.forecast import REQUESTS_MAX, eta
 from paceline.stores import open_store
 from paceline.testing import ManualClock, run_virtual
 
-POOL = "openai/gpt-5"
+POOL = "openai/gpt-6.1-sol"
 
 
 def limiter_of(clock, *quotas, **options):
@@ -166,13 +166,17 @@ def test_slots_that_models_share():
     """Ten at a provider: two models take twice as long together as one alone."""
     limiter = paceline.Limiter(**load_arguments(LIMITS, {}, clock=ManualClock()))
     costs = [{"input_tokens": 10, "output_tokens": 10}] * 200
-    one = eta(limiter, {"openai/gpt-5": costs}, latency_s=5.0)
-    both = eta(limiter, {"openai/gpt-5": costs, "openai/gpt-5-mini": costs}, latency_s=5.0)
+    one = eta(limiter, {"openai/gpt-6.1-sol": costs}, latency_s=5.0)
+    both = eta(limiter, {"openai/gpt-6.1-sol": costs, "openai/gpt-6-luna": costs}, latency_s=5.0)
     assert one.total_s == pytest.approx(100, rel=0.05)
     assert both.total_s == pytest.approx(200, rel=0.05)
     assert set(both.binds.values()) == {"10 concurrency"}
-    apart = eta(limiter, {"openai/gpt-5": costs, "groq/x": costs[:20]}, latency_s={"openai/gpt-5": 5.0, "groq/x": 1.0})
-    assert apart.pools["openai/gpt-5"] == pytest.approx(100, rel=0.05)
+    apart = eta(
+        limiter,
+        {"openai/gpt-6.1-sol": costs, "groq/x": costs[:20]},
+        latency_s={"openai/gpt-6.1-sol": 5.0, "groq/x": 1.0},
+    )
+    assert apart.pools["openai/gpt-6.1-sol"] == pytest.approx(100, rel=0.05)
     assert apart.pools["groq/x"] < 10
 
 
@@ -221,7 +225,7 @@ class TestBounds:
 
     @pytest.mark.parametrize("latency_s", [-1, math.nan, math.inf, {POOL: -1}])
     def test_a_latency_that_cannot_be_meant(self, latency_s):
-        with pytest.raises(paceline.QuotaError, match="latency_s of openai/gpt-5 is"):
+        with pytest.raises(paceline.QuotaError, match=r"latency_s of openai/gpt-6\.1-sol is"):
             eta(limiter_of(ManualClock(), "60 requests/min"), {POOL: []}, latency_s=latency_s)
 
     @pytest.mark.parametrize("cost", [{"tokens": -1}, {"tokens": math.nan}, {"tokenz": 1}])

@@ -15,17 +15,17 @@ import paceline
 from paceline.config import load_arguments
 
 ENFORCED = {
-    "openai": ("gpt-5", "700 requests/min,600k tokens/min", {("requests", 60): 700, ("tokens", 60): 600e3}),
+    "openai": ("gpt-6.1-sol", "700 requests/min,600k tokens/min", {("requests", 60): 700, ("tokens", 60): 600e3}),
     "anthropic": (
-        "claude-haiku-4-5", "70 requests/min,60k input_tokens/min,12k output_tokens/min",
+        "claude-haiku-5-5", "70 requests/min,60k input_tokens/min,12k output_tokens/min",
         {("requests", 60): 70, ("input_tokens", 60): 60e3, ("output_tokens", 60): 12e3},
     ),
     # No header tells: the refusal does.
-    "google": ("gemini-2.5-flash", "60 requests/min", {("requests", 60): 60, ("requests", 86_400): 10e3}),
+    "google": ("gemini-3.8-flash", "60 requests/min", {("requests", 60): 60, ("requests", 86_400): 10e3}),
     # The file has requests a minute, Azure counts them over ten seconds.
-    "azure": ("gpt-4.1", "40 requests/10s,45k tokens/min", {("requests", 10): 40, ("tokens", 60): 45e3}),
+    "azure": ("gpt-6-astra", "40 requests/10s,45k tokens/min", {("requests", 10): 40, ("tokens", 60): 45e3}),
     "groq": (
-        "llama-3.3-70b-versatile", "9k requests/day,30k tokens/min", {("requests", 86_400): 9e3, ("tokens", 60): 30e3},
+        "openai/gpt-oss-120b", "9k requests/day,30k tokens/min", {("requests", 86_400): 9e3, ("tokens", 60): 30e3},
     ),
 }  # fmt: skip
 """Of each provider a model, what its emulator enforces, and what the limiter should hold then, by unit and period."""
@@ -75,12 +75,12 @@ async def test_the_answer_is_authoritative_in_five_dialects(provider, paceline_e
 
 
 async def test_limits_that_change_while_it_runs_are_followed(paceline_emulator):
-    emulator = paceline_emulator({"gpt-5": "500 requests/min,500k tokens/min"})
+    emulator = paceline_emulator({"gpt-6.1-sol": "500 requests/min,500k tokens/min"})
     async with program_of({"openai": emulator}) as (limiter, everybody):
         for limit in (500, 250, 800):
-            emulator.set_limits({"gpt-5": f"{limit} requests/min,{limit}k tokens/min"})
-            await everybody.ask("openai", "gpt-5", "Hello.", 50)
-            now = held(pool_of(limiter, "openai", "gpt-5"))
+            emulator.set_limits({"gpt-6.1-sol": f"{limit} requests/min,{limit}k tokens/min"})
+            await everybody.ask("openai", "gpt-6.1-sol", "Hello.", 50)
+            now = held(pool_of(limiter, "openai", "gpt-6.1-sol"))
             assert (now["requests", 60], now["tokens", 60]) == (limit, limit * 1_000)
         assert emulator.tally()["refused_total"] == 0
 
@@ -106,7 +106,7 @@ async def test_estimates_are_corrected_and_compared_for_each_model(provider, pac
 @pytest.mark.long("runs for seconds of real time")
 async def test_an_outsider_on_the_same_key_costs_one_429_and_no_answer(paceline_emulator, caplog):
     """Somebody else empties the quota: the refusal is waited out as it asks, logged, and tried again."""
-    model = "llama-3.3-70b-versatile"
+    model = "openai/gpt-oss-120b"
     caplog.set_level(logging.DEBUG, "paceline.rate_limit")
     emulator = paceline_emulator({model: "12 requests/min,500k tokens/min"})
     ask = {"model": model, "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 5}
@@ -150,7 +150,7 @@ async def test_the_whole_program(capsys):
         assert 2 <= tally["in_flight_peak"] <= most[provider]
     said = capsys.readouterr().out
     assert said.startswith("120 calls: about ")
-    assert "azure/gpt-4.1: 140 requests/10s (the file does not say so)" in said
+    assert "azure/gpt-6-astra: 140 requests/10s (the file does not say so)" in said
 
 
 @pytest.mark.long("runs for seconds of real time")
@@ -178,5 +178,5 @@ def test_a_restart_of_the_program_knows_the_day(tmp_path, capsys, monkeypatch):
     assert "took " in said.splitlines()[-1]
     assert program.main() == 0
     said = capsys.readouterr().out
-    assert "used today: gemini/gemini-2.5-flash: 1" in said  # 16 requests, less what has come back
-    assert "used today: groq/llama-3.3-70b-versatile: " in said
+    assert "used today: gemini/gemini-3.8-flash: 1" in said  # 16 requests, less what has come back
+    assert "used today: groq/openai/gpt-oss-120b: " in said

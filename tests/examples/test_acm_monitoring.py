@@ -15,24 +15,24 @@ from paceline.testing import ManualClock, run_virtual
 
 AT = datetime(2025, 12, 4, 11, 59, 30, tzinfo=UTC).timestamp()
 SAMPLES = {
-    "openai/gpt-4o": {
+    "openai/gpt-6.1-sol": {
         "x-ratelimit-limit-requests": "500", "x-ratelimit-limit-tokens": "150000",
         "x-ratelimit-remaining-requests": "499", "x-ratelimit-remaining-tokens": "149800",
         "x-ratelimit-reset-requests": "120ms", "x-ratelimit-reset-tokens": "1s",
     },
-    "anthropic/claude-sonnet-4-20250514": {
+    "anthropic/claude-sonnet-5-5": {
         "anthropic-ratelimit-requests-limit": "50", "anthropic-ratelimit-requests-remaining": "49",
         "anthropic-ratelimit-requests-reset": "2025-12-04T12:00:00Z",
         "anthropic-ratelimit-tokens-limit": "40000", "anthropic-ratelimit-tokens-remaining": "39500",
         "anthropic-ratelimit-tokens-reset": "2025-12-04T12:00:00Z",
     },
-    "google/gemini-1.5-pro": {
+    "google/gemini-3.8-flash": {
         "x-ratelimit-limit": "60", "x-ratelimit-remaining": "59", "x-ratelimit-reset": "1701696000",
     },
     "azure/a-deployment": {
         "x-ratelimit-remaining-requests": "119", "x-ratelimit-remaining-tokens": "119900", "x-ms-region": "eastus",
     },
-    "groq/llama-3.1-70b-versatile": {
+    "groq/openai/gpt-oss-120b": {
         "x-ratelimit-limit-requests": "30", "x-ratelimit-limit-tokens": "6000",
         "x-ratelimit-remaining-requests": "29", "x-ratelimit-remaining-tokens": "5800",
         "x-ratelimit-reset-requests": "2s", "x-ratelimit-reset-tokens": "10s",
@@ -41,16 +41,16 @@ SAMPLES = {
 """The plan's five samples, as they are in it."""
 
 LEFT = {
-    "openai/gpt-4o": (500, 499, 150_000, 149_800),
-    "anthropic/claude-sonnet-4-20250514": (50, 49, 40_000, 39_500),
-    "google/gemini-1.5-pro": (60, 59, 120_000, 119_850),  # its tokens are input alone
+    "openai/gpt-6.1-sol": (500, 499, 150_000, 149_800),
+    "anthropic/claude-sonnet-5-5": (50, 49, 40_000, 39_500),
+    "google/gemini-3.8-flash": (60, 59, 120_000, 119_850),  # its tokens are input alone
     "azure/a-deployment": (
         100,
         99,
         80_000,
         79_800,
     ),  # it states no limits: the file's hold, and what is left is above them
-    "groq/llama-3.1-70b-versatile": (30, 29, 6_000, 5_800),  # of a minute, though Groq's own count the day
+    "groq/openai/gpt-oss-120b": (30, 29, 6_000, 5_800),  # of a minute, though Groq's own count the day
 }
 """Of each sample: the limit and what is left, of requests and of tokens a minute."""
 
@@ -85,7 +85,7 @@ def test_each_sample_is_read_as_a_minute_s(file, name):
 
 def test_a_window_whose_restart_is_stated_is_used_whole_and_at_once(file):
     """Anthropic's sample: 49 left until 12:00:00. All 49 go at once, 50 ms and 5 in flight apart, and the others at 12:00."""
-    name = "anthropic/claude-sonnet-4-20250514"
+    name = "anthropic/claude-sonnet-5-5"
 
     async def main(clock):
         limiter, start_ns, went_s = paceline.Limiter.load(file, clock=clock), clock.now_ns(), []
@@ -111,16 +111,16 @@ def test_a_window_whose_restart_is_stated_is_used_whole_and_at_once(file):
 
 def test_log_lines_have_the_planned_names_levels_and_fields(file, log):
     limiter = paceline.Limiter.load(file, clock=ManualClock(AT))
-    permit = limiter.try_acquire("openai/gpt-4o", input_tokens=4_000, output_tokens=1_000)
+    permit = limiter.try_acquire("openai/gpt-6.1-sol", input_tokens=4_000, output_tokens=1_000)
     permit.settle(input_tokens=3_900, output_tokens=900)
     acquire, release = log.records
     assert [(one.getMessage(), one.levelname) for one in log.records] == [
         ("rate_limit.acquire", "INFO"), ("rate_limit.release", "INFO"),
     ]  # fmt: skip
-    planned = {"provider": "openai", "model": "gpt-4o", "estimated_tokens": 5_000, "wait_seconds": 0.0}
+    planned = {"provider": "openai", "model": "gpt-6.1-sol", "estimated_tokens": 5_000, "wait_seconds": 0.0}
     assert {name: getattr(acquire, name) for name in planned} == planned
     assert (acquire.rpm_remaining, acquire.tpm_remaining) == (499, 145_000)
-    planned = {"provider": "openai", "model": "gpt-4o", "actual_tokens": 4_800, "estimation_ratio": 0.96}
+    planned = {"provider": "openai", "model": "gpt-6.1-sol", "actual_tokens": 4_800, "estimation_ratio": 0.96}
     assert {name: getattr(release, name) for name in planned} == planned
     assert release.tpm_remaining == 145_200
 
@@ -128,16 +128,17 @@ def test_log_lines_have_the_planned_names_levels_and_fields(file, log):
 def test_what_is_actual_is_the_usage_and_not_the_charge(file, log):
     """OpenAI charges the maximum output. A call without an estimate is compared with nothing."""
     limiter = paceline.Limiter.load(file, clock=(clock := ManualClock(AT)))
-    permit = limiter.try_acquire("openai/gpt-4o", input_tokens=1_000, output_tokens=4_096)
+    permit = limiter.try_acquire("openai/gpt-6.1-sol", input_tokens=1_000, output_tokens=4_096)
     permit.settle({"usage": {"prompt_tokens": 1_000, "completion_tokens": 200}})
     release = log.records[-1]
     assert (release.actual_tokens, release.estimation_ratio) == (1_200, 0.2355)
     assert (release.charged["tokens"], permit.charged["tokens"]) == (5_096, 5_096)
     clock.advance(2)
-    limiter.try_acquire("openai/gpt-4o").settle({"usage": {"prompt_tokens": 5_000, "completion_tokens": 100}})
+    limiter.try_acquire("openai/gpt-6.1-sol").settle({"usage": {"prompt_tokens": 5_000, "completion_tokens": 100}})
     assert (log.records[-1].actual_tokens, log.records[-1].estimation_ratio) == (5_100, None)
     assert (
-        'token_estimation_ratio{provider="openai",model="gpt-4o"} 0.2355' in monitoring.exported(limiter).splitlines()
+        'token_estimation_ratio{provider="openai",model="gpt-6.1-sol"} 0.2355'
+        in monitoring.exported(limiter).splitlines()
     )
 
 
@@ -149,10 +150,10 @@ def test_azure_states_what_is_left_of_requests_alone(file):
 
 def test_a_refusal_is_a_warning_with_retry_after(file, log):
     limiter = paceline.Limiter.load(file, clock=ManualClock(AT))
-    limiter.try_acquire("openai/gpt-4o", input_tokens=10).refused(retry_after_s=30)
+    limiter.try_acquire("openai/gpt-6.1-sol", input_tokens=10).refused(retry_after_s=30)
     line = log.records[-1]
     assert (line.getMessage(), line.levelname) == ("rate_limit.429_error", "WARNING")
-    assert (line.provider, line.model, line.retry_after) == ("openai", "gpt-4o", 30)
+    assert (line.provider, line.model, line.retry_after) == ("openai", "gpt-6.1-sol", 30)
 
 
 def test_one_format_with_all_planned_fields_is_for_every_line(file, log):
@@ -161,11 +162,11 @@ def test_one_format_with_all_planned_fields_is_for_every_line(file, log):
 
     async def main(clock):
         limiter = paceline.Limiter.load(file, clock=clock)
-        held = [limiter.try_acquire("groq/llama-3.1-70b-versatile", input_tokens=2_500) for _ in range(2)]
+        held = [limiter.try_acquire("groq/openai/gpt-oss-120b", input_tokens=2_500) for _ in range(2)]
         for permit in held:
             if permit:
                 permit.refused(paceline.Refusal(paceline.RefusalKind.CAPACITY))
-        for number, attempt in enumerate(limiter.attempts("groq/llama-3.1-70b-versatile", input_tokens=3_000)):
+        for number, attempt in enumerate(limiter.attempts("groq/openai/gpt-oss-120b", input_tokens=3_000)):
             async with attempt as permit:
                 permit.settle(input_tokens=3_000) if number else permit.refused(retry_after_s=2)
 
@@ -173,28 +174,28 @@ def test_one_format_with_all_planned_fields_is_for_every_line(file, log):
     lines = {record.event: formatter.format(record) for record in log.records}
     assert {"rate_limit.wait", "rate_limit.retry", "rate_limit.refused", "rate_limit.429_error"} < lines.keys()
     for event, line in lines.items():
-        assert " groq llama-3.1-70b-versatile " in line
+        assert " groq openai/gpt-oss-120b " in line
         assert line.startswith(("INFO ", "WARNING ", "DEBUG Rate", "DEBUG Retry")), event
 
 
 def test_metrics_have_the_planned_names(file):
     limiter = paceline.Limiter.load(file, clock=ManualClock(AT))
-    limiter.try_acquire("openai/gpt-4o", input_tokens=4_000, output_tokens=1_000).settle(
+    limiter.try_acquire("openai/gpt-6.1-sol", input_tokens=4_000, output_tokens=1_000).settle(
         input_tokens=3_900, output_tokens=900
     )
-    permit = limiter.try_acquire("google/gemini-1.5-pro", input_tokens=100)
-    limiter.try_acquire("groq/llama-3.1-70b-versatile", input_tokens=10).refused()
+    permit = limiter.try_acquire("google/gemini-3.8-flash", input_tokens=100)
+    limiter.try_acquire("groq/openai/gpt-oss-120b", input_tokens=10).refused()
     lines = monitoring.exported(limiter).splitlines()
     assert [line.split()[2:] for line in lines if line.startswith("#")] == [
         ["rate_limit_remaining_rpm", "gauge"], ["rate_limit_remaining_tpm", "gauge"], ["token_estimation_ratio", "gauge"],
         ["rate_limit_wait_seconds", "counter"], ["rate_limit_429_count", "counter"], ["concurrent_requests", "gauge"],
     ]  # fmt: skip
-    openai = '{provider="openai",model="gpt-4o"}'
+    openai = '{provider="openai",model="gpt-6.1-sol"}'
     assert f"rate_limit_remaining_rpm{openai} 499" in lines
     assert f"rate_limit_remaining_tpm{openai} 145200" in lines
     assert f"token_estimation_ratio{openai} 0.96" in lines
     assert f"rate_limit_wait_seconds{openai} 0" in lines
-    assert 'rate_limit_429_count{provider="groq",model="llama-3.1-70b-versatile"} 1' in lines
+    assert 'rate_limit_429_count{provider="groq",model="openai/gpt-oss-120b"} 1' in lines
     assert 'concurrent_requests{provider="google"} 1' in lines
     assert 'concurrent_requests{provider="openai"} 0' in lines
     permit.cancel()
@@ -204,16 +205,16 @@ def test_state_and_permits_have_the_planned_fields(file):
     clock = ManualClock(AT)
     state = monitoring.State(lambda: clock.now_ns() / NS)
     limiter = paceline.Limiter.load(file, clock=clock, events=state)
-    permit = limiter.try_acquire("openai/gpt-4o", input_tokens=400, output_tokens=100)
+    permit = limiter.try_acquire("openai/gpt-6.1-sol", input_tokens=400, output_tokens=100)
     told, other = (monitoring.RateLimitPermit.of(permit) for _ in range(2))
-    assert (told.provider, told.model, told.estimated_tokens) == ("openai", "gpt-4o", 500)
+    assert (told.provider, told.model, told.estimated_tokens) == ("openai", "gpt-6.1-sol", 500)
     at = datetime.fromtimestamp(AT, UTC)
     assert abs(told.acquired_at - at) < timedelta(milliseconds=2)
     assert told.permit_id != other.permit_id
     clock.advance(7)
     permit.settle(input_tokens=400, output_tokens=90)
-    assert abs(state.last_request_at["openai/gpt-4o"] - at) < timedelta(milliseconds=2)
-    assert abs(state.last_updated["openai/gpt-4o"] - at - timedelta(seconds=7)) < timedelta(milliseconds=2)
+    assert abs(state.last_request_at["openai/gpt-6.1-sol"] - at) < timedelta(milliseconds=2)
+    assert abs(state.last_updated["openai/gpt-6.1-sol"] - at - timedelta(seconds=7)) < timedelta(milliseconds=2)
 
 
 def test_the_breaker_counts_calls_by_hand(tmp_path):
@@ -231,7 +232,7 @@ def test_the_breaker_counts_calls_by_hand(tmp_path):
 
         async def call(*, fails):
             try:
-                async with limiter.acquire("openai/gpt-4o", input_tokens=10) as permit:
+                async with limiter.acquire("openai/gpt-6.1-sol", input_tokens=10) as permit:
                     went_s.append(round((clock.now_ns() - start_ns) / NS, 1))
                     await asyncio.sleep(1)
                     if fails:
@@ -252,12 +253,15 @@ def test_the_breaker_counts_calls_by_hand(tmp_path):
 
 def test_estimates_are_corrected_by_answers_that_were_settled_by_hand(file):
     limiter = paceline.Limiter.load(file, clock=ManualClock(AT))
-    asked = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Say something about the weather. " * 40}]}
+    asked = {
+        "model": "gpt-6.1-sol",
+        "messages": [{"role": "user", "content": "Say something about the weather. " * 40}],
+    }
     ratios = []
     for _ in range(30):
-        cost = limiter.estimate("openai/gpt-4o", asked)
+        cost = limiter.estimate("openai/gpt-6.1-sol", asked)
         limiter.pacer.clock.advance(10)
-        permit = limiter.try_acquire("openai/gpt-4o", **cost)
+        permit = limiter.try_acquire("openai/gpt-6.1-sol", **cost)
         permit.settle({"prompt_tokens": 500, "completion_tokens": 100})
         ratios.append(cost["input_tokens"] / 500)
     assert ratios[0] < 0.8

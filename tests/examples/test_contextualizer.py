@@ -209,7 +209,7 @@ def test_a_wait_is_logged_with_what_is_used_of_the_quota(clock, tokenizer, caplo
         play(clock, lambda: [provider.generate("x", max_tokens=0) for _ in range(4)])
     [line, *_] = [record for record in caplog.records if record.event == "rate_limit.wait"]
     assert re.match(
-        r"Rate limit: waiting [\d.]+ s for tokens/min of openai/gpt-5-mini \([\d,]+ of 25,500 used\)", line.getMessage()
+        r"Rate limit: waiting [\d.]+ s for tokens/min of openai/gpt-6-luna \([\d,]+ of 25,500 used\)", line.getMessage()
     )
     assert line.limit == 25_500
     assert 0 < line.used <= 25_500
@@ -386,7 +386,7 @@ def test_a_rate_limit_is_known_by_its_text_or_its_cause(clock, error, caplog):
     assert 1.5 <= model.at_s[1] <= 2.51
     lines = [record for record in caplog.records if record.event == "rate_limit.retry"]
     assert [(line.attempt, line.max_attempts) for line in lines] == [(1, 3), (2, 3)]
-    assert re.match(r"Retry 1/3 in [12]\.\d s: openai/gpt-5-mini \(rate\)", lines[0].getMessage())
+    assert re.match(r"Retry 1/3 in [12]\.\d s: openai/gpt-6-luna \(rate\)", lines[0].getMessage())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ FIFTY = [f"agent_{number:02}" for number in range(50)]
 
 
 def gemini(*names):
-    return [(name, "gemini", "gemini-2.5-flash") for name in names]
+    return [(name, "gemini", "gemini-3.8-flash") for name in names]
 
 
 def start_all(*agents, mode=None, after_s=(), **options):
@@ -82,14 +82,14 @@ class TestPerBackend:
         assert sorted(at_s, key=lambda name: (at_s[name], names.index(name))) == names
 
     def test_a_backend_without_a_limit_starts_at_once_while_another_waits(self):
-        helpers = [(f"helper_{number}", "openai", "gpt-5-mini") for number in range(100)]
+        helpers = [(f"helper_{number}", "openai", "gpt-6-luna") for number in range(100)]
         at_s = start_all(*gemini(*FIFTY), *helpers, after_s=[("helper_99", 100.0)])
         assert {at_s[name] for name, *_ in helpers[:99]} == {0.0}
         assert at_s["helper_99"] == 100.0
         assert at_s["agent_49"] == 420
 
     def test_a_model_s_own_limit_holds_in_place_of_its_backend_s(self):
-        pro = [(f"pro{number}", "gemini", "gemini-2.5-pro") for number in range(6)]
+        pro = [(f"pro{number}", "gemini", "gemini-3.5-flash-lite") for number in range(6)]
         at_s = start_all(*pro, *gemini(*FIFTY[:8]))
         assert [at_s[name] for name, *_ in pro] == [0, 0, 60, 60, 120, 120]
         assert [at_s[name] for name in FIFTY[:8]] == [0] * 7 + [60]
@@ -108,7 +108,7 @@ class TestPerBackend:
 
 def test_every_wait_is_logged_before_it_with_the_count_the_window_the_wait_and_the_name(caplog):
     caplog.set_level(logging.INFO, "paceline.rate_limit")
-    at_s = start_all(*gemini(*FIFTY), ("helper", "openai", "gpt-5-mini"))
+    at_s = start_all(*gemini(*FIFTY), ("helper", "openai", "gpt-6-luna"))
     lines = [record.getMessage() for record in caplog.records if record.event == "rate_limit.wait"]
     assert len(lines) == 43
     for name, line in zip(FIFTY[7:], lines, strict=True):

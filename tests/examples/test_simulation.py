@@ -66,7 +66,7 @@ SONNET = [(50, 30e3, 8e3), (1_000, 450e3, 90e3), (2_000, 800e3, 160e3), (4_000, 
 HAIKU = [(50, 50e3, 10e3), (1_000, 450e3, 90e3), (2_000, 1e6, 200e3), (4_000, 4e6, 800e3)]
 PUBLISHED = {
     "openai": {
-        "gpt-5": GPT_5, "gpt-5.1": GPT_5, "gpt-5.2": GPT_5, "a-model-of-tomorrow": GPT_5, "gpt-5-mini": GPT_5_MINI,
+        "gpt-5": GPT_5, "gpt-5.1": GPT_5, "gpt-5.2": GPT_5, "a-model-of-tomorrow": GPT_5, "gpt-6-luna": GPT_5_MINI,
     },
     "anthropic": {
         "claude-sonnet-4": SONNET, "claude-sonnet-4-5": SONNET, "claude-sonnet-4.5": SONNET, "claude-sonnet-5": SONNET, "a-model-of-tomorrow": SONNET,
@@ -90,12 +90,12 @@ def test_published_limits_per_model_and_tier(provider, model, tier, published):
 def test_claude_is_an_alias_of_anthropic():
     setup = set_up(said("--provider", "claude"))
     assert setup.provider == "anthropic"
-    assert set(setup.emulated) == {"claude-sonnet-5", "claude-haiku-4-5"}
+    assert set(setup.emulated) == {"claude-sonnet-5", "claude-haiku-5-5"}
 
 
 def test_anthropic_has_three_quotas_and_openai_one_for_tokens():
     assert tuple(limits("claude-sonnet-4-5", "--provider", "anthropic")) == UNITS["anthropic"]
-    assert tuple(limits("gpt-5")) == UNITS["openai"]
+    assert tuple(limits("gpt-6.1-sol")) == UNITS["openai"]
 
 
 # --- pools and who is in flight --------------------------------------------------------------------------------------
@@ -103,11 +103,11 @@ def test_anthropic_has_three_quotas_and_openai_one_for_tokens():
 
 async def test_each_model_has_its_pool_and_one_model_in_both_roles_has_one():
     rows, _, setup = await simulate("--agents", 3, "--rounds", 1, "--speed", 20)
-    assert sorted(setup.limiter.status()["pools"]) == ["openai/gpt-5", "openai/gpt-5-mini"]
-    assert rows["gpt-5"].requests == rows["gpt-5-mini"].requests == 3
-    rows, _, setup = await simulate("--agents", 3, "--rounds", 1, "--speed", 20, "--routine", "gpt-5")
-    assert list(setup.limiter.status()["pools"]) == ["openai/gpt-5"]
-    assert [(row.model, row.requests) for row in rows.values()] == [("gpt-5", 6)]
+    assert sorted(setup.limiter.status()["pools"]) == ["openai/gpt-6-luna", "openai/gpt-6.1-sol"]
+    assert rows["gpt-6.1-sol"].requests == rows["gpt-6-luna"].requests == 3
+    rows, _, setup = await simulate("--agents", 3, "--rounds", 1, "--speed", 20, "--routine", "gpt-6.1-sol")
+    assert list(setup.limiter.status()["pools"]) == ["openai/gpt-6.1-sol"]
+    assert [(row.model, row.requests) for row in rows.values()] == [("gpt-6.1-sol", 6)]
 
 
 async def test_agents_in_flight_are_derived_from_the_limits():
@@ -127,7 +127,7 @@ async def test_never_more_than_that_are_in_flight():
         return "So be it."
 
     people = population.Population(100, ask, lambda: 7)
-    await people.run(2, "gpt-5", "gpt-5-mini")
+    await people.run(2, "gpt-6.1-sol", "gpt-6-luna")
     assert peak == people.peak == 7
 
 
@@ -139,10 +139,10 @@ async def test_estimates_come_from_the_prompt_and_the_expected_output(paceline_e
     world = paceline_emulator(limits=setup.emulated)
     model = population.Model(setup.limiter, setup.provider, world.base_url)
     people = population.Population(40, model.ask, lambda: 10)
-    await people.run(1, "gpt-5", "gpt-5-mini")
+    await people.run(1, "gpt-6.1-sol", "gpt-6-luna")
     await model.close()
     for record in model.records:
-        expected = 300 if record.pool == "openai/gpt-5" else 80
+        expected = 300 if record.pool == "openai/gpt-6.1-sol" else 80
         assert record.cost["tokens"] - record.cost["input_tokens"] == pytest.approx(expected)
         assert record.cost["input_tokens"] == pytest.approx(record.usage.input_tokens, rel=0.25)
     used = [record.usage.input_tokens for record in model.records]
@@ -157,7 +157,7 @@ def test_prompts_have_200_to_more_than_1500_tokens():
         return "word " * (most // 2)
 
     lengths = []
-    asyncio.run(population.Population(200, ask, lambda: 10).run(2, "gpt-5", "gpt-5-mini"))
+    asyncio.run(population.Population(200, ask, lambda: 10).run(2, "gpt-6.1-sol", "gpt-6-luna"))
     assert min(lengths) >= 150
     assert max(lengths) >= 1_500
 
@@ -187,16 +187,16 @@ def test_anthropics_three_quotas_are_taken_together_or_not_at_all():
 
 def test_overrides_beat_the_file_which_beats_the_tables(tmp_path):
     file = tmp_path / "simulation.toml"
-    file.write_text('provider = "openai"\ntier = 2\n[limits]\n"gpt-5" = ["700 requests/min", "90k tokens/min"]\n')
+    file.write_text('provider = "openai"\ntier = 2\n[limits]\n"gpt-6.1-sol" = ["700 requests/min", "90k tokens/min"]\n')
     config = ("--config", file)
-    assert limits("gpt-5") == {"requests": 500, "tokens": 500e3}
-    assert limits("gpt-5", *config) == {"requests": 700, "tokens": 90e3}
-    assert limits("gpt-5-mini", *config) == {"requests": 5_000, "tokens": 2e6}
-    assert limits("gpt-5-mini", *config, "--rate-tier", 3) == {"requests": 5_000, "tokens": 4e6}
-    assert limits("gpt-5", *config, "--rpm-override", 900) == {"requests": 900, "tokens": 90e3}
+    assert limits("gpt-6.1-sol") == {"requests": 500, "tokens": 500e3}
+    assert limits("gpt-6.1-sol", *config) == {"requests": 700, "tokens": 90e3}
+    assert limits("gpt-6-luna", *config) == {"requests": 5_000, "tokens": 2e6}
+    assert limits("gpt-6-luna", *config, "--rate-tier", 3) == {"requests": 5_000, "tokens": 4e6}
+    assert limits("gpt-6.1-sol", *config, "--rpm-override", 900) == {"requests": 900, "tokens": 90e3}
     overrides = ("--rpm-override", 900, "--tpm-override", 1e6)
-    assert limits("gpt-5", *config, *overrides) == {"requests": 900, "tokens": 1e6}
-    assert limits("gpt-5", *config, *overrides, "--speed", 2) == {"requests": 1_800, "tokens": 2e6}
+    assert limits("gpt-6.1-sol", *config, *overrides) == {"requests": 900, "tokens": 1e6}
+    assert limits("gpt-6.1-sol", *config, *overrides, "--speed", 2) == {"requests": 1_800, "tokens": 2e6}
 
 
 def test_overrides_belong_to_the_pivotal_model_and_the_tier_to_both():
@@ -207,10 +207,10 @@ def test_overrides_belong_to_the_pivotal_model_and_the_tier_to_both():
 
 def test_a_file_that_names_no_provider_is_about_openai(tmp_path, monkeypatch):
     file = tmp_path / "simulation.toml"
-    file.write_text('[limits]\n"gpt-5" = "700 requests/min"\n')
+    file.write_text('[limits]\n"gpt-6.1-sol" = "700 requests/min"\n')
     config = ("--config", file)
-    assert limits("gpt-5", *config) == {"requests": 700}
-    assert limits("gpt-5-mini", *config, "--rate-tier", 2) == {"requests": 5_000, "tokens": 2e6}
+    assert limits("gpt-6.1-sol", *config) == {"requests": 700}
+    assert limits("gpt-6-luna", *config, "--rate-tier", 2) == {"requests": 5_000, "tokens": 2e6}
     monkeypatch.setenv("PACELINE_PROVIDER", "anthropic")
     assert set_up(said(*config)).provider == "anthropic"
     assert set_up(said(*config, "--provider", "openai")).provider == "openai"
@@ -230,11 +230,11 @@ def test_what_cannot_be_meant_is_said(capsys, monkeypatch):
 
 
 async def test_limits_and_levels_follow_the_answers_headers():
-    fast = {"gpt-5|gpt-5-mini": "800 requests/min,600k tokens/min"}
-    rows, _, setup = await simulate("--agents", 5, "--rounds", 1, "--routine", "gpt-5", limits=fast, latency_s=0)
+    fast = {"gpt-6.1-sol|gpt-6-luna": "800 requests/min,600k tokens/min"}
+    rows, _, setup = await simulate("--agents", 5, "--rounds", 1, "--routine", "gpt-6.1-sol", limits=fast, latency_s=0)
     [pool] = setup.limiter.status()["pools"].values()
     assert {quota["unit"]: quota["limit"] for quota in pool["quotas"]} == {"requests": 800, "tokens": 600e3}
-    assert rows["gpt-5"].requests == 10
+    assert rows["gpt-6.1-sol"].requests == 10
 
 
 @pytest.mark.long("runs for seconds of real time")
@@ -243,19 +243,19 @@ async def test_openai_run_has_no_refusals_and_nearly_the_ideal_speed(tmp_path):
     file.write_text('[limits]\n"openai/*" = ["120 requests/min", "120k tokens/min"]\n')
     words = ("--agents", 105, "--config", file, "--speed", 2)
     rows, people, _ = await simulate(*words)
-    assert [rows[model].requests for model in ("gpt-5", "gpt-5-mini")] == [315, 315]
+    assert [rows[model].requests for model in ("gpt-6.1-sol", "gpt-6-luna")] == [315, 315]
     assert rows["together"].refused <= 3  # in real time, on a machine that may be busy
-    assert rows["gpt-5"].share >= 0.85
-    assert rows["gpt-5-mini"].share >= 0.85
+    assert rows["gpt-6.1-sol"].share >= 0.85
+    assert rows["gpt-6-luna"].share >= 0.85
     assert people.peak == 60
     # Corrected by what answers report: 10 % apart at first, and hardly at the end.
-    assert rows["gpt-5"].later == pytest.approx(1.0, abs=0.05)
+    assert rows["gpt-6.1-sol"].later == pytest.approx(1.0, abs=0.05)
 
 
 @pytest.mark.long("runs for seconds of real time")
 async def test_anthropic_run_keeps_three_quotas_and_nearly_the_ideal_speed():
     rows, people, _ = await simulate("--provider", "claude", "--agents", 44, "--speed", 2)
-    assert [rows[model].requests for model in ("claude-sonnet-5", "claude-haiku-4-5")] == [132, 132]
+    assert [rows[model].requests for model in ("claude-sonnet-5", "claude-haiku-5-5")] == [132, 132]
     assert rows["together"].refused <= 3  # in real time, on a machine that may be busy
     assert rows["claude-sonnet-5"].share >= 0.83
     assert people.peak == 25

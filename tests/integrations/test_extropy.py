@@ -159,7 +159,7 @@ def test_one_model_in_both_roles_keeps_the_override():
     ("model", "options", "words"),
     [
         ("openai/gpt-5", {"tier": 9}, "tier 9 of openai is unknown"),
-        ("agents", {"tier": 1}, "'agents' is no model of a provider: write it like 'openai/gpt-5'"),
+        ("agents", {"tier": 1}, "'agents' is no model of a provider: write it like 'openai/gpt-6-luna'"),
     ],
 )
 def test_what_cannot_be_overridden(model, options, words):

@@ -35,7 +35,7 @@ provider = { latency_s = 0.5, latency_per_token_s = 0.004, jitter = 0.3 }
 
 [[phases]]
 name = "document"
-models = ["openai/gpt-5-mini", "groq/llama-3.3-70b-versatile"]
+models = ["openai/gpt-6-luna", "groq/openai/gpt-oss-120b"]
 in_turn = true
 input_tokens = 25
 output_tokens = 200
@@ -43,7 +43,7 @@ max_output_tokens = 400
 
 [[phases]]
 name = "report"
-models = ["openai/gpt-5", "anthropic/claude-haiku-4-5", "google/gemini-2.5-flash"]
+models = ["openai/gpt-6.1-sol", "anthropic/claude-haiku-5-5", "google/gemini-3.8-flash"]
 parallel = true
 input_tokens = 225
 output_tokens = 200
@@ -51,7 +51,7 @@ max_output_tokens = 400
 
 [[phases]]
 name = "verdict"
-models = ["azure/gpt-4.1", "google/gemini-2.5-flash"]
+models = ["azure/gpt-6-astra", "google/gemini-3.8-flash"]
 calls = 3
 parallel = true
 input_tokens = 225
@@ -95,7 +95,7 @@ def test_the_evaluation_takes_a_minute(tmp_path):
     made = plan(read_workload(written(tmp_path, ACM)), limits)
     assert made.calls == 750
     assert made.seconds == pytest.approx(62, rel=0.05)  # as the example measures it
-    assert made.binds == "azure/gpt-4.1: 35k tokens/min"
+    assert made.binds == "azure/gpt-6-astra: 35k tokens/min"
     assert made.refused == 0
 
 

@@ -125,7 +125,7 @@ def account(root: str, key: str) -> str:
 
 
 def account_of(pool: str, base_url: str | None, environ: Mapping[str, str]) -> str:
-    """The account whose quotas ``pool`` has (``openai/gpt-5``): what keeps accounts apart in one store."""
+    """The account whose quotas ``pool`` has (``openai/gpt-6-luna``): what keeps accounts apart in one store."""
     return account(*root_and_key(provider_named(pool.partition("/")[0]), base_url, environ))
 
 

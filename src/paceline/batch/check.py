@@ -44,7 +44,7 @@ class PoolWork:
     Attributes:
         requests: How many they are; of rows that share one, the parts of it that they fill.
         cost: The estimated cost of the requests, per unit.
-        model: The first model that is charged to the pool, with its provider: ``openai/gpt-5``.
+        model: The first model that is charged to the pool, with its provider: ``openai/gpt-6-luna``.
     """
 
     requests: float = 0

@@ -504,7 +504,7 @@ class GeminiEndpoints(Endpoints):
 
     def encode(self, request: RunRequest) -> bytes:
         if not request.path.endswith(self.ONE) or "/models/" not in request.path:
-            text = "a batch needs a path like '/v1beta/models/gemini-2.5-flash:generateContent'"
+            text = "a batch needs a path like '/v1beta/models/gemini-3.8-flash:generateContent'"
             raise BadLineError(f"line {request.line}: url is {keyless(request.path)[:100]!r}: {text}")
         body = {name: value for name, value in request.body.items() if name != "model"}
         return json.dumps({"key": self.id_for(request.custom_id), "request": body}).encode("ascii")

@@ -546,7 +546,7 @@ def _model_of(row: Mapping[str, Any], form: Form) -> str:
 def _require_model(body: Mapping[str, Any], form: Form, name: str) -> None:
     if not (form.model or body.get("model")):
         raise UnknownFormError(
-            f"{name}: its requests name no model: give one, e.g. {form.caller.again(name, model='gpt-5')}"
+            f"{name}: its requests name no model: give one, e.g. {form.caller.again(name, model='gpt-6-luna')}"
         )
 
 
@@ -700,7 +700,7 @@ def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:
     prompt = form.template or form.column or _column(row)
     missing, changed = "the column of the prompts" if not prompt else "", dict[str, Any]()
     if form.model or "model" not in row:
-        changed["model"] = form.model or "gpt-5"
+        changed["model"] = form.model or "gpt-6-luna"
     if absent:
         missing = f"a column that it has (it has no {absent[0]!r})"
     if not form.model and "model" not in row:

@@ -1,7 +1,7 @@
 """A line of the input, in OpenAI's batch format or Anthropic's.
 
-{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "gpt-5", ...}}
-{"custom_id": "a", "params": {"model": "claude-sonnet-4-5", "max_tokens": 100, ...}}
+{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "gpt-6-luna", ...}}
+{"custom_id": "a", "params": {"model": "claude-sonnet-5-5", "max_tokens": 100, ...}}
 """
 
 from __future__ import annotations

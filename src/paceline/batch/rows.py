@@ -53,7 +53,7 @@ def run(
 ) -> Any:
     """Ask ``model`` about each row, as fast as the limits allow, and return the rows with the answers.
 
-        answered = paceline.run(table, model="gpt-5", prompt="Translate into French: {text}", journal="french.jsonl")
+        answered = paceline.run(table, model="gpt-6-luna", prompt="Translate into French: {text}", journal="french.jsonl")
 
     Args:
         rows: A table of pandas, polars, pyarrow, DuckDB or Hugging Face's datasets, or what can be given as an Arrow table; an iterable of
@@ -88,7 +88,7 @@ def run(
         progress: Whether to show the progress on standard error.
         strict: Whether a row that cannot be sent (its prompt is missing, its file cannot be read, ...) stops all, before anything is sent.
             Otherwise it is an error of that row, ``invalid_row``.
-        **settings: Settings of the command by name: ``tier=2``, ``limits={"gpt-5": "500 requests/min"}``, ``base_url=...``,
+        **settings: Settings of the command by name: ``tier=2``, ``limits={"gpt-6-luna": "500 requests/min"}``, ``base_url=...``,
             ``workers``, ``store``, ``budget``.
 
     Returns:

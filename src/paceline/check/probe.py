@@ -94,7 +94,7 @@ class Checked:
 
 
 def target(name: str, config: Config, environ: Mapping[str, str]) -> ProbeTarget:
-    """The request for the model called ``name``, e.g. ``gpt-5`` or ``groq/llama-3.1-8b-instant``.
+    """The request for the model called ``name``, e.g. ``gpt-6-luna`` or ``groq/openai/gpt-oss-120b``.
 
     Raises:
         QuotaError: The provider is unknown or cannot be checked, or its address or key is missing.

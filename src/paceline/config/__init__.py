@@ -6,7 +6,7 @@ Each of these takes precedence over the next, and all over the published limits:
     tier = 2
 
     [limits]
-    "gpt-5" = ["500 requests/min", "400k tokens/min"]
+    "gpt-6-luna" = ["500 requests/min", "400k tokens/min"]
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Config:
 
         Args:
             file: A TOML file, or YAML with the extra ``yaml``.
-            environ: ``PACELINE_PROVIDER``, ``PACELINE_RETRY__BACKOFF_S``, ``PACELINE_LIMITS__OPENAI__GPT_5`` and so on.
+            environ: ``PACELINE_PROVIDER``, ``PACELINE_RETRY__BACKOFF_S``, ``PACELINE_LIMITS__OPENAI__GPT_6_LUNA`` and so on.
             given: Settings by name; those that are ``None`` or empty are left out.
             where: The name of ``given`` in messages.
             named: Whether the user has named ``file``, and it was not found.
@@ -286,5 +286,5 @@ def parse_limit(text: str) -> tuple[str, tuple[Quota, ...]]:
     """
     model, equals, quotas = text.rpartition("=")
     if not equals or not model.strip():
-        raise QuotaError(f"{text!r}: write it like 'gpt-5=500 requests/min,400k tokens/min' ('*' for every model)")
+        raise QuotaError(f"{text!r}: write it like 'gpt-6-luna=500 requests/min,400k tokens/min' ('*' for every model)")
     return model.strip(), parse_quotas(quotas)

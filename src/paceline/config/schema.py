@@ -263,7 +263,7 @@ Written = str | list[str] | AmountsTable
 
 Limits = Annotated[
     dict[Name, Annotated[Any, PlainValidator(_limit, json_schema_input_type=Written | dict[str, Written])]],
-    table('"gpt-5" = ["500 requests/min", "400k tokens/min"]'),
+    table('"gpt-6-luna" = ["500 requests/min", "400k tokens/min"]'),
 ]
 
 
@@ -317,7 +317,7 @@ class UpstreamTable(TypedDict, total=False):
     provider: Text
     key_env: Text
     key_file: Text
-    models: Annotated[dict[Name, Text], table('"gpt-5" = "my-deployment"')]
+    models: Annotated[dict[Name, Text], table('"gpt-6-luna" = "my-deployment"')]
 
 
 class GroupTable(TypedDict, total=False):

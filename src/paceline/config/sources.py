@@ -198,7 +198,7 @@ def environment(environ: Mapping[str, str], known: Iterable[str], names: Iterabl
     Args:
         environ: The variables.
         known: The names of settings.
-        names: Known names of models and lanes: ``GPT_5`` in a variable is ``gpt-5``.
+        names: Known names of models and lanes: ``GPT_6_LUNA`` in a variable is ``gpt-6-luna``.
     """
     known = list(known)
     written = {_plain(name): name for name in names}

@@ -55,7 +55,7 @@ class Pool:
         served: Whether its requests go to one server, so that all of them wait in vain when it is silent.
 
     Attributes:
-        name: Its name, e.g. ``openai/gpt-5``.
+        name: Its name, e.g. ``openai/gpt-6-luna``.
         capacity: The quotas.
         queue: The waiters.
         wake_ns: When :meth:`pump` must be called if no event comes before; ``None`` for never.

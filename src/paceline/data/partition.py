@@ -50,7 +50,7 @@ def partition(
     """Call ``function`` for each row of a partition, at the pace of quotas that all processes of the job share.
 
         async def ask(row, client):
-            answer = await client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": row["text"]}])
+            answer = await client.chat.completions.create(model="gpt-6-luna", messages=[{"role": "user", "content": row["text"]}])
             return paceline.finish_of(answer).whole()  # the text, or an UnfinishedError
 
         answered = paceline.partition(rows, ask, client=openai.AsyncOpenAI, journal="reviews-1", key="id")
@@ -71,7 +71,7 @@ def partition(
         into: The new column with the values. ``error`` is the other one.
         again: The states of kept errors whose rows are sent once more, as for :func:`~paceline.map`.
         concurrency: The most calls at a time in this process, as for :func:`~paceline.map`.
-        **settings: Settings as for :meth:`Limiter.load <paceline.Limiter.load>`: ``limits={"openai/gpt-5": "500 requests/min"}``,
+        **settings: Settings as for :meth:`Limiter.load <paceline.Limiter.load>`: ``limits={"openai/gpt-6-luna": "500 requests/min"}``,
             ``tier=2``, ``store=...``. They take precedence over the environment and the file. ``on_store_failure`` is
             ``fail_closed`` here.
 

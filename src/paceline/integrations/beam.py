@@ -2,7 +2,7 @@
 
 For ``RunInference``'s model handlers (``rate_limiter=``), and for a ``DoFn`` of one's own::
 
-    PacelineRateLimiter("openai/gpt-5", ["500 requests/min", "400k tokens/min"], tokens=900)
+    PacelineRateLimiter("openai/gpt-6-luna", ["500 requests/min", "400k tokens/min"], tokens=900)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PacelineRateLimiter(_beam.RateLimiter):  # type: ignore[misc,name-defined]
     """Waits until the shared quota of ``pool`` has room; it is pickled to the workers, and its limiter is made there.
 
     Args:
-        pool: The pool to charge, e.g. ``openai/gpt-5``.
+        pool: The pool to charge, e.g. ``openai/gpt-6-luna``.
         limits: Its quotas: ``["500 requests/min", "400k tokens/min"]``.
         store: Where the workers share them, a URL without a password; by default ``PACELINE_STORE`` in their environment.
         timeout_s: The longest wait in one call of :meth:`allow`, in seconds; after it that returns ``False``, and the

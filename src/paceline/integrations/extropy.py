@@ -32,7 +32,7 @@ class ExtropyRole:
 
     Args:
         limiter: The limiter.
-        pool: The model's pool: ``openai/gpt-5``.
+        pool: The model's pool: ``openai/gpt-6-luna``.
     """
 
     def __init__(self, limiter: Limiter, pool: str) -> None:
@@ -98,7 +98,7 @@ class ExtropyLimiter:
 
     Args:
         limiter: The limiter.
-        pivotal: The model of the first pass, e.g. ``openai/gpt-5``; also named ``strong``.
+        pivotal: The model of the first pass, e.g. ``openai/gpt-6-luna``; also named ``strong``.
         routine: The model of the second pass, also named ``fast``; both passes share one role if it is ``None`` or the
             same model.
         tier: The tier of the account, for both models; by default the limiter's.

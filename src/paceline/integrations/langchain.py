@@ -29,7 +29,7 @@ class PacelineRateLimiter(_rate_limiters.BaseRateLimiter):  # type: ignore[misc,
 
     Args:
         limiter: The limiter.
-        pool: The pool to charge, e.g. ``openai/gpt-5``.
+        pool: The pool to charge, e.g. ``openai/gpt-6-luna``.
         **cost: The cost of a call, per unit, e.g. ``input_tokens=1_200, output_tokens=300``.
 
     Raises:

@@ -45,7 +45,7 @@ class PacelineMiddleware(_agents.AgentMiddleware):  # type: ignore[misc,name-def
 
     Args:
         limiter: The limiter; without one, history is trimmed and results are cut, and calls do not wait.
-        pool: The pool to charge; by default the pool of the request's model, e.g. ``openai/gpt-5``. Name it where the
+        pool: The pool to charge; by default the pool of the request's model, e.g. ``openai/gpt-6-luna``. Name it where the
             client below is charged to another pool than the model's name and address imply.
         max_input_tokens: The most tokens of system message, tools and history together, by an estimate that the answers
             correct; ``None`` for no limit.

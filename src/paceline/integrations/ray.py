@@ -2,7 +2,7 @@
 
     answers = paced_requests(
         ray.data.read_text("requests.jsonl").map(read_line),
-        limits={"openai/gpt-5": ["30k requests/min", "30M tokens/min"]},
+        limits={"openai/gpt-6-luna": ["30k requests/min", "30M tokens/min"]},
         journal="reviews-1",
     )
     answers.write_parquet("answers")

@@ -48,7 +48,7 @@ class Limiter(BaseLimiter):
     """Keeps every pool at the speed that its quotas allow, for threads and event loops at once.
 
     Args:
-        quotas: Quotas by name: ``{"openai/gpt-5": ["500 requests/min", "500k tokens/min"]}``. A name may be a
+        quotas: Quotas by name: ``{"openai/gpt-6-luna": ["500 requests/min", "500k tokens/min"]}``. A name may be a
             provider's model, a model, ``openai/*``, ``*``, or the user's own name for a pool.
         provider: The provider whose published limits hold where ``quotas`` has none; ``None`` for none.
         tier: The tier of the account at that provider, or at the only one that ``quotas`` names.
@@ -305,7 +305,7 @@ class Limiter(BaseLimiter):
         """Set the tier and the overrides of one model, in place of the limiter's, before its first request.
 
         Args:
-            pool: The model: ``openai/gpt-5``.
+            pool: The model: ``openai/gpt-6-luna``.
             tier: The tier whose published limits hold where the limiter was given none for the model.
             rpm_override: Requests per minute, in place of any other limit per minute.
             tpm_override: Tokens per minute, input and output together, in place of any other limit on them per minute.

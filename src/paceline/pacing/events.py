@@ -17,7 +17,7 @@ class Event:
 
     Attributes:
         kind: ``acquired``, ``settled``, ``cancelled`` or ``refused``.
-        pool: The pool that was charged, e.g. ``openai/gpt-5``.
+        pool: The pool that was charged, e.g. ``openai/gpt-6-luna``.
         lane: Its lane.
         waited_s: Its wait in the queue, in seconds.
         reserved: The reserved cost per unit.

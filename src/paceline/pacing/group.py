@@ -178,7 +178,7 @@ class Choice:
 class Group:
     """Takes each permit from the member that has it soonest.
 
-        group = paceline.Group({"eu": (eu, "openai/gpt-5"), "us": (us, "openai/gpt-5")})
+        group = paceline.Group({"eu": (eu, "openai/gpt-6-luna"), "us": (us, "openai/gpt-6-luna")})
         async with group.acquire(input_tokens=1_200, output_tokens=300) as (member, permit):
             permit.settle(await clients[member].chat.completions.create(...))
 

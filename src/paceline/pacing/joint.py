@@ -88,7 +88,7 @@ def written(name: str) -> str:
     patterns = [part.strip() for part in name.split(",")] if isinstance(name, str) else []
     if not patterns or not all(patterns):
         raise QuotaError(
-            "its name must be a pattern of pools, e.g. 'openai/*', or several with commas, e.g. 'openai/gpt-5, openai/o3'"
+            "its name must be a pattern of pools, e.g. 'openai/*', or several with commas, e.g. 'openai/gpt-6-luna, openai/gpt-6.1-sol'"
         )
     return ", ".join(_usual(pattern) for pattern in patterns)
 

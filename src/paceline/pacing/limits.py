@@ -87,7 +87,7 @@ class Limits:
         given, provider, tier, concurrency = settings.quotas, settings.provider, settings.tier, settings.concurrency
         if given is not None and not isinstance(given, Mapping):
             raise QuotaError(
-                f"quotas is a {type(given).__name__}: it must be a mapping, e.g. {{'openai/gpt-5': '500 requests/min'}}; to"
+                f"quotas is a {type(given).__name__}: it must be a mapping, e.g. {{'openai/gpt-6-luna': '500 requests/min'}}; to"
                 " read a file, call Limiter.load(path)"
             )
         self.given = _named({name: _quotas(name, quotas) for name, quotas in (given or {}).items()}, provider)
@@ -145,7 +145,7 @@ class Limits:
         pool = self.resolve(name).pool
         provider, _, model = pool.partition("/")
         if not model:
-            raise QuotaError(f"{name!r} is no model of a provider: write it like 'openai/gpt-5'")
+            raise QuotaError(f"{name!r} is no model of a provider: write it like 'openai/gpt-6-luna'")
         if tier is not None:
             from paceline.providers.tables import lookup
 
@@ -167,7 +167,7 @@ class Limits:
         from paceline.providers.registry import is_provider, maker, provider_named, suggest
 
         if not isinstance(name, str) or not name.strip() or name.endswith("/"):
-            raise QuotaError(f"pool is {name!r}: it must be the name of a model or of a pool, e.g. 'openai/gpt-5'")
+            raise QuotaError(f"pool is {name!r}: it must be the name of a model or of a pool, e.g. 'openai/gpt-6-luna'")
         prefix, _, model = name.partition("/")
         owner = provider_named(prefix).name if model else ""
         if self.provider is not None and self._is_at_home(name, owner):
@@ -185,7 +185,7 @@ class Limits:
             return _given(name, self.given.get(name) or self.given["*"])
         raise QuotaError(
             f"no quota for {name!r}{suggest(name, self.given)}; known: {', '.join(sorted(self.given)) or 'none'}."
-            " Write a provider's model like 'openai/gpt-5', or give the limiter a quota of that name"
+            " Write a provider's model like 'openai/gpt-6-luna', or give the limiter a quota of that name"
         )
 
     def _is_at_home(self, name: str, owner: str) -> bool:

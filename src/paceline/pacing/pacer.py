@@ -260,7 +260,7 @@ class BaseLimiter:
         """Ask for the right to make one attempt.
 
         Args:
-            pool: The pool: ``openai/gpt-5``, ``gpt-5``, or the user's own name.
+            pool: The pool: ``openai/gpt-6-luna``, ``gpt-6-luna``, or the user's own name.
             timeout: Seconds to wait at most; one that cannot be met fails at once.
             lane: The class of work; by default the lane of the surrounding :func:`paceline.lane`.
             again: The refused permit that this attempt follows: the attempt goes to the front of its lane. It keeps the lane and
@@ -325,7 +325,7 @@ class BaseLimiter:
     def attempts(self, pool: str, *, retry: RetryPolicy | None = None, **options: Any) -> Attempts:
         """The attempts at one call: wait, try, and try again when the provider refuses.
 
-            for attempt in limiter.attempts("openai/gpt-5", input_tokens=1_200, output_tokens=300):
+            for attempt in limiter.attempts("openai/gpt-6-luna", input_tokens=1_200, output_tokens=300):
                 with attempt as permit:  # or `async with`
                     permit.settle(client.responses.create(...))
 

@@ -1,6 +1,6 @@
 """How long work will take: a replay of it through copies of the ledgers in their present state.
 
-    eta(limiter, {"openai/gpt-5": [{"input_tokens": 1_200, "output_tokens": 300}] * 5_000}, latency_s=4.0).total_s
+    eta(limiter, {"openai/gpt-6-luna": [{"input_tokens": 1_200, "output_tokens": 300}] * 5_000}, latency_s=4.0).total_s
 
 The copies have the same code and state as the pools: levels, partly used days, headroom, opening, learned limits,
 pauses and slots in flight. Two things are unknown to a replay: what later answers will correct, and the requests of

@@ -1,8 +1,8 @@
 """A simulation: limiters, callers, a provider and a store in virtual time; one seed gives the same run every time.
 
-    simulation = Simulation({"gpt-5": "500 requests/min,400k tokens/min"}, latency_s=4.0, seed=1)
-    process = simulation.process(quotas={"gpt-5": "500 requests/min,400k tokens/min"})
-    simulation.run(lambda: process.send(Request("gpt-5", input_tokens=1_200, output_tokens=300)))
+    simulation = Simulation({"gpt-6-luna": "500 requests/min,400k tokens/min"}, latency_s=4.0, seed=1)
+    process = simulation.process(quotas={"gpt-6-luna": "500 requests/min,400k tokens/min"})
+    simulation.run(lambda: process.send(Request("gpt-6-luna", input_tokens=1_200, output_tokens=300)))
 
 The limiters are what programs use: :class:`~paceline.Limiter` with its queues, learning, retries and store, and the exchange
 that an attached client makes. Only the clock, the network, the provider (the emulator's

@@ -38,7 +38,7 @@ def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> Cost:
     """The cost per unit that the provider of ``pool`` has charged for an answer.
 
     Args:
-        pool: The pool's name, e.g. ``openai/gpt-5``; one without a provider counts as OpenAI-compatible.
+        pool: The pool's name, e.g. ``openai/gpt-6-luna``; one without a provider counts as OpenAI-compatible.
         answer: An SDK's answer, its usage object, either as a mapping, a ``Usage``; an HTTP response whose body is JSON or
             server-sent events; or an object or mapping with ``tokens_used``, input and output together.
         reserved: The reserved cost per unit; its ``output_tokens`` are the maximum that the request allowed.

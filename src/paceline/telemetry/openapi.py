@@ -147,7 +147,7 @@ def document() -> dict[str, Any]:
     """The OpenAPI 3.1 document."""
     from importlib.metadata import version
 
-    pool = {"name": "pool", "in": "path", "required": True, "schema": TEXT, "description": "E.g. `openai/gpt-5`."}
+    pool = {"name": "pool", "in": "path", "required": True, "schema": TEXT, "description": "E.g. `openai/gpt-6-luna`."}
     since = {
         "name": "since",
         "in": "query",

@@ -156,7 +156,7 @@ class StoreConformance:
     def test_pools_are_apart(self, store: Store, second: Store) -> None:
         """With any name."""
         quotas, base = SLOW, f"conformance/{uuid4().hex}"
-        for name in ("", "/gpt-5", "/gpt-5 {x}", ":*%\n\"'", "/\u00fc \u2603 \U0001f40c"):
+        for name in ("", "/gpt-6-luna", "/gpt-6-luna {x}", ":*%\n\"'", "/\u00fc \u2603 \U0001f40c"):
             SharingProcess(store, base + name, quotas).take(3_600.0)
             assert SharingProcess(second, base + name, quotas, "b \u00fc{}:").standing().spent == 3_600
 
