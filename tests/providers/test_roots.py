@@ -4,10 +4,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+import paceline
 from paceline.batch.address import address_of
-from paceline.core.results import QuotaError
-from paceline.providers.registry import PROVIDERS, provider_named
+from paceline.core.results import PacelineWarning, QuotaError
+from paceline.providers.registry import PROVIDERS, provider_for_host, provider_named
 from paceline.providers.roots import joined, usual_root
+from paceline.providers.tables import UNKNOWN
 
 CHAT = {  # the documentation of each provider, 2026-11
     "openai": "https://api.openai.com/v1/chat/completions",
@@ -34,6 +36,22 @@ CHAT = {  # the documentation of each provider, 2026-11
     "digitalocean": "https://inference.do-ai.run/v1/chat/completions",
     "vercel": "https://ai-gateway.vercel.sh/v1/chat/completions",
     "ollama": "https://ollama.com/v1/chat/completions",
+    # addresses of the list of models.dev, 2026-11
+    "kimi_code": "https://api.kimi.com/coding/v1/chat/completions",
+    "minimax": "https://api.minimax.io/v1/chat/completions",
+    "alibaba_coding_plan": "https://coding-intl.dashscope.aliyuncs.com/v1/chat/completions",
+    "xiaomi": "https://api.xiaomimimo.com/v1/chat/completions",
+    "tencent_coding_plan": "https://api.lkeap.cloud.tencent.com/coding/v3/chat/completions",
+    "volcengine": "https://ark.cn-beijing.volces.com/api/v3/chat/completions",
+    "novita": "https://api.novita.ai/openai/chat/completions",
+    "siliconflow": "https://api.siliconflow.com/v1/chat/completions",
+    "nebius": "https://api.tokenfactory.nebius.com/v1/chat/completions",
+    "baseten": "https://inference.baseten.co/v1/chat/completions",
+    "chutes": "https://llm.chutes.ai/v1/chat/completions",
+    "ovhcloud": "https://oai.endpoints.kepler.ai.cloud.ovh.net/v1/chat/completions",
+    "scaleway": "https://api.scaleway.ai/v1/chat/completions",
+    "github_copilot": "https://api.githubcopilot.com/chat/completions",
+    "opencode": "https://opencode.ai/zen/v1/chat/completions",
 }
 OWN = {  # the address is the user's own
     "azure": "https://RESOURCE.openai.azure.com/openai/v1/chat/completions",
@@ -47,7 +65,48 @@ WITHOUT_CHAT = {"voyage", "replicate"}
 
 
 def test_each_provider_has_a_place():
-    assert CHAT.keys() | OWN.keys() | WITHOUT_CHAT == PROVIDERS.keys()
+    assert PROVIDERS.keys() >= CHAT.keys() | OWN.keys() | WITHOUT_CHAT
+    for name, entry in PROVIDERS.items():
+        assert entry.own or entry.hosts[0].count("*") == 0, name
+        assert entry.own or urlsplit(usual_root(provider_named(name))).hostname == entry.hosts[0]
+
+
+HOSTS = {  # hosts of plans and regions
+    "token-plan-sgp.xiaomimimo.com": "xiaomi",
+    "token-plan.cn-beijing.maas.aliyuncs.com": "dashscope",
+    "coding.dashscope.aliyuncs.com": "alibaba_coding_plan",
+    "api.kimi.ai": "kimi_code",
+    "api.minimax.chat": "minimax",
+    "api.siliconflow.cn": "siliconflow",
+    "ark.ap-southeast.bytepluses.com": "volcengine",
+    "inference.generativeai.us-chicago-1.oci.oraclecloud.com": "oci",
+    "acme.snowflakecomputing.com": "snowflake_cortex",
+    "api.business.githubcopilot.com": "github_copilot",
+    "model-1.api.baseten.co": "baseten",
+}
+
+
+@pytest.mark.parametrize(("host", "name"), HOSTS.items())
+def test_hosts_of_plans_and_regions(host, name):
+    assert provider_for_host(host).name == name
+
+
+def test_all_hosts_are_told_apart():
+    hosts = [host for entry in PROVIDERS.values() for host in entry.hosts]
+    assert len(hosts) == len(set(hosts))
+    names = [name for own, entry in PROVIDERS.items() for name in (own, *entry.aliases)]
+    assert len(names) == len(set(names))
+    assert all(provider_named(name.replace("_", "-")).name == provider_named(name).name for name in names)
+
+
+@pytest.mark.parametrize("path", ["/coding/v1/chat/completions", "/anthropic/v1/messages", "/v1/responses"])
+def test_a_plan_speaks_the_apis_of_its_family(path):
+    body = {"model": "kimi-for-coding", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}
+    provider = provider_for_host("api.kimi.com")
+    assert provider.describe(path, body).model == "kimi-for-coding"
+    with pytest.warns(PacelineWarning, match="a rate is measured until an answer states one"):
+        resolved = paceline.Limiter({}).limits.model(provider.name, "kimi-for-coding")
+    assert (resolved.pool, resolved.quotas) == ("kimi_code/kimi-for-coding", UNKNOWN)
 
 
 @pytest.mark.parametrize("name", CHAT)

@@ -240,7 +240,8 @@ def maker(model: str) -> str | None:
 @lru_cache(maxsize=1_024)
 def _canonical(name: str) -> str:
     clean, at, account = name.strip().lower().partition("@")
-    return ALIASES.get(clean.replace("-", "_"), clean) + at + account
+    usual = clean.replace("-", "_")
+    return ALIASES.get(usual, usual if usual in PROVIDERS else clean) + at + account
 
 
 def _owner(host: str) -> str | None:
