@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from textwrap import fill
 from typing import Final
 
 from paceline import facts
@@ -22,14 +23,22 @@ def written(page: str) -> str:
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     own = set(re.findall(r"^\| `(\w+)` \|", before, re.MULTILINE))
-    rows = [_row(name) for name in PROVIDERS if name not in own]
-    table = "\n".join(["| provider | hosts | published limits |", "|---|---|---|", *rows])
-    return f"{before}{BEGIN}\nThe data set is of {facts.shipped_day()}.\n\n{table}\n{END}{after}"
+    known = [name for name in PROVIDERS if name not in own and facts.heads()[name].keys() & {"ladders", "note"}]
+    table = "\n".join(["| provider | hosts | published limits |", "|---|---|---|", *map(_row, known)])
+    others = ", ".join(f"`{name}` ({_hosts(name)[0]})" for name in sorted(PROVIDERS.keys() - own - set(known)))
+    measured = fill(
+        f"Of these no limits are known, so their rates are measured: {others}.", 158, break_on_hyphens=False
+    )
+    return f"{before}{BEGIN}\nThe data set is of {facts.shipped_day()}.\n\n{table}\n\n{measured}\n{END}{after}"
+
+
+def _hosts(name: str) -> list[str]:
+    entry = PROVIDERS[name]
+    return [f"`{host}`" for host in entry.hosts] or [f"your own server, by name: `{entry.own}`"]
 
 
 def _row(name: str) -> str:
-    entry, head = PROVIDERS[name], facts.heads()[name]
-    hosts = [f"`{host}`" for host in entry.hosts] or [f"your own server, by name: `{entry.own}`"]
+    head = facts.heads()[name]
     known = tiers(name) if "ladders" in head else []
     limits = (
         f"by tier: {', '.join(f'`{tier}`' for tier in known)}"
@@ -39,7 +48,7 @@ def _row(name: str) -> str:
         else "none known"
     )
     note = head.get("note")
-    return f"| `{name}` | {', '.join(hosts)} | {limits}{f'<br>{note}' if note else ''} |"
+    return f"| `{name}` | {', '.join(_hosts(name))} | {limits}{f'<br>{note}' if note else ''} |"
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def test_each_value_and_its_source(show):
     assert source.endswith(" models in the table: see `paceline limits openai --tier 3`")
     assert "(20" in source, "its date"
     there = settings["limits: anthropic/*"][1]
-    assert ", tier_1); " in there, "the tier is the home provider's"
+    assert ", start); " in there, "the tier is the home provider's"
     assert there.endswith("see `paceline limits anthropic`")
 
 

@@ -17,7 +17,7 @@ from paceline.http.httpx import _Httpx
 from paceline.pacing.faults import Fault, fault_of
 from paceline.testing import ManualClock, run_virtual
 
-BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "Say something."}], "max_tokens": 5}
+BODY = {"model": "gpt-6-luna", "messages": [{"role": "user", "content": "Say something."}], "max_tokens": 5}
 PATH = "/v1/chat/completions"
 
 
@@ -46,7 +46,7 @@ def client(limiter, script, host):
 
 
 def cool_down_s(limiter):
-    return limiter.status()["pools"]["openai/gpt-5"]["cool_down_s"]
+    return limiter.status()["pools"]["openai/gpt-6-luna"]["cool_down_s"]
 
 
 async def post(http):
@@ -207,7 +207,7 @@ def test_the_binding_says_what_an_error_is(library, name, fault):
 @pytest.mark.parametrize("library", [httpx, httpx2])
 def test_one_client_in_three_event_loops(paceline_emulator, library):
     """A notebook: the connections of a closed loop fail, which is no outage of the provider."""
-    world = paceline_emulator(limits={"gpt-5": "6000 requests/min,4M tokens/min"})
+    world = paceline_emulator(limits={"gpt-6-luna": "6000 requests/min,4M tokens/min"})
     long = paceline.BreakerPolicy(first_pause_s=60)  # a pause would be seen at the end
     limiter = paceline.Limiter({"openai/*": ["6000 requests/min", "4M tokens/min"]}, acquire_timeout_s=20, breaker=long)
     sdk = openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1", http_client=library.AsyncClient())

@@ -25,7 +25,7 @@ CALL = """
 import os, sys, time, httpx2
 
 def ask(times=1):
-    body = {"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
+    body = {"model": "gpt-6-luna", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
     with httpx2.Client(base_url=os.environ["URL"], headers={"authorization": "Bearer k"}) as client:  # not across a fork
         for _ in range(times):
             client.post("/v1/chat/completions", json=body).raise_for_status()
@@ -35,7 +35,7 @@ import os, sys, openai
 
 client = openai.OpenAI(api_key="k", base_url=os.environ["URL"] + "/v1", max_retries=0)
 for _ in range(12):
-    client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "hi"}], max_tokens=5)
+    client.chat.completions.create(model="gpt-6-luna", messages=[{"role": "user", "content": "hi"}], max_tokens=5)
 print("done")
 print("warned", file=sys.stderr)
 sys.exit(3)
@@ -44,7 +44,7 @@ PLAIN = """
 import json, os, sys, urllib.request
 
 def ask():
-    body = json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}).encode()
+    body = json.dumps({"model": "gpt-6-luna", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}).encode()
     headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
     url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
     return urllib.request.urlopen(urllib.request.Request(url, body, headers)).status
@@ -60,10 +60,10 @@ LIMIT = "300 requests/min,4M tokens/min"
 @pytest.fixture
 def world(paceline_emulator):
     """Five requests in any second."""
-    return paceline_emulator(limits={"gpt-5": LIMIT}, rule="quantised", quantum_s=1, latency_s=0.01)
+    return paceline_emulator(limits={"gpt-6-luna": LIMIT}, rule="quantised", quantum_s=1, latency_s=0.01)
 
 
-def start(*words, url="", environ=None, python=sys.executable, options=("--limit", f"gpt-5={LIMIT}"), **more):
+def start(*words, url="", environ=None, python=sys.executable, options=("--limit", f"gpt-6-luna={LIMIT}"), **more):
     names = (
         "PATH",
         "HOME",
@@ -113,7 +113,7 @@ def test_a_program_is_paced_and_its_output_and_exit_code_are_its_own(world, tmp_
     out, err = run("--", "python", program, url=world.base_url, code=3)
     assert out == "done\n"
     assert err.startswith("warned\n")
-    assert "paceline exec: openai/gpt-5: 12 requests, 0 refused; waits " in err
+    assert "paceline exec: openai/gpt-6-luna: 12 requests, 0 refused; waits " in err
     assert (world.tally()["admitted"], world.tally()["refused_total"]) == (12, 0)
     _, err = run("--quiet", "python", "-c", "pass", url=world.base_url)
     assert err == ""
@@ -142,7 +142,7 @@ def test_processes_share_the_quotas(world, tmp_path, method):
     )
     _, err = run("python", program, url=world.base_url)
     requests = 15 if method == "subprocess" else 16
-    assert f"openai/gpt-5: {requests} requests, 0 refused" in err
+    assert f"openai/gpt-6-luna: {requests} requests, 0 refused" in err
     assert (world.tally()["admitted"], world.tally()["refused_total"]) == (requests, 0)
 
 
@@ -155,12 +155,12 @@ def test_a_program_that_is_no_python_of_ours_is_paced_by_a_gateway_that_ends_wit
     world.reset(valid_key="sk-real")
     program = tmp_path / "program.py"
     program.write_text(PLAIN)
-    options = ("--gateway", "--strict", "--limit", f"gpt-5={LIMIT}")
+    options = ("--gateway", "--strict", "--limit", f"gpt-6-luna={LIMIT}")
     out, err = run("--", "python", "-S", "-E", program, "7", environ=real(world), options=options)
     answers, key, address = json.loads(out)
     assert answers == [200] * 7
     assert key.startswith("pk-")
-    assert err.startswith("paceline exec: openai/gpt-5: 7 requests, 0 refused; waits ")
+    assert err.startswith("paceline exec: openai/gpt-6-luna: 7 requests, 0 refused; waits ")
     assert (world.tally()["admitted"], world.tally()["refused_total"]) == (7, 0)
     with (
         pytest.raises(ConnectionRefusedError),
@@ -177,7 +177,7 @@ def test_what_a_shell_starts_is_paced_once_through_the_gateway_or_in_its_process
     led.write_text(SDK.replace('base_url=os.environ["URL"] + "/v1", ', "").replace('api_key="k", ', ""))
     line = f"{sys.executable} -E {plain} 2 && {sys.executable} {direct} && {sys.executable} {led}"
     _, err = run("sh", "-c", line, url=world.base_url, environ=real(world), code=3)
-    assert "openai/gpt-5: 17 requests, 0 refused" in err
+    assert "openai/gpt-6-luna: 17 requests, 0 refused" in err
     assert (world.tally()["admitted"], world.tally()["refused_total"]) == (17, 0)
 
 
@@ -207,7 +207,7 @@ def test_pytest_and_modules_are_paced(world, tmp_path):
     script(tmp_path, "def test_one(): ask(3)", "test_one.py")
     out, err = run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path, url=world.base_url, cwd=tmp_path)
     assert "1 passed" in out
-    assert "openai/gpt-5: 3 requests, 0 refused" in err
+    assert "openai/gpt-6-luna: 3 requests, 0 refused" in err
 
 
 @pytest.mark.parametrize("method", [METHODS[0], *(pytest.param(one, marks=LONG) for one in METHODS[1:])])
@@ -286,7 +286,7 @@ def test_a_paced_process_needs_the_standard_library_alone(tmp_path):
     """Its environment needs paceline and none of its extras: those of the command are where the command is."""
     (tmp_path / "httpx.py").write_text("")
     (tmp_path / "limits.yaml").write_text(
-        "limits: {gpt-5: 5 requests/s, gemini/*: 100 requests/day}\nlanes: {a: {weight: 2}}\nretry: {faults: true}\n"
+        "limits: {gpt-6-luna: 5 requests/s, gemini/*: 100 requests/day}\nlanes: {a: {weight: 2}}\nretry: {faults: true}\n"
         "starts: {gemini: {max_starts: 7, time_window: 60}}\nconcurrency: {openai: 3}\nbreaker: {failures: 3}\n"
     )
     line = (
@@ -384,7 +384,7 @@ def test_a_signal_that_ends_no_wait_reaches_it(monkeypatch):
 def test_a_process_that_ends_at_once_is_counted(world, tmp_path, end, code):
     program = script(tmp_path, f"ask(2); {end}")
     _, err = run("python", program, url=world.base_url, code=code)
-    assert "openai/gpt-5: 2 requests, 0 refused" in err
+    assert "openai/gpt-6-luna: 2 requests, 0 refused" in err
 
 
 @pytest.mark.skipif("fork" not in METHODS, reason="no forks here")
@@ -401,7 +401,7 @@ def test_workers_of_a_pool_are_counted_and_a_process_that_is_forked_for_nothing_
         """,
     )
     _, err = run("python", program, url=world.base_url)
-    assert err == "paceline exec: openai/gpt-5: 3 requests, 0 refused" + err[err.index("; waits") :]
+    assert err == "paceline exec: openai/gpt-6-luna: 3 requests, 0 refused" + err[err.index("; waits") :]
 
 
 @LONG
@@ -432,7 +432,7 @@ def test_errors_before_the_start(tmp_path):
     assert err == "paceline exec: no such command: no-such-command\n"
     _, err = run(tmp_path, code=126)
     assert "cannot be started: Permission denied" in err
-    _, err = run("python", "-c", "print('ran')", code=2, options=("--limit", "gpt-5=many"))
+    _, err = run("python", "-c", "print('ran')", code=2, options=("--limit", "gpt-6-luna=many"))
     assert err.startswith("paceline exec: ")
     out, err = run("python", "-c", "print('ran')", code=2, options=("--store", "memory:"))
     assert out == ""

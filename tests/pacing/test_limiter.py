@@ -472,7 +472,7 @@ class TestAsAnObject:
         ("name", "message"),
         [
             ("opnai", "'opnai' are not known: give quotas, too; did you mean 'openai'"),
-            ("unheard", "known are openai, anthropic"),
+            ("unheard", "known are anthropic, azure"),
         ],
     )
     def test_a_provider_that_is_not_known(self, name, message):

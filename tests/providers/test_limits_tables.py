@@ -90,13 +90,18 @@ def test_old_tiers(provider, model, tier, want):
         ("kimi", "kimi-k2.5", 1, (50, 200, 2_000_000)),
         ("cloudflare", "@cf/meta/llama-3.1-8b-instruct", None, (300,)),
         ("cloudflare", "@cf/baai/bge-large-en-v1.5", None, (1_500,)),
-        ("github", "openai/gpt-5", "business", (2, 10, 1)),
+        ("azure", "gpt-5.2", 6, (25_000, 15_000_000)),
+        ("azure", "gpt-6-luna", 3, (166, 1_000_000)),
+        ("cohere", "command-a-plus-05-2026", "production", (20,)),
+        ("gemini", "gemini-3.8-flash", 1, (1_000, 1_000_000, 10_000, 10)),
+        ("deepseek", "deepseek-flash", None, (2_500,)),
+        ("ovhcloud", "gpt-oss-120b", None, (400,)),
         ("sambanova", "gpt-oss-120b", None, (60, 12_000, 20_000_000)),
         ("anthropic", "claude-opus-5", "start", (1_000, 2_000_000, 400_000)),
         ("anthropic", "claude-sonnet-4-5", "build", (5_000, 5_000_000, 1_000_000)),
         ("anthropic", "claude-fable-5-1", "Scale", (4_000, 4_000_000, 800_000)),
         ("anthropic", "claude-opus-4-8", 2, (1_000, 2_000_000, 200_000)),
-        ("anthropic", "claude-opus-5", None, (50, 30_000, 8_000)),  # safe until the first headers
+        ("anthropic", "claude-opus-5", None, (1_000, 2_000_000, 400_000)),
         ("anthropic", "default", "scale", (10_000, 10_000_000, 2_000_000)),
         ("anthropic", "count_tokens", 2, (2_000,)),
     ],
@@ -183,7 +188,7 @@ def test_the_command_shows_all_providers():
     result = run()
     assert result.exit_code == 0
     assert "openai/default\ttier_1\t500 requests/min, 500k tokens/min" in result.output
-    assert "anthropic/default\ttier_1\t50 requests/min, 30k input_tokens/min, 8k output_tokens/min" in result.output
+    assert "anthropic/default\tstart\t1k requests/min, 2M input_tokens/min, 400k output_tokens/min" in result.output
 
 
 def test_the_command_shows_a_provider_and_a_model():
@@ -246,7 +251,7 @@ def test_the_command_finds_what_was_meant(arguments, models):
     ("arguments", "said"),
     [
         (["ollama"], "no published limits of ollama are known: its rate is measured"),
-        (["anthropic", "claude-opus-5-5"], "no row for 'claude-opus-5-5' in tier_1: name a tier that has one (start, build, scale)"),
+        (["anthropic", "claude-opus-5-5", "--tier", "1"], "no row for 'claude-opus-5-5' in tier_1: name a tier that has one (start, build, scale)"),
         (["openai", "gpt-4.1"], "no --tier was named, so the lowest is assumed; `paceline check openai/gpt-4.1` asks"),
         (["openai", "gpt-99", "--tier", "2"], "`paceline check openai/gpt-99` asks the provider"),
         (["openai"], "`paceline check MODEL` asks the provider"),

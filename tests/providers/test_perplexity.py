@@ -54,11 +54,7 @@ def test_published():
     def quotas(model, tier=None):
         return [str(quota) for quota in lookup("perplexity", model, tier).quotas]
 
-    assert quotas("sonar") == quotas("sonar-pro", 1) == quotas("sonar-next") == ["50 requests/min"]
-    assert quotas("sonar-pro", 3) == ["1k requests/min"]
     assert quotas("async-api", 3) == ["40 requests/min"]
-    assert quotas("sonar-deep-research", 0) == ["5 requests/min"]
-    assert quotas("sonar-deep-research", 3) == ["40 requests/min"]
     assert quotas("agent-api", 2) == ["8 requests/s", "500 requests/min"]
     [search] = lookup("perplexity", "search-api").quotas
     assert (search.rate, search.burst) == (50, 50)

@@ -204,9 +204,10 @@ class Limiter(BaseLimiter):
             QuotaError: The tier is unknown, or the provider, and there are no ``quotas``.
         """
         from paceline.providers.registry import PROVIDERS, is_provider
+        from paceline.providers.tables import known_providers
 
         if not quotas and isinstance(provider, str) and provider.strip() and not is_provider(provider):
-            hint = did_you_mean(provider, PROVIDERS) or f"; known are {', '.join(PROVIDERS)}"
+            hint = did_you_mean(provider, PROVIDERS, cutoff=0.75) or f"; known are {', '.join(known_providers())}"
             raise QuotaError(f"the limits of provider {provider!r} are not known: give quotas, too{hint}")
         return cls(quotas, provider=provider, tier=tier, **options)
 

@@ -126,7 +126,6 @@ EMBEDDERS: Final = {
     "azure": Embedder(
         2_048, 300_000
     ),  # learn.microsoft.com/azure/ai-foundry/openai/how-to/embeddings, 2026-11; tokens as OpenAI
-    "github": Embedder(2_048, 64_000),  # WEAK: not looked up. If it is too high, a refused request is cut in halves
     # "at most 100 requests can be in one batch" (its refusals of 2025-09 and 2026-01)
     "gemini": Embedder(100, api=_Gemini(), counted=True),
     "cohere": Embedder(
