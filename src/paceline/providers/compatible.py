@@ -226,10 +226,13 @@ _ZAI_RESET = re.compile(r"\b(20\d\d-\d\d-\d\d) (\d\d:\d\d:\d\d)\b")
 def _zai_refusal(refusal: Refusal, text: str, headers: Headers) -> Refusal:
     if refusal.unit != PROMPTS:
         return refusal
-    wait_s, period, reset = refusal.retry_after_s, _ZAI_PERIOD.search(text), _ZAI_RESET.search(text)
-    if wait_s is None and reset:
-        wait_s = parse.seconds_until(parse.rfc3339_s(f"{reset[1]}T{reset[2]}+08:00"), headers)
+    wait_s, period = refusal.retry_after_s or _zai_wait_s(text, headers), _ZAI_PERIOD.search(text)
     return replace(refusal, retry_after_s=wait_s, period_s=float(period[1]) * 3_600 if period else None)
+
+
+def _zai_wait_s(text: str, headers: Headers) -> float | None:
+    reset = _ZAI_RESET.search(text)
+    return parse.seconds_until(parse.rfc3339_s(f"{reset[1]}T{reset[2]}+08:00"), headers) if reset else None
 
 
 _FREE_LIMIT = re.compile(r"free-models-per-(min|day)|openrouter_free_tier_(minute|daily)")
@@ -288,7 +291,10 @@ class OpenRouter(Compatible):
             return refusal
         # An answer without an error object comes from OpenRouter's protection against floods: it limits the account.
         if not (free or not error or "x-ratelimit-limit" in headers):
-            return replace(refusal, kind=RefusalKind.CAPACITY)
+            # With a key of the user's own at the host, a plan there may be used up, which Z.ai says with its end (2026-09).
+            raw = f"{text[:1_000]} {as_text(metadata.get('raw'))[:1_000]}"
+            ends_s = _zai_wait_s(raw, headers) if "Limit Exhausted" in raw else None
+            return replace(refusal, retry_after_s=ends_s) if ends_s else replace(refusal, kind=RefusalKind.CAPACITY)
         [reading] = _openrouter_readings(headers) or [Reading(REQUESTS)]
         period_s = parse.PERIODS_S[(free[1] or free[2]).replace("daily", "day")] if free else reading.period_s
         return replace(
