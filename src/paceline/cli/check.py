@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from paceline.cli import options
-from paceline.core.results import PacelineError
+from paceline.core.results import PacelineError, QuotaError
 
 if TYPE_CHECKING:
     from paceline.check.probe import Checked, ProbeTarget
@@ -29,15 +30,42 @@ EPILOG = """Exit codes: 0 every model answered, 1 a provider refused or did not 
 @options.LIMIT
 @options.CONFIG
 @options.BASE_URL
+@click.option(
+    "--admin",
+    is_flag=True,
+    help="Ask with an administrator's key for the limits and the ends of models of an organization.",
+)
+@click.option("--project", help="With --admin: OpenAI's project, whose limits are asked for, too.")
+@click.option(
+    "--workspace", help="With --admin: Anthropic's workspace, whose limits hold in place of the organization's."
+)
 @click.option("--yes", is_flag=True, help="Send without asking.")
 @click.option("--json", "as_json", is_flag=True, help="The findings as JSON on standard output.")
 def command(
-    *, models: tuple[str, ...], limits: tuple[str, ...], file: Path | None, yes: bool, as_json: bool, **given: Any
+    *,
+    models: tuple[str, ...],
+    limits: tuple[str, ...],
+    file: Path | None,
+    admin: bool,
+    yes: bool,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Send one tiny request for each MODEL, and compare the limits that the answers state with the configured ones.
 
     Without MODEL: every model that the configuration has limits for. It asks before it sends.
+
+    --admin sends no request to a model: it reads lists with an administrator's key (ANTHROPIC_ADMIN_KEY, OPENAI_ADMIN_KEY),
+    which is not stored, and keeps them for requests with your usual key.
     """
+    of_organization = {name: given.pop(name) for name in ("project", "workspace")}
+    if admin:
+        if models or limits or given["tier"]:
+            raise click.UsageError("--admin asks for all models: leave out MODEL, --limit and --tier")
+        _ask_as_administrator(given["provider"], given["base_url"], of_organization, yes=yes, as_json=as_json)
+        return
+    if any(of_organization.values()):
+        raise click.UsageError("--project and --workspace need --admin")
     from paceline.check.probe import probe, target
     from paceline.config import Config, parse_limit
 
@@ -60,6 +88,45 @@ def command(
     else:
         _print(checked, toml)
     sys.exit(REFUSED if any(one.problem for one in checked) else 0)
+
+
+def _ask_as_administrator(
+    provider: str | None, base_url: str | None, of: Mapping[str, str | None], *, yes: bool, as_json: bool
+) -> None:
+    """Read what the provider's administration API tells, and keep it."""
+    from paceline.check.admin import keep, questions, told
+    from paceline.providers.registry import base_of
+
+    found = {"anthropic": "ANTHROPIC_ADMIN_KEY", "openai": "OPENAI_API_KEY"}
+    names = [base_of(provider)] if provider else [name for name, variable in found.items() if os.environ.get(variable)]
+    today, report = date.today(), []  # noqa: DTZ011  (the user's calendar)
+    try:
+        if not names:
+            raise QuotaError(
+                "no key to ask with: set ANTHROPIC_ADMIN_KEY, or OPENAI_API_KEY for the ends of OpenAI's models"
+            )
+        asked = [questions(name, os.environ, base_url=base_url, **of) for name in names]
+        if not yes:
+            click.echo("This reads with GET, and changes nothing there:", err=True)
+            for one in (one for some in asked for one in some):
+                click.echo(f"  {one.url}  ({one.key_env})", err=True)
+            if not click.confirm("Send?", err=True):
+                sys.exit(USAGE)
+        for name, some in zip(names, asked, strict=True):
+            rows = told(some, today)
+            counts = {kind: len(rows.get(kind, ())) for kind in ("limits", "models")}
+            report.append({"provider": name, "file": str(keep(name, os.environ, rows, today)), **counts})
+    except PacelineError as error:
+        click.echo(f"paceline check: {error}", err=True)
+        sys.exit(REFUSED)
+    if as_json:
+        click.echo(json.dumps({"organizations": report}))
+        return
+    for kept in report:
+        click.echo(
+            f"{kept['provider']}: {kept['limits']} rows of limits, {kept['models']} of ends of models, in {kept['file']}"
+        )
+    click.echo("They hold for requests with the usual key in the environment, if you name no tier.")
 
 
 def agreed(targets: Sequence[ProbeTarget]) -> bool:

@@ -1,11 +1,12 @@
 """What is known of providers: ``providers/tables/providers.toml`` has the form, and the day and the heads of the data set of this version.
 
 A *head* is what is known of a provider as a whole: its hosts, the root of its paths, its tiers. The *rows* are about models: ``limits``
-and ``models``, which are their lives. Four places have them. Of two rows that fit equally, the one of the later place holds:
+and ``models``, which are their lives. Five places have them. Of two rows that fit equally, the one of the later place holds:
 
 1. the data set of this version, or a newer one that ``paceline limits update`` has installed
-2. ``facts.toml`` in :func:`folder`
-3. ``[providers.NAME]`` of a project's settings
+2. what ``paceline check --admin`` was told of the organization of a key, while that key is in the environment
+3. ``facts.toml`` in :func:`folder`
+4. ``[providers.NAME]`` of a project's settings
 
 Keys go nowhere new by data. An installed data set, and settings that the user has not named, cannot change where requests to a known
 provider go (all of its head but ``FREE``), and a new provider of theirs is recognised by its hosts only: it has no root.
@@ -13,6 +14,7 @@ provider go (all of its head but ``FREE``), and a new provider of theirs is reco
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -35,6 +37,12 @@ VARIABLE: Final = "PACELINE_FACTS"
 
 USERS, INSTALLED, BEFORE = "facts.toml", "installed.json", "installed_before.json"
 """The files in :func:`folder`: the user's own, the installed data set, and the one that it has replaced."""
+
+ORGANIZATIONS: Final = "organizations"
+"""The folder in :func:`folder` with a file for each organization that an administrator's key has asked about."""
+
+ORGANIZATION: Final = "organization"
+"""The tier of the limits that an organization has, which holds where no tier is named."""
 
 KINDS: Final = form.ROWS
 LIMITS, MODELS = KINDS
@@ -166,15 +174,19 @@ def of_text(text: str, where: str) -> tuple[dict[str, Any], Any]:
     Raises:
         QuotaError: It has another form.
     """
+    values = _values(text, where)
+    return checked(values, where), values
+
+
+def _values(text: str, where: str) -> Any:
     if len(text) > FILE_MAX:
         raise QuotaError(f"{where}: it has more than {FILE_MAX:,} characters, which are too many for a data set")
     try:
-        values = _parsed(text)
+        return _parsed(text)
     except RecursionError:
         raise QuotaError(f"{where}: it is nested too deeply") from None
     except ValueError as error:  # with the line
         raise QuotaError(f"{where}: {error}") from None
-    return checked(values, where), values
 
 
 def _parsed(text: str) -> Any:
@@ -248,7 +260,48 @@ def standing(today: date) -> dict[str, Any]:
 def _own() -> list[Layer]:
     """The layers of the user; the last one holds."""
     found = _read_in_folder(USERS)
-    return [] if found is None else [Layer(f"{folder()}{os.sep}{USERS}", found["providers"], trusted=True)]
+    own = [] if found is None else [Layer(f"{folder()}{os.sep}{USERS}", found["providers"], trusted=True)]
+    return [*_organizations(), *own]
+
+
+def organization_file(provider: str, key: str) -> str:
+    """The name of the file of the organization of ``key``, with a digest of the key, which is long and random."""
+    digest = hashlib.sha256(f"paceline\n{provider}\n{key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{provider}-{digest}.json"
+
+
+def _organizations() -> Iterator[Layer]:
+    """What is known of the organizations of the keys in the environment."""
+    home = folder()
+    try:
+        files = {} if home is None else {file.name: file for file in (home / ORGANIZATIONS).iterdir()}
+    except OSError:  # there is none, as a rule
+        return
+    for name in sorted({file.rpartition("-")[0] for file in files} & _shipped().keys()):
+        key = os.environ.get(_shipped()[name]["key_env"], "").strip()
+        file = files.get(organization_file(name, key)) if key else None
+        if file is not None:
+            try:
+                values = _values(file.read_text("utf-8"), str(file))
+            except OSError as error:
+                raise QuotaError(f"{file}: cannot be read: {error.strerror or error}") from None
+            yield Layer(str(file), of_organization(name, values, str(file)), trusted=False)
+
+
+def of_organization(provider: str, values: Any, where: str) -> dict[str, dict[str, Any]]:
+    """The facts about an organization, checked, with its tier: the default one, next above the tier for accounts that name none.
+
+    Raises:
+        QuotaError: They have another form.
+    """
+    head = _shipped()[provider] | (_newer() or {"providers": {}})["providers"].get(provider, {})
+    ladders = [
+        [rung for one in ladder for rung in ([one, [ORGANIZATION]] if head["default_tier"] in one else [one])]
+        for ladder in head["ladders"]
+    ]
+    found = form.checked(values, where, {provider: head | {"ladders": ladders}})["providers"].get(provider, {})
+    tiers = {"ladders": ladders, "default_tier": ORGANIZATION} if found.get(LIMITS) else {}
+    return {provider: found | tiers}
 
 
 def _layers() -> list[Layer]:

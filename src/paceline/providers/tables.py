@@ -74,9 +74,10 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
     Raises:
         QuotaError: The provider has no such tier; the message lists those it has.
     """
-    name = base_of(provider_named(provider).name)
+    full = provider_named(provider).name
+    name = base_of(full)
     if name in known_providers():
-        return _lookup(name, model, tier)
+        return _lookup(name, model, tier, full == name)
     near = "" if is_provider(name) else did_you_mean(name, [*PROVIDERS, *ALIASES], cutoff=0.75).removeprefix("; ")
     if tier is not None:
         raise QuotaError(f"no tiers of {name} are known{f' ({near})' if near else ''}: leave out tier={tier!r}")
@@ -95,9 +96,12 @@ def _without_table(provider: str, model: str) -> Published:
 
 
 @lru_cache(maxsize=1_024)
-def _lookup(provider: str, model: str, tier: str | int | None) -> Published:
+def _lookup(provider: str, model: str, tier: str | int | None, is_first: bool) -> Published:
     table = _table(provider)
     asked = _tier(provider, table, tier)
+    is_organization = tier is None and asked == facts.ORGANIZATION
+    if is_organization and not is_first:  # of the key in the environment, and not of another account
+        is_organization, asked = False, _nearest_first(table, asked)[1]
     names = _spellings(provider, model)
     found = _best(table, names, asked) or _best(table, (DEFAULT,), asked)
     if found is None:  # of a user's file: a table's default states every tier or a lower one
@@ -106,7 +110,7 @@ def _lookup(provider: str, model: str, tier: str | int | None) -> Published:
     if remark := newer_row(table["limits"], row, matched, stated):
         warnings.warn(f"{provider}/{matched}: {remark}", PacelineWarning, stacklevel=2)
     quotas = parse_quotas(row[stated])
-    named = tier is not None or len(tiers(provider)) == 1
+    named = is_organization or tier is not None or len(tiers(provider)) == 1
     about = _is_about(provider, model, row, matched)
     confidence = row["confidence"] if stated == asked and (about or model == DEFAULT) else ASSUMED
     sure = named and about and row["confidence"] != ASSUMED and stated in _equals(table, asked)

@@ -1,0 +1,245 @@
+"""``paceline check --admin`` before servers written from the documentation of the administration APIs."""
+
+import http.server
+import json
+import threading
+from datetime import date
+
+import pytest
+from click.testing import CliRunner
+
+import paceline
+from paceline import facts
+from paceline.cli.check import command
+from paceline.cli.limits import command as limits
+from paceline.core.results import SourceKind
+from paceline.providers.tables import life_of, lookup
+
+ADMIN, USUAL = "sk-ant-admin01-secret", "sk-ant-api03-secret"
+
+
+def group(models, rpm, itpm, otpm, kind="model_group", **more):
+    """An item as platform.claude.com/docs/en/manage-claude/rate-limits-api has it."""
+    values = {"requests_per_minute": rpm, "input_tokens_per_minute": itpm, "output_tokens_per_minute": otpm}
+    stated = [{"type": name, "value": value, **more} for name, value in values.items() if value is not None]
+    return {"type": "rate_limit", "group_type": kind, "models": models, "limits": stated}
+
+
+GROUPS = [
+    group([f"claude-test-{n}", f"claude-test-{n}-20261001"], 1_000 + n, 100_000 + n, 9_000 + n) for n in range(18)
+]
+REST = [
+    {"type": "rate_limit", "group_type": "batch", "models": None, "limits": [
+        {"type": "enqueued_batch_requests", "value": 500_000}, {"type": "requests_per_minute", "value": 4_000}]},
+    group(None, 8_000, None, None, kind="token_count"),
+    {"type": "rate_limit", "group_type": "web_search", "models": None, "limits": [{"type": "tool_uses_per_second", "value": 50}]},
+]  # fmt: skip
+ANTHROPIC = {
+    "/v1/organizations/rate_limits": {"data": GROUPS, "next_page": "two"},
+    "/v1/organizations/rate_limits?page=two": {"data": REST, "next_page": None},
+    "/v1/organizations/workspaces/wrkspc_1/rate_limits": {
+        "data": [group(["claude-test-3", "claude-test-3-20261001"], 7, None, None, org_limit=1_003)], "next_page": None,
+    },
+}  # fmt: skip
+OPENAI = {
+    "/v1/models": {"object": "list", "data": [
+        {"id": "gpt-old", "object": "model", "created": 1, "owned_by": "openai", "shutdown_date": "2026-12-11"},
+        {"id": "gpt-old-2025-08-07", "object": "model", "created": 1, "owned_by": "openai", "shutdown_date": "2026-12-11"},
+        {"id": "ft:gpt-old:acme", "object": "model", "created": 1, "owned_by": "acme", "shutdown_date": "2027-01-14"},
+        {"id": "gpt-6-luna", "object": "model", "created": 1, "owned_by": "openai", "shutdown_date": None},
+        {"id": "gpt-6-astra", "object": "model", "created": 1, "owned_by": "openai"},
+    ]},
+    "/v1/organization/projects/proj_1/rate_limits": {"object": "list", "has_more": True, "last_id": "rl-1", "data": [
+        {"object": "project.rate_limit", "id": "rl-1", "model": "gpt-6-luna", "max_requests_per_1_minute": 321,
+         "max_tokens_per_1_minute": 654_000, "max_images_per_1_minute": 0},
+    ]},
+    "/v1/organization/projects/proj_1/rate_limits?after=rl-1": {"object": "list", "has_more": False, "data": [
+        {"object": "project.rate_limit", "id": "rl-2", "model": "gpt-6-astra", "max_requests_per_1_minute": 5,
+         "max_tokens_per_1_minute": 0, "max_requests_per_1_day": 90},
+    ]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def provider():
+    """Starts a server that answers GETs of its pages to one key alone."""
+    running = []
+
+    def start(pages, key):
+        seen = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                sent = self.headers.get("x-api-key") or self.headers.get("authorization", "").removeprefix("Bearer ")
+                seen.append((self.command, self.path, sent))
+                page = pages.get(self.path)
+                status = 401 if sent not in key else 404 if page is None else 200
+                body = (
+                    page
+                    if isinstance(page, bytes)
+                    else json.dumps(page or {"error": {"message": f"key {sent}"}}).encode()
+                )
+                self.send_response(status)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        running.append(server)
+        return f"http://127.0.0.1:{server.server_port}", seen
+
+    yield start
+    for server in running:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    """The folder of the user's facts, and the keys."""
+    for name in ("ANTHROPIC_ADMIN_KEY", "ANTHROPIC_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PACELINE_FACTS", str(tmp_path / "facts"))
+    facts.forget()
+    yield tmp_path / "facts"
+    monkeypatch.undo()
+    facts.forget()
+
+
+def run(*words, answer=None, of=command):
+    return CliRunner().invoke(of, [*map(str, words)], input=answer)
+
+
+def stated(name, model, tier=None):
+    found = lookup(name, model, tier)
+    return [str(quota) for quota in found.quotas], found.tier
+
+
+def test_twenty_rows_are_written_and_the_next_run_uses_them(provider, folder, monkeypatch):
+    url, seen = provider(ANTHROPIC, {ADMIN})
+    monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", USUAL)
+    before = stated("anthropic", "claude-test-7")
+    result = run("--admin", "--base-url", url, answer="y\n")
+    assert result.exit_code == 0, result.output
+    assert "anthropic: 20 rows of limits, 0 of ends of models, in " in result.output
+    assert "changes nothing there" in result.output
+    assert [(method, path) for method, path, _ in seen] == [
+        ("GET", "/v1/organizations/rate_limits"),
+        ("GET", "/v1/organizations/rate_limits?page=two"),
+    ]
+    [file] = folder.rglob("*.json")
+    text = file.read_text()
+    assert not any(key in text + str(file) + result.output for key in (ADMIN, USUAL))
+    [rows] = [json.loads(text)["providers"]["anthropic"]["limits"]]
+    assert len(rows) == 20
+    assert rows[7]["source"] == "GET /v1/organizations/rate_limits"
+    assert rows[7]["day"] == str(date.today())  # noqa: DTZ011
+
+    found, tier = stated("anthropic", "claude-test-7")
+    assert (found, tier) == (["1007 requests/min", "100007 input_tokens/min", "9007 output_tokens/min"], "organization")
+    assert {quota.unit: quota.amount for quota in lookup("anthropic", "claude-test-7-20261001").quotas} == {
+        "requests": 1_007, "input_tokens": 100_007, "output_tokens": 9_007,
+    }  # fmt: skip
+    assert lookup("anthropic", "count_tokens").quotas[0].amount == 8_000
+    assert lookup("anthropic", "message_batches").quotas[0].amount == 4_000
+    resolved = paceline.Limiter({}).limits.model("anthropic", "claude-test-7")
+    assert {source.kind for source in resolved.sources} == {SourceKind.PUBLISHED}
+    shown = run("anthropic", "claude-test-7", of=limits)
+    assert (
+        "1007 requests/min, 100007 input_tokens/min, 9007 output_tokens/min\tclaude-test-7\tyour file" in shown.output
+    )
+
+    assert stated("anthropic", "claude-not-listed") == stated("anthropic", "claude-not-listed", "start")
+    assert stated("anthropic", "claude-test-7", "start") != (found, tier)  # a tier that is named holds
+    assert stated("anthropic@7f3a91", "claude-test-7") == before  # another credential is of another organization
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-of-another-organization")
+    facts.forget()
+    assert stated("anthropic", "claude-test-7") == before
+
+
+def test_a_workspace_has_its_own_limits_and_the_organization_s(provider, monkeypatch):
+    url, _ = provider(ANTHROPIC, {ADMIN})
+    monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", USUAL)
+    result = run("--admin", "--workspace", "wrkspc_1", "--base-url", url, "--yes", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["organizations"][0]["limits"] == 20
+    assert {quota.unit: quota.amount for quota in lookup("anthropic", "claude-test-3").quotas} == {
+        "requests": 7, "input_tokens": 100_003, "output_tokens": 9_003,
+    }  # fmt: skip
+
+
+def test_openai_tells_the_ends_of_models_and_the_limits_of_a_project(provider, monkeypatch):
+    url, seen = provider(OPENAI, {"sk-usual", "sk-admin"})
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
+    monkeypatch.setenv("OPENAI_ADMIN_KEY", "sk-admin")
+    result = run("--admin", "--provider", "openai", "--project", "proj_1", "--base-url", f"{url}/v1", "--yes", "--json")
+    assert result.exit_code == 0, result.output
+    [report] = json.loads(result.stdout)["organizations"]
+    assert (report["limits"], report["models"]) == (2, 2)
+    assert [sent for _, _, sent in seen] == ["sk-usual", "sk-admin", "sk-admin"]
+    assert life_of("openai", "gpt-old").ends == "2026-12-11"
+    assert life_of("openai", "ft:gpt-old:acme").ending(date(2026, 12, 20)).startswith("ends on 2027-01-14, in 25 days")
+    assert stated("openai", "gpt-6-luna") == (["321 requests/min", "654k tokens/min"], "organization")
+    assert stated("openai", "gpt-6-astra") == (["5 requests/min", "90 requests/day"], "organization")
+
+
+def test_the_ends_alone_change_no_limit(provider, monkeypatch):
+    url, _ = provider(OPENAI, {"sk-usual"})
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
+    before = stated("openai", "gpt-6-luna")
+    assert run("--admin", "--base-url", url, "--yes").exit_code == 0
+    assert life_of("openai", "gpt-old").ends == "2026-12-11"
+    assert stated("openai", "gpt-6-luna") == before
+
+
+@pytest.mark.parametrize(
+    ("pages", "key", "said"),
+    [
+        (ANTHROPIC, "other", "anthropic refused the key in ANTHROPIC_ADMIN_KEY (401): an administrator's key is needed"),
+        ({}, ADMIN, "anthropic refused the key in ANTHROPIC_ADMIN_KEY (404)"),
+        ({"/v1/organizations/rate_limits": b"<html>"}, ADMIN, "did not answer GET"),
+        ({"/v1/organizations/rate_limits": {"data": [{"group_type": "model_group"}]}}, ADMIN, "has another form: KeyError 'models'"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_is_one_sentence_and_changes_nothing(provider, folder, monkeypatch, pages, key, said):
+    url, _ = provider(pages, {key})
+    monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", USUAL)
+    result = run("--admin", "--base-url", url, "--yes")
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert ADMIN not in result.output
+    assert not list(folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--admin"], 1, "no key to ask with: set ANTHROPIC_ADMIN_KEY"),
+        (["--admin", "--provider", "groq"], 1, "groq: no API for administrators is known"),
+        (["--admin", "--provider", "anthropic"], 1, "no key to ask anthropic with: set the environment variable ANTHROPIC_ADMIN_KEY"),
+        (["--admin", "--provider", "openai", "--project", "../x"], 1, "'../x' is no id of a project"),
+        (["--admin", "gpt-6-luna"], 2, "--admin asks for all models"),
+        (["gpt-6-luna", "--project", "p"], 2, "--project and --workspace need --admin"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant(words, code, said):
+    result = run(*words, "--yes")
+    assert result.exit_code == code
+    assert said in result.stderr
+
+
+def test_without_consent_or_a_usual_key_nothing_is_kept(provider, folder, monkeypatch):
+    url, seen = provider(ANTHROPIC, {ADMIN})
+    monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
+    assert run("--admin", "--base-url", url, answer="n\n").exit_code == 2
+    assert seen == []
+    result = run("--admin", "--base-url", url, "--yes")
+    assert (result.exit_code, "set ANTHROPIC_API_KEY: the limits are kept for" in result.stderr) == (1, True)
+    assert not list(folder.rglob("*.json"))
