@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from paceline.core.changes import Change, What, apply
 from paceline.core.entry import Entry
 from paceline.core.meters import Bucket, Exact, Meter, Restarting, Spread, new_meter
-from paceline.core.pause import CLOSED, Pause
+from paceline.core.pause import OPEN, Pause
 from paceline.core.quota import (
     CONCURRENCY,
     FAR_NS,
@@ -225,7 +225,7 @@ class Ledger:
         self._open[reservation] = None
         if is_oversized:
             self.oversized.add(reservation)
-        if self.pause.phase is CLOSED:
+        if self.pause.phase is not OPEN and self.pause.counts:
             self.pause.granted(now_ns, reservation)
         return reservation
 
@@ -264,7 +264,7 @@ class Ledger:
             actual = actual or self._most_debt(reservation)
         if not self.close(now_ns, reservation):
             return reserved
-        if reservation is self.pause.probe:
+        if self.pause.phase is not OPEN:
             self.pause.answered(now_ns, reservation)
         if self.exact and self.gentle:
             self.arrived(now_ns, reservation)

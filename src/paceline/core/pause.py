@@ -1,5 +1,7 @@
 """A pause: nothing goes before an instant, then one attempt, the probe, and the others after its answer.
 
+After a long pause many wait, and nothing else bounds them: then two more follow each answer, from the probe's on.
+
 A refusal, a silence or the breaker of a host begins a pause. It is in the ledger of the pool, which reports grants, answers to the probe
 (``settle``) and unsent probes; ``LocalCapacity.refuse`` reports a refused one. Where processes share the quotas, there are two, and both
 hold: a refusal pauses all processes, in the ledger of the store, and a silence or the breaker one, in its ``SharedCapacity``. A stop has a
@@ -27,9 +29,10 @@ class PausePhase(Enum):
     OPEN = "open"  # everything
     CLOSED = "closed"  # nothing before the end of the pause, then the probe
     PROBING = "probing"  # the probe is in flight: nothing before its answer, or before its time is over
+    OPENING = "opening"  # two more for each answer
 
 
-CLOSED = PausePhase.CLOSED
+CLOSED, OPEN = PausePhase.CLOSED, PausePhase.OPEN
 """For the path of every request: the look-up of a member of an enum takes as long as a call."""
 
 
@@ -38,7 +41,8 @@ class PauseEvent(Enum):
 
     BEGIN = "begin"  # a pause begins, or becomes longer
     GRANT = "grant"  # an attempt goes at or after the end of the pause
-    ANSWER = "answer"  # the probe was answered
+    ANSWER = "answer"  # the probe was answered, or none waits for what an answer lets go
+    MORE = "more"  # an answer lets two more go
     UNSENT = "unsent"  # the probe was not sent: another attempt becomes the probe
     LIFT = "lift"  # the pause is over without a probe
 
@@ -55,6 +59,13 @@ NEXT: Final = MappingProxyType(
         (PausePhase.PROBING, PauseEvent.ANSWER): PausePhase.OPEN,
         (PausePhase.PROBING, PauseEvent.UNSENT): PausePhase.CLOSED,
         (PausePhase.PROBING, PauseEvent.LIFT): PausePhase.OPEN,
+        (PausePhase.PROBING, PauseEvent.MORE): PausePhase.OPENING,
+        (PausePhase.OPENING, PauseEvent.BEGIN): PausePhase.CLOSED,
+        (PausePhase.OPENING, PauseEvent.GRANT): PausePhase.OPENING,
+        (PausePhase.OPENING, PauseEvent.MORE): PausePhase.OPENING,
+        (PausePhase.OPENING, PauseEvent.UNSENT): PausePhase.OPENING,
+        (PausePhase.OPENING, PauseEvent.ANSWER): PausePhase.OPEN,
+        (PausePhase.OPENING, PauseEvent.LIFT): PausePhase.OPEN,
     }
 )
 """The phase that follows; the other pairs do not occur."""
@@ -69,37 +80,62 @@ class Pause(Generic[T]):
             store's pause, whose phase the store alone knows, and with all other instants when the store's clock was set.
         probe: The probe in flight; ``None`` in the other phases.
         reason: Why nothing goes: what users read of the pause that ends last, or that was the last one.
+        opens_ns: How long the others wait for an answer where two follow each; 0: all follow the probe's.
     """
 
-    __slots__ = ("phase", "probe", "reason", "until_ns")
+    __slots__ = ("_out", "_room", "opens_ns", "phase", "probe", "reason", "until_ns")
 
     def __init__(self, until_ns: int = 0, *, closed: bool = False, probe: T | None = None) -> None:
         self.until_ns, self.probe, self.reason = until_ns, probe, COOL_DOWN
         self.phase = PausePhase.CLOSED if closed else PausePhase.OPEN if probe is None else PausePhase.PROBING
+        self.opens_ns = self._room = 0  # how many more may go by the answers so far
+        self._out: set[T] = set()  # those that have gone since the pause, without an answer
 
-    def begin(self, until_ns: int, reason: str = COOL_DOWN) -> None:
+    def begin(self, until_ns: int, reason: str = COOL_DOWN, opens_ns: int = 0) -> None:
         """Grant nothing before ``until_ns``, for ``reason``; both stay where the pause in force ends later."""
         if until_ns >= self.until_ns:
             self.reason = reason
+        self._room, self.opens_ns = 0, max(self.opens_ns, opens_ns)
+        self._out.clear()
         self._step(PauseEvent.BEGIN, None, max(self.until_ns, until_ns))
+
+    @property
+    def counts(self) -> bool:
+        """Whether a grant is to be told: it becomes the probe, or uses up what an answer let go."""
+        return self.phase is CLOSED or (self.opens_ns > 0 and self.phase is not OPEN)
 
     def granted(self, now_ns: int, attempt: T, within_ns: int = PROBE_NS) -> None:
         """Take an attempt that goes after the pause for its probe. The others wait ``within_ns`` for its answer.
 
-        When that time is over, a ledger lets the others go, and the answer still counts. A stop takes the next attempt for
-        the probe.
+        When that time is over, a ledger lets the others go, and the answer still counts. A stop, and a pause in whose end two
+        follow each answer, take the next attempt for the probe.
         """
-        self._step(PauseEvent.GRANT, attempt, now_ns + within_ns)
+        if not self.opens_ns:
+            self._step(PauseEvent.GRANT, attempt, now_ns + within_ns)
+            return
+        self._out.add(attempt)
+        self._room = max(self._room - 1, 0)
+        probe = None if self.phase is PausePhase.OPENING else attempt
+        self._step(PauseEvent.GRANT, probe, now_ns if self._room else now_ns + self.opens_ns)
 
     def answered(self, now_ns: int, attempt: T) -> None:
-        """Let the others go, if ``attempt`` is the probe."""
-        if self.probe is not None and attempt == self.probe:
+        """Let the others go, if ``attempt`` is the probe; or two of them, if it has gone since the pause."""
+        if self.opens_ns:
+            if attempt in self._out:
+                self._out.discard(attempt)
+                event, self._room = (PauseEvent.ANSWER, 0) if self._room else (PauseEvent.MORE, 2)
+                self._step(event, None, min(self.until_ns, now_ns))
+        elif self.probe is not None and attempt == self.probe:
             self._step(PauseEvent.ANSWER, None, min(self.until_ns, now_ns))
 
     def unsent(self, now_ns: int, attempt: T) -> None:
-        """Let another attempt become the probe, if ``attempt`` is."""
+        """Let another attempt go in the place of ``attempt``, if that is the probe, or has gone since the pause."""
         if self.probe is not None and attempt == self.probe:
             self._step(PauseEvent.UNSENT, None, min(self.until_ns, now_ns))
+        elif attempt in self._out and self.phase is PausePhase.OPENING:
+            self._room += 1
+            self._step(PauseEvent.UNSENT, None, min(self.until_ns, now_ns))
+        self._out.discard(attempt)
 
     def lift(self, now_ns: int, until_ns: int) -> None:
         """End the pause until ``until_ns``, if it is the one in force; no probe is needed."""
@@ -112,4 +148,7 @@ class Pause(Generic[T]):
 
     def _step(self, event: PauseEvent, probe: T | None, until_ns: int) -> None:
         self.phase, self.probe, self.until_ns = NEXT[self.phase, event], probe, until_ns
+        if self.phase is OPEN:
+            self.opens_ns = self._room = 0
+            self._out.clear()
         assert (self.probe is not None) == (self.phase is PausePhase.PROBING)

@@ -1,0 +1,82 @@
+"""A pause after which two attempts follow each answer: what may go, and when."""
+
+import pytest
+
+from paceline.core.pause import PROBE_NS, Pause, PausePhase
+from paceline.core.quota import NS
+
+MINUTE_NS = 60 * NS
+
+
+@pytest.fixture
+def pause():
+    pause = Pause()
+    pause.begin(100, opens_ns=MINUTE_NS)
+    return pause
+
+
+def go(pause, now_ns, count):
+    """Let as many go as may, at most ``count``; returns them."""
+    gone = []
+    while len(gone) < count and now_ns >= pause.until_ns:
+        gone.append(object())
+        if pause.counts:
+            pause.granted(now_ns, gone[-1])
+    return gone
+
+
+def test_two_more_follow_each_answer(pause):
+    assert not go(pause, 99, 9)
+    waves, now_ns = [go(pause, 100, 99)], 100
+    for _ in range(4):
+        now_ns += NS
+        waves.append([])
+        for attempt in waves[-2]:
+            pause.answered(now_ns, attempt)
+            pause.answered(now_ns, attempt)  # at its head, and at its end
+            waves[-1] += go(pause, now_ns, 99)
+    assert [len(wave) for wave in waves] == [1, 2, 4, 8, 16]
+    assert pause.phase is PausePhase.OPENING
+
+
+def test_it_is_over_when_nothing_waits_for_what_an_answer_lets_go(pause):
+    [probe] = go(pause, 100, 9)
+    pause.answered(200, probe)
+    [one] = go(pause, 200, 1)
+    pause.answered(300, one)
+    assert pause.phase is PausePhase.OPEN
+    assert len(go(pause, 300, 99)) == 99
+    pause.begin(400)  # a common pause follows
+    assert len(go(pause, 400, 99)) == 1
+    assert pause.until_ns == 400 + PROBE_NS
+
+
+def test_another_goes_in_the_place_of_one_that_was_not_sent(pause):
+    pause.unsent(101, *go(pause, 100, 1))
+    assert pause.phase is PausePhase.CLOSED
+    [probe] = go(pause, 101, 9)
+    pause.answered(200, probe)
+    one, _ = go(pause, 200, 9)
+    pause.unsent(201, one)
+    assert len(go(pause, 201, 9)) == 1
+
+
+def test_an_answer_that_does_not_come_holds_the_others_back_for_a_minute(pause):
+    [probe] = go(pause, 100, 9)
+    [second] = go(pause, 100 + MINUTE_NS, 9)
+    assert pause.probe is second
+    pause.answered(101 + MINUTE_NS, probe)  # late
+    assert len(go(pause, 101 + MINUTE_NS, 9)) == 2
+    assert len(go(pause, 101 + 2 * MINUTE_NS, 9)) == 1
+
+
+def test_one_that_had_gone_before_lets_none_go(pause):
+    pause.answered(50, object())
+    [probe] = go(pause, 100, 9)
+    pause.answered(101, object())
+    assert pause.probe is probe
+    pause.answered(102, probe)
+    pause.begin(300)
+    assert pause.phase is PausePhase.CLOSED
+    assert not go(pause, 299, 9)
+    assert len(go(pause, 300, 9)) == 1
