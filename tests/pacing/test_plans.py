@@ -8,6 +8,10 @@ NOW_S = 1_790_000_000.0
 H = 3_600.0
 
 
+def ns(seconds):
+    return round(seconds * 1e9)
+
+
 def test_the_newest_reading_counts_until_its_window_ends():
     kept = Plans()
     kept.read(
@@ -15,15 +19,15 @@ def test_the_newest_reading_counts_until_its_window_ends():
     )
     kept.read("a", [PlanReading("5h", 0.1, 1e13, read_s=NOW_S)])
     kept.read("b", [PlanReading("5h", 0.2, 30.0, length_s=5 * H, read_s=NOW_S + 10)])
-    rows = kept.status(NOW_S + 12)
+    rows = kept.status(ns(NOW_S + 12))
     assert [(row["account"], row["window"], row["used"], row["ends_s"], row["ends_at"]) for row in rows] == [
         ("a", "5h", 0.1, 1e13 - 12, None),
         ("b", "7d", 0.3, None, None),
         ("b", "5h", 0.2, 28.0, "2026-09-21T14:14:00Z"),
     ]
-    assert [row["window"] for row in kept.status(NOW_S + 40)] == ["5h", "7d"]
+    assert [row["window"] for row in kept.status(ns(NOW_S + 40))] == ["5h", "7d"]
     kept.forget("b")
-    assert len(kept.status(NOW_S)) == 1
+    assert len(kept.status(ns(NOW_S))) == 1
 
 
 def test_no_more_is_kept_than_is_bounded(monkeypatch):
@@ -32,6 +36,6 @@ def test_no_more_is_kept_than_is_bounded(monkeypatch):
     kept = Plans()
     for account in "abc":
         kept.read(account, [PlanReading(f"{n}h", read_s=NOW_S) for n in range(5)])
-    assert [(row["account"], row["window"]) for row in kept.status(NOW_S)] == [
+    assert [(row["account"], row["window"]) for row in kept.status(ns(NOW_S))] == [
         (account, f"{n}h") for account in "bc" for n in (2, 3, 4)
     ]

@@ -87,7 +87,7 @@ READ = {
     ),
     "two limits": (
         codex(primary="20 10080 60") | codex("codex-bengalfox", primary="40 10080 60") | {"x-codex-active-limit": "premium"},
-        {"codex 7d": (0.2, 60.0, None, 7 * D, None), "codex-bengalfox 7d": (0.4, 60.0, None, 7 * D, None)},
+        {"codex 7d": (0.2, 60.0, None, 7 * D, None), "codex-bengalfox 7d": (0.4, 60.0, None, 7 * D, "bengalfox")},
     ),
     "lengths that are not stated": (
         {"x-codex-primary-used-percent": "30", "x-codex-secondary-used-percent": "70"},

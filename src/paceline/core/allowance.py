@@ -2,11 +2,14 @@
 
 Plans of coding agents, and days without a unit, refuse so. No rate, burst or rule is to be learned from it. The stated end is believed,
 and tested by a request that waits anyway: windows are opened early, and some hosts state a long wait before a short one.
+
+A refusal may name the window of a plan that is used up. Then it is one however little it asks, and opens early by the provider's will. An
+end that is not stated is tested ever more rarely.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from paceline.core.quota import LONG_S, NS
 from paceline.core.results import WAIT_MAX_S, Refusal, within
@@ -30,29 +33,58 @@ FALSE_MAX: Final = 3
 an early opening, and each costs a test."""
 
 
+class Shut(NamedTuple):
+    """An allowance that is used up, or that opens.
+
+    Attributes:
+        window: The window of a plan that it is; ``None``: the refusals name none.
+        state: ``shut``, ``probing`` (one request asks whether it is) or ``opening`` (two follow each answer).
+        began_ns: When the first refusal came.
+        ends_ns: When it ends, as stated; 0: not known.
+        test_ns: When a request that waits asks whether it is shut still.
+        waiting: How many requests wait for it.
+    """
+
+    window: str | None
+    state: str
+    began_ns: int
+    ends_ns: int
+    test_ns: int
+    waiting: int
+
+
 def is_believed(refusal: Refusal) -> bool:
     """Whether the wait that a refusal states is obeyed without a test: it is short, or about a named quota."""
     return (refusal.retry_after_s or 0.0) <= max(LONG_WAIT_S, NAMED_PART * (refusal.period_s or 0.0))
 
 
 class Allowance:
-    """The long wait that the provider of a pool states, from its first refusal to the first served attempt that was sent after it."""
+    """The long wait that the provider of a pool states, from its first refusal to the first served attempt that was sent after it.
 
-    __slots__ = ("_began_ns", "_ends_ns", "_false", "_is_true", "_longest_s", "_unnamed")
+    Attributes:
+        window: The window of a plan that the last of its refusals has named; ``None`` for none.
+        began_ns: When its first refusal came; 0: nothing is shut.
+    """
+
+    __slots__ = ("_ends_ns", "_false", "_is_true", "_longest_s", "_unnamed", "began_ns", "window")
 
     def __init__(self) -> None:
-        self._began_ns = self._ends_ns = (
-            0  # its first refusal, and the end that the last one has stated; 0: nothing is shut
-        )
+        self.began_ns = self._ends_ns = 0  # the end that the last refusal has stated; 0: none
+        self.window: str | None = None
         self._longest_s = 0.0  # the longest wait that they have stated
         self._unnamed = False  # it is about no named quota
         self._is_true = False  # one was not over before a quarter of it
         self._false = 0  # how many in a row were
 
     @property
+    def is_shut(self) -> bool:
+        """Whether the account has nothing left."""
+        return self.began_ns > 0 and (self.window is not None or (self._unnamed and self._false < FALSE_MAX))
+
+    @property
     def ends_ns(self) -> int:
-        """When an allowance ends that is shut, as stated; 0 for none."""
-        return self._ends_ns if self._unnamed and self._false < FALSE_MAX else 0
+        """When an allowance ends that is shut, as stated; 0 for none, or an unknown end."""
+        return self._ends_ns if self.is_shut else 0
 
     def covers(self, refusal: Refusal) -> bool:
         """Whether a refusal is about an allowance, and so about no rate.
@@ -60,31 +92,38 @@ class Allowance:
         While one is shut, an unnamed refusal is about it, however little it asks: near its end a window asks for little. For the same
         reason a shorter wait is enough where one was true.
         """
-        return self._false < FALSE_MAX and self._is_unnamed(refusal)
+        return refusal.window is not None or (self._false < FALSE_MAX and self._is_unnamed(refusal))
+
+    def is_endless(self, refusal: Refusal) -> bool:
+        """Whether the end is not known of a window that a refusal names."""
+        return refusal.window is not None and not (_asked_s(refusal) or self._ends_ns)
 
     def is_test(self, sent_ns: int) -> bool:
         """Whether an attempt that was sent at ``sent_ns`` tells whether it is shut still."""
-        return self._ends_ns > 0 and self._began_ns <= sent_ns
+        return 0 < self.began_ns <= sent_ns
 
     def foretold(self, sent_ns: int) -> bool:
         """Whether the refusal of a test that was sent at ``sent_ns`` says nothing new: it was sent before the stated end."""
-        return self.is_test(sent_ns) and sent_ns < self._ends_ns
+        return self.is_test(sent_ns) and (sent_ns < self._ends_ns or not self._ends_ns)
 
     def test_s(self, now_ns: int, sent_ns: int, refusal: Refusal) -> float:
         """How long after a refusal the stated wait is tested."""
-        passed_s = (now_ns - self._began_ns) / NS if self.is_test(sent_ns) else 0.0
-        most_s = min(TEST_MAX_S, max(LONG_S, max(self._longest_s, _asked_s(refusal)) / 8))
-        first_s = LONG_WAIT_S if self._is_true else PROBE_S
+        passed_s = (now_ns - self.began_ns) / NS if self.is_test(sent_ns) else 0.0
+        longest_s = max(self._longest_s, _asked_s(refusal))
+        most_s = TEST_MAX_S if self.is_endless(refusal) else min(TEST_MAX_S, max(LONG_S, longest_s / 8))
+        first_s = LONG_WAIT_S if self._is_true or refusal.window is not None else PROBE_S
         return min(first_s if passed_s < LONG_WAIT_S else 2 * passed_s, most_s)
 
     def refuse(self, now_ns: int, sent_ns: int, refusal: Refusal) -> None:
         """Take the wait of a refusal for the rate of the pool: a newer one counts, also if it is shorter."""
-        asked_s, unnamed = _asked_s(refusal), self._is_unnamed(refusal)
-        if asked_s <= LONG_WAIT_S and not (unnamed and self.is_test(sent_ns)):
+        asked_s, unnamed, window = _asked_s(refusal), self._is_unnamed(refusal), refusal.window
+        if window is None and asked_s <= LONG_WAIT_S and not (unnamed and self.is_test(sent_ns)):
             return
-        if not self._ends_ns:
-            self._began_ns = now_ns
+        if self.is_shut and window is None and not unnamed:  # about a rate beside the window
+            return
+        self.began_ns = self.began_ns or now_ns
         self._unnamed |= unnamed
+        self.window = window
         if asked_s:
             self._ends_ns, self._longest_s = now_ns + round(asked_s * NS), max(self._longest_s, asked_s)
 
@@ -92,16 +131,18 @@ class Allowance:
         """Open it, if an attempt was served that was sent after its first refusal."""
         if not self.is_test(sent_ns):
             return
-        if self._unnamed:
-            lasted = 4 * (sent_ns - self._began_ns) >= self._ends_ns - self._began_ns
+        if self._unnamed and self.window is None:
+            lasted = 4 * (sent_ns - self.began_ns) >= self._ends_ns - self.began_ns
             self._false = 0 if lasted else self._false + 1
             self._is_true = lasted or (self._is_true and self._false < FALSE_MAX)
-        self._began_ns = self._ends_ns = 0
+        self.began_ns = self._ends_ns = 0
         self._longest_s, self._unnamed = 0.0, False
 
     def _is_unnamed(self, refusal: Refusal) -> bool:
+        if refusal.unit is not None or refusal.window is not None:
+            return False
         asked_s = refusal.sooner_s or _asked_s(refusal)
-        return refusal.unit is None and (self._unnamed or asked_s > (LONG_WAIT_S if self._is_true else LONG_S))
+        return self._unnamed or asked_s > (LONG_WAIT_S if self._is_true else LONG_S)
 
 
 def _asked_s(refusal: Refusal) -> float:

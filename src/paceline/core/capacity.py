@@ -116,6 +116,12 @@ class Capacity(Protocol):
         ``DEBT_MAX`` quotas.
         """
 
+    def admitted(self, now_ns: int, reservation: Reservation) -> None:
+        """The answer to ``reservation`` has begun, and is no refusal: where the pause opens gently, others may go.
+
+        Where a store keeps the quotas, nothing happens.
+        """
+
     def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
         """Correct an open reservation by the true amounts that are ``known`` already.
 
@@ -128,7 +134,10 @@ class Capacity(Protocol):
     def refuse(
         self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, teaches: bool = True
     ) -> bool:
-        """Close ``reservation``, keep its charge, pause, and learn if the refusal ``teaches``; whether quotas have changed."""
+        """Close ``reservation``, keep its charge, pause, and learn if the refusal ``teaches``; whether quotas have changed.
+
+        One that does not teach is about an allowance: the pause after it opens gently, where this process keeps the quotas alone.
+        """
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """Whether a measured rate decides when the next attempt goes after a refusal, so that no pause is needed."""

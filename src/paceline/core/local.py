@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Final, Self
 
+from paceline.core.allowance import LONG_WAIT_S
 from paceline.core.capacity import Learns
 from paceline.core.learning.learning import Learning
 from paceline.core.ledger import Ledger
 from paceline.core.queue import Waiter
-from paceline.core.quota import FAR_NS, Cost, Quota
+from paceline.core.quota import FAR_NS, NS, Cost, Quota
 from paceline.core.results import COOL_DOWN, QUEUE, Decision, Reading, Refusal, Reservation, WaitUntil
+
+OPENS_NS: Final = round(LONG_WAIT_S * NS)
+"""How long the others wait for the answer of one that goes after an allowance has ended: as long as for the first test of its end."""
 
 
 class LocalCapacity:
@@ -86,6 +90,10 @@ class LocalCapacity:
             self.learning.served(now_ns, reservation, true)
         return true
 
+    def admitted(self, now_ns: int, reservation: Reservation) -> None:
+        if self.ledger.pause.opens_ns:
+            self.ledger.pause.answered(now_ns, reservation)
+
     def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
         self.ledger.adjust(now_ns, reservation, known)
 
@@ -101,7 +109,7 @@ class LocalCapacity:
         if refusal.retry_after_s is not None:
             self.ledger.give_back(now_ns, reservation)
         if pause_ns:
-            self.ledger.pause.begin(now_ns + pause_ns)
+            self.ledger.pause.begin(now_ns + pause_ns, opens_ns=0 if teaches else OPENS_NS)
         if self.learning is None:
             return False
         if refusal.kind.about_rate:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from paceline.core.allowance import Shut
 from paceline.core.capacity import PENDING, Capacity, Resolution
 from paceline.core.ledger import Ledger, merged, total_tokens
+from paceline.core.pause import PausePhase
 from paceline.core.progress import Progress, Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, FAR_NS, INPUT_TOKENS, NS, REQUESTS, TOKENS, Cost
@@ -335,6 +337,29 @@ class Pool:
         self.capacity.adjust(now_ns, reservation, known)
         if waiter.queued:
             self.queue.correct(waiter, self._seconds_of(reservation.amounts) - before)
+
+    @property
+    def opens_at_heads(self) -> bool:
+        """Whether the beginning of an answer that is no refusal changes what may go."""
+        return self.progress.allowance.began_ns > 0 or self.ledger.pause.opens_ns > 0
+
+    def admitted(self, now_ns: int, reservation: Reservation) -> None:
+        """The answer to ``reservation`` has begun, and is no refusal: an allowance that was shut is open."""
+        self.progress.allowance.admit(reservation.granted_ns)
+        self.capacity.admitted(now_ns, reservation)
+        if self._stop is not None and self._stop.ends_with(reservation.granted_ns):
+            self._stop = None
+
+    @property
+    def shut(self) -> Shut | None:
+        """The allowance that is used up, or that opens; ``None`` for none."""
+        allowance, pause = self.progress.allowance, self.ledger.pause
+        if not (allowance.is_shut or pause.opens_ns):
+            return None
+        state = "shut" if pause.phase in (PausePhase.OPEN, PausePhase.CLOSED) else pause.phase.value
+        return Shut(
+            allowance.window, state, allowance.began_ns, allowance.ends_ns, pause.until_ns, self.queue.length
+        )
 
     def answered(self, now_ns: int) -> None:
         """An answer has begun, which ends a silence; the caller sets ``begun`` of its reservation."""

@@ -44,6 +44,7 @@ class Row(NamedTuple):
         pending: How many others are in flight and not known to be admitted.
         is_paced: Whether a measured rate decides when the next attempt goes.
         is_allowance: Whether the last one is about an :class:`~paceline.core.allowance.Allowance`.
+        is_endless: Whether it is about one whose end is not stated.
         is_test: Whether the last one was a test of the wait that is stated.
         test_s: When the stated wait is tested, in seconds from now.
     """
@@ -56,6 +57,7 @@ class Row(NamedTuple):
     pending: int = 0
     is_paced: bool = False
     is_allowance: bool = False
+    is_endless: bool = False
     is_test: bool = False
     test_s: float = PROBE_S
 
@@ -221,8 +223,12 @@ class Progress:
         row = rows.row(now_ns, sent_ns, in_flight_ns, self.admitted, foretold=allowance.foretold(sent_ns))
         if rows is not self.rate_rows:
             return row
-        test_s = allowance.test_s(now_ns, sent_ns, refusal)
-        return row._replace(is_allowance=allowance.covers(refusal), is_test=allowance.is_test(sent_ns), test_s=test_s)
+        return row._replace(
+            is_allowance=allowance.covers(refusal),
+            is_endless=allowance.is_endless(refusal),
+            is_test=allowance.is_test(sent_ns),
+            test_s=allowance.test_s(now_ns, sent_ns, refusal),
+        )
 
     def _rows_of(self, refusal: Refusal) -> Rows | None:
         if refusal.scope is not RefusalScope.POOL:
@@ -251,8 +257,8 @@ def pause_s(refusal: Refusal, row: Row, first_s: float = FIRST_S, most_s: float 
     number = max(row.number, of_request)
     own_s = min(first_s * 2.0 ** min(number - 1, 30), most_s)
     asked_s = refusal.retry_after_s or 0.0  # a wait of 0 is none
-    if not is_believed(refusal):
-        asked_s = min(asked_s, row.test_s)
+    if row.is_endless or not is_believed(refusal):
+        asked_s = min(asked_s or row.test_s, row.test_s)
     if row.number == 1:
         asked_s = min(asked_s, refusal.sooner_s or asked_s)
     return max(asked_s, own_s) if number > 1 else asked_s or own_s

@@ -341,6 +341,7 @@ class Refusal:
         retracts: How many earlier refusals of the request were taken for refusals of the pool, and were about the request.
         limits: The quotas that it states where it names several, and not which of them is used up.
         window: The window of the account's plan that it is about, by its headers.
+        of_account: Whether that window is about all that the account sends, and not about some models alone.
         unit: The unit whose quota was exceeded.
         period_s: The period of that quota, in seconds.
         limit: The amount of that quota.
@@ -365,6 +366,7 @@ class Refusal:
     retracts: int = 0
     limits: tuple[Reading, ...] = ()
     window: str | None = None
+    of_account: bool = False
 
 
 class Basis(StrEnum):

@@ -525,6 +525,7 @@ class Exchange:
         """Settle the permit with the usage that the body reports: now, if it was read whole, else while the caller reads it."""
         provider, payload = self.metered.provider, None if self.judged is None else self.judged.payload
         settle = partial(self._settle, headers, permit)
+        self.metered.scheduler.admitted(permit.reservation)
         if self.metered.payer is not None:
             self.metered.payer.account.served = True
         if self.charge is not None:

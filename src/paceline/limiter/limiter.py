@@ -393,7 +393,7 @@ class Limiter(BaseLimiter):
         from paceline.facts import standing
         from paceline.http.unpaced import rows
 
-        plans = self.pacer.accounts.plans.status(self.pacer.clock.now_ns() / NS)
+        plans = self.pacer.accounts.plans.status(self.pacer.clock.now_ns(), self.pacer.pools.shut())
         return {"pools": self.pacer.status(queue), "plans": plans, "unpaced": rows(), "facts": standing(date.today())}  # noqa: DTZ011  (an age in days)
 
     def serve_status(self, host: str = "127.0.0.1", port: int = 8000, *, key: str | None = None) -> StatusServer:

@@ -208,7 +208,9 @@ class Accounts:
         return None if account is None or self._is_shut(account) else account
 
     def _is_shut(self, account: Account) -> bool:
-        return any(one.read(partial(_is_shut, one.pool)) for one in self._pools.of_account(account.name))
+        pools = self._pools.of_account(account.name)
+        schedulers = {id(one): one for pool in pools for one in (pool, *pool.beside)}
+        return any(one.read(partial(_is_shut, one.pool)) for one in schedulers.values())
 
     def _make_room(self) -> bool:
         """Forget the accounts that nothing is known of, or else that are not used any more; whether there were any.

@@ -1,5 +1,6 @@
-"""Requests that pass further schedulers after their own: joint limits, the slots of the provider, the spacing of starts.
+"""Requests that pass further schedulers beside their own: the account, joint limits, the slots of the provider, the spacing of starts.
 
+The account comes before the own quotas: it may have nothing left for days, and a charge that was made before says nothing then.
 A joint limit comes after the own quotas: a model that waits for its own uses nothing of a quota that others could use. Its line
 has the requests of all pools in the order in which they arrived. Slots come after quotas: no request holds a slot while it waits for a quota, so a model with little quota does not take the
 slots of another one, and no deadlock is possible. A request that waits at a further scheduler holds the charge of its own
@@ -14,6 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from paceline.core.pool import Pool
+from paceline.core.progress import Row
 from paceline.core.queue import Waiter
 from paceline.core.quota import CONCURRENCY, FAR_NS, NS, REQUESTS, TOKENS, Cost
 from paceline.core.results import Expired, NeverFits, Outcome, Refusal, RefusalScope, Reservation, WaitUntil
@@ -28,6 +30,8 @@ SAME_PAUSE_NS = NS // 10
 PASSED_MIN = 256
 """How many reservations with further ones are kept before lost ones are searched for."""
 
+
+_Wait = Callable[[Scheduler, Waiter], Awaitable[Outcome]]
 
 _COUNTS = frozenset((REQUESTS, CONCURRENCY))
 """Units: each request costs the same of them."""
@@ -53,40 +57,75 @@ class ChainedScheduler(Scheduler):
     """A scheduler whose requests pass ``further`` ones after it, in this order.
 
     A further scheduler passes none itself. Several pools share one.
+
+    Args:
+        pool: The pool.
+        clock: The clock.
+        further: The further schedulers.
+        worker: As for :class:`Scheduler`.
+        opens: Makes the scheduler of the account, at the first refusal that is about all of it.
+
+    Attributes:
+        account: The scheduler of the account, which requests pass before this one; ``None``: no refusal was about it.
     """
 
-    def __init__(self, pool: Pool, clock: Clock, further: Sequence[Scheduler], worker: Worker | None = None) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        clock: Clock,
+        further: Sequence[Scheduler],
+        worker: Worker | None = None,
+        opens: Callable[[], Scheduler] | None = None,
+    ) -> None:
         super().__init__(pool, clock, worker)
         self.further = tuple(further)
+        self.account: Scheduler | None = None
+        self._opens = opens
         self.stated = self.stated.union(*(scheduler.stated for scheduler in further))
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
         self._passed: dict[Reservation, list[Passed]] = {}  # the further reservations, until closed
         self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
 
+    @property
+    def depth(self) -> int:  # type: ignore[override]
+        """See :class:`Scheduler`."""
+        return 8 if self._is_chained else 5
+
+    @property
+    def _is_chained(self) -> bool:
+        return bool(self.further) or self.account is not None
+
+    @property
+    def beside(self) -> Sequence[Scheduler]:  # type: ignore[override]
+        """See :class:`Scheduler`."""
+        return self.further if self.account is None else (self.account, *self.further)
+
     def wait(self, waiter: Waiter) -> Outcome:
         """See :meth:`Scheduler.wait`."""
-        return run_sync(self._pass(waiter, _wait))
+        return run_sync(self._pass(waiter, _wait)) if self._is_chained else super().wait(waiter)
 
     def wait_async(self, waiter: Waiter) -> Coroutine[Any, Any, Outcome]:
         """See :meth:`Scheduler.wait_async`."""
-        return self._pass(waiter, Scheduler.wait_async)
+        return self._pass(waiter, Scheduler.wait_async) if self._is_chained else super().wait_async(waiter)
 
     def try_grant(self, waiter: Waiter) -> Outcome:
         """See :meth:`Scheduler.try_grant`."""
-        return run_sync(self._pass(waiter, _try_grant))
+        return run_sync(self._pass(waiter, _try_grant)) if self._is_chained else super().try_grant(waiter)
 
-    async def _pass(self, waiter: Waiter, wait: Callable[[Scheduler, Waiter], Awaitable[Outcome]]) -> Outcome:
-        """Wait in the own pool, and then at each further scheduler.
+    async def _pass(self, waiter: Waiter, wait: _Wait) -> Outcome:
+        """Wait for the account, in the own pool, and then at each further scheduler.
 
         A request that leaves gives back its grants. So does one whose pool pauses on the way, and then it waits again.
         One that a further scheduler would not grant does not wait in the own pool.
         """
         if (hopeless := self._hopeless(waiter)) is not None:
             return hopeless
+        arrived_ns = waiter.arrived_ns
         while True:
-            granted = await wait(self, waiter)
+            granted, first = await self._own(waiter, wait)
             if not isinstance(granted, Reservation):
                 return granted
+            waiter.arrived_ns = arrived_ns
             paused_until_ns = self._paused_until_ns()
             self._lateness.granted(granted)
             granted.begun = True  # until it is sent, no answer is missing
@@ -114,15 +153,56 @@ class ChainedScheduler(Scheduler):
                     passed.scheduler._lateness.continued(passed.reservation)  # noqa: SLF001
             granted.begun = False
             paused = self._paused_until_ns() > max(paused_until_ns + SAME_PAUSE_NS, self.now_ns())
+            if first is not None:
+                paused |= _shut_since(first)
+                first.reservation.granted_ns = granted.granted_ns
             if granted.open and not paused:
                 return granted
             self.cancel(granted)  # a pause has begun, or it counts as lost by now: back to its place in its lane
             waiter.returned = True
 
+    async def _own(self, waiter: Waiter, wait: _Wait) -> tuple[Outcome, Passed | None]:
+        """The outcome in the own pool, after the account's, and what is held there."""
+        account = self.account
+        if account is None:
+            return await wait(self, waiter), None
+        there = _further(waiter)
+        self._at[waiter] = account, there
+        try:
+            step = await wait(account, there)
+        finally:
+            self._at.pop(waiter, None)
+        if not isinstance(step, Reservation):
+            return _named(account, step), None
+        step.begun = True
+        try:
+            granted = await wait(self, waiter)
+        except BaseException:
+            account.cancel(step)
+            raise
+        if not isinstance(granted, Reservation):
+            account.cancel(step)
+            return granted, None
+        first = Passed(account, step, there)
+        self._remember(granted, first)
+        return granted, first
+
+    def _of_account(self, reservation: Reservation, refusal: Refusal) -> tuple[Scheduler, Reservation] | None:
+        """The account, and the reservation there, if a refusal is about all that it sends; ``None``: it is about the pool."""
+        if not refusal.of_account or refusal.scope is not RefusalScope.POOL or self._opens is None:
+            return None
+        account = self.account or self._opens()
+        for passed in self._passed.get(reservation, ()):
+            if passed.scheduler is account:
+                return account, passed.reservation
+        before = Reservation({}, [], [], reservation.granted_ns, reservation.granted_ns)
+        before.open = False  # it was sent before requests passed the account
+        return account, before
+
     def _hopeless(self, waiter: Waiter) -> NeverFits | Expired | None:
         """Why a further scheduler would not grant ``waiter``; ``None``: each may."""
         waiter.arrived_ns = self.now_ns()
-        for scheduler in self.further:
+        for scheduler in self.beside:
             if waiter.deadline_ns is None and _COUNTS.issuperset(scheduler.pool.ledger.units):
                 continue  # it fits
             if (found := scheduler.foresee(_further(waiter))) is not None:
@@ -155,6 +235,12 @@ class ChainedScheduler(Scheduler):
         for passed in self._passed.get(reservation, ()):
             passed.scheduler.begun(passed.reservation)
 
+    def admitted(self, reservation: Reservation) -> None:
+        """See :meth:`Scheduler.admitted`."""
+        super().admitted(reservation)
+        for passed in self._passed.get(reservation, ()):
+            passed.scheduler.admitted(passed.reservation)
+
     def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """See :meth:`Scheduler.settle`."""
         self._release(reservation, actual, waiter)
@@ -168,10 +254,22 @@ class ChainedScheduler(Scheduler):
             for scheduler, further, _ in self._passed.pop(reservation, ()):
                 scheduler.cancel(further)
 
+    def row(self, reservation: Reservation, refusal: Refusal) -> Row | None:
+        """See :meth:`Scheduler.row`."""
+        if (of_account := self._of_account(reservation, refusal)) is None:
+            return super().row(reservation, refusal)
+        account, there = of_account
+        row = account.row(there, refusal)
+        return row and row._replace(admitted=self.pool.progress.admitted)  # as in the other rows of its requests
+
     def refuse(
         self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0, why: str = ""
     ) -> None:
-        """See :meth:`Scheduler.refuse`."""
+        """See :meth:`Scheduler.refuse`. One about the account says nothing of the pool."""
+        if (of_account := self._of_account(reservation, refusal)) is not None:
+            account, there = of_account
+            account.refuse(there, refusal, pause_s, stop_s, why)
+            refusal, pause_s, stop_s = replace(refusal, scope=RefusalScope.MODE), 0.0, 0.0
         try:
             super().refuse(reservation, refusal, pause_s, stop_s, why)
         finally:
@@ -186,15 +284,26 @@ class ChainedScheduler(Scheduler):
         why = scheduler.why(there)
         return why and replace(why, quota=_quota(scheduler, why.quota))
 
+    def resume(self) -> None:
+        """See :meth:`Scheduler.resume`."""
+        super().resume()
+        if self.account is not None:
+            self.account.resume()
+
     def expected_s(self, waiter: Waiter) -> float:
         """See :meth:`Scheduler.expected_s`. The wait for a slot of the provider is unknown, and left out."""
-        further = [scheduler.expected_s(_further(waiter)) for scheduler in self.further]
+        further = [scheduler.expected_s(_further(waiter)) for scheduler in self.beside]
         return max([super().expected_s(waiter), *(wait_s for wait_s in further if wait_s < math.inf)])
 
     def after_fork(self) -> None:
         """See :meth:`Scheduler.after_fork`."""
         super().after_fork()
         self._at, self._passed = {}, {}
+
+
+def _shut_since(passed: Passed) -> bool:
+    """Whether the account was refused after a request had passed it."""
+    return passed.scheduler.pool.progress.allowance.began_ns > passed.reservation.granted_ns
 
 
 def _further(waiter: Waiter) -> Waiter:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from math import inf
 from typing import TYPE_CHECKING, Final, TypedDict
 
+from paceline.core.quota import NS
+
 if TYPE_CHECKING:
+    from paceline.core.allowance import Shut
     from paceline.providers.plan_headers import PlanReading
 
 WINDOWS_MAX: Final = 32
@@ -28,6 +32,13 @@ class PlanStatus(TypedDict):
     length_s: float | None
     scope: str | None
     stated_ago_s: float
+    state: str
+    test_s: float | None
+    waiting: int
+
+
+UNNAMED: Final = "unnamed"
+"""The window of refusals that name none, and state an end that is too far for a rate."""
 
 
 class Plans:
@@ -51,19 +62,23 @@ class Plans:
         """Drop what is known of an account."""
         self._windows.pop(account, None)
 
-    def status(self, now_s: float) -> list[PlanStatus]:
-        """The windows that have not ended, by account and length; of one that has, nothing is known.
+    def status(self, now_ns: int, shut: Iterable[tuple[str, str | None, Shut]] = ()) -> list[PlanStatus]:
+        """The windows that have not ended, by account and length, and those that are used up; of another one nothing is known.
 
         Args:
-            now_s: The time in seconds since 1970.
+            now_ns: The present, since 1970.
+            shut: Those that are used up: the account, the model (``None``: all of them), and the state.
         """
+        now_s = now_ns / NS
         kept = [(account, reading) for account, rows in list(self._windows.items()) for reading in list(rows.values())]
         kept.sort(key=lambda one: (one[0], one[1].length_s or 0.0, one[1].window))
-        return [
-            _status(account, reading, now_s)
-            for account, reading in kept
-            if reading.until_s is None or reading.read_s + reading.until_s > now_s
-        ]
+        rows = {(account, one.window): _status(account, one, now_s) for account, one in kept}
+        for account, model, one in shut:
+            window = one.window or UNNAMED
+            name = (account, window) if one.window else (account, window, model or "")
+            row = rows.setdefault(name, _unread(account, window, model))
+            _close(row, one, now_ns)
+        return [row for row in rows.values() if row["state"] != "open" or row["ends_s"] is None or row["ends_s"] > 0]
 
 
 def _status(account: str, reading: PlanReading, now_s: float) -> PlanStatus:
@@ -78,7 +93,29 @@ def _status(account: str, reading: PlanReading, now_s: float) -> PlanStatus:
         "length_s": reading.length_s,
         "scope": reading.scope,
         "stated_ago_s": round(max(now_s - reading.read_s, 0.0), 3),
+        "state": "open",
+        "test_s": None,
+        "waiting": 0,
     }
+
+
+def _unread(account: str, window: str, model: str | None) -> PlanStatus:
+    """The row of a window that no header has stated."""
+    from paceline.providers.plan_headers import PlanReading
+
+    return _status(account, PlanReading(window, scope=model), 0.0)
+
+
+def _close(row: PlanStatus, shut: Shut, now_ns: int) -> None:
+    """Say in the row of a window that it is used up. Several models may share one, each with waiters of its own."""
+    row["state"], row["waiting"] = shut.state, row["waiting"] + shut.waiting
+    if shut.state == "shut":
+        test_s = round(max(shut.test_ns - now_ns, 0) / NS, 3)
+        row["test_s"] = test_s if row["test_s"] is None else min(test_s, row["test_s"])
+    if shut.began_ns:
+        row["stated_ago_s"] = min(row["stated_ago_s"] or inf, round((now_ns - shut.began_ns) / NS, 3))
+    if shut.ends_ns:
+        row["ends_s"], row["ends_at"] = round((shut.ends_ns - now_ns) / NS, 3), _utc(shut.ends_ns / NS)
 
 
 def _utc(at_s: float) -> str | None:

@@ -28,6 +28,7 @@ from paceline.pacing.settings import PacingSettings
 from paceline.pacing.status import PoolStatus, report
 
 if TYPE_CHECKING:
+    from paceline.core.allowance import Shut
     from paceline.pacing.events import Event
     from paceline.pacing.joint import JointLimit
 
@@ -118,8 +119,10 @@ class Pools:
     def forget_all(self, schedulers: Collection[Scheduler], *, unserved: bool = False) -> bool:
         """Forget all of these pools, or none; ``unserved``: no request was answered, so that what is missing of quotas is nothing."""
         with self._lock:
-            if any(one.read(partial(_in_use, one.pool, unserved=unserved)) for one in schedulers):
-                return False
+            accounts = {self._further.get(of_plan(one.pool.name.partition("/")[0])) for one in schedulers} - {None}
+            for one in (*schedulers, *accounts):
+                if one is not None and one.read(partial(_in_use, one.pool, unserved=unserved)):
+                    return False
             for scheduler in schedulers:
                 name = scheduler.pool.name
                 self._made.pop(name, None)
@@ -128,7 +131,7 @@ class Pools:
                 self.own_units.pop(name, None)
                 self.unusual.pop(name, None)
                 self._health.drop(scheduler)
-                for one in scheduler.further:  # the slots and the spacing of an account of its own
+                for one in scheduler.beside:  # the plan, the slots and the spacing of an account of its own
                     if "@" in one.pool.name and not self.of_account(one.pool.name.partition("/")[0]):
                         self._further.pop(one.pool.name, None)
         return True
@@ -142,6 +145,18 @@ class Pools:
         found: dict[str, list[Scheduler]] = {}
         for one in self.in_use:
             found.setdefault(one.pool.name.partition("/")[0], []).append(one)
+        return found
+
+    def shut(self) -> list[tuple[str, str | None, Shut]]:
+        """The allowances that are used up: the account, the model (``None``: all of them), and the state."""
+        with self._lock:
+            schedulers = dict(self._made)
+            schedulers |= {name: one for name, one in self._further.items() if name == of_plan(name.partition("/")[0])}
+        found = []
+        for name, scheduler in schedulers.items():
+            if scheduler.pool.opens_at_heads and (shut := scheduler.read(lambda _, of=scheduler.pool: of.shut)):
+                account, _, model = name.partition("/")
+                found.append((account, None if name == of_plan(account) else model, shut))
         return found
 
     def override(self, pool: str, **own: Any) -> None:
@@ -241,12 +256,33 @@ class Pools:
                 self._further[one.pool] = Scheduler(pool, self._settings.clock, worker)
             further.append(self._further[one.pool])
         pool, worker = self._pool(resolved, now_ns)
-        clock = self._settings.clock
-        if not further:
+        clock, account = self._settings.clock, resolved.pool.partition("/")[0]
+        if not (further or resolved.is_model):
             return Scheduler(pool, clock, worker)
         from paceline.pacing.chain import ChainedScheduler
 
-        return ChainedScheduler(pool, clock, further, worker)
+        opens = partial(self.open_account, account) if resolved.is_model else None
+        scheduler = ChainedScheduler(pool, clock, further, worker, opens)
+        scheduler.account = self._further.get(of_plan(account))
+        return scheduler
+
+    def open_account(self, account: str) -> Scheduler:
+        """The scheduler that the requests of all pools of an account pass from now on: a window of its plan is used up."""
+        from paceline.pacing.chain import ChainedScheduler
+
+        name = of_plan(account)
+        with self._lock:
+            if name not in self._further:
+                now_ns, waiting_max = self._settings.clock.now_ns(), self._settings.waiting_max
+                queue = Queue()
+                queue.next_number = self._next_number
+                # Each process keeps its own: a second one costs a refusal for each window.
+                pool = Pool(name, LocalCapacity.of((), now_ns), queue, waiting_max=waiting_max, served=False)
+                self._further[name] = Scheduler(pool, self._settings.clock)
+            for scheduler in self.of_account(account):
+                if isinstance(scheduler, ChainedScheduler):
+                    scheduler.account = self._further[name]
+            return self._further[name]
 
     def _of_all(self, pool: str) -> str:
         """The name without an account that was found by its credential: what the user limits together holds for these, too."""
@@ -295,6 +331,11 @@ class Pools:
         made = BudgetPool if of_money else Pool
         # The requests of a lane go to any server: when one does not answer, its own pool is silent, and not the lane.
         return made(resolved.pool, capacity, queue, waiting_max=settings.waiting_max, served=not own), worker
+
+
+def of_plan(account: str) -> str:
+    """The name of the pool that all requests of an account pass."""
+    return f"{account}/plan"
 
 
 def _in_use(pool: Pool, now_ns: int, *, unserved: bool = False) -> bool:

@@ -108,6 +108,8 @@ class Scheduler:
     """
 
     further: Sequence[Scheduler] = ()
+    beside: Sequence[Scheduler] = ()  # all that its requests pass, of the account first
+    depth = 4  # how many calls of this package are above the wait of a thread, for warnings
     made = False
     """Whether this process has one."""
 
@@ -150,7 +152,7 @@ class Scheduler:
         if in_a_loop():
             why = "waiting for a permit blocks this event loop; use `async with`, `await`, or an async client"
             try:
-                warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=8 if self.further else 4)
+                warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=self.depth)
             except BaseException:  # warnings are errors here
                 self._withdraw(waiter)
                 raise
@@ -295,6 +297,11 @@ class Scheduler:
         if self.pool.silence.since_ns:
             self._section.change(self.pool.answered)
             self.lines.notices()
+
+    def admitted(self, reservation: Reservation) -> None:
+        """See :meth:`Pool.admitted`."""
+        if self.pool.opens_at_heads:
+            self._section.change(self.pool.admitted, reservation)
 
     def resume(self) -> None:
         """See :meth:`Pool.resume`."""

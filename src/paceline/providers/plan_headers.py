@@ -160,7 +160,7 @@ def plan_readings(headers: Headers, now_s: float, refused: str | None = None) ->
     over_all = groups.get(_OVER_ALL, {})
     if claimed := _claim(over_all):
         _, length_s = _claude(claimed, {}) or ("", None)
-        own = found.get(claimed) or PlanReading(claimed, length_s=length_s, scope=SCOPES.get(claimed), read_s=now_s)
+        own = found.get(claimed) or PlanReading(claimed, length_s=length_s, scope=_scope(claimed) or None, read_s=now_s)
         until_s = _until_s(over_all.get("reset"), headers, now_s) if own.until_s is None else own.until_s
         found[claimed] = replace(own, until_s=until_s, status=own.status or _word(over_all.get("status")))
     if refused in found:
@@ -219,9 +219,9 @@ def _about(header: str) -> tuple[_Group, str] | None:
 
 def _windows(groups: Mapping[_Group, Texts], headers: Headers, now_s: float) -> Iterator[tuple[PlanReading, bool]]:
     """The reading of each window, and whether it can be the one that refuses this request."""
-    named = {number: _active(form, number, groups, headers) for number, form in enumerate(FORMS) if form.active}
+    limiting = {number: _active(form, number, groups, headers) for number, form in enumerate(FORMS) if form.active}
     for group, texts in groups.items():
-        form, active = FORMS[group.form], named.get(group.form, group.family)
+        form, active = FORMS[group.form], limiting.get(group.form, group.family)
         window = form.window(group.family, texts) if group.slot or not form.active else None
         if window is None or (group.family == DEFAULT != active):  # it repeats the active one
             continue
@@ -229,7 +229,8 @@ def _windows(groups: Mapping[_Group, Texts], headers: Headers, now_s: float) -> 
         share = parse.number(texts.get(form.used))
         used = None if share is None or not 0 <= share <= USED_MAX * form.whole else share / form.whole
         end = next((texts[part] for part in form.resets if part in texts), None)
-        about = groups.get(_Group(group.form, group.family, ""), {}).get(form.scope) or SCOPES.get(name, "")
+        named = group.family.removeprefix(DEFAULT).lstrip("-") if form.active else _scope(name)
+        about = groups.get(_Group(group.form, group.family, ""), {}).get(form.scope) or named
         scope = "".join(filter(str.isprintable, about))[:SCOPE_MAX] or None
         until_s, status = _until_s(end, headers, now_s), _word(texts.get("status"))
         yield PlanReading(name, used, until_s, status, length_s, scope, now_s), group.family == active
@@ -244,6 +245,11 @@ def _active(form: Form, number: int, groups: Iterable[_Group], headers: Headers)
 def _claim(over_all: Texts) -> str | None:
     claim = _word(over_all.get("representative-claim"))
     return None if claim is None else CLAIMS.get(claim, claim)
+
+
+def _scope(window: str) -> str:
+    """What a window of Claude is about; empty for the whole account. A name that is not known here may be of some models."""
+    return SCOPES.get(window, window.partition("_")[2])
 
 
 def _word(text: str | None) -> str | None:

@@ -67,6 +67,7 @@ def classify(
         limits=facts.limits,
         retry_after_s=refusal.retry_after_s or (window.until_s if window else None) or None,
         window=window.window if window else None,
+        of_account=window is not None and window.scope is None,
     )
 
 

@@ -208,6 +208,9 @@ class SharedCapacity:
             self.learning.served(now_ns, reservation, true)
         return true
 
+    def admitted(self, now_ns: int, reservation: Reservation) -> None:
+        """Nothing: the store learns of an answer when it ends."""
+
     def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
         """Nothing: the store learns of an attempt when it ends."""
 

@@ -95,6 +95,9 @@ SCHEMAS: Final = {
         length_s=MAYBE_NUMBER,
         scope={**MAYBE_TEXT, "description": "What it is about, if not all of the account."},
         stated_ago_s=NUMBER,
+        state={**TEXT, "description": "`open`, `shut`, `probing` or `opening`."},
+        test_s={**MAYBE_NUMBER, "description": "Seconds until a waiting request asks whether it is shut still."},
+        waiting={**COUNT, "description": "The requests that wait for it."},
     ),
     "Unpaced": _object(provider=TEXT, host=TEXT, kind=TEXT, count=COUNT, remedy=TEXT),
     "Status": _object(
