@@ -1,4 +1,4 @@
-"""A pause after which two attempts follow each answer: what may go, and when."""
+"""A pause after which others follow the beginning and the end of each answer: what may go, and when."""
 
 import pytest
 
@@ -25,17 +25,22 @@ def go(pause, now_ns, count):
     return gone
 
 
-def test_two_more_follow_each_answer(pause):
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [((True,), [1, 2, 4, 8, 16]), ((False,), [1, 2, 2, 2, 2]), ((False, False, True), [1, 3, 6, 12, 24])],
+)
+def test_one_follows_the_beginning_of_an_answer_and_one_its_end(pause, ends, expected):
+    """Two the beginning of the first one's."""
     assert not go(pause, 99, 9)
     waves, now_ns = [go(pause, 100, 99)], 100
     for _ in range(4):
         now_ns += NS
         waves.append([])
         for attempt in waves[-2]:
-            pause.answered(now_ns, attempt)
-            pause.answered(now_ns, attempt)  # at its head, and at its end
-            waves[-1] += go(pause, now_ns, 99)
-    assert [len(wave) for wave in waves] == [1, 2, 4, 8, 16]
+            for ended in ends:
+                pause.answered(now_ns, attempt, ended=ended)
+                waves[-1] += go(pause, now_ns, 99)
+    assert [len(wave) for wave in waves] == expected
     assert pause.phase is PausePhase.OPENING
 
 

@@ -92,7 +92,7 @@ class LocalCapacity:
 
     def admitted(self, now_ns: int, reservation: Reservation) -> None:
         if self.ledger.pause.opens_ns:
-            self.ledger.pause.answered(now_ns, reservation)
+            self.ledger.pause.answered(now_ns, reservation, ended=False)
 
     def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
         self.ledger.adjust(now_ns, reservation, known)

@@ -1,6 +1,7 @@
 """A pause: nothing goes before an instant, then one attempt, the probe, and the others after its answer.
 
-After a long pause many wait, and nothing else bounds them: then two more follow each answer, from the probe's on.
+After a long pause many wait, and nothing else bounds them. Then two follow the beginning of the probe's answer, and of each further
+one that goes one follows the beginning of the answer, and one its end: twice as many in each round, and no herd.
 
 A refusal, a silence or the breaker of a host begins a pause. It is in the ledger of the pool, which reports grants, answers to the probe
 (``settle``) and unsent probes; ``LocalCapacity.refuse`` reports a refused one. Where processes share the quotas, there are two, and both
@@ -29,7 +30,7 @@ class PausePhase(Enum):
     OPEN = "open"  # everything
     CLOSED = "closed"  # nothing before the end of the pause, then the probe
     PROBING = "probing"  # the probe is in flight: nothing before its answer, or before its time is over
-    OPENING = "opening"  # two more for each answer
+    OPENING = "opening"  # two more for each answer: one at its beginning, one at its end
 
 
 CLOSED, OPEN = PausePhase.CLOSED, PausePhase.OPEN
@@ -42,7 +43,7 @@ class PauseEvent(Enum):
     BEGIN = "begin"  # a pause begins, or becomes longer
     GRANT = "grant"  # an attempt goes at or after the end of the pause
     ANSWER = "answer"  # the probe was answered, or none waits for what an answer lets go
-    MORE = "more"  # an answer lets two more go
+    MORE = "more"  # an answer lets others go
     UNSENT = "unsent"  # the probe was not sent: another attempt becomes the probe
     LIFT = "lift"  # the pause is over without a probe
 
@@ -83,20 +84,20 @@ class Pause(Generic[T]):
         opens_ns: How long the others wait for an answer where two follow each; 0: all follow the probe's.
     """
 
-    __slots__ = ("_out", "_room", "opens_ns", "phase", "probe", "reason", "until_ns")
+    __slots__ = ("_gone", "_room", "opens_ns", "phase", "probe", "reason", "until_ns")
 
     def __init__(self, until_ns: int = 0, *, closed: bool = False, probe: T | None = None) -> None:
         self.until_ns, self.probe, self.reason = until_ns, probe, COOL_DOWN
         self.phase = PausePhase.CLOSED if closed else PausePhase.OPEN if probe is None else PausePhase.PROBING
         self.opens_ns = self._room = 0  # how many more may go by the answers so far
-        self._out: set[T] = set()  # those that have gone since the pause, without an answer
+        self._gone: dict[T, bool] = {}  # since the pause, without the end of an answer; whether it has begun
 
     def begin(self, until_ns: int, reason: str = COOL_DOWN, opens_ns: int = 0) -> None:
         """Grant nothing before ``until_ns``, for ``reason``; both stay where the pause in force ends later."""
         if until_ns >= self.until_ns:
             self.reason = reason
         self._room, self.opens_ns = 0, max(self.opens_ns, opens_ns)
-        self._out.clear()
+        self._gone.clear()
         self._step(PauseEvent.BEGIN, None, max(self.until_ns, until_ns))
 
     @property
@@ -113,17 +114,24 @@ class Pause(Generic[T]):
         if not self.opens_ns:
             self._step(PauseEvent.GRANT, attempt, now_ns + within_ns)
             return
-        self._out.add(attempt)
+        self._gone[attempt] = False
         self._room = max(self._room - 1, 0)
         probe = None if self.phase is PausePhase.OPENING else attempt
         self._step(PauseEvent.GRANT, probe, now_ns if self._room else now_ns + self.opens_ns)
 
-    def answered(self, now_ns: int, attempt: T) -> None:
-        """Let the others go, if ``attempt`` is the probe; or two of them, if it has gone since the pause."""
+    def answered(self, now_ns: int, attempt: T, *, ended: bool = True) -> None:
+        """Let the others go, if ``attempt`` is the probe; or one or two of them, if it has gone since the pause.
+
+        ``ended``: whether its answer has ended, and not only begun.
+        """
         if self.opens_ns:
-            if attempt in self._out:
-                self._out.discard(attempt)
-                event, self._room = (PauseEvent.ANSWER, 0) if self._room else (PauseEvent.MORE, 2)
+            begun = self._gone.pop(attempt, None)
+            if not ended and begun is not None:
+                self._gone[attempt] = True
+            if begun is not None and (ended or not begun):
+                more = 2 if not begun and (ended or self.phase is not PausePhase.OPENING) else 1
+                # What the last answers let go is unused where none waits.
+                event, self._room = (PauseEvent.ANSWER, 0) if self._room else (PauseEvent.MORE, more)
                 self._step(event, None, min(self.until_ns, now_ns))
         elif self.probe is not None and attempt == self.probe:
             self._step(PauseEvent.ANSWER, None, min(self.until_ns, now_ns))
@@ -132,10 +140,10 @@ class Pause(Generic[T]):
         """Let another attempt go in the place of ``attempt``, if that is the probe, or has gone since the pause."""
         if self.probe is not None and attempt == self.probe:
             self._step(PauseEvent.UNSENT, None, min(self.until_ns, now_ns))
-        elif attempt in self._out and self.phase is PausePhase.OPENING:
+        elif self._gone.get(attempt) is False and self.phase is PausePhase.OPENING:
             self._room += 1
             self._step(PauseEvent.UNSENT, None, min(self.until_ns, now_ns))
-        self._out.discard(attempt)
+        self._gone.pop(attempt, None)
 
     def lift(self, now_ns: int, until_ns: int) -> None:
         """End the pause until ``until_ns``, if it is the one in force; no probe is needed."""
@@ -150,5 +158,5 @@ class Pause(Generic[T]):
         self.phase, self.probe, self.until_ns = NEXT[self.phase, event], probe, until_ns
         if self.phase is OPEN:
             self.opens_ns = self._room = 0
-            self._out.clear()
+            self._gone.clear()
         assert (self.probe is not None) == (self.phase is PausePhase.PROBING)

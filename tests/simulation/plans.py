@@ -1,0 +1,340 @@
+"""Agents and a person with one plan, in virtual time, before a provider whose windows are used up. Whole answers pass, over attached clients.
+
+``Row`` names a world. ``run`` returns what its windows have given, with the limiter (``paced``), or with clients that know the provider.
+"""
+
+import asyncio
+import json
+import random
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from math import floor
+
+import httpx
+
+import paceline
+from paceline import RetryPolicy
+from paceline.testing.clock import ManualClock, run_virtual
+
+HOUR, DAY = 3_600.0, 86_400.0
+AGENTS = 50
+SEED = 20_261_128
+
+
+@dataclass
+class Window:
+    """``cap`` is in units that no client is told: a request costs 1 on average."""
+
+    name: str
+    length_s: float
+    cap: float
+    first: bool = True  # begins with the first request after the last end; else by the clock
+    models: tuple[str, ...] = ()  # none: all
+    begun_s: float | None = None
+    used: float = 0.0
+    opened_s: list[float] = field(default_factory=list)  # when it ended after it was used up
+
+    @property
+    def ends_s(self):
+        return (self.begun_s or 0.0) + self.length_s
+
+    def roll(self, now_s):
+        if not self.first and self.begun_s is None:
+            self.begun_s = 0.0
+        if self.begun_s is not None and now_s >= self.ends_s:
+            if self.used >= self.cap:
+                self.opened_s.append(self.ends_s)
+            self.begun_s = None if self.first else now_s - now_s % self.length_s
+            self.used = 0.0
+
+    def renew(self, now_s):
+        """The provider gives everybody a new window."""
+        self.roll(now_s)
+        if self.used >= self.cap:
+            self.opened_s.append(now_s)
+        self.used, self.begun_s = 0.0, None if self.first else self.begun_s
+
+
+@dataclass(frozen=True)
+class Row:
+    """``says_s``: the wait that a refusal states, by the true one. ``windows`` hold so many times the ``cap``."""
+
+    windows: tuple = (("5h", 5 * HOUR, 1.0, ()),)
+    says_s: object = None
+    form: str = "claude"
+    first: bool = True
+    days: float = 1.0
+    cap: float = 300.0
+    agents: int = AGENTS
+    burst: bool = False  # all agents come each 6 hours, with 12 requests each
+    others: float = 0.0  # the part that another device uses
+    step: float = 0.01
+    ahead_s: float = 0.0  # the clock of the provider
+    early: tuple[float, ...] = ()  # when everybody gets a new window, in days
+    scoped: float = 0.0  # the part of the agents with a model that has a window of its own
+    rate: str = ""  # another limit of the provider, beside the windows
+    person: bool = True
+    options: dict = field(default_factory=dict)
+
+
+FAST, LARGE = "claude-opus-4-5", "claude-fable-5"
+
+
+class Provider:
+    """A plan at a provider. It knows nothing of who paces."""
+
+    def __init__(self, row, clock):
+        self.row, self._clock, self._zero_ns = row, clock, clock.now_ns()
+        self.windows = [Window(name, length_s, row.cap * cap, row.first, of) for name, length_s, cap, of in row.windows]
+        self.refused, self.served, self.charged, self.rate_refused = 0, 0, 0.0, 0
+        self.asked_s = []
+        self._tokens, self._at_s = 0.0, 0.0
+
+    @property
+    def now_s(self):
+        return (self._clock.now_ns() - self._zero_ns) / 1e9
+
+    def of(self, model):
+        return [one for one in self.windows if not one.models or model in one.models]
+
+    def opens_s(self, model):
+        """When a request is admitted: for clients that know it."""
+        for one in self.windows:
+            one.roll(self.now_s)
+        return max((one.ends_s for one in self.of(model) if one.used >= one.cap), default=self.now_s)
+
+    def ask(self, model):
+        """The headers, and the wait of a refusal, by the window (``None``: for a rate); 0: admitted."""
+        now_s = self.now_s
+        self.asked_s.append(now_s)
+        for one in self.windows:
+            one.roll(now_s)
+        full = [one for one in self.of(model) if one.used >= one.cap]
+        if full:
+            self.refused += 1
+            wait_s = max(one.ends_s for one in full) - now_s
+            says_s = wait_s if self.row.says_s is None else self.row.says_s(wait_s)
+            return self._headers(model, full, says_s), max(1, floor(says_s) + 1), max(full, key=lambda one: one.ends_s)
+        if self.row.rate and not self._rate_admits(now_s):
+            self.rate_refused += 1
+            return self._headers(model, [], None), 5, None
+        for one in self.of(model):
+            if one.begun_s is None:
+                one.begun_s, one.used = now_s, 0.0
+        self.served += 1
+        return self._headers(model, [], None), 0, None
+
+    def charge(self, model, cost, *, ours=True):
+        for one in self.of(model):
+            one.roll(self.now_s)
+            if one.begun_s is not None:
+                one.used += cost
+        self.charged += cost * ours
+
+    def _rate_admits(self, now_s):
+        """A bucket of as many as the limit has in a minute."""
+        limit = float(self.row.rate.split()[0])
+        self._tokens = min(limit, self._tokens + (now_s - self._at_s) * limit / 60) if self._at_s else limit
+        self._at_s = now_s or 1e-9
+        self._tokens -= admitted if (admitted := self._tokens >= 1) else 0
+        return admitted
+
+    def _headers(self, model, full, says_s):
+        now_s = self._clock.now_ns() / 1e9 + self.row.ahead_s
+        found = {"date": httpx_date(now_s)}
+        if self.row.form == "unnamed":
+            return found
+        for number, one in enumerate(one for one in self.of(model) if one.begun_s is not None):
+            left_s = says_s if one in full else one.ends_s - self.now_s
+            used = 1.0 if one in full else min(floor(one.used / one.cap / self.row.step) * self.row.step, 1 - self.row.step)
+            if self.row.form == "claude":
+                begin = f"anthropic-ratelimit-unified-{one.name}-"
+                found[f"{begin}utilization"] = f"{used:.3f}"
+                found[f"{begin}reset"] = str(floor(now_s + left_s) + 1)
+                found[f"{begin}status"] = "rejected" if one in full else "allowed"
+            else:
+                begin = f"x-codex-{('primary', 'secondary')[number]}-"
+                found[f"{begin}used-percent"] = f"{100 * used:.1f}"
+                found[f"{begin}window-minutes"] = str(round(one.length_s / 60))
+                found[f"{begin}reset-after-seconds"] = str(floor(left_s) + 1)
+        return found
+
+
+def httpx_date(at_s):
+    from email.utils import formatdate
+
+    return formatdate(at_s, usegmt=True)
+
+
+CLAUDE = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","type":"message","role":"assistant","model":"m","content":[],"usage":{"input_tokens":100,"output_tokens":1}}}\n\n'
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}\n\n'
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hi"}}\n\n',
+    b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":20}}\n\n'
+    b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
+)
+CODEX = (
+    b'event: response.created\ndata: {"type":"response.created","response":{"id":"r","status":"in_progress"}}\n\n'
+    b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"hi"}\n\n',
+    b'event: response.completed\ndata: {"type":"response.completed","response":{"id":"r","status":"completed","usage":{"input_tokens":100,"output_tokens":20,"total_tokens":120}}}\n\n',
+)
+SAID = "This request would exceed your account's rate limit. Please try again later."
+CLAUDE_LOGIN = {"authorization": "Bearer sk-ant-oat01-abc", "anthropic-version": "2023-06-01"}
+
+
+def refusal_of(row, wait_s, of_window):
+    headers = {"retry-after": str(wait_s)}
+    if row.form != "codex":
+        return headers, {"type": "error", "error": {"type": "rate_limit_error", "message": SAID}}
+    if not of_window:
+        return headers, {"error": {"type": "rate_limit_exceeded", "message": "Rate limit reached"}}
+    error = {"type": "usage_limit_reached", "message": "The usage limit has been reached", "plan_type": "plus"}
+    return {}, {"error": error | {"resets_in_seconds": wait_s}}
+
+
+class Body(httpx.AsyncByteStream):
+    """A stream whose first events come with its head, and whose last ones at its end."""
+
+    def __init__(self, begin, seconds, end, then):
+        self._parts, self._seconds, self._then = (begin, end), seconds, then
+
+    async def __aiter__(self):
+        yield self._parts[0]
+        await asyncio.sleep(self._seconds)
+        self._then()
+        yield self._parts[1]
+
+
+@dataclass
+class Outcome:
+    provider: Provider
+    limiter: object
+    person_s: list[float]
+    lost: int
+    days: float
+
+    @property
+    def refused_a_week(self):
+        return self.provider.refused / self.days * 7
+
+    def resumed(self):
+        """The longest time from an opening to the tenth request after it, and the most requests in a second then."""
+        asked, late_s, herd = self.provider.asked_s, 0.0, 0
+        for opened_s in sorted(at_s for one in self.provider.windows for at_s in one.opened_s):
+            first = bisect_left(asked, opened_s)
+            if first + 10 < len(asked):
+                late_s = max(late_s, asked[first + 9] - opened_s)
+                seconds = (bisect_left(asked, at_s + 1.0) - bisect_left(asked, at_s) for at_s in asked[first : first + 150])
+                herd = max(herd, *seconds)
+        return late_s, herd
+
+
+def run(row, *, paced=True, looks=()):
+    """The world of ``row``. ``looks``: pairs of an instant in seconds, and what is called then with the limiter and the provider."""
+    clock = ManualClock()
+    provider, rng, person_s, lost = Provider(row, clock), random.Random(SEED), [], []
+
+    async def answer(request):
+        request.extensions["sent"]()
+        model, head_s, whole_s, cost = request.extensions["of"]
+        headers, wait_s, window = provider.ask(model)
+        if wait_s:
+            await asyncio.sleep(0.3)
+            more, body = refusal_of(row, wait_s, window)
+            return httpx.Response(429, headers=headers | more, json=body)
+        await asyncio.sleep(head_s)
+        begin, end = CODEX if row.form == "codex" else CLAUDE
+        body = Body(begin, whole_s - head_s, end, lambda: provider.charge(model, cost))
+        return httpx.Response(200, headers={"content-type": "text/event-stream"} | headers, stream=body)
+
+    async def known(model, head_s, whole_s, cost):
+        """As a client that knows the provider: it is never refused by a window."""
+        while (at_s := provider.opens_s(model)) > provider.now_s or provider.ask(model)[1]:
+            await asyncio.sleep(max(0.001, min(at_s - provider.now_s, 60.0 if row.early else 1e9)))
+        sent_s = provider.now_s
+        await asyncio.sleep(whole_s)
+        provider.charge(model, cost)
+        return sent_s
+
+    async def world(_):
+        limiter = paceline.Limiter(
+            provider="openai" if row.form == "codex" else "anthropic",
+            **{"clock": clock, "retry": RetryPolicy(max_retry_after_s=1e7), **row.options},
+        )
+        limiter.pacer.luck = rng.random
+        address, headers = "https://api.anthropic.com/v1/messages", CLAUDE_LOGIN
+        if row.form == "codex":
+            address, headers = "https://api.openai.com/v1/responses", {"authorization": "Bearer x", "chatgpt-account-id": "a"}
+        transport = httpx.MockTransport(answer)
+        client = limiter.attach(httpx.AsyncClient(transport=transport, timeout=None, headers=headers))
+
+        async def call(own, model):
+            size = own.lognormvariate(-0.32, 0.8)
+            about = model, own.uniform(1, 3), 4 + 14 * own.lognormvariate(-0.32, 0.8), size * (5 if model == LARGE else 1)
+            if not paced:
+                return await known(*about)
+            sent = []
+            said = {"input": "x"} if row.form == "codex" else {"messages": [{"role": "user", "content": "x"}]}
+            most = "max_output_tokens" if row.form == "codex" else "max_tokens"
+            body = {"model": "gpt-5" if row.form == "codex" else model, most: 50, "stream": True, **said}
+            own_part = {"of": about, "sent": lambda: sent.append(provider.now_s)}
+            got = await client.post(address, content=json.dumps(body), headers={"content-type": "application/json"}, extensions=own_part)
+            if got.status_code != 200:
+                lost.append(got.text)
+            return sent[-1] if sent else provider.now_s
+
+        async def agent(requests, model):
+            own = random.Random(rng.random())
+            await asyncio.sleep(own.uniform(0, 20))
+            for _ in range(requests):
+                await call(own, model)
+                await asyncio.sleep(own.lognormvariate(1.8, 0.8))
+
+        async def person():
+            own = random.Random(7)
+            while True:
+                hour = provider.now_s % DAY / HOUR
+                if not 8 <= hour < 17:
+                    await asyncio.sleep((8 - hour) % 24 * HOUR)
+                    continue
+                began_s = provider.now_s
+                with paceline.lane("interactive", priority=1):
+                    person_s.append(await call(own, FAST) - began_s)
+                await asyncio.sleep(own.expovariate(1 / 180))
+
+        async def others():
+            own = random.Random(9)
+            while True:
+                await asyncio.sleep(own.expovariate(row.others * min(one.cap / one.length_s for one in provider.windows)))
+                if provider.opens_s(FAST) <= provider.now_s:
+                    for one in provider.windows:
+                        one.begun_s = provider.now_s if one.begun_s is None else one.begun_s
+                    provider.charge(FAST, 1.0, ours=False)
+
+        async def bursts():
+            while True:
+                tasks.extend(asyncio.create_task(agent(12, FAST)) for _ in range(row.agents))
+                await asyncio.sleep(6 * HOUR)
+
+        async def at(at_s, call):
+            await asyncio.sleep(at_s)
+            call()
+
+        tasks = [asyncio.create_task(at(days * DAY, lambda one=one: one.renew(provider.now_s))) for days in row.early for one in provider.windows]
+        tasks += [asyncio.create_task(at(at_s, lambda look=look: look(limiter, provider))) for at_s, look in looks]
+        tasks += [asyncio.create_task(person())] if row.person else []
+        tasks += [asyncio.create_task(others())] if row.others else []
+        if row.burst:
+            tasks.append(asyncio.create_task(bursts()))
+        else:
+            large = round(row.agents * row.scoped)
+            tasks += [asyncio.create_task(agent(10**9, LARGE if n < large else FAST)) for n in range(row.agents)]
+        await asyncio.sleep(row.days * DAY)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return limiter
+
+    limiter = run_virtual(world, clock)
+    assert not lost, lost[:3]
+    return Outcome(provider, limiter, person_s, len(lost), row.days)
