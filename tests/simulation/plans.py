@@ -99,16 +99,14 @@ class Provider:
 
     def opens_s(self, model):
         """When a request is admitted: for clients that know it."""
-        for one in self.windows:
-            one.roll(self.now_s)
+        self._roll()
         return max((one.ends_s for one in self.of(model) if one.used >= one.cap), default=self.now_s)
 
     def ask(self, model):
         """The headers, and the wait of a refusal, by the window (``None``: for a rate); 0: admitted."""
         now_s = self.now_s
         self.asked_s.append(now_s)
-        for one in self.windows:
-            one.roll(now_s)
+        self._roll()
         full = [one for one in self.of(model) if one.used >= one.cap]
         if full:
             self.refused += 1
@@ -125,11 +123,21 @@ class Provider:
         return self._headers(model, [], None), 0, None
 
     def charge(self, model, cost, *, ours=True):
+        self._roll()
         for one in self.of(model):
-            one.roll(self.now_s)
             if one.begun_s is not None:
                 one.used += cost
         self.charged += cost * ours
+
+    def _roll(self):
+        """Begin new windows; one that opens while another one is shut lets nothing go."""
+        for one in self.windows:
+            count = len(one.opened_s)
+            one.roll(self.now_s)
+            if len(one.opened_s) > count and any(
+                other.used >= other.cap for other in self.windows if other is not one and not other.models
+            ):
+                one.opened_s.pop()
 
     def _rate_admits(self, now_s):
         """A bucket of as many as the limit has in a minute."""
@@ -146,7 +154,11 @@ class Provider:
             return found
         for number, one in enumerate(one for one in self.of(model) if one.begun_s is not None):
             left_s = says_s if one in full else one.ends_s - self.now_s
-            used = 1.0 if one in full else min(floor(one.used / one.cap / self.row.step) * self.row.step, 1 - self.row.step)
+            used = (
+                1.0
+                if one in full
+                else min(floor(one.used / one.cap / self.row.step) * self.row.step, 1 - self.row.step)
+            )
             if self.row.form == "claude":
                 begin = f"anthropic-ratelimit-unified-{one.name}-"
                 found[f"{begin}utilization"] = f"{used:.3f}"
@@ -224,7 +236,9 @@ class Outcome:
             first = bisect_left(asked, opened_s)
             if first + 10 < len(asked):
                 late_s = max(late_s, asked[first + 9] - opened_s)
-                seconds = (bisect_left(asked, at_s + 1.0) - bisect_left(asked, at_s) for at_s in asked[first : first + 150])
+                seconds = (
+                    bisect_left(asked, at_s + 1.0) - bisect_left(asked, at_s) for at_s in asked[first : first + 150]
+                )
                 herd = max(herd, *seconds)
         return late_s, herd
 
@@ -250,7 +264,8 @@ def run(row, *, paced=True, looks=()):
     async def known(model, head_s, whole_s, cost):
         """As a client that knows the provider: it is never refused by a window."""
         while (at_s := provider.opens_s(model)) > provider.now_s or provider.ask(model)[1]:
-            await asyncio.sleep(max(0.001, min(at_s - provider.now_s, 60.0 if row.early else 1e9)))
+            wait_s = at_s - provider.now_s
+            await asyncio.sleep(max(0.001, min(wait_s, 60.0 if row.early else 1e9)) if wait_s > 0 else 0.5)
         sent_s = provider.now_s
         await asyncio.sleep(whole_s)
         provider.charge(model, cost)
@@ -264,13 +279,21 @@ def run(row, *, paced=True, looks=()):
         limiter.pacer.luck = rng.random
         address, headers = "https://api.anthropic.com/v1/messages", CLAUDE_LOGIN
         if row.form == "codex":
-            address, headers = "https://api.openai.com/v1/responses", {"authorization": "Bearer x", "chatgpt-account-id": "a"}
+            address, headers = (
+                "https://api.openai.com/v1/responses",
+                {"authorization": "Bearer x", "chatgpt-account-id": "a"},
+            )
         transport = httpx.MockTransport(answer)
         client = limiter.attach(httpx.AsyncClient(transport=transport, timeout=None, headers=headers))
 
         async def call(own, model):
             size = own.lognormvariate(-0.32, 0.8)
-            about = model, own.uniform(1, 3), 4 + 14 * own.lognormvariate(-0.32, 0.8), size * (5 if model == LARGE else 1)
+            about = (
+                model,
+                own.uniform(1, 3),
+                4 + 14 * own.lognormvariate(-0.32, 0.8),
+                size * (5 if model == LARGE else 1),
+            )
             if not paced:
                 return await known(*about)
             sent = []
@@ -278,7 +301,9 @@ def run(row, *, paced=True, looks=()):
             most = "max_output_tokens" if row.form == "codex" else "max_tokens"
             body = {"model": "gpt-5" if row.form == "codex" else model, most: 50, "stream": True, **said}
             own_part = {"of": about, "sent": lambda: sent.append(provider.now_s)}
-            got = await client.post(address, content=json.dumps(body), headers={"content-type": "application/json"}, extensions=own_part)
+            got = await client.post(
+                address, content=json.dumps(body), headers={"content-type": "application/json"}, extensions=own_part
+            )
             if got.status_code != 200:
                 lost.append(got.text)
             return sent[-1] if sent else provider.now_s
@@ -305,7 +330,9 @@ def run(row, *, paced=True, looks=()):
         async def others():
             own = random.Random(9)
             while True:
-                await asyncio.sleep(own.expovariate(row.others * min(one.cap / one.length_s for one in provider.windows)))
+                await asyncio.sleep(
+                    own.expovariate(row.others * min(one.cap / one.length_s for one in provider.windows))
+                )
                 if provider.opens_s(FAST) <= provider.now_s:
                     for one in provider.windows:
                         one.begun_s = provider.now_s if one.begun_s is None else one.begun_s
@@ -320,7 +347,11 @@ def run(row, *, paced=True, looks=()):
             await asyncio.sleep(at_s)
             call()
 
-        tasks = [asyncio.create_task(at(days * DAY, lambda one=one: one.renew(provider.now_s))) for days in row.early for one in provider.windows]
+        tasks = [
+            asyncio.create_task(at(days * DAY, lambda one=one: one.renew(provider.now_s)))
+            for days in row.early
+            for one in provider.windows
+        ]
         tasks += [asyncio.create_task(at(at_s, lambda look=look: look(limiter, provider))) for at_s, look in looks]
         tasks += [asyncio.create_task(person())] if row.person else []
         tasks += [asyncio.create_task(others())] if row.others else []

@@ -18,8 +18,8 @@ LONG_WAIT_S: Final = 60.0
 """A stated wait that is longer is tested, unless the refusal names a quota of such a period."""
 
 PROBE_S: Final = 15.0
-"""In the first minute of such a wait, a test goes each time that so long has passed, until one wait was true. Later each goes after twice the
-time that has passed."""
+"""In the first minute of such a wait, a test goes each time that so long has passed, until one wait was true. Later they go after 1, 2, 4
+... minutes."""
 
 TEST_MAX_S: Final = 3_600.0
 """The longest time between two tests: a week of refusals is at most 175. At most an eighth of the wait, or 10 minutes, of a shorter one: an
@@ -102,9 +102,15 @@ class Allowance:
         """Whether an attempt that was sent at ``sent_ns`` tells whether it is shut still."""
         return 0 < self.began_ns <= sent_ns
 
-    def foretold(self, sent_ns: int) -> bool:
-        """Whether the refusal of a test that was sent at ``sent_ns`` says nothing new: it was sent before the stated end."""
-        return self.is_test(sent_ns) and (sent_ns < self._ends_ns or not self._ends_ns)
+    def foretold(self, sent_ns: int, refusal: Refusal) -> bool:
+        """Whether the refusal of a test that was sent at ``sent_ns`` is no sign that its wait was too short.
+
+        It was sent before the stated end, or states another one, which is tested as well.
+        """
+        if not self.is_test(sent_ns):
+            return False
+        is_tested = self.covers(refusal) and _asked_s(refusal) > LONG_WAIT_S
+        return sent_ns < self._ends_ns or not self._ends_ns or is_tested
 
     def test_s(self, now_ns: int, sent_ns: int, refusal: Refusal) -> float:
         """How long after a refusal the stated wait is tested."""
@@ -112,7 +118,7 @@ class Allowance:
         longest_s = max(self._longest_s, _asked_s(refusal))
         most_s = TEST_MAX_S if self.is_endless(refusal) else min(TEST_MAX_S, max(LONG_S, longest_s / 8))
         first_s = LONG_WAIT_S if self._is_true or refusal.window is not None else PROBE_S
-        return min(first_s if passed_s < LONG_WAIT_S else 2 * passed_s, most_s)
+        return min(first_s if passed_s < LONG_WAIT_S else passed_s + LONG_WAIT_S, most_s)
 
     def refuse(self, now_ns: int, sent_ns: int, refusal: Refusal) -> None:
         """Take the wait of a refusal for the rate of the pool: a newer one counts, also if it is shorter."""

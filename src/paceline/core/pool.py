@@ -357,9 +357,7 @@ class Pool:
         if not (allowance.is_shut or pause.opens_ns):
             return None
         state = "shut" if pause.phase in (PausePhase.OPEN, PausePhase.CLOSED) else pause.phase.value
-        return Shut(
-            allowance.window, state, allowance.began_ns, allowance.ends_ns, pause.until_ns, self.queue.length
-        )
+        return Shut(allowance.window, state, allowance.began_ns, allowance.ends_ns, pause.until_ns, self.queue.length)
 
     def answered(self, now_ns: int) -> None:
         """An answer has begun, which ends a silence; the caller sets ``begun`` of its reservation."""

@@ -211,7 +211,7 @@ class Progress:
         """
         if (rows := self._rows_of(refusal)) is not None:
             self._refused = True
-            rows.count(now_ns, sent_ns, refusal, in_flight_ns, foretold=self.allowance.foretold(sent_ns))
+            rows.count(now_ns, sent_ns, refusal, in_flight_ns, foretold=self.allowance.foretold(sent_ns, refusal))
         if rows is self.rate_rows:
             self.allowance.refuse(now_ns, sent_ns, refusal)
 
@@ -220,7 +220,7 @@ class Progress:
         rows, allowance = self._rows_of(refusal), self.allowance
         if rows is None:
             return None
-        row = rows.row(now_ns, sent_ns, in_flight_ns, self.admitted, foretold=allowance.foretold(sent_ns))
+        row = rows.row(now_ns, sent_ns, in_flight_ns, self.admitted, foretold=allowance.foretold(sent_ns, refusal))
         if rows is not self.rate_rows:
             return row
         return row._replace(

@@ -1,0 +1,72 @@
+"""A limiter before plans whose windows are used up: how much of them is used, with how many refusals, and how it goes on after them."""
+
+from dataclasses import replace
+
+import pytest
+from tests.simulation.plans import DAY, HOUR, LARGE, Row, run
+
+FIVE = (("5h", 5 * HOUR, 1.0, ()),)
+BOTH = (*FIVE, ("7d", 7 * DAY, 8.0, ()))
+SCOPED = (("5h", 5 * HOUR, 2.0, ()), ("7d", 7 * DAY, 16.0, ()), ("7d_oi", 7 * DAY, 4.0, (LARGE,)))
+ONE_DAY = (*FIVE, ("1d", DAY, 2.5, ()))
+ONE_DAY_SCOPED = (("5h", 5 * HOUR, 2.0, ()), ("1d_oi", DAY, 1.0, (LARGE,)))
+
+# The share of the work that one does who knows the provider; at most: the refusals of a week, the seconds from an opening to the tenth
+# request after it, and the requests in one of these seconds.
+WORLDS = {
+    "one window": (Row(), 0.98, 595, 17, 14),
+    "one window, as Codex states it": (Row(form="codex"), 0.98, 595, 17, 14),
+    "refusals alone": (Row(form="unnamed"), 0.98, 595, 17, 14),
+    "one window by the clock": (Row(first=False), 0.98, 595, 17, 14),
+    "both windows": (Row(BOTH, days=14), 0.98, 304, 15, 14),
+    "142 agents each 6 hours": (Row(agents=142, burst=True), 0.98, 466, 15, 27),
+    "another device uses a third": (Row(others=1 / 3), 0.98, 596, 15, 14),
+    "a tenth of a percent": (Row(step=0.001), 0.98, 595, 17, 14),
+    "a clock two minutes ahead": (Row(ahead_s=120.0), 0.98, 595, 17, 14),
+    "twice the true wait": (Row(form="unnamed", says_s=lambda wait_s: 2 * wait_s), 0.92, 432, 1_404, 14),
+    "half of the true wait": (Row(form="unnamed", says_s=lambda wait_s: wait_s / 2), 0.98, 1_287, 17, 14),
+    "always one hour": (Row(form="unnamed", says_s=lambda _: HOUR), 0.95, 1_380, 780, 14),
+    "new windows for all": (Row(BOTH, days=14, early=(2.1, 4.6)), 0.98, 388, 3_978, 14),
+    "a window of one model": (Row(SCOPED, days=14, scoped=0.3), 0.98, 317, 15, 15),
+    "a rate beside the window": (Row(rate="60 requests"), 0.98, 595, 30, 14),
+}
+# The quick ones: two windows of a few requests.
+SHORT = {
+    "one window": {},
+    "one window, as Codex states it": {},
+    "refusals alone": {},
+    "142 agents each 6 hours": {"cap": 400.0},
+    "twice the true wait": {},
+    "half of the true wait": {},
+    "new windows for all": {"windows": ONE_DAY, "days": 1.1, "early": (0.7,)},
+    "a window of one model": {"windows": ONE_DAY_SCOPED, "days": 1.1, "cap": 400.0},
+    "a rate beside the window": {},
+}
+
+
+def check(row, work, late_s, herd):
+    known, ours = run(row, paced=False), run(row)
+    (resumed_s, at_once), share = ours.resumed(), ours.provider.charged / known.provider.charged
+    opened = sum(len(one.opened_s) for one in ours.provider.windows)
+    said = f"{share:.3f} of the work, {ours.refused_a_week:.0f} refused a week, {resumed_s:.0f} s, {at_once} at once, {opened} openings"
+    assert opened >= 2, said
+    assert share >= work, said
+    assert resumed_s <= late_s, said
+    assert at_once <= herd, said
+    return ours.refused_a_week, ours.provider.refused / (opened + 1), said
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_week(name):
+    row, work, refused, *bounds = WORLDS[name]
+    a_week, _, said = check(replace(row, cap=1_500.0, days=max(row.days, 7.0)), work, *bounds)
+    assert a_week <= refused, said
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_few_requests_in_each_window(name):
+    row, work, _, *bounds = WORLDS[name]
+    row = replace(row, **{"days": 0.45, "cap": 120.0, "person": False} | SHORT[name])
+    *_, a_window, said = check(row, work - 0.03, *bounds)
+    assert a_window <= (35 if "half" in name else 22), said
