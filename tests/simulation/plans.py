@@ -153,7 +153,7 @@ class Provider:
         if self.row.form == "unnamed":
             return found
         for number, one in enumerate(one for one in self.of(model) if one.begun_s is not None):
-            left_s = says_s if one in full else one.ends_s - self.now_s
+            left_s = one.ends_s - self.now_s if one not in full or self.row.says_s is None else says_s
             used = (
                 1.0
                 if one in full

@@ -162,30 +162,51 @@ class ChainedScheduler(Scheduler):
             waiter.returned = True
 
     async def _own(self, waiter: Waiter, wait: _Wait) -> tuple[Outcome, Passed | None]:
-        """The outcome in the own pool, after the account's, and what is held there."""
-        account = self.account
-        if account is None:
-            return await wait(self, waiter), None
-        there = _further(waiter)
-        self._at[waiter] = account, there
-        try:
-            step = await wait(account, there)
-        finally:
-            self._at.pop(waiter, None)
-        if not isinstance(step, Reservation):
-            return _named(account, step), None
-        step.begun = True
-        try:
-            granted = await wait(self, waiter)
-        except BaseException:
-            account.cancel(step)
-            raise
-        if not isinstance(granted, Reservation):
-            account.cancel(step)
-            return granted, None
-        first = Passed(account, step, there)
-        self._remember(granted, first)
-        return granted, first
+        """The outcome in the own pool, after the account's, and what is held there.
+
+        Each may be shut for hours, and asks a waiting request whether it still is: no request has the turn of one while it waits
+        for the other.
+        """
+        while (account := self.account) is not None:
+            there = _further(waiter)
+            self._at[waiter] = account, there
+            try:
+                step = await wait(account, there)
+            finally:
+                self._at.pop(waiter, None)
+            if not isinstance(step, Reservation):
+                return _named(account, step), None
+            step.begun = True
+            if self._is_shut:
+                account.cancel(step)
+                granted = await wait(self, waiter)
+                if not isinstance(granted, Reservation):
+                    return granted, None
+                there = _further(waiter)
+                step = Scheduler.try_grant(account, there)
+                if not isinstance(step, Reservation):
+                    self.cancel(granted)
+                    waiter.returned = True
+                    continue
+                step.begun = True
+            else:
+                try:
+                    granted = await wait(self, waiter)
+                except BaseException:
+                    account.cancel(step)
+                    raise
+                if not isinstance(granted, Reservation):
+                    account.cancel(step)
+                    return granted, None
+            first = Passed(account, step, there)
+            self._remember(granted, first)
+            return granted, first
+        return await wait(self, waiter), None
+
+    @property
+    def _is_shut(self) -> bool:
+        """Whether an allowance of the own pool is used up."""
+        return self.pool.progress.allowance.is_shut and self._paused_until_ns() > self.now_ns()
 
     def _of_account(self, reservation: Reservation, refusal: Refusal) -> tuple[Scheduler, Reservation] | None:
         """The account, and the reservation there, if a refusal is about all that it sends; ``None``: it is about the pool."""
@@ -270,6 +291,10 @@ class ChainedScheduler(Scheduler):
             account, there = of_account
             account.refuse(there, refusal, pause_s, stop_s, why)
             refusal, pause_s, stop_s = replace(refusal, scope=RefusalScope.MODE), 0.0, 0.0
+        else:  # that tells nothing of the account
+            for passed in self._passed.get(reservation, ()):
+                if passed.scheduler is self.account:
+                    passed.scheduler.cancel(passed.reservation)
         try:
             super().refuse(reservation, refusal, pause_s, stop_s, why)
         finally:

@@ -72,7 +72,9 @@ class Plans:
         now_s = now_ns / NS
         kept = [(account, reading) for account, rows in list(self._windows.items()) for reading in list(rows.values())]
         kept.sort(key=lambda one: (one[0], one[1].length_s or 0.0, one[1].window))
-        rows = {(account, one.window): _status(account, one, now_s) for account, one in kept}
+        rows: dict[tuple[str, ...], PlanStatus] = {
+            (account, one.window): _status(account, one, now_s) for account, one in kept
+        }
         for account, model, one in shut:
             window = one.window or UNNAMED
             name = (account, window) if one.window else (account, window, model or "")

@@ -154,7 +154,7 @@ class Pools:
             schedulers |= {name: one for name, one in self._further.items() if name == of_plan(name.partition("/")[0])}
         found = []
         for name, scheduler in schedulers.items():
-            if scheduler.pool.opens_at_heads and (shut := scheduler.read(lambda _, of=scheduler.pool: of.shut)):
+            if scheduler.pool.opens_at_heads and (shut := scheduler.read(partial(_shut, scheduler.pool))):
                 account, _, model = name.partition("/")
                 found.append((account, None if name == of_plan(account) else model, shut))
         return found
@@ -336,6 +336,10 @@ class Pools:
 def of_plan(account: str) -> str:
     """The name of the pool that all requests of an account pass."""
     return f"{account}/plan"
+
+
+def _shut(pool: Pool, _: int) -> Shut | None:
+    return pool.shut
 
 
 def _in_use(pool: Pool, now_ns: int, *, unserved: bool = False) -> bool:
