@@ -8,6 +8,7 @@ import json
 import random
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from math import floor
 
 import httpx
@@ -149,7 +150,7 @@ class Provider:
 
     def _headers(self, model, full, says_s):
         now_s = self._clock.now_ns() / 1e9 + self.row.ahead_s
-        found = {"date": httpx_date(now_s)}
+        found = {"date": formatdate(now_s, usegmt=True)}
         if self.row.form == "unnamed":
             return found
         for number, one in enumerate(one for one in self.of(model) if one.begun_s is not None):
@@ -172,26 +173,35 @@ class Provider:
         return found
 
 
-def httpx_date(at_s):
-    from email.utils import formatdate
+MESSAGE = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []}
+USED = {"input_tokens": 100, "output_tokens": 20}
 
-    return formatdate(at_s, usegmt=True)
+
+def events(*values):
+    return b"".join(b"event: %s\ndata: %s\n\n" % (one["type"].encode(), json.dumps(one).encode()) for one in values)
 
 
 CLAUDE = (
-    b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","type":"message","role":"assistant","model":"m","content":[],"usage":{"input_tokens":100,"output_tokens":1}}}\n\n'
-    b'event: content_block_start\ndata: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}\n\n'
-    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hi"}}\n\n',
-    b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":20}}\n\n'
-    b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
+    events(
+        {"type": "message_start", "message": MESSAGE | {"usage": USED | {"output_tokens": 1}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}},
+    ),
+    events(
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 20}},
+        {"type": "message_stop"},
+    ),
 )
 CODEX = (
-    b'event: response.created\ndata: {"type":"response.created","response":{"id":"r","status":"in_progress"}}\n\n'
-    b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"hi"}\n\n',
-    b'event: response.completed\ndata: {"type":"response.completed","response":{"id":"r","status":"completed","usage":{"input_tokens":100,"output_tokens":20,"total_tokens":120}}}\n\n',
+    events(
+        {"type": "response.created", "response": {"id": "r", "status": "in_progress"}},
+        {"type": "response.output_text.delta", "delta": "hi"},
+    ),
+    events({"type": "response.completed", "response": {"id": "r", "status": "completed", "usage": USED}}),
 )
-SAID = "This request would exceed your account's rate limit. Please try again later."
 CLAUDE_LOGIN = {"authorization": "Bearer sk-ant-oat01-abc", "anthropic-version": "2023-06-01"}
+CODEX_LOGIN = {"authorization": "Bearer x", "chatgpt-account-id": "a"}
+SAID = "This request would exceed your account's rate limit. Please try again later."
 
 
 def refusal_of(row, wait_s, of_window):
@@ -222,7 +232,6 @@ class Outcome:
     provider: Provider
     limiter: object
     person_s: list[float]
-    lost: int
     days: float
 
     @property
@@ -246,126 +255,128 @@ class Outcome:
 def run(row, *, paced=True, looks=()):
     """The world of ``row``. ``looks``: pairs of an instant in seconds, and what is called then with the limiter and the provider."""
     clock = ManualClock()
-    provider, rng, person_s, lost = Provider(row, clock), random.Random(SEED), [], []
+    agents = Agents(row, clock, paced=paced)
+    run_virtual(lambda _: agents.live(looks), clock)
+    assert not agents.lost, agents.lost[:3]
+    return Outcome(agents.provider, agents.limiter, agents.person_s, row.days)
 
-    async def answer(request):
+
+class Agents:
+    """What asks the provider of ``row``: through a limiter, or (``paced`` false) as one that knows it."""
+
+    def __init__(self, row, clock, *, paced):
+        self.row, self.clock, self.paced = row, clock, paced
+        self.provider, self.rng = Provider(row, clock), random.Random(SEED)
+        self.person_s, self.lost, self.tasks = [], [], []
+        provider, address, headers = "anthropic", "https://api.anthropic.com/v1/messages", CLAUDE_LOGIN
+        if row.form == "codex":
+            provider, address, headers = "openai", "https://api.openai.com/v1/responses", CODEX_LOGIN
+        options = {"clock": clock, "retry": RetryPolicy(max_retry_after_s=1e7), **row.options}
+        self.limiter = paceline.Limiter(provider=provider, **options)
+        self.limiter.pacer.luck = self.rng.random
+        client = httpx.AsyncClient(transport=httpx.MockTransport(self.answer), timeout=None, headers=headers)
+        self.client, self.address = self.limiter.attach(client), address
+
+    async def live(self, looks):
+        """Go through all days."""
+        row = self.row
+        for at_s, look in looks:
+            self.start(self.at(at_s, lambda look=look: look(self.limiter, self.provider)))
+        for days in row.early:
+            self.start(self.at(days * DAY, lambda: [one.renew(self.provider.now_s) for one in self.provider.windows]))
+        if row.person:
+            self.start(self.person())
+        if row.others:
+            self.start(self.others())
+        if row.burst:
+            self.start(self.bursts())
+        else:
+            for n in range(row.agents):
+                self.start(self.agent(10**9, LARGE if n < round(row.agents * row.scoped) else FAST))
+        await asyncio.sleep(row.days * DAY)
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    def start(self, task):
+        self.tasks.append(asyncio.create_task(task))
+
+    async def at(self, at_s, call):
+        await asyncio.sleep(at_s)
+        call()
+
+    async def answer(self, request):
+        """The provider's side of a request."""
         request.extensions["sent"]()
         model, head_s, whole_s, cost = request.extensions["of"]
-        headers, wait_s, window = provider.ask(model)
+        headers, wait_s, window = self.provider.ask(model)
         if wait_s:
             await asyncio.sleep(0.3)
-            more, body = refusal_of(row, wait_s, window)
+            more, body = refusal_of(self.row, wait_s, window)
             return httpx.Response(429, headers=headers | more, json=body)
         await asyncio.sleep(head_s)
-        begin, end = CODEX if row.form == "codex" else CLAUDE
-        body = Body(begin, whole_s - head_s, end, lambda: provider.charge(model, cost))
+        begin, end = CODEX if self.row.form == "codex" else CLAUDE
+        body = Body(begin, whole_s - head_s, end, lambda: self.provider.charge(model, cost))
         return httpx.Response(200, headers={"content-type": "text/event-stream"} | headers, stream=body)
 
-    async def known(model, head_s, whole_s, cost):
-        """As a client that knows the provider: it is never refused by a window."""
-        while (at_s := provider.opens_s(model)) > provider.now_s or provider.ask(model)[1]:
-            wait_s = at_s - provider.now_s
-            await asyncio.sleep(max(0.001, min(wait_s, 60.0 if row.early else 1e9)) if wait_s > 0 else 0.5)
-        sent_s = provider.now_s
+    async def known(self, model, _, whole_s, cost):
+        """As one that knows the provider: no window refuses it. It sees early ends within a minute."""
+        while (at_s := self.provider.opens_s(model)) > self.provider.now_s or self.provider.ask(model)[1]:
+            wait_s = at_s - self.provider.now_s
+            await asyncio.sleep(max(0.001, min(wait_s, 60.0 if self.row.early else 1e9)) if wait_s > 0 else 0.5)
+        sent_s = self.provider.now_s
         await asyncio.sleep(whole_s)
-        provider.charge(model, cost)
+        self.provider.charge(model, cost)
         return sent_s
 
-    async def world(_):
-        limiter = paceline.Limiter(
-            provider="openai" if row.form == "codex" else "anthropic",
-            **{"clock": clock, "retry": RetryPolicy(max_retry_after_s=1e7), **row.options},
-        )
-        limiter.pacer.luck = rng.random
-        address, headers = "https://api.anthropic.com/v1/messages", CLAUDE_LOGIN
-        if row.form == "codex":
-            address, headers = (
-                "https://api.openai.com/v1/responses",
-                {"authorization": "Bearer x", "chatgpt-account-id": "a"},
-            )
-        transport = httpx.MockTransport(answer)
-        client = limiter.attach(httpx.AsyncClient(transport=transport, timeout=None, headers=headers))
+    async def call(self, own, model):
+        """Send a request, and wait for its answer; when its last attempt was sent."""
+        size = own.lognormvariate(-0.32, 0.8) * (5 if model == LARGE else 1)
+        about = model, own.uniform(1, 3), 4 + 14 * own.lognormvariate(-0.32, 0.8), size
+        if not self.paced:
+            return await self.known(*about)
+        body = {"model": model, "max_tokens": 50, "stream": True, "messages": [{"role": "user", "content": "x"}]}
+        if self.row.form == "codex":
+            body = {"model": "gpt-5", "max_output_tokens": 50, "stream": True, "input": "x"}
+        sent = []
+        extensions = {"of": about, "sent": lambda: sent.append(self.provider.now_s)}
+        got = await self.client.post(self.address, json=body, extensions=extensions)
+        if got.status_code != 200:
+            self.lost.append(got.text)
+        return sent[-1] if sent else self.provider.now_s
 
-        async def call(own, model):
-            size = own.lognormvariate(-0.32, 0.8)
-            about = (
-                model,
-                own.uniform(1, 3),
-                4 + 14 * own.lognormvariate(-0.32, 0.8),
-                size * (5 if model == LARGE else 1),
-            )
-            if not paced:
-                return await known(*about)
-            sent = []
-            said = {"input": "x"} if row.form == "codex" else {"messages": [{"role": "user", "content": "x"}]}
-            most = "max_output_tokens" if row.form == "codex" else "max_tokens"
-            body = {"model": "gpt-5" if row.form == "codex" else model, most: 50, "stream": True, **said}
-            own_part = {"of": about, "sent": lambda: sent.append(provider.now_s)}
-            got = await client.post(
-                address, content=json.dumps(body), headers={"content-type": "application/json"}, extensions=own_part
-            )
-            if got.status_code != 200:
-                lost.append(got.text)
-            return sent[-1] if sent else provider.now_s
+    async def agent(self, requests, model):
+        own = random.Random(self.rng.random())
+        await asyncio.sleep(own.uniform(0, 20))
+        for _ in range(requests):
+            await self.call(own, model)
+            await asyncio.sleep(own.lognormvariate(1.8, 0.8))
 
-        async def agent(requests, model):
-            own = random.Random(rng.random())
-            await asyncio.sleep(own.uniform(0, 20))
-            for _ in range(requests):
-                await call(own, model)
-                await asyncio.sleep(own.lognormvariate(1.8, 0.8))
+    async def person(self):
+        """Asks from 8 to 17, each three minutes."""
+        own = random.Random(7)
+        while True:
+            hour = self.provider.now_s % DAY / HOUR
+            if not 8 <= hour < 17:
+                await asyncio.sleep((8 - hour) % 24 * HOUR)
+                continue
+            began_s = self.provider.now_s
+            with paceline.lane("interactive", priority=1):
+                self.person_s.append(await self.call(own, FAST) - began_s)
+            await asyncio.sleep(own.expovariate(1 / 180))
 
-        async def person():
-            own = random.Random(7)
-            while True:
-                hour = provider.now_s % DAY / HOUR
-                if not 8 <= hour < 17:
-                    await asyncio.sleep((8 - hour) % 24 * HOUR)
-                    continue
-                began_s = provider.now_s
-                with paceline.lane("interactive", priority=1):
-                    person_s.append(await call(own, FAST) - began_s)
-                await asyncio.sleep(own.expovariate(1 / 180))
+    async def others(self):
+        """Another device, with a part of each window."""
+        own, windows = random.Random(9), self.provider.windows
+        while True:
+            await asyncio.sleep(own.expovariate(self.row.others * min(one.cap / one.length_s for one in windows)))
+            if self.provider.opens_s(FAST) <= self.provider.now_s:
+                for one in windows:
+                    one.begun_s = self.provider.now_s if one.begun_s is None else one.begun_s
+                self.provider.charge(FAST, 1.0, ours=False)
 
-        async def others():
-            own = random.Random(9)
-            while True:
-                await asyncio.sleep(
-                    own.expovariate(row.others * min(one.cap / one.length_s for one in provider.windows))
-                )
-                if provider.opens_s(FAST) <= provider.now_s:
-                    for one in provider.windows:
-                        one.begun_s = provider.now_s if one.begun_s is None else one.begun_s
-                    provider.charge(FAST, 1.0, ours=False)
-
-        async def bursts():
-            while True:
-                tasks.extend(asyncio.create_task(agent(12, FAST)) for _ in range(row.agents))
-                await asyncio.sleep(6 * HOUR)
-
-        async def at(at_s, call):
-            await asyncio.sleep(at_s)
-            call()
-
-        tasks = [
-            asyncio.create_task(at(days * DAY, lambda one=one: one.renew(provider.now_s)))
-            for days in row.early
-            for one in provider.windows
-        ]
-        tasks += [asyncio.create_task(at(at_s, lambda look=look: look(limiter, provider))) for at_s, look in looks]
-        tasks += [asyncio.create_task(person())] if row.person else []
-        tasks += [asyncio.create_task(others())] if row.others else []
-        if row.burst:
-            tasks.append(asyncio.create_task(bursts()))
-        else:
-            large = round(row.agents * row.scoped)
-            tasks += [asyncio.create_task(agent(10**9, LARGE if n < large else FAST)) for n in range(row.agents)]
-        await asyncio.sleep(row.days * DAY)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        return limiter
-
-    limiter = run_virtual(world, clock)
-    assert not lost, lost[:3]
-    return Outcome(provider, limiter, person_s, len(lost), row.days)
+    async def bursts(self):
+        while True:
+            for _ in range(self.row.agents):
+                self.start(self.agent(12, FAST))
+            await asyncio.sleep(6 * HOUR)

@@ -35,11 +35,11 @@ SHORT = {
     "one window": {},
     "one window, as Codex states it": {},
     "refusals alone": {},
-    "142 agents each 6 hours": {"cap": 400.0},
+    "142 agents each 6 hours": {"cap": 250.0},
     "twice the true wait": {},
     "half of the true wait": {},
-    "new windows for all": {"windows": ONE_DAY, "days": 1.1, "early": (0.7,)},
-    "a window of one model": {"windows": ONE_DAY_SCOPED, "days": 1.1, "cap": 400.0},
+    "new windows for all": {"windows": ONE_DAY, "days": 0.8, "early": (0.7,)},
+    "a window of one model": {"windows": ONE_DAY_SCOPED, "days": 1.1, "cap": 200.0, "agents": 24},
     "a rate beside the window": {},
 }
 
