@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from cases import check_error, load
 
@@ -13,3 +15,13 @@ CASES = [(name, case) for name in ("moonshot", "zai", "dashscope") for case in l
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name} {case['what']}" for name, case in CASES])
 def test_errors(name, case):
     check_error(Compatible(name, "", (), ""), case)
+
+
+def test_the_window_of_a_coding_plan_states_no_end():
+    def said(message):
+        body = {"error": {"type": "access_terminated_error", "message": message}}
+        return Compatible("moonshot", "", (), "").refusal(403, {}, json.dumps(body).encode())
+
+    weekly = said("You've reached your weekly (7-day) usage limit. It resets when the current 7-day window ends.")
+    assert (weekly.kind, weekly.window, weekly.of_account, weekly.retry_after_s) == ("rate", "7d", True, None)
+    assert said("Your access was terminated.") is None

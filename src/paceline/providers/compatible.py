@@ -235,6 +235,16 @@ def _zai_wait_s(text: str, headers: Headers) -> float | None:
     return parse.seconds_until(parse.rfc3339_s(f"{reset[1]}T{reset[2]}+08:00"), headers) if reset else None
 
 
+_KIMI_WINDOW = re.compile(r"\((\d{1,3})-(day|hour)\) usage limit")
+
+
+def _moonshot_refusal(refusal: Refusal, text: str, _headers: Headers) -> Refusal:
+    """The coding plan's window: a 403 ``access_terminated_error`` that states no end (openclaw#142656, 2026)."""
+    if (stated := _KIMI_WINDOW.search(text)) is None:
+        return refusal
+    return replace(refusal, window=f"{stated[1]}{stated[2][0]}", of_account=True)
+
+
 _FREE_LIMIT = re.compile(r"free-models-per-(min|day)|openrouter_free_tier_(minute|daily)")
 # A 402 may concern its request alone (messages of 2026): the balance covers less output, a shorter prompt, or the
 # request once others in flight have been paid for.
@@ -365,6 +375,7 @@ DIALECTS: Final = {
         codes={"429": Refusal(RefusalKind.RATE, unit=CONCURRENCY)},  # its only limit
         usage=lambda usage, found: _cached(usage, found.get("prompt_cache_hit_tokens")),
     ),
+    "moonshot": Compatibility(refine=_moonshot_refusal),
     "zai": Compatibility(
         refine=_zai_refusal,
         codes={

@@ -65,7 +65,7 @@ _WORDS: Final = (
     ),
     (
         RefusalKind.RATE,
-        re.compile(r"(?:rate|request) limit|too many requests|quota is exceeded|QpsOverFlow|频率|速率限制|限流", re.IGNORECASE),
+        re.compile(r"(?:rate|request|usage) limit|too many requests|quota is exceeded|QpsOverFlow|频率|速率限制|限流", re.IGNORECASE),
     ),
 )  # fmt: skip
 _READ: Final = {

@@ -1,0 +1,164 @@
+"""The plan that all pools of an account pass: what its refusals shut, who waits where, and how it opens."""
+
+import asyncio
+
+import pytest
+
+import paceline
+from paceline import Limiter, Refusal, RefusalKind
+from paceline.core.results import AcquireTimeoutError
+from paceline.testing.clock import run_virtual
+
+HOUR = 3_600.0
+ONE, OTHER, ELSEWHERE = "anthropic/claude-opus-4-5", "anthropic/claude-sonnet-4-5", "openai/gpt-5"
+FIVE_HOURS = Refusal(RefusalKind.RATE, retry_after_s=HOUR, window="5h", of_account=True)
+OF_A_MODEL = Refusal(RefusalKind.RATE, retry_after_s=HOUR, window="7d_oi")
+ENDLESS = Refusal(RefusalKind.RATE, window="7d", of_account=True)
+
+
+def limiter_of(clock):
+    return Limiter({"claude-*": "6000 requests/min", "gpt-*": "6000 requests/min"}, clock=clock)
+
+
+async def refused(limiter, refusal, pool=ONE):
+    permit = await limiter.acquire(pool, tokens=0)
+    row = limiter.scheduler(pool).row(permit.reservation, refusal)
+    permit.refuse(
+        refusal, paceline.pacing.retry.Again(min(row.test_s, refusal.retry_after_s or row.test_s), pool_wide=True)
+    )
+    return permit
+
+
+def waits(limiter, *pools, timeout=None):
+    return [asyncio.create_task(limiter.acquire(pool, tokens=0, timeout=timeout).__aenter__()) for pool in pools]
+
+
+def rows(limiter):
+    return [
+        (row["account"], row["window"], row["state"], row["waiting"], row["scope"]) for row in limiter.status()["plans"]
+    ]
+
+
+def test_a_refusal_about_the_account_shuts_all_its_models_and_no_other_account():
+    async def main(clock):
+        limiter = limiter_of(clock)
+        async with limiter.acquire(OTHER, tokens=0):
+            await refused(limiter, FIVE_HOURS)
+        tasks = waits(limiter, ONE, OTHER, ELSEWHERE)
+        await asyncio.sleep(1)
+        assert [task.done() for task in tasks] == [False, False, True]
+        assert rows(limiter) == [("anthropic", "5h", "shut", 2, None)]
+        [row] = limiter.status()["plans"]
+        assert (row["ends_s"], row["test_s"]) == (HOUR - 1, 59)
+        pools = limiter.status()["pools"]
+        assert pools["anthropic/plan"]["waiting"] == 2
+        own = pools["anthropic/claude-opus-4x"]
+        assert own["in_flight"] == own["waiting"] == 0  # no quota is charged while they wait
+        assert pools["anthropic/plan"]["cool_down_s"] == pytest.approx(HOUR - 1)
+        await asyncio.sleep(60)
+        assert [task.done() for task in tasks] == [True, False, True]
+        assert rows(limiter)[0][2] == "probing"
+        limiter.scheduler(ONE).admitted(tasks[0].result().reservation)
+        await asyncio.sleep(0)
+        assert rows(limiter)[0][2] == "opening"
+        await tasks[1]
+        tasks[0].result().settle(output_tokens=1)
+        tasks[1].result().settle(output_tokens=1)
+        assert rows(limiter) == []
+
+    run_virtual(main)
+
+
+def test_a_window_of_one_model_shuts_its_pool_alone():
+    async def main(clock):
+        limiter = limiter_of(clock)
+        await refused(limiter, OF_A_MODEL)
+        tasks = waits(limiter, ONE, OTHER)
+        await asyncio.sleep(1)
+        assert [task.done() for task in tasks] == [False, True]
+        assert rows(limiter) == [("anthropic", "7d_oi", "shut", 1, "claude-opus-4x")]
+        tasks[0].cancel()
+
+    run_virtual(main)
+
+
+def test_an_end_that_is_not_stated_is_tested_ever_more_rarely():
+    async def main(clock):
+        limiter = limiter_of(clock)
+        started_s, tested = clock.now_ns() / 1e9, []
+        for _ in range(9):
+            await refused(limiter, ENDLESS)
+            tested.append(round((clock.now_ns() / 1e9 - started_s) / 60))
+            assert limiter.status()["plans"][0]["ends_s"] is None
+        assert tested == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+
+    run_virtual(main)
+
+
+def test_a_refusal_about_a_rate_says_nothing_of_the_plan():
+    async def main(clock):
+        limiter = limiter_of(clock)
+        await refused(limiter, FIVE_HOURS)
+        await asyncio.sleep(60)
+        permit = await limiter.acquire(ONE, tokens=0)  # the test
+        permit.refused(Refusal(RefusalKind.RATE, retry_after_s=5.0, unit="requests"))
+        assert rows(limiter) == [("anthropic", "5h", "shut", 0, None)]
+        [task] = waits(limiter, OTHER)
+        await asyncio.sleep(0)
+        assert task.done()  # another one asks in its place
+
+    run_virtual(main)
+
+
+def test_a_request_that_cannot_wait_so_long_is_told_when_it_ends():
+    async def main(clock):
+        limiter = limiter_of(clock)
+        await refused(limiter, FIVE_HOURS)
+        with pytest.raises(AcquireTimeoutError) as raised:
+            await limiter.acquire(OTHER, tokens=0, timeout=30)
+        assert raised.value.retry_after_s == pytest.approx(HOUR, abs=1)
+        assert not limiter.try_acquire(ONE, tokens=0)
+        [task] = waits(limiter, ONE)
+        await asyncio.sleep(1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert rows(limiter)[0][3] == 0
+
+    run_virtual(main)
+
+
+def test_none_waits_for_a_model_with_the_turn_of_the_account():
+    """The model's requests arrived first, and its window is shut for longer."""
+
+    async def main(clock):
+        limiter = limiter_of(clock)
+        await refused(limiter, FIVE_HOURS)
+        first = waits(limiter, ONE, ONE)
+        await asyncio.sleep(60)
+        [sent] = [task.result() for task in first if task.done()]
+        later = paceline.pacing.retry.Again(2 * HOUR, pool_wide=True)
+        sent.refuse(Refusal(RefusalKind.RATE, retry_after_s=2 * HOUR, window="7d_oi"), later)
+        [other] = waits(limiter, OTHER)
+        await asyncio.sleep(1)
+        assert other.done()
+        assert not all(task.done() for task in first)
+        other.result().settle(output_tokens=1)
+        await asyncio.sleep(2 * HOUR)
+        assert all(task.done() for task in first)
+
+    run_virtual(main)
+
+
+def test_an_account_with_a_plan_that_is_shut_is_not_forgotten():
+    async def main(clock):
+        limiter = limiter_of(clock)
+        await refused(limiter, FIVE_HOURS)
+        scheduler = limiter.scheduler(ONE)
+        assert not limiter.pacer.pools.forget(scheduler)
+        await asyncio.sleep(HOUR)
+        async with limiter.acquire(ONE, tokens=0) as permit:
+            permit.settle(output_tokens=1)
+        await asyncio.sleep(60)
+        assert limiter.pacer.pools.forget(scheduler)
+
+    run_virtual(main)
