@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from paceline.batch.rows import arun, run
+    from paceline.core.plan import PlanPolicy
     from paceline.core.queue import LaneSpec
     from paceline.core.quota import Quota, Rule
     from paceline.core.results import (
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "paceline.batch.rows": ("arun", "run"),
+    "paceline.core.plan": ("PlanPolicy",),
     "paceline.pacing.breaker": ("BreakerPolicy",),
     "paceline.pacing.buffer": ("Buffer",),
     "paceline.core.queue": ("LaneSpec",),
@@ -79,7 +81,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "BudgetError", "Buffer", "Event", "Finish", "GaveUpError", "Group", "HeaderLimits", "LaneSpec",
-    "Later", "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError",
+    "Later", "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PlanPolicy", "PoolStoppedError",
     "QueueFullError", "Quota", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule",
     "StoreError", "TooLargeError", "UnfinishedError", "Waiting", "arun", "eta", "finish_of", "instrument", "lane", "limits_in", "map", "map_sync", "partition", "refusal_of", "run",
     "status_app",

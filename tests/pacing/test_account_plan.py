@@ -5,9 +5,13 @@ import asyncio
 import pytest
 
 import paceline
-from paceline import Limiter, Refusal, RefusalKind
-from paceline.core.results import AcquireTimeoutError
-from paceline.testing.clock import run_virtual
+from paceline import Limiter, PlanPolicy, Refusal, RefusalKind, RetryPolicy
+from paceline.core.progress import Progress
+from paceline.core.results import AcquireTimeoutError, PoolStoppedError
+from paceline.pacing.plans import Plans
+from paceline.pacing.retry import Again, Failures, GiveUp
+from paceline.providers.plan_headers import PlanReading
+from paceline.testing.clock import START_S, run_virtual
 
 HOUR = 3_600.0
 ONE, OTHER, ELSEWHERE = "anthropic/claude-opus-4-5", "anthropic/claude-sonnet-4-5", "openai/gpt-5"
@@ -23,9 +27,7 @@ def limiter_of(clock):
 async def refused(limiter, refusal, pool=ONE):
     permit = await limiter.acquire(pool, tokens=0)
     row = limiter.scheduler(pool).row(permit.reservation, refusal)
-    permit.refuse(
-        refusal, paceline.pacing.retry.Again(min(row.test_s, refusal.retry_after_s or row.test_s), pool_wide=True)
-    )
+    permit.refuse(refusal, Again(min(row.test_s, refusal.retry_after_s or row.test_s), pool_wide=True))
     return permit
 
 
@@ -136,7 +138,7 @@ def test_none_waits_for_a_model_with_the_turn_of_the_account():
         first = waits(limiter, ONE, ONE)
         await asyncio.sleep(60)
         [sent] = [task.result() for task in first if task.done()]
-        later = paceline.pacing.retry.Again(2 * HOUR, pool_wide=True)
+        later = Again(2 * HOUR, pool_wide=True)
         sent.refuse(Refusal(RefusalKind.RATE, retry_after_s=2 * HOUR, window="7d_oi"), later)
         [other] = waits(limiter, OTHER)
         await asyncio.sleep(1)
@@ -162,3 +164,61 @@ def test_an_account_with_a_plan_that_is_shut_is_not_forgotten():
         assert limiter.pacer.pools.forget(scheduler)
 
     run_virtual(main)
+
+
+def test_who_does_not_hold_gives_the_refusal_at_once():
+    row = Progress().row(1, 1, FIVE_HOURS)._replace(holds=False)
+    assert RetryPolicy(max_retry_after_s=1e6).after(Failures(), FIVE_HOURS, row, 0.0) == GiveUp(
+        "the provider asks to wait 3,600 s", stop_s=HOUR
+    )
+
+    async def main(clock):
+        limiter = Limiter({"claude-*": "6000 requests/min"}, plans=PlanPolicy(when_shut="refuse"), clock=clock)
+        async with limiter.acquire(ONE, tokens=0) as permit:
+            row = limiter.scheduler(ONE).row(permit.reservation, FIVE_HOURS)
+            assert row.is_allowance
+            assert not row.holds
+            permit.refuse(FIVE_HOURS, GiveUp("it says so", stop_s=HOUR))
+        with pytest.raises(PoolStoppedError) as raised:
+            await limiter.acquire(OTHER, tokens=0)
+        assert raised.value.retry_after_s == HOUR
+        limiter.scheduler(ONE).resume()
+        [task] = waits(limiter, OTHER)
+        await asyncio.sleep(0)
+        assert task.done()
+
+    run_virtual(main)
+
+
+def reading(used, **others):
+    return PlanReading("5h", used, 5 * HOUR, length_s=5 * HOUR, read_s=START_S, **others)
+
+
+def test_a_share_is_kept_for_a_person_by_what_answers_state():
+    async def main(clock):
+        limiter = limiter_of(clock)
+        pools = limiter.pacer.pools
+        limiter.scheduler(ONE)
+        pools.read_plan("anthropic", [reading(0.5), PlanReading("7d_oi", 1.0, 9.0, scope="Fable", read_s=START_S)])
+        with paceline.lane("interactive", priority=1):
+            (await limiter.acquire(ONE, tokens=0)).settle(output_tokens=1)
+        pools.read_plan("anthropic", [reading(0.95)])
+        [agent] = waits(limiter, OTHER)
+        await asyncio.sleep(1)
+        assert not agent.done()
+        assert limiter.status()["pools"]["anthropic/plan"]["binds"] == "the share of 5h that is left"
+        with paceline.lane("interactive", priority=1):
+            (await limiter.acquire(ONE, tokens=0)).settle(output_tokens=1)
+        assert not agent.done()
+        pools.read_plan("anthropic", [reading(0.1)])  # another window
+        await asyncio.sleep(0)
+        assert agent.done()
+
+    run_virtual(main)
+
+
+def test_that_requests_go_on_for_money_is_said_once(caplog):
+    kept = Plans()
+    for served, used in ((False, 1.0), (True, 0.9), (True, 1.0), (True, 1.01)):
+        kept.read("anthropic@7f3a91", [reading(used)], served=served)
+    assert [record.getMessage().partition(",")[0] for record in caplog.records] == ["anthropic@7f3a91: 5h is used up"]

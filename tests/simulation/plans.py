@@ -75,7 +75,7 @@ class Row:
     scoped: float = 0.0  # the part of the agents with a model that has a window of its own
     rate: str = ""  # another limit of the provider, beside the windows
     person: bool = True
-    options: dict = field(default_factory=dict)
+    plans: dict = field(default_factory=lambda: {"keep": 0.0})
 
 
 FAST, LARGE = "claude-opus-4-5", "claude-fable-5"
@@ -271,7 +271,11 @@ class Agents:
         provider, address, headers = "anthropic", "https://api.anthropic.com/v1/messages", CLAUDE_LOGIN
         if row.form == "codex":
             provider, address, headers = "openai", "https://api.openai.com/v1/responses", CODEX_LOGIN
-        options = {"clock": clock, "retry": RetryPolicy(max_retry_after_s=1e7), **row.options}
+        options = {
+            "clock": clock,
+            "retry": RetryPolicy(max_retry_after_s=1e7),
+            "plans": paceline.PlanPolicy(**row.plans),
+        }
         self.limiter = paceline.Limiter(provider=provider, **options)
         self.limiter.pacer.luck = self.rng.random
         client = httpx.AsyncClient(transport=httpx.MockTransport(self.answer), timeout=None, headers=headers)

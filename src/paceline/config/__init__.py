@@ -47,6 +47,7 @@ from paceline.config.sources import (
     read_file,
 )
 from paceline.core.capacity import Learns
+from paceline.core.plan import PlanPolicy
 from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import Quota, parse_quotas
@@ -94,6 +95,7 @@ class Config:
         groups: By name the ``members``, ``in_order``, ``weights`` and ``sticky_s`` of each group that are set.
         group: The group that answers all requests of a run.
         retry: The fields of :class:`~paceline.RetryPolicy` that are set.
+        plans: The fields of :class:`~paceline.PlanPolicy` that are set.
         breaker: ``None``: off.
         store: The store's URL, which may hold a password. If ``None``, a run chooses its store.
         providers: Facts about providers, which are used in all of the process; see ``paceline.facts``.
@@ -124,6 +126,7 @@ class Config:
     shadow: str | None = None
     traffic_log: str | None = None
     retry: Mapping[str, Any] = field(default_factory=dict)
+    plans: Mapping[str, Any] = field(default_factory=dict)
     breaker: BreakerPolicy | None = field(default_factory=BreakerPolicy)
     joint_limits: Mapping[str, tuple[Quota, ...]] = field(default_factory=dict)
     concurrency: Mapping[str, int] = field(default_factory=dict)
@@ -208,6 +211,7 @@ class Config:
             "acquire_timeout_s": None if patient else self.acquire_timeout_s,
             "ttl_s": self.ttl_s or (max(900.0, 2 * self.timeout_s) if patient else 900.0),
             "retry": RetryPolicy(**retry),
+            "plans": PlanPolicy(**self.plans),
             "lanes": tuple(self.lanes.values()),
             "store": None if patient else self.store,
             "on_store_failure": self.on_store_failure,
@@ -229,7 +233,7 @@ class Config:
     def updated(self, said: Said) -> Self:
         """These settings, replaced by what one source says."""
         changed: dict[str, Any] = {BREAKER: self.breaker, "origins": dict(self.origins)}
-        for name in (LIMITS, JOINT, CONCURRENCY, LANES, *TABLES, FACTS, "priorities", "retry"):
+        for name in (LIMITS, JOINT, CONCURRENCY, LANES, *TABLES, FACTS, "priorities", "retry", "plans"):
             changed[name] = dict(getattr(self, name))
         for key, (value, origin) in said.items():
             name, rest = key[0], key[1:]

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from paceline import facts
 from paceline.config.sources import Place, Problems, SettingsSource, nested, warn
 from paceline.core.hints import why_missing
+from paceline.core.plan import OVERAGES, SHUTS
 from paceline.core.quota import CONCURRENCY as IN_FLIGHT
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
 from paceline.core.results import QuotaError, StoreError
@@ -289,6 +290,16 @@ class BreakerTable(TypedDict, total=False):
     first_pause_s: Day
 
 
+class PlansTable(TypedDict, total=False):
+    """Fields of :class:`~paceline.PlanPolicy`."""
+
+    keep: Annotated[float, within(0, 0.99, "a share")]
+    spread: Text
+    stop_at: Annotated[float, within(0.01, 1, "a share")]
+    overage: Annotated[Literal["go on", "wait"], expected("'go on' or 'wait'", words=OVERAGES)]
+    when_shut: Annotated[Literal["hold", "refuse"], expected("'hold' or 'refuse'", words=SHUTS)]
+
+
 class LaneTable(TypedDict, total=False):
     """Fields of :class:`~paceline.LaneSpec`."""
 
@@ -392,6 +403,7 @@ class SettingsTable(TypedDict, total=False):
     ]
     priorities: Annotated[dict[Name, Annotated[int, within(-1_000_000, 1_000_000)]], table('"coordinator*" = 10')]
     retry: Annotated[RetryTable, table("max_attempts = 3")]
+    plans: Annotated[PlansTable, table("keep = 0.1")]
     breaker: Annotated[Any, PlainValidator(_breaker, json_schema_input_type=bool | BreakerTable)]
     budget: Annotated[Any, PlainValidator(_budget, json_schema_input_type=str | list[str])]
     prices: Annotated[
@@ -424,7 +436,7 @@ SYNONYMS: Final = {
     "update_from_headers": "learn",
 }
 KEYS: Final[dict[str, Any]] = {
-    "retry": RetryTable, BREAKER: BreakerTable, LANES: LaneTable, "settings": SynonymsTable, LIMITS: AmountsTable, JOINT: AmountsTable, "defaults": AmountsTable,
+    "retry": RetryTable, "plans": PlansTable, BREAKER: BreakerTable, LANES: LaneTable, "settings": SynonymsTable, LIMITS: AmountsTable, JOINT: AmountsTable, "defaults": AmountsTable,
     "starts": StartsTable, UPSTREAMS: UpstreamTable, GROUPS: GroupTable, PRICES: PriceTable,
 }  # fmt: skip
 """The tables with keys of their own."""

@@ -17,6 +17,7 @@ from paceline.core.progress import Progress, Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, FAR_NS, INPUT_TOKENS, NS, REQUESTS, TOKENS, Cost
 from paceline.core.results import (
+    COOL_DOWN,
     QUEUE,
     WAIT_MAX_S,
     Decision,
@@ -354,7 +355,9 @@ class Pool:
     def shut(self) -> Shut | None:
         """The allowance that is used up, or that opens; ``None`` for none."""
         allowance, pause = self.progress.allowance, self.ledger.pause
-        if not (allowance.is_shut or pause.opens_ns):
+        if not (
+            allowance.is_shut or (pause.opens_ns and pause.reason == COOL_DOWN)
+        ):  # else it opens for another reason
             return None
         state = "shut" if pause.phase in (PausePhase.OPEN, PausePhase.CLOSED) else pause.phase.value
         return Shut(allowance.window, state, allowance.began_ns, allowance.ends_ns, pause.until_ns, self.queue.length)

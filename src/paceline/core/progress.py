@@ -46,6 +46,7 @@ class Row(NamedTuple):
         is_allowance: Whether the last one is about an :class:`~paceline.core.allowance.Allowance`.
         is_endless: Whether it is about one whose end is not stated.
         is_test: Whether the last one was a test of the wait that is stated.
+        holds: Whether requests wait for the end of an allowance.
         test_s: When the stated wait is tested, in seconds from now.
     """
 
@@ -58,6 +59,7 @@ class Row(NamedTuple):
     is_paced: bool = False
     is_allowance: bool = False
     is_endless: bool = False
+    holds: bool = True
     is_test: bool = False
     test_s: float = PROBE_S
 

@@ -433,7 +433,8 @@ class Exchange:
         """Keep what a response says of the plan of the account that has paid."""
         now_s = self.pacer.clock.now_ns() / NS
         if found := plan_readings(headers, now_s, None if refusal is None else refusal.window):
-            self.pacer.accounts.plans.read(self.metered.provider.name, found)
+            self.pacer.accounts.plans.read(self.metered.provider.name, found, served=refusal is None)
+            self.pacer.pools.read_plan(self.metered.provider.name, found)
 
     def _observe(self, headers: Mapping[str, str], permit: Permit, refusal: Refusal | None) -> None:
         """Let the pool learn from the headers of a response.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 from paceline.core.capacity import Learns
 from paceline.core.hints import did_you_mean
+from paceline.core.plan import PlanPolicy
 from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import NS, Cost
@@ -78,6 +79,7 @@ class Limiter(BaseLimiter):
             what they are expected to cost. ``False``: order of arrival, and whole prompts.
         retry: The policy of attached clients and of :meth:`attempts` after refusals.
         breaker: The policy after failures of a host; ``None`` for none.
+        plans: How the windows of plans are used (Claude Pro, Max and Team, ChatGPT with Codex).
         lanes: Weights and priorities of lanes, for callers that give only the name.
         priorities: Priorities of waiters in no lane, by shell pattern of their names (``{"coordinator*": 10}``); the
             first that matches holds.
@@ -137,6 +139,7 @@ class Limiter(BaseLimiter):
         budget: QuotaLike = (),
         prices: Mapping[str, Mapping[str, float]] | None = None,
         unpriced: Unpriced = "count",
+        plans: PlanPolicy = PlanPolicy(),  # noqa: B008  (a frozen value)
         store: object = None,
         on_store_failure: str = "fail_safe",
         lease_s: float | None = None,
@@ -170,6 +173,7 @@ class Limiter(BaseLimiter):
             budget=budget,
             prices=prices,
             unpriced=unpriced,
+            plans=plans,
             events=events,
             shadow=shadow,
             traffic_log=traffic_log,

@@ -66,6 +66,7 @@ class ChainedScheduler(Scheduler):
         opens: Makes the scheduler of the account, at the first refusal that is about all of it.
 
     Attributes:
+        holds: Whether requests wait for the end of an allowance.
         account: The scheduler of the account, which requests pass before this one; ``None``: no refusal was about it.
     """
 
@@ -80,6 +81,7 @@ class ChainedScheduler(Scheduler):
         super().__init__(pool, clock, worker)
         self.further = tuple(further)
         self.account: Scheduler | None = None
+        self.holds = True
         self._opens = opens
         self.stated = self.stated.union(*(scheduler.stated for scheduler in further))
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
@@ -278,10 +280,12 @@ class ChainedScheduler(Scheduler):
     def row(self, reservation: Reservation, refusal: Refusal) -> Row | None:
         """See :meth:`Scheduler.row`."""
         if (of_account := self._of_account(reservation, refusal)) is None:
-            return super().row(reservation, refusal)
-        account, there = of_account
-        row = account.row(there, refusal)
-        return row and row._replace(admitted=self.pool.progress.admitted)  # as in the other rows of its requests
+            row = super().row(reservation, refusal)
+        else:
+            account, there = of_account
+            row = account.row(there, refusal)
+        # What was admitted is as in the other rows of its requests.
+        return row and row._replace(admitted=self.pool.progress.admitted, holds=self.holds)
 
     def refuse(
         self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0, why: str = ""

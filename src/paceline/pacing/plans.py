@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from math import inf
@@ -12,6 +13,8 @@ from paceline.core.quota import NS
 if TYPE_CHECKING:
     from paceline.core.allowance import Shut
     from paceline.providers.plan_headers import PlanReading
+
+log = logging.getLogger("paceline")
 
 WINDOWS_MAX: Final = 32
 """The windows of one account that are kept, the newest: their names are a server's."""
@@ -46,21 +49,31 @@ class Plans:
 
     def __init__(self) -> None:
         self._windows: dict[str, dict[str, PlanReading]] = {}
+        self._told: set[str] = set()
 
-    def read(self, account: str, readings: Iterable[PlanReading]) -> None:
-        """Keep what an answer has stated."""
+    def read(self, account: str, readings: Iterable[PlanReading], *, served: bool = False) -> None:
+        """Keep what an answer has stated. ``served``: it is no refusal; the first one beyond the end of a window is told."""
         windows = self._windows.setdefault(account, {})
         for first in list(self._windows)[:-KEPT_MAX] if len(self._windows) > KEPT_MAX else ():
             self.forget(first)
         for reading in readings:
             windows.pop(reading.window, None)  # the newest one is the last
             windows[reading.window] = reading
+            if served and account not in self._told and reading.scope is None and (reading.used or 0.0) >= 1.0:
+                self._told.add(account)
+                log.warning(
+                    "%s: %s is used up, and requests are answered: it may cost money, as the settings at the provider"
+                    " say; with overage = 'wait' in [plans] they wait for the next window",
+                    account,
+                    reading.window,
+                )
         for oldest in list(windows)[:-WINDOWS_MAX]:
             windows.pop(oldest, None)
 
     def forget(self, account: str) -> None:
         """Drop what is known of an account."""
         self._windows.pop(account, None)
+        self._told.discard(account)
 
     def status(self, now_ns: int, shut: Iterable[tuple[str, str | None, Shut]] = ()) -> list[PlanStatus]:
         """The windows that have not ended, by account and length, and those that are used up; of another one nothing is known.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,10 @@ from paceline.core.capacity import Capacity
 from paceline.core.learning.tracker import HEADROOM_S
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
+from paceline.core.plan import Plan, PlanCapacity, Window
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue
-from paceline.core.quota import KNOWN_UNITS, OWN_RULES, REQUESTS, USD, Cost, Quota, Rule
+from paceline.core.quota import KNOWN_UNITS, NS, OWN_RULES, REQUESTS, USD, Cost, Quota, Rule
 from paceline.core.results import GIVEN, PacelineWarning, QuotaError
 from paceline.estimation.prefixes import Prefixes, PromptCache
 from paceline.pacing.breaker import Health, HealthByHand
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from paceline.core.allowance import Shut
     from paceline.pacing.events import Event
     from paceline.pacing.joint import JointLimit
+    from paceline.providers.plan_headers import PlanReading
 
 BUDGET_TTL_S = 86_400.0
 """How long a price stays reserved: answers made in the background may take hours, and are charged when they are asked for."""
@@ -146,6 +148,19 @@ class Pools:
         for one in self.in_use:
             found.setdefault(one.pool.name.partition("/")[0], []).append(one)
         return found
+
+    def read_plan(self, account: str, readings: Iterable[PlanReading]) -> None:
+        """Hold requests of an account back by what an answer states of its windows, if the user has asked for that."""
+        if not self._settings.plans.holds or self._settings.shadow is not None:
+            return
+        windows = [
+            Window(one.window, one.used, round((one.read_s + one.until_s) * NS), round((one.length_s or 0.0) * NS))
+            for one in readings
+            if one.scope is None and one.used is not None and one.until_s is not None
+        ]
+        if windows:
+            scheduler = self._further.get(of_plan(account)) or self.open_account(account)
+            scheduler.read_plan(windows)
 
     def shut(self) -> list[tuple[str, str | None, Shut]]:
         """The allowances that are used up: the account, the model (``None``: all of them), and the state."""
@@ -264,6 +279,7 @@ class Pools:
         opens = partial(self.open_account, account) if resolved.is_model else None
         scheduler = ChainedScheduler(pool, clock, further, worker, opens)
         scheduler.account = self._further.get(of_plan(account))
+        scheduler.holds = self._settings.plans.when_shut == "hold"
         return scheduler
 
     def open_account(self, account: str) -> Scheduler:
@@ -277,7 +293,8 @@ class Pools:
                 queue = Queue()
                 queue.next_number = self._next_number
                 # Each process keeps its own: a second one costs a refusal for each window.
-                pool = Pool(name, LocalCapacity.of((), now_ns), queue, waiting_max=waiting_max, served=False)
+                capacity = PlanCapacity(Plan(self._settings.plans), now_ns)
+                pool = Pool(name, capacity, queue, waiting_max=waiting_max, served=False)
                 self._further[name] = Scheduler(pool, self._settings.clock)
             for scheduler in self.of_account(account):
                 if isinstance(scheduler, ChainedScheduler):

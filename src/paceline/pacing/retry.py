@@ -178,6 +178,8 @@ class RetryPolicy:
         """Decide after a refusal for the rate of the pool."""
         asked_s = refusal.retry_after_s or 0.0
         dead_s = max(2 * self.max_retry_after_s, DEAD_TIMES * row.longest_s)
+        if row.is_allowance and not row.holds:
+            return GiveUp(_asks(asked_s), stop_s=asked_s or row.test_s)
         if asked_s > self.max_retry_after_s and (is_believed(refusal) or row.is_test):
             return GiveUp(_asks(asked_s), stop_s=asked_s)
         if row.number >= DEAD_PROBES and row.lasted_s >= dead_s:

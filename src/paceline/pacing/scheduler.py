@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 from paceline.core.capacity import PENDING, Capacity, Learns
 from paceline.core.ledger import Ledger
 from paceline.core.meters import UNKNOWN_NS
+from paceline.core.plan import PlanCapacity, Window
 from paceline.core.pool import Pool
 from paceline.core.progress import Row
 from paceline.core.queue import Queue, Waiter
@@ -297,6 +298,16 @@ class Scheduler:
         if self.pool.silence.since_ns:
             self._section.change(self.pool.answered)
             self.lines.notices()
+
+    def read_plan(self, windows: Iterable[Window]) -> None:
+        """Take what an answer states of the windows of the account."""
+
+        def read(_: int) -> None:
+            capacity = self.pool.capacity
+            assert isinstance(capacity, PlanCapacity)
+            capacity.plan.windows |= {one.name: one for one in windows}
+
+        self._section.change(read)
 
     def admitted(self, reservation: Reservation) -> None:
         """See :meth:`Pool.admitted`."""

@@ -9,6 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Final
 
 from paceline.core.capacity import Learns
+from paceline.core.plan import PlanPolicy
 from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import Quota, parse_quotas
@@ -59,6 +60,7 @@ class PacingSettings:
     budget: QuotaLike = ()
     prices: Mapping[str, Mapping[str, float]] | None = None
     unpriced: Unpriced = "count"
+    plans: PlanPolicy = PlanPolicy()  # noqa: RUF009  (a frozen value)
     events: Callable[[Event], None] | None = None
     shadow: str | PathLike[str] | None = None
     traffic_log: str | PathLike[str] | None = None

@@ -1,0 +1,149 @@
+"""What of a plan's windows may be used, and by whom: a share is kept for a person, or a window is spread over its length.
+
+It holds requests back only where the user asks for it, by the shares that answers state: what a request costs of a window is not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from paceline.core.ledger import Ledger
+from paceline.core.local import OPENS_NS, LocalCapacity
+from paceline.core.pause import OPEN
+from paceline.core.queue import LaneSpec, Waiter
+from paceline.core.quota import DAY_S, NS
+from paceline.core.results import QUEUE, Decision, QuotaError, WaitUntil
+
+INTERACTIVE: Final = "interactive"
+"""The lane of a person, who waits for the answer."""
+
+THERE_NS: Final = 8 * 3_600 * NS
+"""A share is kept for so long after a person's request: a working day."""
+
+MELTS: Final = 5
+"""The kept share melts in this part of a window, the last fifth: a person needs less of it by then."""
+
+OVERAGES: Final = ("go on", "wait")
+SHUTS: Final = ("hold", "refuse")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPolicy:
+    """How the windows of a plan are used: Claude Pro, Max and Team, ChatGPT with Codex.
+
+    Attributes:
+        keep: The share of each window that is left to requests of the lane ``interactive``, while there was one in the last 8 hours.
+            It melts in the last fifth of the window.
+        spread: The windows that are spread, such as ``7d``: others than these requests use at most the part of it that has passed, and
+            a day more.
+        stop_at: The share at which all requests wait for the next window; ``None``: none.
+        overage: Whether requests go on for money where the provider lets them (``go on``), or ``wait``.
+        when_shut: Whether requests wait for a window that is used up (``hold``), or get the refusal at once (``refuse``).
+
+    Raises:
+        QuotaError: A value is out of its range.
+    """
+
+    keep: float = 0.1
+    spread: str | tuple[str, ...] = ()
+    stop_at: float | None = None
+    overage: str = "go on"
+    when_shut: str = "hold"
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values."""
+        if not 0 <= self.keep < 1:
+            raise QuotaError(f"plans: keep is {self.keep!r}: it must be a share from 0 to below 1, e.g. 0.1")
+        if self.stop_at is not None and not 0 < self.stop_at <= 1:
+            raise QuotaError(f"plans: stop_at is {self.stop_at!r}: it must be a share above 0, at most 1, e.g. 0.8")
+        if self.overage not in OVERAGES:
+            raise QuotaError(f"plans: overage is {self.overage!r}: it must be 'go on' or 'wait'")
+        if self.when_shut not in SHUTS:
+            raise QuotaError(f"plans: when_shut is {self.when_shut!r}: it must be 'hold' or 'refuse'")
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds requests back that the provider would answer."""
+        return bool(self.keep or self.spread or self.stop_at is not None or self.overage == "wait")
+
+
+class Window(NamedTuple):
+    """A window as the last answer has stated it: its name, the used share, its end, and its length, 0 for an unknown one."""
+
+    name: str
+    used: float
+    ends_ns: int
+    length_ns: int
+
+
+class Plan:
+    """The windows of one account, and what its policy lets go.
+
+    Attributes:
+        windows: The windows by name.
+        person_ns: When a person's request was looked at last.
+    """
+
+    __slots__ = ("_stop_at", "person_ns", "policy", "windows")
+
+    def __init__(self, policy: PlanPolicy) -> None:
+        self.policy = policy
+        self.windows: dict[str, Window] = {}
+        self.person_ns = -THERE_NS
+        waits = 1.0 if policy.overage == "wait" else 2.0
+        self._stop_at = waits if policy.stop_at is None else min(policy.stop_at, waits)
+
+    def held(self, now_ns: int, lane: LaneSpec) -> tuple[int, str]:
+        """Until when a request is held back, unless an answer states less, and by which window; past: it is not."""
+        person = lane.name == INTERACTIVE
+        if person:
+            self.person_ns = now_ns
+        latest, name = now_ns, ""
+        for one in self.windows.values():
+            until_ns = self._until_ns(now_ns, one, person=person) if one.ends_ns > now_ns else now_ns
+            if until_ns > latest:
+                latest, name = until_ns, one.name
+        return latest, f"the share of {name} that is left" if name else QUEUE
+
+    def _until_ns(self, now_ns: int, one: Window, *, person: bool) -> int:
+        """Until when one window holds a request back."""
+        if one.used >= self._stop_at:
+            return one.ends_ns
+        until_ns, keep, length_ns = now_ns, self.policy.keep, one.length_ns
+        if person or one.used >= 1:  # used up: the provider says whether it goes on
+            return until_ns
+        if keep and one.used >= 1 - keep and (gone_ns := self.person_ns + THERE_NS) > now_ns:
+            melted_ns = one.ends_ns - round((1 - one.used) / (MELTS * keep) * length_ns) if length_ns else one.ends_ns
+            until_ns = min(melted_ns, gone_ns)
+        spread = self.policy.spread
+        if one.name in ((spread,) if isinstance(spread, str) else spread) and length_ns:
+            until_ns = max(until_ns, one.ends_ns - round((1 - one.used) * length_ns + DAY_S * NS))
+        return min(until_ns, one.ends_ns)
+
+
+class PlanCapacity(LocalCapacity):
+    """The capacity of the pool that all requests of an account pass."""
+
+    def __init__(self, plan: Plan, now_ns: int) -> None:
+        super().__init__(Ledger((), now_ns))
+        self.plan, self.behind = plan, QUEUE
+        self._holds = False  # whether the last of those that the plan can hold back was
+
+    def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
+        """See :meth:`Capacity.reserve <paceline.core.capacity.Capacity.reserve>`."""
+        until_ns, why = self.plan.held(now_ns, waiter.lane)
+        if until_ns > now_ns:
+            self._holds, self.behind = True, why
+            return WaitUntil(until_ns, why)
+        if self._holds and waiter.lane.name != INTERACTIVE:
+            if self.ledger.pause.phase is OPEN:  # all that wait now would use up more than there is
+                self.ledger.pause.begin(now_ns, self.behind, OPENS_NS)
+            self._holds, self.behind = False, QUEUE
+        return super().reserve(now_ns, waiter)
+
+    def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
+        """See :meth:`Capacity.wake_ns <paceline.core.capacity.Capacity.wake_ns>`."""
+        at_ns = super().wake_ns(now_ns, head, until)
+        held_ns = self.plan.held(now_ns, head.lane)[0]
+        return max(at_ns or 0, held_ns) if held_ns > now_ns else at_ns
