@@ -196,6 +196,7 @@ def test_a_client_key_may_use_the_group(group, regions, client, tmp_path, monkey
         ({"gpt": {}}, "groups.gpt: a group needs one member or more"),
         ({"gpt": {"members": ["eu"], "weights": {"us": 2}}}, "groups.gpt: weights has 'us', which is no member"),
         ({"eu": {"members": ["us"]}}, "groups.eu: a server in [upstreams] has this name, too"),
+        ({"gpt": {"members": ["eu", "plan"]}}, "groups.gpt: 'plan' cannot be a member: chatgpt takes no keys"),
         ({"gpt": {"members": "eu"}}, 'a list of names in [upstreams], e.g. ["eu", "us"]'),
         ({"gpt": {"member": ["eu"]}}, "no such setting; did you mean 'members'?"),
     ],
@@ -203,5 +204,11 @@ def test_a_client_key_may_use_the_group(group, regions, client, tmp_path, monkey
 def test_a_wrong_group_is_an_error_at_the_start(groups, words):
     table = {"provider": "openai", "base_url": "http://127.0.0.1:9"}
     with pytest.raises(QuotaError) as raised:
-        Upstreams(Config.load(environ={}, given={"upstreams": {"eu": table, "us": table}, "groups": groups}), {})
+        Upstreams(
+            Config.load(
+                environ={},
+                given={"upstreams": {"eu": table, "us": table, "plan": {"provider": "chatgpt"}}, "groups": groups},
+            ),
+            {},
+        )
     assert words in str(raised.value)

@@ -12,9 +12,12 @@ from gateway_helpers import chat, stub
 from test_gateway import CHAT
 
 from paceline.cli.app import app as cli
+from paceline.config import Config
+from paceline.core.results import QuotaError
 from paceline.gateway import reading, refusals
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.refusals import LastRefusal
+from paceline.gateway.upstreams import Upstreams
 from paceline.pacing import accounts
 
 POOR, RICH, OTHER = "sk-poor-77d1", "sk-rich-c20a", "sk-other-98f3"
@@ -317,3 +320,31 @@ def test_what_is_left_of_a_wait_is_counted_down(monkeypatch):
     assert dict(last.instead("stopped", "5")[1])[b"retry-after"] == b"5"
     last.clear()
     assert last.instead("stopped", "5") is None
+
+
+def test_a_plan_is_a_member_of_no_group(serve, upstream, provider, client):
+    table = {"provider": "anthropic", "base_url": upstream}
+    running = serve(upstream, upstreams={"eu": table, "us": table}, groups={"both": {"members": ["eu", "us"]}})
+    answer = ask(client, running, LOGIN, "/both/v1/messages", "claude-opus-4-5")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "paceline_plan")
+    assert "send a login to /eu" in answer.text
+    assert provider.asked == []
+    assert ask(client, running, RICH, "/both/v1/messages", "claude-opus-4-5").status_code == 200
+    assert ask(client, running, LOGIN, "/eu/v1/messages", "claude-opus-4-5").status_code == 200
+
+
+@pytest.mark.parametrize("variable", ["ANTHROPIC_API_KEY", "ANTHROPIC_API_KEY_FILE"])
+def test_the_gateway_sends_no_login_of_its_own(upstream, tmp_path, variable):
+    file = tmp_path / "login"
+    file.write_text(LOGIN)
+    config = Config.load(environ={}, given={"upstreams": {"anthropic": {"base_url": upstream}}})
+    with pytest.raises(QuotaError, match="has a login to a plan, which only its own client may send") as caught:
+        Upstreams(config, {variable: str(file) if variable.endswith("FILE") else LOGIN})
+    assert LOGIN not in str(caught.value)
+
+
+def test_chatgpt_takes_no_key_of_the_gateway(upstream):
+    for table in ({"key_env": "MINE"}, {"key_file": "mine"}):
+        config = Config.load(environ={}, given={"upstreams": {"chatgpt": {"base_url": upstream, **table}}})
+        with pytest.raises(QuotaError, match=r"upstreams.chatgpt: chatgpt takes no keys"):
+            Upstreams(config, {"MINE": "k", "": "k"})

@@ -61,7 +61,7 @@ OWN = {  # the address is the user's own
     "cloudflare": "https://api.cloudflare.com/client/v4/accounts/ACCOUNT_ID/ai/v1/chat/completions",
     "vllm": "http://localhost:8000/v1/chat/completions",
 }
-WITHOUT_CHAT = {"voyage", "replicate"}
+WITHOUT_CHAT = {"voyage", "replicate", "chatgpt"}
 
 
 def test_each_provider_has_a_place():
@@ -128,9 +128,17 @@ def test_an_address_of_the_users_own_is_asked_for(name):
     assert joined(own, "/v1/chat/completions") == OWN[name]
 
 
+def test_a_plan_has_no_key():
+    for root in (None, "https://chatgpt.com"):
+        with pytest.raises(QuotaError, match=r"chatgpt takes no keys, .*: `paceline exec --login -- codex`"):
+            address_of(provider_named("chatgpt"), root, {"": "k", "OPENAI_API_KEY": "k"})
+
+
 @pytest.mark.parametrize(
     ("name", "path", "at"),
     [
+        ("chatgpt", "/v1/responses", "/backend-api/codex/responses"),
+        ("chatgpt", "/backend-api/codex/responses", "/backend-api/codex/responses"),
         ("cohere", "/v2/chat", "/v2/chat"),
         ("cohere", "/v1/rerank", "/v1/rerank"),
         ("cohere", "/v1/embeddings", "/compatibility/v1/embeddings"),

@@ -14,7 +14,16 @@ from paceline.core.results import QuotaError
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
-from paceline.providers.registry import PROVIDERS, ROOTLESS, base_of, provider_for_host, provider_named, with_account
+from paceline.providers.registry import (
+    PROVIDERS,
+    ROOTLESS,
+    base_of,
+    checked_key,
+    no_keys,
+    provider_for_host,
+    provider_named,
+    with_account,
+)
 from paceline.providers.roots import host_root, without_version
 
 
@@ -51,7 +60,7 @@ def read_key(file: Path) -> str:
         raise QuotaError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
     if not key:
         raise QuotaError(f"{file}: it is empty: write the key into it")
-    return _checked(key, str(file))
+    return checked_key(key, str(file))
 
 
 def key_in(environ: Mapping[str, str], variable: str) -> tuple[str, Path | None]:
@@ -60,21 +69,17 @@ def key_in(environ: Mapping[str, str], variable: str) -> tuple[str, Path | None]
     Raises:
         QuotaError: Both are set, or the key is malformed.
     """
+    if not variable:
+        return "", None
     key, named = (environ.get(name, "").strip() for name in (variable, variable + FILE))
     if key and named:
         raise QuotaError(f"{variable} and {variable}{FILE} are both set: leave one of them out")
-    return _key_of(Path(named)) if named else (_checked(key, variable), None)
+    return _key_of(Path(named)) if named else (checked_key(key, variable), None)
 
 
 def _key_of(file: Path) -> tuple[str, Path | None]:
     file = file.expanduser()
     return read_key(file), file
-
-
-def _checked(key: str, where: str) -> str:
-    if not (key.isascii() and key.isprintable()):
-        raise QuotaError(f"invalid key in {where}: it has characters that no key has; set it again")
-    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,8 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
         why = f" ({ROOTLESS})" if entry is not None and entry.rootless else ""
         raise QuotaError(f"upstreams.{name}: {named.name} has no usual address: give its base_url{why}")
     variable = table.get("key_env", named.key_env)
+    if not named.key_env and ("key_env" in table or "key_file" in table):
+        raise QuotaError(f"upstreams.{name}: {no_keys(named.name)}")
     if "key_file" in table:
         if "key_env" in table:
             raise QuotaError(f"upstreams.{name}: key_env and key_file are both set: leave one of them out")
@@ -183,6 +190,9 @@ def group(config: Config, name: str, environ: Mapping[str, str]) -> ServerGroup:
             hint = did_you_mean(member, config.upstreams) or f": add it, e.g. {member} = {{ base_url = ... }}"
             raise QuotaError(f"groups.{name}: {member!r} is no server in [upstreams]{hint}")
     made = ServerGroup(name, {member: server(config, member, environ) for member in members}, options)
+    for member, one in made.members.items():
+        if not one.key_env:
+            raise QuotaError(f"groups.{name}: {member!r} cannot be a member: {no_keys(base_of(one.provider.name))}")
     try:
         made.choice()
     except QuotaError as error:

@@ -63,7 +63,7 @@ from paceline.gateway.waiting import (
     note_for,
     patience_s,
 )
-from paceline.http.account import payer_of
+from paceline.http.account import Header, payer_of, sends_login
 from paceline.http.describe import Metered, at_account, body_of, describe, is_metered, metered
 from paceline.http.exchange import Exchange, Exchanged
 from paceline.http.routed import Way
@@ -73,6 +73,7 @@ from paceline.pacing.accounts import Payer
 from paceline.pacing.pacer import NAME_MAX, current_lane
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import TIMEOUT_MAX_S
+from paceline.providers.registry import no_keys
 
 log = logging.getLogger("paceline.gateway")
 
@@ -187,8 +188,9 @@ class Dispatch:
         place = request.place
         for upstream in place.members:
             if request.key is not None and not upstream.key:
-                message = f"the gateway has no key for {upstream.name}: set {upstream.provider.key_env} for it"
-                raise RequestError(503, "no_key", message)
+                variable = upstream.provider.key_env
+                why = f"set {variable} for it" if variable else no_keys(upstream.provider.name)
+                raise RequestError(503, "no_key", f"the gateway has no key for {upstream.name}: {why}")
         reply: ClientReply | None = None
         try:
             body = await self._bodies.read(request, partial(_is_unread, request))
@@ -331,6 +333,8 @@ class Dispatch:
         except QuotaError as error:
             raise RequestError(429, "quota", str(error)) from None
         first = place.members[0]
+        if found and place.choice is not None:
+            _refuse_login(request)
         if not found:
             announce(first.provider.name, first.host, request.path)
             return None
@@ -427,14 +431,7 @@ class Dispatch:
         provider: Any = upstream.provider
         if not is_metered(provider, path):
             return None
-        first, query_key = request.first, key_in_query(request.query)
-        return payer_of(
-            self._limiter.pacer,
-            provider,
-            lambda name: first.get(name.encode(), b"").decode("latin-1"),
-            body,
-            query_key,
-        )
+        return payer_of(self._limiter.pacer, provider, _header_of(request), body, key_in_query(request.query))
 
     def _held_place(
         self,
@@ -621,6 +618,18 @@ def _identity_of(request: Incoming) -> Callable[[], Identity]:
 
 def _asking_in(sent: Relayed, member: int, seen: Seen | None) -> Asking | None:
     return asking(sent.decoded(BODY_MAX)) if seen is None else seen.asking[member]
+
+
+def _header_of(request: Incoming) -> Header:
+    return lambda name: request.first.get(name.encode(), b"").decode("latin-1")
+
+
+def _refuse_login(request: Incoming) -> None:
+    """Refuse a login to a plan at a group: a group would choose between plans, or send the login where it does not belong."""
+    place = request.place
+    if any(not one.key and sends_login(one.provider.name, _header_of(request)) for one in place.members):
+        message = f"{place.name} is a group of accounts, and a plan is a member of none: send a login to /{place.members[0].name}"
+        raise RequestError(400, "plan", message)
 
 
 def _is_unread(request: Incoming) -> bool:

@@ -16,7 +16,7 @@ from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import holds_permit
 from paceline.providers import parse
 from paceline.providers.base import Provider
-from paceline.providers.registry import CREDENTIALS, api_of, is_provider
+from paceline.providers.registry import CREDENTIALS, LOGIN, api_of, base_of, is_provider
 
 Header = Callable[[str], str]
 """Returns the value of a header of the request, by its name in lower case; empty for none."""
@@ -25,6 +25,7 @@ CHATGPT: Final = "chatgpt-account-id"
 
 PAYS: Final = {
     "openai": ("openai-organization", "openai-project", CHATGPT),
+    "chatgpt": (CHATGPT,),
     "anthropic": ("anthropic-workspace-id",),
     "gemini": ("x-goog-user-project",),
     "dashscope": ("x-dashscope-workspace",),
@@ -41,7 +42,7 @@ PASSING: Final = ("AWS4-HMAC-SHA256", "ya29.")
 """The beginnings of credentials that change with each hour or request, and do not show whose they are: AWS's signatures, and
 Google's access tokens. All of them are one account, which a name of its own (``bedrock@eu``) parts from others."""
 
-_SESSION: Final = {"anthropic": "x-claude-code-session-id", "openai": "session-id"}
+_SESSION: Final = {"anthropic": "x-claude-code-session-id", "openai": "session-id", "chatgpt": "session-id"}
 """The header in which a client names its session (Claude Code 2.1.332, Codex 0.171; 2026-11)."""
 
 _OF_CHATGPT: Final = "https://api.openai.com/auth"
@@ -86,6 +87,13 @@ def payer_of(
     )
 
 
+def sends_login(provider: str, header: Header) -> bool:
+    """Whether a request has the login to a plan, where it goes to ``provider`` or to an account of it."""
+    name = base_of(provider)
+    sent = [_bare(value) for one in _key_headers(name) if (value := header(one))]
+    return bool(sent) and is_login(name, sent[0], header)
+
+
 def telling(body: Mapping[str, Any]) -> dict[str, Any]:
     """What of a body tells whose it is."""
     return {"metadata": {"user_id": parse.as_text(parse.as_mapping(body.get("metadata")).get("user_id"))[:1_000]}}
@@ -94,11 +102,13 @@ def telling(body: Mapping[str, Any]) -> dict[str, Any]:
 def is_login(provider: str, credential: str, header: Header) -> bool:
     """Whether a credential is a login to a plan: it has windows, and no tier of the API.
 
-    Anthropic's tokens of OAuth begin with ``sk-ant-oat``. Codex names the account of ChatGPT in a header, and its token in a claim
+    Anthropic's tokens of OAuth show it by their beginning. Codex names the account of ChatGPT in a header, and its token in a claim
     (clients run, 2026-11). Other JSON web tokens are keys of gateways.
     """
     if provider == "anthropic":
-        return credential.startswith("sk-ant-oat")
+        return credential.startswith(LOGIN)
+    if provider == "chatgpt":  # which takes nothing else
+        return True
     return provider == "openai" and (bool(header(CHATGPT)) or _OF_CHATGPT in _claims(credential))
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class ProviderEntry(NamedTuple):
     """The head of a provider in the data set; ``tables/providers.toml`` explains the fields."""
 
-    key_env: str
+    key_env: str = ""  # it takes no keys, but the login of its own client
     hosts: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     api: str = ""
@@ -151,6 +151,10 @@ def api_of(name: str) -> str:
     return entry.api or base if entry else base
 
 
+LOGIN: Final = "sk-ant-oat"
+"""The beginning of the tokens with which Claude Code sends the login to a plan (2.1.332, run 2026-11)."""
+
+
 def output_limit(provider: str) -> str:
     """The field that bounds the output of a chat request in OpenAI's form, by the name of the provider.
 
@@ -175,6 +179,26 @@ def credentials(provider: Provider, path: str, key: str) -> tuple[str, str]:
     if name is None or (name == "x-goog-api-key" and "/openai/" in path):
         return "authorization", f"Bearer {key}"
     return name, key
+
+
+def checked_key(key: str, where: str) -> str:
+    """The key that ``where`` has for paceline to send.
+
+    Raises:
+        QuotaError: It is malformed, or a login to a plan; the message does not quote it.
+    """
+    if not (key.isascii() and key.isprintable()):
+        raise QuotaError(f"invalid key in {where}: it has characters that no key has; set it again")
+    if key.startswith(LOGIN):
+        raise QuotaError(
+            f"{where} has a login to a plan, which only its own client may send (`paceline exec --login -- claude`): set an API key"
+        )
+    return key
+
+
+def no_keys(name: str) -> str:
+    """Why paceline sends nothing of its own to a provider that takes no keys."""
+    return f"{name} takes no keys, but the login of its own client, which alone can send it: `paceline exec --login -- codex`"
 
 
 def base_of(name: str) -> str:
@@ -315,6 +339,8 @@ def locate(provider: Provider, root: str | None, environ: Mapping[str, str]) -> 
     """
     from urllib.parse import urlsplit
 
+    if not provider.key_env:
+        raise QuotaError(no_keys(provider.name))
     entry = PROVIDERS.get(base_of(provider.name))
     own = entry.own if entry is not None else ""
     if not root and entry is not None and entry.rootless:
@@ -328,9 +354,7 @@ def locate(provider: Provider, root: str | None, environ: Mapping[str, str]) -> 
             f", or give your own server with --base-url {own}" if is_loopback(urlsplit(own).hostname or "") else ""
         )
         raise QuotaError(f"no key for {provider.name}: set the environment variable {provider.key_env}{instead}")
-    if not (key.isascii() and key.isprintable()):
-        raise QuotaError(f"invalid key in {provider.key_env}: it has characters that no key has; set it again")
-    return root, key or "none"
+    return root, checked_key(key, provider.key_env) or "none"
 
 
 for _clear in (_at_host, _canonical, _load, maker):
