@@ -1,12 +1,16 @@
 """The gateway of one program: which servers its environment names, and what the program gets in their place."""
 
+import logging
+import re
+import tomllib
+
 import pytest
 from gateway_helpers import chat, stub
 from test_gateway import Odd
 
 from paceline.config import Config
 from paceline.core.results import QuotaError
-from paceline.gateway.private import KEY, NAMES, find_way, private_gateway
+from paceline.gateway.private import KEY, LOGINS, NAMES, PATIENCE, find_login, find_way, private_gateway
 from paceline.gateway.server import ProcessSettings
 from paceline.gateway.upstreams import Upstreams
 
@@ -212,6 +216,119 @@ def test_a_login_goes_to_a_server_on_this_machine_behind_a_key_in_the_path(clien
                 assert answer.status_code == status
     seen = [(path.decode(), headers[b"authorization"].decode()) for _, path, _, headers, _ in odd.seen]
     assert seen == [(path, login["authorization"]) for path in paths]
+
+
+def login(environ, program="claude", **given):
+    return find_login(Config.load(environ={}, given=given), environ, program)
+
+
+def test_a_login_goes_to_its_provider_and_no_key_is_with_it():
+    given = {
+        "upstreams": {"openai": {}, "both": {"provider": "openai"}},
+        "groups": {"g": {"members": ["openai", "both"]}},
+    }
+    found = login({"OPENAI_API_KEY": "k", "CLAUDE_CODE_OAUTH_TOKEN": "t", "API_TIMEOUT_MS": "9"}, **given)
+    assert servers(found) == {"anthropic": ("https://api.anthropic.com", "")}
+    changed = found.environ("http://127.0.0.1:7", "pk-1")
+    assert changed.pop("ANTHROPIC_BASE_URL") == "http://127.0.0.1:7/pk-1/anthropic"
+    assert changed.keys() == {"PACELINE_GATEWAY", KEY, *PATIENCE} - {"API_TIMEOUT_MS"}
+    assert found.options(changed) == ()
+    assert LOGINS["claude"].terms in found.told[0]
+
+
+def test_codex_gets_its_address_by_options():
+    found = login({"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}, "codex")
+    assert servers(found) == {"chatgpt": ("https://chatgpt.com", "")}
+    changed = found.environ("http://127.0.0.1:7", "pk-1")
+    assert changed.keys() == {"PACELINE_GATEWAY", KEY}
+    provider, table = found.options(changed)[1::2]
+    assert provider == "model_provider=paced"
+    read = tomllib.loads(table)["model_providers"]["paced"]
+    assert read["base_url"] == "http://127.0.0.1:7/pk-1/chatgpt/backend-api/codex"
+    assert read["requires_openai_auth"] is True
+    assert read["stream_idle_timeout_ms"] == 86_400_000
+    assert LOGINS["codex"].terms in found.told[0]
+
+
+@pytest.mark.parametrize(
+    ("environ", "program", "words"),
+    [
+        (
+            {"ANTHROPIC_API_KEY": "k"},
+            "claude",
+            "ANTHROPIC_API_KEY is set, and claude sends that key in place of its login",
+        ),
+        ({"ANTHROPIC_AUTH_TOKEN_FILE": "k"}, "sh", "ANTHROPIC_AUTH_TOKEN_FILE is set"),
+        ({"CODEX_API_KEY": "k"}, "codex", "CODEX_API_KEY is set, and codex sends that key"),
+        (
+            {"ANTHROPIC_BASE_URL": "https://mine.example/a"},
+            "claude",
+            "ANTHROPIC_BASE_URL names mine.example, and a login goes to",
+        ),
+        ({"ANTHROPIC_BASE_URL": "no address"}, "claude", "invalid ANTHROPIC_BASE_URL"),
+    ],
+)
+def test_where_a_login_cannot_pass(environ, program, words):
+    with pytest.raises(QuotaError, match=re.escape(words)):
+        login(environ, program)
+
+
+def test_a_login_goes_to_no_server_of_others_by_the_settings():
+    with pytest.raises(QuotaError, match=r"upstreams\.chatgpt\.base_url names mine\.example"):
+        login({}, "codex", upstreams={"chatgpt": {"base_url": "https://mine.example"}})
+    found = login({"ANTHROPIC_BASE_URL": "http://127.0.0.1:4000/router/"})
+    assert servers(found) == {"anthropic": ("http://127.0.0.1:4000", "")}
+    assert found.paths == {"ANTHROPIC_BASE_URL": "/anthropic/router"}
+
+
+def test_a_program_that_has_a_login_for_a_server_on_this_machine_is_told_so():
+    (line,) = way({"ANTHROPIC_BASE_URL": "http://127.0.0.1:4000"}).told
+    assert line.startswith("no key is set, so the program's own login, if it has one, goes to http://127.0.0.1:4000")
+    assert way({"ANTHROPIC_BASE_URL": "http://127.0.0.1:4000", "ANTHROPIC_API_KEY": "k"}).told == ()
+
+
+@pytest.mark.parametrize("program", LOGINS)
+def test_what_a_login_sends_passes_byte_for_byte_and_the_key_in_its_path_is_nowhere(client, tmp_path, program, caplog):
+    caplog.set_level(logging.DEBUG)
+    log = tmp_path / "access.log"
+    with stub(odd := Odd()) as url:
+        found = login({}, program, upstreams={LOGINS[program].provider: {"base_url": url}})
+        settings = ProcessSettings(
+            config=Config.load(environ={}, given={}), keys=tmp_path / "private", host="127.0.0.1", access_log=log
+        )
+        with private_gateway(settings, found, lambda _: None) as environ:
+            base = (
+                environ.get("ANTHROPIC_BASE_URL")
+                or tomllib.loads(found.options(environ)[3])["model_providers"]["paced"]["base_url"]
+            )
+            key, place = environ[KEY], base.partition(environ[KEY])[2]
+            own = {"authorization": "Bearer sk-ant-oat01-mine", "chatgpt-account-id": "acc", "cookie": "a=1"}
+            asked = [
+                ("POST", "/v1/messages?beta=true"),
+                ("POST", "/responses"),
+                ("GET", "/api/oauth/usage"),
+                ("POST", "/v1/messages/count_tokens"),
+            ]
+            for method, path in asked:
+                assert client.request(method, base + path, json=chat(), headers=own).status_code == 200
+            for wrong in ("pk-wrong", key[:-1], key + "x", "pk-"):
+                answer = client.post(
+                    f"{environ['PACELINE_GATEWAY']}/{wrong}{place}/v1/messages", json=chat(), headers=own
+                )
+                assert answer.status_code == 404
+    root = place.partition(LOGINS[program].provider)[2]
+    assert [(method, path.decode()) for method, path, *_ in odd.seen] == [
+        (method, (root + path).partition("?")[0]) for method, path in asked
+    ]
+    for _, _, _, headers, _ in odd.seen:
+        assert {name: headers[name.encode()].decode() for name in own} == own
+        assert key not in str(headers)
+    written = log.read_text() + "".join(
+        one.getMessage() for one in caplog.records if one.name.startswith(("paceline", "uvicorn"))
+    )
+    assert '"path": ' in written
+    for secret in (key, "sk-ant-oat01-mine"):
+        assert secret not in written
 
 
 def test_a_program_sees_no_quotas_of_the_provider_which_it_need_not_keep(emulator, client, serve, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import httpx
 import pytest
 
 import paceline
+from odd_server import JSON, OddServer
 from paceline.launcher import command
 from paceline.launcher.child import ChildTally
 from paceline.launcher.command import SITE, summary
@@ -190,6 +192,47 @@ def test_a_program_that_sends_nothing_to_its_gateway():
     run("true", environ=key, options=("--strict",), code=125)
     _, err = run("--no-gateway", "true", environ=key)
     assert "`paceline exec --gateway`" in err
+
+
+SENDS = """#!/bin/sh
+exec "$PY" -I -S - "$@" <<'END'
+import json, os, re, sys, urllib.request
+options = " ".join(sys.argv[1:])
+found = re.search('base_url="(.*?)"', options)
+url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages" if found is None else found[1] + "/responses"
+body = json.dumps({"model": "m", "max_tokens": 20, "input": "hi", "messages": [{"role": "user", "content": "hi"}]}).encode()
+login = {"authorization": "Bearer sk-ant-oat01-mine", "content-type": "application/json"}
+print(urllib.request.urlopen(urllib.request.Request(url, body, login)).status, options.endswith("exec hi"))
+END
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no shell sh")
+@pytest.mark.parametrize("name", ["claude", "codex"])
+@LONG
+def test_the_login_of_a_program_passes_if_asked_for(tmp_path, name):
+    program, settings = tmp_path / name, tmp_path / "p.toml"
+    program.write_text(SENDS)
+    program.chmod(0o755)
+    answer = {
+        "usage": {"input_tokens": 9, "output_tokens": 1},
+        "content": [{"type": "text", "text": "hi"}],
+        "output": [{"type": "message"}],
+    }
+    with OddServer(lambda *_: (200, JSON, answer)) as server:
+        at = f'base_url = "{server.base_url}"'
+        settings.write_text(f"[upstreams.anthropic]\n{at}\n[upstreams.chatgpt]\n{at}\n")
+        command, options = ("nice", str(program), "exec", "hi"), ("--login", "--config", str(settings))
+        out, err = run("--", *command, environ={"PY": sys.executable}, options=options)
+    assert out.split() == ["200", "True"]
+    told, *_, counted = err.splitlines()
+    assert told.startswith(f"paceline exec: {name}'s own login goes to 127.0.0.1 as {name} sends it")
+    assert re.fullmatch(r"paceline exec: (anthropic|chatgpt)@[0-9a-f]{6}/m: 1 requests, 0 refused; .*", counted)
+    _, err = run("--", str(program), environ={"PY": "true"}, options=())
+    assert f"to pace the login that {name} has: `paceline exec --login -- {name}`" in err
+    for options, environ in ((("--no-gateway",), {}), ((), {"ANTHROPIC_API_KEY": "k", "CODEX_API_KEY": "k"})):
+        _, err = run("--", str(program), environ=environ, options=("--login", *options), code=2)
+        assert err.startswith("paceline exec: --login")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no command true")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from logging.handlers import MemoryHandler
 from pathlib import Path
@@ -19,7 +19,7 @@ from paceline.core.results import PacelineError, QuotaError
 
 if TYPE_CHECKING:
     from paceline.config import Config
-    from paceline.launcher.command import Gateway
+    from paceline.launcher.command import Gateway, Led
     from paceline.pacing.events import Event
 
 USAGE = 2
@@ -46,6 +46,11 @@ EPILOG = """The exit code is the command's; 2 if a setting is invalid, 126 or 12
     default=None,
     help="A gateway for the program: by default for a command that is not Python.",
 )
+@click.option(
+    "--login",
+    is_flag=True,
+    help="Pass the program's own login to a plan on: of Claude Code, or of Codex with ChatGPT.",
+)
 @click.option("--strict", is_flag=True, help="Exit code 125 in place of 0 if a process, or a program, was not paced.")
 @click.option("--quiet", is_flag=True, help="No summary on standard error.")
 def command(
@@ -54,6 +59,7 @@ def command(
     limits: tuple[str, ...],
     file: Path | None,
     gateway: bool | None,
+    login: bool,
     strict: bool,
     quiet: bool,
     **given: Any,
@@ -61,7 +67,7 @@ def command(
     """Run COMMAND with its requests paced: in all its Python processes, and for other programs through a gateway."""
     from paceline.config import Config, parse_limit
     from paceline.launcher.command import FORCE, StartError, run
-    from paceline.launcher.kind import is_python
+    from paceline.launcher.kind import is_python, program_at
     from paceline.pacing.lack import raise_files
     from paceline.stores import NO_STORE
 
@@ -83,12 +89,19 @@ def command(
             with suppress(OSError):  # standard error was closed: the exit code is the program's all the same
                 click.echo(f"paceline exec: {line}", err=True)
 
+    if login and gateway is False:
+        click.echo(
+            "paceline exec: --login and --no-gateway exclude each other: a gateway passes the login on", err=True
+        )
+        sys.exit(USAGE)
     started, hint = None, FORCE
-    if gateway if gateway is not None else not is_python(words):
+    if gateway if gateway is not None else login or not is_python(words):
         try:
-            started = _gateway(config, Path(words[0]).stem.lower())
+            started, told = _gateway(config, Path(words[program_at(words)]).stem.lower(), login=login)
+            for line in told:
+                click.echo(f"paceline exec: {line}", err=True)
         except PacelineError as error:
-            if gateway or strict:
+            if gateway or strict or login:
                 click.echo(f"paceline exec: {error}", err=True)
                 sys.exit(USAGE)
             hint = f"there is no gateway for programs that are not Python: {error}"
@@ -104,31 +117,35 @@ def command(
     sys.exit(code)
 
 
-def _gateway(config: Config, program: str) -> Gateway:
-    """What runs a gateway for the command, which is called ``program``.
+def _gateway(config: Config, program: str, *, login: bool) -> tuple[Gateway, tuple[str, ...]]:
+    """What runs a gateway for the command, which is called ``program``, and what the user is told before; ``login``: its own login passes.
 
     Raises:
         PacelineError: A package is missing, a setting is invalid, or there is no server for the gateway.
     """
     try:
-        from paceline.gateway.private import HOST, NAMES, find_way, private_gateway
+        from paceline.gateway.private import HOST, LOGINS, NAMES, find_login, find_way, private_gateway
         from paceline.gateway.server import ProcessSettings
     except ImportError as error:
         raise PacelineError(why_missing(error, f"pacing {program}", "gateway")) from None
+    from paceline.launcher.command import Led
     from paceline.providers.registry import PROVIDERS
 
-    way = find_way(config, os.environ, program)
-    if not way.paths:
+    way = (find_login if login else find_way)(config, os.environ, program)
+    if not (way.paths or way.placed):
         known = ", ".join(PROVIDERS[name].key_env for name in list(NAMES)[:3])
-        raise QuotaError(f"no key is set of a provider whose address programs find in a variable ({known}, ...)")
+        plan = (
+            f"; to pace the login that {program} has: `paceline exec --login -- {program}`" if program in LOGINS else ""
+        )
+        raise QuotaError(f"no key is set of a provider whose address programs find in a variable ({known}, ...){plan}")
 
     @contextmanager
-    def start(home: Path, store: str, events: Callable[[Event], None]) -> Iterator[Mapping[str, str]]:
+    def start(home: Path, store: str, events: Callable[[Event], None]) -> Iterator[Led]:
         settings = ProcessSettings(config=config, keys=home / "keys", host=HOST, store=store)
         with _log_at_the_end(), private_gateway(settings, way, events) as environ:
-            yield environ
+            yield Led(environ, way.options(environ))
 
-    return start
+    return start, way.told
 
 
 @contextmanager

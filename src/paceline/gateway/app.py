@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 from paceline.core.results import StoreError
 from paceline.gateway.access import AccessLog
@@ -229,7 +230,9 @@ class Gateway:
         path = scope["raw_path"].decode("latin-1")
         if not path.startswith("/") or path.startswith("//"):
             raise RequestError(400, "path", "the target of a request must be a path with one slash at its beginning")
-        passed = self._admission.behind_key(path)  # the key has admitted it, and is in no path from here on
+        passed = self._admission.behind_key(path)
+        if passed is not None:  # the key has admitted it, and is in no path from here on, the access log's neither
+            scope["raw_path"], scope["path"] = passed.encode("latin-1"), unquote(passed)
         first = path[1:].partition("/")[0] if passed is None else ""
         if first in ("healthz", "readyz"):
             await self._tell_health(first, send)

@@ -70,11 +70,45 @@ NAMES: Final = {
 """By provider (sources of the SDKs, Claude Code 2.1, Codex 0.171, litellm 1.81 and promptfoo 0.121, 2026-11)."""
 
 
+DAY_MS: Final = "86400000"
+
 PATIENCE: Final = dict.fromkeys(
-    ("API_TIMEOUT_MS", "CLAUDE_STREAM_IDLE_TIMEOUT_MS", "CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS"), "86400000"
+    ("API_TIMEOUT_MS", "CLAUDE_STREAM_IDLE_TIMEOUT_MS", "CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS"), DAY_MS
 )
 """Claude Code gives up a request that waits for some minutes, also while its stream is kept alive, unless these say otherwise
-(2.1.197: it was tried with a wait of 420 s)."""
+(2.1.332 and 2.1.197: tests/frameworks/patience.py measures it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A client that has the login to a plan, and sends it if no key is set.
+
+    Attributes:
+        provider: The provider of the plan.
+        path: Its place below the provider's address.
+        terms: The provider's page on who may send such a login.
+        keys: The variables of keys, which the client would send in place of the login.
+        address: The variable with its address; empty: it takes one by its options alone.
+    """
+
+    provider: str
+    path: str
+    terms: str
+    keys: tuple[str, ...]
+    address: str = ""
+
+
+LOGINS: Final = {
+    "claude": Login(
+        "anthropic",
+        "",
+        "https://code.claude.com/docs/en/legal-and-compliance",
+        ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+        "ANTHROPIC_BASE_URL",
+    ),
+    "codex": Login("chatgpt", "/backend-api/codex", "https://openai.com/policies/terms-of-use", ("CODEX_API_KEY",)),
+}
+"""By the name of the program (Claude Code 2.1.332 and Codex 0.171, run 2026-11). Any other one may start Claude Code."""
 
 
 @dataclass(slots=True)
@@ -88,6 +122,8 @@ class GatewayWay:
         keys: The variables that get the gateway's key.
         emptied: Those that the program is to find empty.
         with_login: The variables of addresses at which the program sends its own login. The gateway's key is in the path there.
+        placed: The path of a program that takes its address by its options, and sends its own login there; empty for no such program.
+        told: What the user is told before the program starts.
     """
 
     servers: Config
@@ -96,6 +132,32 @@ class GatewayWay:
     keys: list[str] = field(default_factory=list)
     emptied: tuple[str, ...] = ()
     with_login: frozenset[str] = frozenset()
+    placed: str = ""
+    told: tuple[str, ...] = ()
+
+    @property
+    def passes_logins(self) -> bool:
+        """Whether a login that the program sends is passed on."""
+        return bool(self.with_login or self.placed)
+
+    def options(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """What is to stand before the program's own arguments, which come after it and outrank it.
+
+        Args:
+            environ: What :meth:`environ` has returned. Who sees the key in the list of processes gets no other one by it: behind such a
+                gateway there is none.
+        """
+        if not self.placed:
+            return ()
+        settings = {
+            "name": '"paced"',
+            "base_url": f'"{environ[ADDRESS]}/{environ[KEY]}{self.placed}"',
+            "wire_api": '"responses"',
+            "requires_openai_auth": "true",
+            "stream_idle_timeout_ms": DAY_MS,
+        }
+        table = ", ".join(f"{name}={value}" for name, value in settings.items())
+        return "-c", "model_provider=paced", "-c", f"model_providers.paced={{{table}}}"
 
     def environ(self, address: str, key: str) -> dict[str, str]:
         """The variables of the program that are not as they were."""
@@ -148,6 +210,7 @@ def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> G
         way.paths |= {address: f"/{named.get(name, name)}{path}" for address, path in paths.items()}
         if "provider" in tables.get(name, {}) and "key_env" not in tables[name]:
             way.with_login |= paths.keys()
+            way.told += (_told(tables[name]["base_url"], next(one for one in names.addresses if environ.get(one))),)
             continue
         way.keys += {one for one in names.keys if environ.get(one)} or [PROVIDERS[name].key_env]
     for name, entry in PROVIDERS.items():
@@ -160,6 +223,53 @@ def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> G
         way.keys[way.keys.index("ANTHROPIC_API_KEY")] = "ANTHROPIC_AUTH_TOKEN"
         way.emptied = ("ANTHROPIC_API_KEY",)
     return way
+
+
+def find_login(config: Config, environ: Mapping[str, str], program: str = "") -> GatewayWay:
+    """The way of a program's own login to its provider, and to no other server.
+
+    Args:
+        config: The settings.
+        environ: The environment.
+        program: The name of the program.
+
+    Raises:
+        QuotaError: A key is set, which the program would send instead, or the login would go to a server of others.
+    """
+    client = program if program in LOGINS else "claude"
+    login = LOGINS[client]
+    keys = (name for key in login.keys for name in (key, key + FILE))
+    if key := next((name for name in keys if environ.get(name, "").strip()), ""):
+        raise QuotaError(
+            f"--login: {key} is set, and {client} sends that key in place of its login: unset it, or leave out --login"
+        )
+    home = host_root(provider_named(login.provider)) or ""
+    given = environ.get(login.address, "").strip() if login.address else ""
+    where = login.address if given else f"upstreams.{login.provider}.base_url"
+    try:
+        url = urlsplit(parse_base_url(given or config.upstreams.get(login.provider, {}).get("base_url") or home))
+    except ValueError as error:
+        raise QuotaError(f"invalid {where}: {error}") from None
+    root = f"{url.scheme}://{url.netloc}"
+    if root != home and not is_loopback(url.hostname or ""):
+        raise QuotaError(
+            f"--login: {where} names {url.hostname}, and a login goes to {home} alone, or to a server on this machine"
+        )
+    tables = {login.provider: {"base_url": root, "provider": login.provider}}
+    way = GatewayWay(replace(config, upstreams=tables, groups={}, provider=None, base_url=None), dict(environ))
+    place = f"/{login.provider}{url.path.rstrip('/') or ''}"
+    if login.address:
+        way.paths = {login.address: place}
+        way.with_login = frozenset(way.paths)
+    else:
+        way.placed = place + login.path
+    told = f"{client}'s own login goes to {url.hostname} as {client} sends it; whether your plan allows this, its provider says: {login.terms}"
+    way.told = (told,)
+    return way
+
+
+def _told(root: str, variable: str) -> str:
+    return f"no key is set, so the program's own login, if it has one, goes to {root}, which {variable} names; `--login` paces a plan"
 
 
 def _with(config: Config, tables: Mapping[str, Any]) -> Config:
@@ -225,7 +335,7 @@ def private_gateway(
         tallies=False,
         stop_s=1,  # its program has ended
         names_account=True,  # OPENAI_ORG_ID
-        key_in_path=bool(way.with_login),
+        key_in_path=way.passes_logins,
         tells_quotas=False,  # promptfoo 0.121 takes an answer after which nothing is left for a refusal, and pays again
     )
     settings.check(way.real)

@@ -13,11 +13,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from paceline import facts
 from paceline.http.unpaced import with_host
 from paceline.launcher.child import VARIABLE, ChildTally, read_failed, read_records
+from paceline.launcher.kind import program_at
 from paceline.pacing.events import Event
 from paceline.pacing.owners import LOOK_S
 
@@ -32,9 +33,22 @@ KINDS_SHOWN: Final = 10
 NOTHING: Final = "no request was paced: none came to the gateway (does the program read OPENAI_BASE_URL, or what is usual for its provider?)"
 FORCE: Final = "`paceline exec --gateway` leads a program to a gateway by its environment (OPENAI_BASE_URL, ...), and needs nothing in it"
 
-Gateway = Callable[[Path, str, Callable[[Event], None]], AbstractContextManager[Mapping[str, str]]]
-"""Runs a gateway for the command; takes a folder for its files, the store, and what is called with events, and yields the
-variables that lead the command to it."""
+
+class Led(NamedTuple):
+    """What leads a program to its gateway.
+
+    Attributes:
+        environ: The variables.
+        options: What stands before its own arguments.
+    """
+
+    environ: Mapping[str, str]
+    options: Sequence[str] = ()
+
+
+Gateway = Callable[[Path, str, Callable[[Event], None]], AbstractContextManager[Led]]
+"""Runs a gateway for the command; takes a folder for its files, the store, and what is called with events, and yields what leads the
+command to it."""
 
 
 class StartError(Exception):
@@ -83,8 +97,9 @@ def run(
         path = os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH"))))
         environ = {**os.environ, "PYTHONPATH": path, VARIABLE: str(settings)}
         try:
-            with nullcontext({}) if gateway is None else gateway(home, store, tally.count) as more:
-                code = _run(command, {**environ, **more})
+            with nullcontext(Led({})) if gateway is None else gateway(home, store, tally.count) as led:
+                at = program_at(command) + 1
+                code = _run([*command[:at], *led.options, *command[at:]], {**environ, **led.environ})
         except FileNotFoundError:
             raise StartError(f"no such command: {command[0]}", NOT_FOUND) from None
         except OSError as error:

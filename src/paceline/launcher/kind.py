@@ -26,16 +26,26 @@ HEAD: Final = 1_024
 """The bytes of a file that are looked at."""
 
 
+def program_at(command: Sequence[str]) -> int:
+    """The place of the program in ``command``: behind those that start the command in their arguments."""
+    at = 0
+    while _name(command[at]) in _WRAPPERS:
+        rest = next((place for place in range(at + 1, len(command)) if shutil.which(command[place])), None)
+        if rest is None:
+            break
+        at = rest
+    return at
+
+
 def is_python(command: Sequence[str]) -> bool:
     """Whether ``command`` starts Python: an interpreter, or a script or installed program that names one in its first line."""
-    program = shutil.which(command[0])
-    name = Path(command[0]).name.lower().removesuffix(".exe")
-    if _PYTHON.fullmatch(name):
-        return True
-    if name in _WRAPPERS:
-        rest = next((place for place in range(1, len(command)) if shutil.which(command[place])), None)
-        return rest is not None and is_python(command[rest:])
-    return program is not None and _starts_python(Path(program))
+    word = command[program_at(command)]
+    program = shutil.which(word)
+    return _PYTHON.fullmatch(_name(word)) is not None or (program is not None and _starts_python(Path(program)))
+
+
+def _name(word: str) -> str:
+    return Path(word).name.lower().removesuffix(".exe")
 
 
 def _starts_python(file: Path) -> bool:
