@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -14,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
+from paceline.core.quota import NS
 from paceline.core.results import QuotaError
 from paceline.gateway.admission import refuse_unmetered
 from paceline.gateway.answers import KeptAnswers
@@ -57,11 +59,14 @@ from paceline.gateway.waiting import (
     KeptExchange,
     KeptPlaces,
     KeptRoutedExchange,
+    PlanTries,
     ended,
     hears,
     identity,
     note_for,
     patience_s,
+    resumes,
+    returns,
 )
 from paceline.http.account import Header, payer_of, sends_login
 from paceline.http.describe import Metered, at_account, body_of, describe, is_metered, metered
@@ -100,6 +105,7 @@ class Dispatch:
         life: What the gateway does with requests.
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
         names_account: Whether clients may name the account that pays, beside the gateway's own key.
+        lifted: Whether the limits of Claude Code on its waits are lifted by its environment.
 
     Attributes:
         client: The HTTP client; to be set when the event loop runs.
@@ -107,11 +113,14 @@ class Dispatch:
 
     client: UpstreamClient
 
-    def __init__(self, limiter: Limiter, life: Life, *, tells_quotas: bool, names_account: bool = False) -> None:
-        self._limiter, self._life, self._tells_quotas = limiter, life, tells_quotas
+    def __init__(
+        self, limiter: Limiter, life: Life, *, tells_quotas: bool, names_account: bool = False, lifted: bool = False
+    ) -> None:
+        self._limiter, self._life, self._tells_quotas, self._lifted = limiter, life, tells_quotas, lifted
         self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if names_account else OF_CLIENT)
         self._models = NamedModels(limiter.pacer.pools)
         self._last: WeakKeyDictionary[Scheduler, LastRefusal] = WeakKeyDictionary()  # of clients' own credentials
+        self._last_of_all: dict[str, LastRefusal] = {}  # by account: those about all that it sends
         self._forgotten = 0  # accounts, since the last collection
         limiter.pacer.accounts.forgotten = self._forget
         self._limited: dict[str, ClientKey] = {}  # the keys whose limits the limiter has
@@ -154,6 +163,7 @@ class Dispatch:
     def _forget(self, account: str) -> None:
         """An account of a client's own credential is forgotten."""
         self._models.forget(account)
+        self._last_of_all.pop(account, None)
         self._forgotten += 1
 
     def place(self, called: str) -> dict[str, Any] | None:
@@ -355,7 +365,7 @@ class Dispatch:
                 sent.ask_usage(self._takes_usage, partial(_asking_in, sent, i, seen), BODY_MAX)
         for sent, one in zip(requests, found, strict=True):
             if one.payer is not None:
-                sent.last = self._last_of(one.scheduler, one.payer.credential)
+                sent.last = self._last_of(one.scheduler, one.payer)
         ways = [Way(sent, one, sent.target()) for sent, one in zip(requests, found, strict=True)]
         if place.choice is None:
             return KeptExchange(pacer, *ways[0], timeout_s=timeout_s, name=name)
@@ -417,12 +427,15 @@ class Dispatch:
             first = first or (None if own else one)
             yield one
 
-    def _last_of(self, scheduler: Scheduler, credential: bytes) -> LastRefusal:
-        """The last refusal of a credential at a pool. An account has several by what their clients claim, which is not checked."""
-        last = self._last.get(scheduler)
+    def _last_of(self, scheduler: Scheduler, payer: Payer) -> tuple[LastRefusal, LastRefusal]:
+        """The last refusals of a credential at a pool and at its account. An account has several by what their clients claim, which is not checked."""
+        credential, name = payer.credential, payer.account.name
+        last, of_all = self._last.get(scheduler), self._last_of_all.get(name)
         if last is None or last.credential != credential:
             last = self._last[scheduler] = LastRefusal(credential)
-        return last
+        if of_all is None or of_all.credential != credential:
+            of_all = self._last_of_all[name] = LastRefusal(credential)
+        return last, of_all
 
     def _payer(
         self, request: Incoming, upstream: Upstream, path: str, body: Callable[[], Mapping[str, Any]]
@@ -514,8 +527,11 @@ class Dispatch:
         note, begin_s, every_s = None, NOTES_FROM_S, NOTES_EVERY_S
         if asked_s is not None:
             begin_s = every_s = asked_s
-        if exchange.metered.call.stream and asked_s != 0 and (asked_s is not None or hears(headers)):
+        heard = asked_s is not None or hears(headers, lifted=self._lifted)
+        if exchange.metered.call.stream and asked_s != 0 and heard:
             note = note_for(exchange.metered.provider.name, exchange.target[1], request.query, headers)
+        if held.task is None and (shut := self._shut(request, held, is_fed=note is not None)) is not None:
+            return shut
         task = connection.task
         assert task is not None
         self._tasks[task] = exchange
@@ -523,7 +539,7 @@ class Dispatch:
         if called is not None:
             self._waiting[called[:NAME_MAX]] = exchange
         try:
-            until_s = None if note is not None else patience_s(headers)
+            until_s = None if note is not None else patience_s(headers, lifted=self._lifted)
             rhythm = _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
             reply = await self._waited(request, held, rhythm)
         except asyncio.CancelledError:
@@ -542,6 +558,32 @@ class Dispatch:
         begun = connection.answering and reply.status >= 400
         return await as_event(reply, exchange.metered.call) if begun else reply
 
+    def _shut(self, request: Incoming, held: HeldRequest, *, is_fed: bool) -> ClientReply | None:
+        """Prepare a request with the login to a plan for a window that is shut: its client waits, or gets the provider's refusal.
+
+        Returns:
+            The refusal, with what is left of the wait, where the client cannot be kept waiting for so long.
+        """
+        if not _has_login(held):
+            return None
+        exchange, pacer, headers = held.exchange, self._limiter.pacer, request.headers
+        waits = is_fed or (returns(headers) and not resumes(headers))
+        exchange.tries = PlanTries(pacer.retry, pacer.health, pacer.luck, bounded=not waits)
+        if waits or self._shut_s(exchange.metered) <= pacer.retry.max_retry_after_s:
+            return None
+        return held.requests[0].instead("stopped", None)
+
+    def _shut_s(self, metered: Metered) -> float:
+        """How long a window of the plan is shut for a request that would not test it; 0 for none."""
+        account, _, model = metered.scheduler.pool.name.partition("/")
+        now_ns = metered.scheduler.now_ns()
+        shut = [
+            (one.ends_ns - now_ns) / NS if one.ends_ns else math.inf
+            for name, of, one in self._limiter.pacer.pools.shut()
+            if name == account and of in (None, model) and one.state == "shut" and one.test_ns > now_ns
+        ]
+        return max(shut, default=0.0)
+
     async def _waited(self, request: Incoming, held: HeldRequest, rhythm: _Rhythm) -> ClientReply:
         """The answer to a request whose stream is kept alive, or whose place is kept if its client leaves."""
         task = held.task = held.task or asyncio.create_task(held.exchange.run())
@@ -554,7 +596,8 @@ class Dispatch:
                 if rhythm.note is None:
                     due_s = None
                     if kept := self._keep_place(held, request.parts):
-                        raise come_back()
+                        # Claude Code 2.1.197 takes each 429 to its login for the end of a window, and ends.
+                        raise come_back(503 if _has_login(held) else 429)
                     continue
                 due_s = rhythm.every_s
                 if not connection.answering:
@@ -609,6 +652,11 @@ class Dispatch:
             await send({"type": "http.response.body", "body": b""})
         if release is not None:
             release()
+
+
+def _has_login(held: HeldRequest) -> bool:
+    payer = held.exchange.metered.payer
+    return payer is not None and payer.account.is_login
 
 
 def _identity_of(request: Incoming) -> Callable[[], Identity]:

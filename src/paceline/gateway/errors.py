@@ -67,10 +67,10 @@ def stopping() -> RequestError:
     return RequestError(503, "stopping", "this gateway is stopping: send the request again")
 
 
-def come_back() -> RequestError:
+def come_back(status: int) -> RequestError:
     """For a client that would give up soon."""
     return RequestError(
-        429, "waiting", f"this request still waits: send it again within {PLACE_S:g} s, and it keeps its place"
+        status, "waiting", f"this request still waits: send it again within {PLACE_S:g} s, and it keeps its place"
     )
 
 
@@ -134,12 +134,12 @@ def refusal(error: RequestError) -> ClientReply:
     headers = {"www-authenticate": "Bearer"} if error.status == 401 else {}
     if error.word == "no_key":
         headers["x-should-retry"] = "false"
-    elif error.status == 503:
-        headers["retry-after"] = "1"
     elif error.word == "under_way":
         headers |= {"retry-after": "5", "x-should-retry": "true"}
     elif error.word == "waiting":  # only a connection that is opened later has a claim
         headers |= {"retry-after": "5", "x-should-retry": "true", "connection": "close"}
+    elif error.status == 503:
+        headers["retry-after"] = "1"
     return own(error.status, error.word, str(error), headers)
 
 

@@ -272,7 +272,7 @@ class Relayed:
     Attributes:
         pass_on: Sends the comments and pings of a stream to the client, while its beginning is held.
         refused: The last refusal of this request; ``None`` where the gateway's key is sent: that refusal is about its owner's account.
-        last: The last one of any request with the same credential to the same pool.
+        last: The last one of any request with the same credential to the same pool, and to the same account.
     """
 
     __slots__ = (
@@ -311,7 +311,7 @@ class Relayed:
         self._most = 0  # bytes of a decoded body
         self._takes: dict[str, bool] = {}
         self.refused = None if upstream.key else LastRefusal()
-        self.last = LastRefusal()
+        self.last = LastRefusal(), LastRefusal()
         self.pass_on: Callable[[ClientReply, bytes], Awaitable[None]] = _keep_to_itself
 
     @property
@@ -403,7 +403,8 @@ class Relayed:
     def note(self, response: ClientReply, record: Exchanged) -> None:
         response.record = record
         if response.is_good:
-            self.last.clear()
+            for one in self.last:
+                one.clear()
 
     async def keep_refusal(self, response: ClientReply, refusal: Refusal) -> None:
         """Keep a refusal of the client's own credential as it came; inside of a stream it is an event, and is not kept."""
@@ -416,17 +417,23 @@ class Relayed:
             if len(body) <= KEPT_MAX:
                 self.refused.keep(response.status, response.headers, body, refusal.retry_after_s)
                 if refusal.scope is RefusalScope.POOL:
-                    self.last.take(self.refused)
+                    for one in self.last[: 1 + refusal.of_account]:
+                        one.take(self.refused)
 
     async def close(self, response: ClientReply) -> None:
         response.close()
 
+    def instead(self, word: str, wait_s: str | None) -> ClientReply | None:
+        """The server's own refusal in place of one of paceline's; see :meth:`LastRefusal.instead`."""
+        if self.refused is None:
+            return None
+        others = (one.instead(word, wait_s, while_it_waits=True) for one in self.last)
+        kept = self.refused.instead(word, wait_s) or next(filter(None, others), None)
+        return None if kept is None else ClientReply(*kept)
+
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> ClientReply:
-        word, wait_s = headers.get("x-paceline", ""), headers.get("retry-after")
-        if self.refused is not None:
-            kept = self.refused.instead(word, wait_s) or self.last.instead(word, wait_s, while_it_waits=True)
-            if kept is not None:
-                return ClientReply(*kept)
+        if (kept := self.instead(headers.get("x-paceline", ""), headers.get("retry-after"))) is not None:
+            return kept
         if self._key:
             body = body.replace(self._key.encode(), HIDDEN)  # a message of the server that it quotes
         if headers.get("x-paceline") == "store":  # it may answer soon, or another process may reach it

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from paceline.config.schema import RUN_S
 from paceline.core.progress import Row
 from paceline.core.results import Refusal
 from paceline.gateway.client import Headers
@@ -15,7 +19,11 @@ from paceline.gateway.relay import Relayed
 from paceline.gateway.upstreams import KEY_HEADERS
 from paceline.http.exchange import Exchange
 from paceline.http.routed import RoutedExchange
+from paceline.pacing.breaker import Health
 from paceline.pacing.permit import Permit
+from paceline.pacing.retry import Again, GiveUp, RetryPolicy
+from paceline.pacing.scheduler import Scheduler
+from paceline.pacing.tries import Tries
 from paceline.providers.registry import base_of
 
 NOTES_FROM_S: Final = 30.0
@@ -47,15 +55,42 @@ _HEAD_S: Final = 300.0
 """The time without a head after which the ``fetch`` of Node gives up (302 s under openai 6.49, @anthropic-ai/sdk 1.14 and Vercel's
 ai 6.0), and the ``fetch`` of Bun."""
 
-_PATIENCE: Final = ((b"claude-cli/", 300.0), (b"runtime/node", _HEAD_S), (b"runtime/bun", _HEAD_S))
-"""Parts of the header ``user-agent``, and when these clients give up: Claude Code after 285 to 315 s, Vercel's SDK as its runtime
-(measured 2026-11)."""
+
+class Manner(NamedTuple):
+    """How a client waits. Each number was measured with the client itself (tests/frameworks/patience.py, 2026-11).
+
+    Attributes:
+        part: The part of the header ``user-agent`` that names it, before its version.
+        since: Its first version that waits so.
+        silent_s: After which time without the head of an answer it gives up.
+        fed_s: The same while its stream is kept alive; ``None``: it waits on.
+        returns: Whether it asks again, ten times, when it is told to; others do so twice.
+        resumes: What the header has of a client that shows its user the end of a plan's window, and goes on by itself then.
+    """
+
+    part: bytes
+    since: tuple[int, ...]
+    silent_s: float
+    fed_s: float | None = None
+    returns: bool = False
+    resumes: bytes = b""
+
+
+_MANNERS: Final = (
+    Manner(b"claude-cli/", (2, 1, 332), 360.0, 750.0, returns=True, resumes=b", cli)"),
+    Manner(b"claude-cli/", (), 300.0, 315.0, returns=True),
+    Manner(b"runtime/node", (), _HEAD_S),  # Vercel's SDK
+    Manner(b"runtime/bun", (), _HEAD_S),
+)
+"""The first row of a client that its version fits counts."""
+
+_VERSION: Final = re.compile(rb"\d{1,9}(?:\.\d{1,9}){0,3}")
+
+_SUBAGENT: Final = b"x-claude-code-agent-id"
+"""The header of requests of Claude Code that no person waits for (2.1.332)."""
 
 _STATED: Final = (b"x-stainless-read-timeout", b"x-stainless-timeout")
 """The headers in which SDKs state their timeouts, in seconds (openai 3.57 and anthropic 2.14 for Python, @anthropic-ai/sdk 1.14)."""
-
-_DEAF: Final = (b"claude-cli/",)
-"""Clients that give up although their stream is kept alive: Claude Code 2.1.197, after 315 s of pings (measured 2026-11)."""
 
 COMMENT: Final = b": waiting\n\n"
 PING: Final = b'event: ping\ndata: {"type": "ping"}\n\n'
@@ -83,25 +118,51 @@ def note_for(provider: str, path: str, query: str, headers: Headers) -> bytes | 
     return COMMENT
 
 
-def hears(headers: Headers) -> bool:
-    """Whether what is sent while a stream waits keeps the client from giving up."""
+def hears(headers: Headers, *, lifted: bool = False) -> bool:
+    """Whether what is sent while a stream waits keeps the client from giving up; ``lifted``: the limits of Claude Code are lifted."""
+    return lifted or all(one.fed_s is None for one in _manners(_agent(headers)))
+
+
+def returns(headers: Headers) -> bool:
+    """Whether a client that is told to come back does so often enough to wait for a plan's window."""
+    return any(one.returns for one in _manners(_agent(headers)))
+
+
+def resumes(headers: Headers) -> bool:
+    """Whether a client tells its user when a plan's window ends, and goes on by itself then."""
     agent = _agent(headers)
-    return not any(one in agent for one in _DEAF)
+    shown = any(one.resumes and one.resumes in agent for one in _manners(agent))
+    return shown and not any(name == _SUBAGENT for name, _ in headers)
 
 
-def patience_s(headers: Headers) -> float | None:
-    """After which time without the head of an answer the client gives up; ``None`` if it is unknown, or the user's own deadline."""
-    known: list[float] = []
+def patience_s(headers: Headers, *, lifted: bool = False) -> float | None:
+    """After which time without the head of an answer the client gives up; ``None`` if it is unknown, or the user's own deadline.
+
+    Args:
+        headers: The headers of the client.
+        lifted: Whether the limits of Claude Code are lifted.
+    """
+    free = lifted and returns(headers)
+    known = [] if free else [one.silent_s for one in _manners(_agent(headers))]
     for name, value in headers:
-        if name == b"user-agent":
-            agent = value.lower()
-            known += [seconds for part, seconds in _PATIENCE if part in agent]
-        elif name == b"x-stainless-runtime" and value.lower() in (b"node", b"bun"):
+        if name == b"x-stainless-runtime" and value.lower() in (b"node", b"bun") and not free:
             known.append(_HEAD_S)
         elif name in _STATED and (seconds := _seconds(value)) is not None:
             known.append(seconds)
     least = min(known, default=0.0)
     return least if least >= PATIENCE_MIN_S else None
+
+
+@lru_cache(maxsize=256)
+def _manners(agent: bytes) -> tuple[Manner, ...]:
+    """The row of each client that the header ``user-agent`` names."""
+    found: dict[bytes, Manner] = {}
+    for row in _MANNERS:
+        _, part, rest = agent.partition(row.part)
+        version = _VERSION.match(rest)
+        if part and tuple(map(int, version[0].split(b"."))) >= row.since if version else part and not row.since:
+            found.setdefault(row.part, row)
+    return tuple(found.values())
 
 
 def _agent(headers: Headers) -> bytes:
@@ -167,6 +228,35 @@ def identity(key: str, method: str, path: str, query: str, headers: Headers, bod
     if key and named:
         return Identity(key, hashlib.sha256(b"key " + named).digest(), hashed.digest())
     return Identity(key, hashed.digest())
+
+
+class PlanTries(Tries):
+    """The attempts with the login to a plan. None stops the pool: other clients may wait for as long as its window is shut.
+
+    Args:
+        policy: The policy of the limiter.
+        health: As for :class:`~paceline.pacing.tries.Tries`.
+        luck: As there.
+        bounded: Whether the client cannot be kept waiting for longer than ``max_retry_after_s``.
+    """
+
+    __slots__ = ("_most_s",)
+
+    def __init__(self, policy: RetryPolicy, health: Health, luck: Callable[[], float], *, bounded: bool) -> None:
+        self._most_s = policy.max_retry_after_s if bounded else RUN_S
+        super().__init__(replace(policy, max_retry_after_s=self._most_s), health, luck)
+
+    def failed(self, scheduler: Scheduler, refusal: Refusal | None, row: Row | None) -> Again | GiveUp:
+        """See :meth:`Tries.failed`. A window that a refusal names needs no test before its wait is believed to be too long."""
+        decision = super().failed(scheduler, refusal, row)
+        asked_s = 0.0 if refusal is None else refusal.retry_after_s or 0.0
+        if isinstance(decision, GiveUp):
+            if not decision.stop_s or row is None or (row.is_allowance and not row.holds):
+                return decision
+            return replace(decision, stop_s=0.0, pause_s=min(asked_s or row.test_s, row.test_s))
+        if refusal is None or refusal.window is None or asked_s <= self._most_s or not decision.pool_wide:
+            return decision
+        return GiveUp(f"the plan's window {refusal.window} is used up", pause_s=decision.pause_s)
 
 
 class _Present:

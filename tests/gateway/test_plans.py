@@ -1,0 +1,176 @@
+"""Logins to plans whose window is shut: who is kept waiting, who gets the provider's refusal, and who is told to come back."""
+
+import json
+import threading
+import time
+
+import pytest
+from gateway_helpers import stub
+
+from paceline.gateway import dispatch
+from paceline.gateway.waiting import PING, hears, patience_s, resumes, returns
+from waits import until
+
+LOGIN, OTHER = "sk-ant-oat01-aa11", "sk-ant-oat01-bb22"
+MESSAGES = "/anthropic/v1/messages"
+TERMINAL = "claude-cli/2.1.332 (external, cli)"
+PRINTS = "claude-cli/2.1.332 (external, sdk-cli)"
+OLD = "claude-cli/2.1.197 (external, cli)"
+UNIFIED = "anthropic-ratelimit-unified"
+WAIT_S = 0.9
+USAGE = {"input_tokens": 9, "output_tokens": 1}
+EVENTS = [
+    {"type": "message_start", "message": {"type": "message", "role": "assistant", "content": [], "usage": USAGE}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}},
+    {"type": "message_stop"},
+]
+STREAM = b"".join(b"event: %b\ndata: %b\n\n" % (one["type"].encode(), json.dumps(one).encode()) for one in EVENTS)
+
+
+@pytest.fixture(autouse=True)
+def no_keys(serve, monkeypatch):
+    """The gateway has none of its own: the clients' are passed on. It begins to keep streams alive at once."""
+    for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
+        monkeypatch.delenv(f"{name}_API_KEY")
+    monkeypatch.setattr(dispatch, "NOTES_FROM_S", 0.05)
+    monkeypatch.setattr(dispatch, "NOTES_EVERY_S", 0.05)
+
+
+class Plan:
+    """A plan whose window is shut, until :attr:`ends_s`."""
+
+    def __init__(self):
+        self.ends_s, self.asked = time.monotonic() + WAIT_S, []
+
+    async def __call__(self, scope, receive, send):
+        body = b""
+        while (event := await receive())["type"] == "http.request":
+            body += event["body"]
+            if not event["more_body"]:
+                break
+        left_s, read = self.ends_s - time.monotonic(), json.loads(body)
+        self.asked.append(read["model"])
+        if left_s > 0:
+            status, data = (
+                429,
+                json.dumps({"type": "error", "error": {"type": "rate_limit_error", "message": "Mine."}}).encode(),
+            )
+            more = {"retry-after": f"{left_s:.3f}", f"{UNIFIED}-status": "rejected", f"{UNIFIED}-5h-status": "rejected"}
+            more |= {f"{UNIFIED}-representative-claim": "five_hour", f"{UNIFIED}-5h-utilization": "1.0"}
+        else:
+            status, more = 200, {}
+            data = (
+                STREAM
+                if read.get("stream")
+                else json.dumps(
+                    {"type": "message", "content": [{"type": "text", "text": "hi"}], "usage": USAGE}
+                ).encode()
+            )
+        more |= {
+            "content-type": "text/event-stream" if read.get("stream") else "application/json",
+            "content-length": str(len(data)),
+        }
+        headers = [(name.encode(), value.encode()) for name, value in more.items()]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": data})
+
+
+@pytest.fixture
+def plan():
+    return Plan()
+
+
+@pytest.fixture
+def running(serve, plan):
+    """A gateway that gives up after 0.3 s, where a client cannot be kept waiting."""
+    with stub(plan) as url:
+        yield serve(url, retry={"max_retry_after_s": 0.3})
+
+
+def ask(client, running, *, agent="curl/8", stream=True, login=LOGIN, model="claude-opus-5-5", **more):
+    body = {"model": model, "max_tokens": 9, "stream": stream, "messages": [{"role": "user", "content": "hi"}]}
+    headers = {"authorization": f"Bearer {login}", "user-agent": agent, **more}
+    return client.post(running.url + MESSAGES, json=body, headers=headers)
+
+
+def test_a_stream_is_kept_alive_until_the_window_opens(running, plan, client):
+    answer = ask(client, running)
+    assert answer.status_code == 200
+    assert answer.content.startswith(PING)
+    assert answer.content.replace(PING, b"") == STREAM
+    assert len(plan.asked) == 2
+
+
+@pytest.mark.parametrize("agent", ["curl/8", TERMINAL])
+def test_one_that_cannot_be_kept_waiting_gets_the_provider_s_refusal_at_once(running, plan, client, agent):
+    stream = agent == TERMINAL  # which waits 750 s for a stream, and shows its user the end of the window
+    waits = threading.Thread(target=lambda: answers.append(ask(client, running)))
+    answers = []
+    waits.start()
+    until(lambda: running.limiter.status()["plans"])
+    for model in ("claude-opus-5-5", "claude-haiku-5-5"):  # the window is about all of the account
+        answer = ask(client, running, agent=agent, stream=stream, model=model)
+        assert answer.status_code == 429
+        assert answer.json()["error"]["message"] == "Mine."
+        assert answer.headers[f"{UNIFIED}-5h-status"] == "rejected"
+        assert 0 <= float(answer.headers["retry-after"]) <= 1
+        assert answer.headers["x-should-retry"] == "false"
+    assert plan.asked == ["claude-opus-5-5"]
+    waits.join()  # none of them has stopped the account
+    assert answers[0].status_code == 200
+    assert ask(client, running, agent=agent, stream=stream).status_code == 200
+
+
+def test_the_first_of_them_gets_it_too_and_stops_nothing(running, plan, client):
+    assert ask(client, running, stream=False).status_code == 429
+    assert ask(client, running).status_code == 200
+    assert plan.asked == ["claude-opus-5-5"] * 2
+
+
+@pytest.mark.parametrize(("agent", "subagent"), [(PRINTS, {}), (OLD, {}), (TERMINAL, {"x-claude-code-agent-id": "a1"})])
+def test_claude_code_waits_in_its_place_and_is_told_to_come_back(running, client, agent, subagent, monkeypatch):
+    monkeypatch.setattr(dispatch, "SOON", 0.0005)
+    monkeypatch.setattr("paceline.gateway.waiting.FRESH_S", 0.0)
+    answer = ask(client, running, agent=agent, **subagent)
+    assert answer.status_code == 503  # 2.1.197 ends at each 429 to its login
+    assert (answer.headers["x-should-retry"], answer.headers["retry-after"]) == ("true", "5")
+    assert len(running.dispatch._places) == 1
+    monkeypatch.setattr(dispatch, "SOON", 0.9)
+    assert ask(client, running, agent=agent, **subagent).status_code == 200
+    assert len(running.dispatch._places) == 0
+
+
+@pytest.mark.parametrize("agent", [TERMINAL, PRINTS, OLD])
+def test_claude_code_is_fed_if_its_limits_are_lifted(running, client, agent):
+    running.dispatch._lifted = True
+    answer = ask(client, running, agent=agent)
+    assert answer.status_code == 200
+    assert answer.content.startswith(PING)
+
+
+@pytest.mark.parametrize(
+    ("agent", "more", "facts"),
+    [
+        (PRINTS, {}, (False, True, False, 360)),
+        (TERMINAL, {}, (False, True, True, 360)),
+        (TERMINAL, {"x-claude-code-agent-id": "a"}, (False, True, False, 360)),
+        ("claude-cli/3.0 (external, cli)", {}, (False, True, True, 360)),
+        (OLD, {}, (False, True, False, 300)),
+        ("claude-cli/next (external, cli)", {}, (False, True, False, 300)),
+        (f"claude-cli/{'9' * 5_000} (external, cli)", {}, (False, True, True, 360)),
+        ("codex_exec/0.171.0 (Debian 12.0.0; x86_64)", {}, (True, False, False, None)),
+        ("ai/6.0 runtime/node.js/v20.20.2", {}, (True, False, False, 300)),
+        ("", {}, (True, False, False, None)),
+    ],
+)
+def test_the_manner_of_a_client(agent, more, facts):
+    headers = [(name.encode(), value.encode()) for name, value in {"user-agent": agent, **more}.items()]
+    assert (hears(headers), returns(headers), resumes(headers), patience_s(headers)) == facts
+
+
+def test_the_limits_of_claude_code_alone_are_lifted():
+    for agent, stated, patience in ((PRINTS, b"86400", 86_400), ("ai/6.0 runtime/node.js/v20.20.2", b"600", 300)):
+        headers = [(b"user-agent", agent.encode()), (b"x-stainless-runtime", b"node"), (b"x-stainless-timeout", stated)]
+        assert hears(headers, lifted=True)
+        assert patience_s(headers, lifted=True) == patience
