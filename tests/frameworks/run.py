@@ -41,6 +41,7 @@ SOAK = {
     "gateway_js": "needs node and npm",
     "gateway_litellm": "250 MB; litellm is tested without the gateway, too",
     "massgen": "1.4 GB, minutes to install and to test",
+    "plans": "needs node and npm; 400 MB of Claude Code and Codex, two minutes of real time",
     "ray": "500 MB, four minutes of real time",
     "servers": "more than a minute of real time: gunicorn, uvicorn, Celery, RQ and a notebook",
 }

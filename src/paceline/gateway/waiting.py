@@ -64,6 +64,7 @@ class Manner(NamedTuple):
         since: Its first version that waits so.
         silent_s: After which time without the head of an answer it gives up.
         fed_s: The same while its stream is kept alive; ``None``: it waits on.
+        lifted_s: The same without a head where :data:`~paceline.gateway.private.PATIENCE` is set, by which its stream waits on.
         returns: Whether it asks again, ten times, when it is told to; others do so twice.
         resumes: What the header has of a client that shows its user the end of a plan's window, and goes on by itself then.
     """
@@ -72,17 +73,19 @@ class Manner(NamedTuple):
     since: tuple[int, ...]
     silent_s: float
     fed_s: float | None = None
+    lifted_s: float | None = None
     returns: bool = False
     resumes: bytes = b""
 
 
 _MANNERS: Final = (
     Manner(b"claude-cli/", (2, 1, 332), 360.0, 750.0, returns=True, resumes=b", cli)"),
-    Manner(b"claude-cli/", (), 300.0, 315.0, returns=True),
-    Manner(b"runtime/node", (), _HEAD_S),  # Vercel's SDK
-    Manner(b"runtime/bun", (), _HEAD_S),
+    Manner(b"claude-cli/", (), 300.0, 300.0, 300.0, returns=True),  # 2.1.197
+    Manner(b"runtime/node", (), _HEAD_S, None, _HEAD_S),  # Vercel's SDK
+    Manner(b"runtime/bun", (), _HEAD_S, None, _HEAD_S),
 )
-"""The first row of a client that its version fits counts."""
+"""The first row of a client that its version fits counts. Codex 0.171 waits on in any case: 1,300 s without a head, and with an event
+``keepalive``. Comments alone it does not count: after 300 s it asks again, five times."""
 
 _VERSION: Final = re.compile(rb"\d{1,9}(?:\.\d{1,9}){0,3}")
 
@@ -120,7 +123,7 @@ def note_for(provider: str, path: str, query: str, headers: Headers) -> bytes | 
 
 def hears(headers: Headers, *, lifted: bool = False) -> bool:
     """Whether what is sent while a stream waits keeps the client from giving up; ``lifted``: the limits of Claude Code are lifted."""
-    return lifted or all(one.fed_s is None for one in _manners(_agent(headers)))
+    return all(one.fed_s is None or (lifted and one.returns) for one in _manners(_agent(headers)))
 
 
 def returns(headers: Headers) -> bool:
@@ -142,10 +145,10 @@ def patience_s(headers: Headers, *, lifted: bool = False) -> float | None:
         headers: The headers of the client.
         lifted: Whether the limits of Claude Code are lifted.
     """
-    free = lifted and returns(headers)
-    known = [] if free else [one.silent_s for one in _manners(_agent(headers))]
+    rows = _manners(_agent(headers))
+    known = [seconds for one in rows if (seconds := one.lifted_s if lifted else one.silent_s) is not None]
     for name, value in headers:
-        if name == b"x-stainless-runtime" and value.lower() in (b"node", b"bun") and not free:
+        if name == b"x-stainless-runtime" and value.lower() in (b"node", b"bun") and not (lifted and returns(headers)):
             known.append(_HEAD_S)
         elif name in _STATED and (seconds := _seconds(value)) is not None:
             known.append(seconds)
