@@ -73,7 +73,6 @@ class Gateway:
         takes_over: Whether it serves only when the store has answered: the process before does until then.
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
         names_account: Whether clients may name the account that pays, beside the gateway's own key.
-        lifted: Whether the limits of Claude Code on its waits are lifted by its environment.
 
     Attributes:
         life: What it does with requests.
@@ -94,7 +93,6 @@ class Gateway:
         takes_over: bool = False,
         tells_quotas: bool = True,
         names_account: bool = False,
-        lifted: bool = False,
     ) -> None:
         self.limiter, self.upstreams = limiter, upstreams
         self.life = Life(shares=store.shared)
@@ -104,9 +102,7 @@ class Gateway:
         if not store.shared:
             self._store_answers.set()
         self._make = client
-        self._dispatch = Dispatch(
-            limiter, self.life, tells_quotas=tells_quotas, names_account=names_account, lifted=lifted
-        )
+        self._dispatch = Dispatch(limiter, self.life, tells_quotas=tells_quotas, names_account=names_account)
         own: Any = limiter if tally is None else Counted(limiter, tally)
         self._siblings = Siblings(own, self._dispatch.place, folder)
         one_or_all = own if folder is None else self._siblings

@@ -105,7 +105,6 @@ class Dispatch:
         life: What the gateway does with requests.
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
         names_account: Whether clients may name the account that pays, beside the gateway's own key.
-        lifted: Whether the limits of Claude Code on its waits are lifted by its environment.
 
     Attributes:
         client: The HTTP client; to be set when the event loop runs.
@@ -113,10 +112,8 @@ class Dispatch:
 
     client: UpstreamClient
 
-    def __init__(
-        self, limiter: Limiter, life: Life, *, tells_quotas: bool, names_account: bool = False, lifted: bool = False
-    ) -> None:
-        self._limiter, self._life, self._tells_quotas, self._lifted = limiter, life, tells_quotas, lifted
+    def __init__(self, limiter: Limiter, life: Life, *, tells_quotas: bool, names_account: bool = False) -> None:
+        self._limiter, self._life, self._tells_quotas = limiter, life, tells_quotas
         self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if names_account else OF_CLIENT)
         self._models = NamedModels(limiter.pacer.pools)
         self._last: WeakKeyDictionary[Scheduler, LastRefusal] = WeakKeyDictionary()  # of clients' own credentials
@@ -527,7 +524,7 @@ class Dispatch:
         note, begin_s, every_s = None, NOTES_FROM_S, NOTES_EVERY_S
         if asked_s is not None:
             begin_s = every_s = asked_s
-        heard = asked_s is not None or hears(headers, lifted=self._lifted)
+        heard = asked_s is not None or hears(headers)
         if exchange.metered.call.stream and asked_s != 0 and heard:
             note = note_for(exchange.metered.provider.name, exchange.target[1], request.query, headers)
         if held.task is None and (shut := self._shut(request, held, is_fed=note is not None)) is not None:
@@ -539,7 +536,7 @@ class Dispatch:
         if called is not None:
             self._waiting[called[:NAME_MAX]] = exchange
         try:
-            until_s = None if note is not None else patience_s(headers, lifted=self._lifted)
+            until_s = None if note is not None else patience_s(headers)
             rhythm = _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
             reply = await self._waited(request, held, rhythm)
         except asyncio.CancelledError:

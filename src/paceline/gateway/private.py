@@ -336,7 +336,6 @@ def private_gateway(
         stop_s=1,  # its program has ended
         names_account=True,  # OPENAI_ORG_ID
         key_in_path=way.passes_logins,
-        lifted=PATIENCE.keys() <= way.environ("", "").keys(),
         tells_quotas=False,  # promptfoo 0.121 takes an answer after which nothing is left for a refusal, and pays again
     )
     settings.check(way.real)

@@ -119,7 +119,6 @@ class ProcessSettings:
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
         names_account: Whether clients may name the account that pays, beside the gateway's own key: they are its owner's.
         key_in_path: Whether the key of a client may be the first part of a path.
-        lifted: Whether the limits of Claude Code on its waits are lifted by its environment.
     """
 
     config: Config
@@ -140,7 +139,6 @@ class ProcessSettings:
     tells_quotas: bool = True
     names_account: bool = False
     key_in_path: bool = False
-    lifted: bool = False
 
     def gateway(
         self,
@@ -178,7 +176,6 @@ class ProcessSettings:
             takes_over=self.takes_over,
             tells_quotas=self.tells_quotas,
             names_account=self.names_account,
-            lifted=self.lifted,
         )
 
     @property

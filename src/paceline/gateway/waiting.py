@@ -42,6 +42,9 @@ PLACES_MAX: Final = 1_000
 FRESH_S: Final = 60.0
 """Without client keys, a client that leaves sooner leaves the queue: the user has stopped it, or it has a deadline of its own."""
 
+LIFTED_S: Final = 86_400.0
+"""The timeout that says so where a client's limits are lifted: ``PATIENCE`` in ``gateway/private.py``."""
+
 SOON: Final = 0.9
 """The share of a client's patience after which the gateway answers."""
 
@@ -64,7 +67,7 @@ class Manner(NamedTuple):
         since: Its first version that waits so.
         silent_s: After which time without the head of an answer it gives up.
         fed_s: The same while its stream is kept alive; ``None``: it waits on.
-        lifted_s: The same without a head where :data:`~paceline.gateway.private.PATIENCE` is set, by which its stream waits on.
+        lifted_s: The same without a head where its limits are lifted, by which its stream waits on.
         returns: Whether it asks again, ten times, when it is told to; others do so twice.
         resumes: What the header has of a client that shows its user the end of a plan's window, and goes on by itself then.
     """
@@ -121,9 +124,9 @@ def note_for(provider: str, path: str, query: str, headers: Headers) -> bytes | 
     return COMMENT
 
 
-def hears(headers: Headers, *, lifted: bool = False) -> bool:
-    """Whether what is sent while a stream waits keeps the client from giving up; ``lifted``: the limits of Claude Code are lifted."""
-    return all(one.fed_s is None or (lifted and one.returns) for one in _manners(_agent(headers)))
+def hears(headers: Headers) -> bool:
+    """Whether what is sent while a stream waits keeps the client from giving up."""
+    return all(one.fed_s is None or (one.returns and _is_lifted(headers)) for one in _manners(_agent(headers)))
 
 
 def returns(headers: Headers) -> bool:
@@ -138,22 +141,22 @@ def resumes(headers: Headers) -> bool:
     return shown and not any(name == _SUBAGENT for name, _ in headers)
 
 
-def patience_s(headers: Headers, *, lifted: bool = False) -> float | None:
-    """After which time without the head of an answer the client gives up; ``None`` if it is unknown, or the user's own deadline.
-
-    Args:
-        headers: The headers of the client.
-        lifted: Whether the limits of Claude Code are lifted.
-    """
-    rows = _manners(_agent(headers))
+def patience_s(headers: Headers) -> float | None:
+    """After which time without the head of an answer the client gives up; ``None`` if it is unknown, or the user's own deadline."""
+    rows, lifted = _manners(_agent(headers)), _is_lifted(headers)
     known = [seconds for one in rows if (seconds := one.lifted_s if lifted else one.silent_s) is not None]
     for name, value in headers:
-        if name == b"x-stainless-runtime" and value.lower() in (b"node", b"bun") and not (lifted and returns(headers)):
+        if name == b"x-stainless-runtime" and value.lower() in (b"node", b"bun") and not rows:
             known.append(_HEAD_S)
         elif name in _STATED and (seconds := _seconds(value)) is not None:
             known.append(seconds)
     least = min(known, default=0.0)
     return least if least >= PATIENCE_MIN_S else None
+
+
+def _is_lifted(headers: Headers) -> bool:
+    """Whether Claude Code states a timeout of a day: ``exec`` sets that with its other limits, and the page of plans tells to set all."""
+    return any(name in _STATED and (_seconds(value) or 0.0) >= LIFTED_S for name, value in headers)
 
 
 @lru_cache(maxsize=256)
