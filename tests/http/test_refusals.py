@@ -105,7 +105,7 @@ async def test_no_attempt_follows_after_the_time_and_the_sdk_sees_one_rate_limit
 async def test_a_long_wait_is_handed_up():
     limiter = make_limiter()
     limiter.scheduler("openai/gpt-5").pool.progress.refuse(
-        0, 0, paceline.Refusal(paceline.RefusalKind.RATE, retry_after_s=3_000)
+        1, 1, paceline.Refusal(paceline.RefusalKind.RATE, retry_after_s=3_000)
     )
     script = Script(rate_limited("3000"))  # and another one was refused before
     async with client(script, limiter) as http:
