@@ -28,6 +28,7 @@ from pages import BLOCKS, Block, by_page
 
 import paceline
 from grids import some
+from paceline.providers.base import Usage
 from paceline.providers.plan_headers import PlanReading
 from paceline.stores.memory import MemoryStore
 
@@ -339,6 +340,7 @@ def test_the_status_has_the_fields_of_its_page():
     with limiter.acquire("openai/gpt-5", input_tokens=10, output_tokens=1) as permit:
         permit.settle(input_tokens=9)
     limiter.pacer.accounts.plans.read("anthropic", [PlanReading("5h")])
+    limiter.pacer.accounts.plans.charge("anthropic", ["5h"], Usage(input_tokens=9))
     own = {
         "prep",
         "wrap",

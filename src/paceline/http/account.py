@@ -14,6 +14,7 @@ from typing import Any, Final
 from paceline.pacing.accounts import Payer
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import holds_permit
+from paceline.pacing.plan_use import UNNAMED, Client
 from paceline.providers import parse
 from paceline.providers.base import Provider
 from paceline.providers.registry import CREDENTIALS, LOGIN, api_of, base_of, is_provider
@@ -48,6 +49,12 @@ _SESSION: Final = {"anthropic": "x-claude-code-session-id", "openai": "session-i
 _OF_CHATGPT: Final = "https://api.openai.com/auth"
 """The claim of ChatGPT's tokens with the plan and the account."""
 
+TURN_MAX: Final = 8_192
+"""The bytes of Codex's description of a turn that are read."""
+
+_OF_SESSION: Final = re.compile(r'(?:session_id"\s*:\s*"|_session_)([0-9a-f-]{36})')
+"""The session in ``metadata.user_id`` of versions of Claude Code without the header, in both forms."""
+
 _UUID: Final = re.compile(r'(?:account_uuid"\s*:\s*"|_account_)([0-9a-f-]{36})')
 """The person in ``metadata.user_id`` of Claude Code: JSON (2.1.332), before that ``user_..._account_..._session_...``."""
 
@@ -78,13 +85,32 @@ def payer_of(
         return None
     pays = [f"{one}: {value}" for one in PAYS.get(name, ()) if (value := header(one))]
     login = is_login(name, sent[0], header)
-    return pacer.accounts.of(
+    payer = pacer.accounts.of(
         provider,
         "\n".join((*sent, *pays)),
         is_login=login,
         session=header(_SESSION[name]) if login else "",  # an API key is not renewed in the middle of a session
         person=lambda: _person(sent[0], header, body if login else dict),
     )
+    return payer._replace(client=_client(pacer, header, body)) if login else payer
+
+
+def _client(pacer: Pacer, header: Header, body: Callable[[], Mapping[str, Any]]) -> Client:
+    """The session and the subagent that a request claims to be of, which are shown."""
+    digits = pacer.accounts.digits
+    if found := header("x-claude-code-session-id"):
+        return Client("claude", digits(found), digits(header("x-claude-code-agent-id")))
+    if found := header("session-id"):
+        return Client("codex", digits(found), digits(_subagent(header)))
+    named = _OF_SESSION.search(telling(body())["metadata"]["user_id"])
+    return Client("claude", digits(named[1])) if named else UNNAMED
+
+
+def _subagent(header: Header) -> str:
+    """The subagent of Codex that sends a request; empty for none."""
+    turn = parse.as_mapping(parse.decode(header("x-codex-turn-metadata").encode()[:TURN_MAX]))
+    name = parse.as_text(turn.get("agent_name"))
+    return "" if name in ("", "/root") else header("thread-id") or name
 
 
 def sends_login(provider: str, header: Header) -> bool:

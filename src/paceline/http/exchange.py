@@ -56,6 +56,7 @@ from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.pacer import Pacer, current_lane
 from paceline.pacing.permit import Acquisition, Permit, current_permit, holds_permit
+from paceline.pacing.plan_use import UNNAMED
 from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.tries import Tries
 from paceline.providers import parse
@@ -256,6 +257,7 @@ class Exchange:
         self._seen = seen
         self._head: tuple[int, Mapping[str, str]] = 0, {}  # of the last answer
         self._begun = False  # whether the answer has reported a usage
+        self._windows: list[str] = []  # of the plan that pays, as the answer states them
 
     async def run(self) -> Any:
         """Make attempts until there is a response for the caller: the provider's, or a refusal of paceline's own."""
@@ -432,7 +434,9 @@ class Exchange:
     def _read_plan(self, headers: Mapping[str, str], refusal: Refusal | None) -> None:
         """Keep what a response says of the plan of the account that has paid."""
         now_s = self.pacer.clock.now_ns() / NS
-        if found := plan_readings(headers, now_s, None if refusal is None else refusal.window):
+        found = plan_readings(headers, now_s, None if refusal is None else refusal.window)
+        self._windows = [reading.window for reading in found]
+        if found:
             self.pacer.accounts.plans.read(self.metered.provider.name, found, served=refusal is None)
             self.pacer.pools.read_plan(self.metered.provider.name, found)
 
@@ -589,6 +593,9 @@ class Exchange:
                     self.metered.learn(usage)
                     permit.reports(charged, usage)
                 permit.settle(**charged)
+        if usage is not None and self._windows:
+            client = UNNAMED if self.metered.payer is None else self.metered.payer.client
+            self.pacer.accounts.plans.charge(self.metered.provider.name, self._windows, usage, client)
         self.record.charged = permit.charged if refusal is None else None
         if self.charge is not None:
             self.charge.settle(usage, call)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError
+from paceline.pacing.plan_use import UNNAMED, Client
 from paceline.pacing.plans import Plans
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ DIGEST_BYTES: Final = 16
 
 SHOWN: Final = 6
 """The digits of a digest that are shown; more where another account has the same ones."""
+
+NAME_SHOWN: Final = 8
+"""The digits of a digest that stand for a session or a subagent."""
 
 ACCOUNTS_MAX: Final = 2_000
 """The accounts of one limiter; for a further one, one is forgotten that was never served, or not used for ``IDLE_S``."""
@@ -71,10 +75,11 @@ class Account:
 
 
 class Payer(NamedTuple):
-    """Who pays for a request: the account, and the digest of the credential that it was sent with."""
+    """Who pays for a request: the account, and the digest of the credential that it was sent with; and what it claims of its client."""
 
     account: Account
     credential: bytes
+    client: Client = UNNAMED
 
     def refused(self) -> None:
         """The provider has refused this credential."""
@@ -170,6 +175,10 @@ class Accounts:
             del account.credentials[oldest], self._by_credential[oldest]
         self._claim(provider.name, claim, account)
         return account
+
+    def digits(self, claimed: str) -> str:
+        """Some digits that stand for a name which a client claims; empty for none. To be called after :meth:`of`."""
+        return self._digest("shown", claimed).hex()[:NAME_SHOWN] if claimed else ""
 
     def _digest(self, *parts: str) -> bytes:
         return hmac.digest(self._key, "\n".join(parts).encode("utf-8", "surrogatepass"), "sha256")[:DIGEST_BYTES]

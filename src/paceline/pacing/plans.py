@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import threading
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from math import inf
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from paceline.core.quota import NS
+from paceline.pacing.plan_use import UNNAMED, Client, SessionStatus, WindowUse, amount_of
 
 if TYPE_CHECKING:
     from paceline.core.allowance import Shut
+    from paceline.providers.base import Usage
     from paceline.providers.plan_headers import PlanReading
 
 log = logging.getLogger("paceline")
@@ -38,10 +41,18 @@ class PlanStatus(TypedDict):
     state: str
     test_s: float | None
     waiting: int
+    own: float | None
+    requests_left: int | None
+    sessions: list[SessionStatus]
 
 
-UNNAMED: Final = "unnamed"
+UNNAMED_WINDOW: Final = "unnamed"
 """The window of refusals that name none, and state an end that is too far for a rate."""
+
+
+def is_shut(row: Mapping[str, Any]) -> bool:
+    """Whether a window refuses requests, by its row in the status."""
+    return row["state"] in ("shut", "probing")
 
 
 class Plans:
@@ -49,31 +60,47 @@ class Plans:
 
     def __init__(self) -> None:
         self._windows: dict[str, dict[str, PlanReading]] = {}
+        self._uses: dict[str, dict[str, WindowUse]] = {}  # of the same windows
         self._told: set[str] = set()
+        self._lock = threading.RLock()  # a finalizer may end a request within a charge
 
     def read(self, account: str, readings: Iterable[PlanReading], *, served: bool = False) -> None:
         """Keep what an answer has stated. ``served``: it is no refusal; the first one beyond the end of a window is told."""
-        windows = self._windows.setdefault(account, {})
-        for first in list(self._windows)[:-KEPT_MAX] if len(self._windows) > KEPT_MAX else ():
-            self.forget(first)
-        for reading in readings:
-            windows.pop(reading.window, None)  # the newest one is the last
-            windows[reading.window] = reading
-            if served and account not in self._told and reading.scope is None and (reading.used or 0.0) >= 1.0:
-                self._told.add(account)
-                log.warning(
-                    "%s: %s is used up, and requests are answered: it may cost money, as the settings at the provider"
-                    " say; with overage = 'wait' in [plans] they wait for the next window",
-                    account,
-                    reading.window,
-                )
-        for oldest in list(windows)[:-WINDOWS_MAX]:
-            windows.pop(oldest, None)
+        with self._lock:
+            windows, uses = self._windows.setdefault(account, {}), self._uses.setdefault(account, {})
+            for first in list(self._windows)[:-KEPT_MAX] if len(self._windows) > KEPT_MAX else ():
+                self.forget(first)
+            for reading in readings:
+                windows.pop(reading.window, None)  # the newest one is the last
+                windows[reading.window] = reading
+                uses.setdefault(reading.window, WindowUse()).read(reading)
+                if served and account not in self._told and reading.scope is None and (reading.used or 0.0) >= 1.0:
+                    self._told.add(account)
+                    log.warning(
+                        "%s: %s is used up, and requests are answered: it may cost money, as the settings at the provider"
+                        " say; with overage = 'wait' in [plans] they wait for the next window",
+                        account,
+                        reading.window,
+                    )
+            for oldest in list(windows)[:-WINDOWS_MAX]:
+                windows.pop(oldest, None)
+                uses.pop(oldest, None)
+
+    def charge(self, account: str, windows: Collection[str], usage: Usage, client: Client = UNNAMED) -> None:
+        """Count a request, by what its answer has used, in the windows that the answer has stated."""
+        amount = amount_of(usage)
+        with self._lock:
+            uses = self._uses.get(account, {})
+            for window in windows:
+                if (use := uses.get(window)) is not None:
+                    use.charge(client, amount)
 
     def forget(self, account: str) -> None:
         """Drop what is known of an account."""
-        self._windows.pop(account, None)
-        self._told.discard(account)
+        with self._lock:
+            self._windows.pop(account, None)
+            self._uses.pop(account, None)
+            self._told.discard(account)
 
     def status(self, now_ns: int, shut: Iterable[tuple[str, str | None, Shut]] = ()) -> list[PlanStatus]:
         """The windows that have not ended, by account and length, and those that are used up; of another one nothing is known.
@@ -83,20 +110,22 @@ class Plans:
             shut: Those that are used up: the account, the model (``None``: all of them), and the state.
         """
         now_s = now_ns / NS
-        kept = [(account, reading) for account, rows in list(self._windows.items()) for reading in list(rows.values())]
-        kept.sort(key=lambda one: (one[0], one[1].length_s or 0.0, one[1].window))
-        rows: dict[tuple[str, ...], PlanStatus] = {
-            (account, one.window): _status(account, one, now_s) for account, one in kept
-        }
+        with self._lock:
+            kept = [(account, reading) for account, rows in self._windows.items() for reading in rows.values()]
+            kept.sort(key=lambda one: (one[0], one[1].length_s or 0.0, one[1].window))
+            rows: dict[tuple[str, ...], PlanStatus] = {
+                (account, one.window): _status(account, one, self._uses[account][one.window], now_s)
+                for account, one in kept
+            }
         for account, model, one in shut:
-            window = one.window or UNNAMED
+            window = one.window or UNNAMED_WINDOW
             name = (account, window) if one.window else (account, window, model or "")
             row = rows.setdefault(name, _unread(account, window, model))
             _close(row, one, now_ns)
         return [row for row in rows.values() if row["state"] != "open" or row["ends_s"] is None or row["ends_s"] > 0]
 
 
-def _status(account: str, reading: PlanReading, now_s: float) -> PlanStatus:
+def _status(account: str, reading: PlanReading, use: WindowUse, now_s: float) -> PlanStatus:
     ends_at_s = None if reading.until_s is None else reading.read_s + reading.until_s
     return {
         "account": account,
@@ -111,6 +140,9 @@ def _status(account: str, reading: PlanReading, now_s: float) -> PlanStatus:
         "state": "open",
         "test_s": None,
         "waiting": 0,
+        "own": use.own,
+        "requests_left": use.requests_left,
+        "sessions": use.sessions(),
     }
 
 
@@ -118,7 +150,7 @@ def _unread(account: str, window: str, model: str | None) -> PlanStatus:
     """The row of a window that no header has stated."""
     from paceline.providers.plan_headers import PlanReading
 
-    return _status(account, PlanReading(window, scope=model), 0.0)
+    return _status(account, PlanReading(window, scope=model), WindowUse(), 0.0)
 
 
 def _close(row: PlanStatus, shut: Shut, now_ns: int) -> None:

@@ -27,19 +27,40 @@ def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for row in (row for status in statuses for row in status.get("unpaced", ())):
         key = row["provider"], row["host"], row["kind"]
         unpaced[key] = row | {"count": row["count"] + unpaced.get(key, {"count": 0})["count"]}
-    plans: dict[tuple[str, ...], Any] = {}
+    plans: dict[tuple[str, ...], list[Any]] = {}
     for row in (row for status in statuses for row in status.get("plans", ())):
-        of = row["account"], row["window"]
-        plans[of] = min(row, plans.get(of, row), key=lambda one: one["stated_ago_s"])
+        plans.setdefault((row["account"], row["window"]), []).append(row)
     keys: dict[str, Any] = {}
     for name, sums in (item for status in statuses for item in status.get("keys", {}).items()):
         keys[name] = summed((keys.get(name, {}), sums))
     together: dict[str, Any] = {
         "pools": {name: _pool(found) for name, found in sorted(pools.items())},
-        "plans": [*plans.values()],
+        "plans": [_plan(found) for found in plans.values()],
         "unpaced": [*unpaced.values()],
     }
     return dict(statuses[0]) | together | ({"keys": keys} if keys else {})
+
+
+def _plan(found: list[Any]) -> dict[str, Any]:
+    """A window of a plan: the newest reading, and what all processes have used."""
+    newest = dict(min(found, key=lambda row: row["stated_ago_s"]))
+    own = [row["own"] for row in found if row.get("own") is not None]
+    sessions: dict[tuple[str, ...], dict[str, Any]] = {}
+    for one in (one for row in found for one in row.get("sessions", ())):
+        before = sessions.get((one["program"], one["session"]))
+        # A subagent may be in several processes: each counts its own.
+        both = one if before is None else one | {name: _both(before[name], one[name]) for name in _OF_SESSION}
+        sessions[one["program"], one["session"]] = both
+    most = sorted(sessions.values(), key=lambda one: -_both(one["own"], one["subagents_own"]))
+    together = {"own": round(sum(own), 4) if own else None, "waiting": sum(row.get("waiting", 0) for row in found)}
+    return newest | together | {"sessions": most}
+
+
+_OF_SESSION: Final = ("own", "subagents", "subagents_own")
+
+
+def _both(one: float | None, other: float | None) -> float:
+    return round((one or 0) + (other or 0), 4)
 
 
 def _pool(found: list[Any]) -> dict[str, Any]:

@@ -85,6 +85,13 @@ SCHEMAS: Final = {
         metrics=_table({"type": ["number", "string", "null"]}),
         store={"type": "object"},
     ),
+    "Session": _object(
+        program={**TEXT, "description": "`claude` or `codex`; empty if it is unknown."},
+        session={**TEXT, "description": "Digits that stand for the session; empty for sessions that are added up."},
+        own={**MAYBE_NUMBER, "description": "The share of the window that it has used, without its subagents."},
+        subagents=COUNT,
+        subagents_own=MAYBE_NUMBER,
+    ),
     "Plan": _object(
         account={**TEXT, "description": "Its provider, with the digits of its account."},
         window={**TEXT, "description": "By its length and family, e.g. `5h` or `codex 7d`."},
@@ -98,7 +105,14 @@ SCHEMAS: Final = {
         state={**TEXT, "description": "`open`, `shut`, `probing` or `opening`."},
         test_s={**MAYBE_NUMBER, "description": "Seconds until a waiting request asks whether it is shut still."},
         waiting={**COUNT, "description": "The requests that wait for it."},
+        own={**MAYBE_NUMBER, "description": "The share of it that went through this process."},
+        requests_left={
+            "type": ["integer", "null"],
+            "description": "How many requests like those so far are left, where that is known.",
+        },
+        sessions={**_list(_ref("Session")), "description": "Who has used `own`, as the clients claim."},
     ),
+    "Plans": _object(plans=_list(_ref("Plan"))),
     "Unpaced": _object(provider=TEXT, host=TEXT, kind=TEXT, count=COUNT, remedy=TEXT),
     "Status": _object(
         ("plans", "unpaced", "facts", "keys", "ready", "runs"),
@@ -160,6 +174,7 @@ def document() -> dict[str, Any]:
     paths = {
         "/api/v1/rate-limits/status": _get("All pools, and what was not paced.", "Status"),
         "/api/v1/rate-limits/status/{pool}": _get("One pool.", "Pool", pool),
+        "/api/v1/plans": _get("The windows of plans.", "Plans"),
         "/status": _get("The same as /api/v1/rate-limits/status.", "Status"),
         "/status/{pool}": _get("One pool.", "Pool", pool),
         "/history": _get("The last ten minutes, and recent events.", "History", since),

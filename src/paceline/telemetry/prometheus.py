@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.utils import floatToGoString
 
 from paceline.core.waits import BOUNDS_S, OTHER
+from paceline.pacing.plans import is_shut
 from paceline.telemetry.merged import added, summed
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -44,6 +45,18 @@ _POOL: Final = {
     "cool_down_s": "The rest of a pause that the provider imposed, in seconds.",
     "eta_s": "Seconds until the last request that waits now is granted.",
 }
+_PLAN: Final = {
+    "used_ratio": ("used", "The used share of each window of an account's plan, as its last answer stated it."),
+    "own_ratio": (
+        "own",
+        "The share of the window that went through this gateway or program, as far as it can be told.",
+    ),
+    "ends_seconds": ("ends_s", "Seconds until the window ends."),
+    "shut": ("shut", "Whether the window refuses requests until it ends."),
+    "waiting": ("waiting", "Requests that wait until the window is open."),
+}
+"""The metrics of a plan, by their fields in the status."""
+
 _SECONDS: Final = {"reset_s": "reset_seconds", "cool_down_s": "cool_down_seconds", "eta_s": "queue_eta_seconds"}
 _CACHED: Final = ("read", "written", "lost_waiting", "lost_away", "saved")
 _NONE_YET: Final = dict.fromkeys(
@@ -97,12 +110,7 @@ class _Collector:
         yield from _waits(local)
         yield from _cache(local)
         yield from _flat(local)
-        about = "The used share of each window of an account's plan, as its last answer stated it."
-        plans = GaugeMetricFamily("paceline_plan_used_ratio", about, labels=["account", "window"])
-        for row in self._status.get("plans", ())[:PLANS_MAX]:
-            if row["used"] is not None:
-                plans.add_metric([row["account"], row["window"]], row["used"])
-        yield plans
+        yield from _plans(self._status.get("plans", ())[:PLANS_MAX])
         unpaced = CounterMetricFamily(
             "paceline_unpaced", "Requests to providers that no limiter has paced.", labels=["provider", "host", "kind"]
         )
@@ -115,6 +123,17 @@ class _Collector:
         build = GaugeMetricFamily("paceline_build_info", "1, with the versions.", labels=["version", "python"])
         build.add_metric([version("paceline"), platform.python_version()], 1)
         yield build
+
+
+def _plans(rows: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
+    """What is known of each window of a plan."""
+    shown = [(row, {**row, "shut": is_shut(row)}) for row in rows]
+    for name, (field, about) in _PLAN.items():
+        gauge = GaugeMetricFamily(f"paceline_plan_{name}", about, labels=["account", "window"])
+        for row, numbers in shown:
+            if (value := numbers.get(field)) is not None:
+                gauge.add_metric([row["account"], row["window"]], value)
+        yield gauge
 
 
 def _quotas(pools: Mapping[str, Any]) -> Iterator[Metric]:

@@ -4,8 +4,8 @@
     main.mount("/paceline", paceline.status_app(limiter))
 
 ``/`` is a page for people; ``/status`` and ``/api/v1/rate-limits/status`` answer with :meth:`Limiter.status` as JSON,
-``/status/<pool>`` with one pool, ``/history`` with the last minutes, ``/metrics`` in the format of Prometheus. They hold
-names, numbers and providers' messages, no keys and no prompts.
+``/status/<pool>`` with one pool, ``/api/v1/plans`` with the windows of plans, ``/history`` with the last minutes, ``/metrics``
+in the format of Prometheus. They hold names, numbers and providers' messages, no keys and no prompts.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ POLICY: Final = (
 
 API: Final = "/api/v1/rate-limits"
 """The other name of ``/status``."""
+
+PLANS: Final = "/api/v1/plans"
+"""The path of the windows of plans."""
 
 Answer = tuple[int, str, bytes]
 """A status, a content type and a body."""
@@ -109,12 +112,14 @@ def _present(limiter: Reporting, path: str, scope: Event) -> Answer:
         from paceline.telemetry.openapi import document
 
         return _json(200, document())
-    if path not in ("", "/status") and not path.startswith("/status/"):
+    if path not in ("", "/status", PLANS) and not path.startswith("/status/"):
         return _json(
             404, {"error": f"no page at {path[:PATH_MAX]!r}: use /status, /status/<pool>, /history or /metrics"}
         )
-    brief = b"queue=0" in scope.get("query_string", b"") and hasattr(limiter, "pacer")
+    brief = (path == PLANS or b"queue=0" in scope.get("query_string", b"")) and hasattr(limiter, "pacer")
     status = limiter.status(queue=0) if brief else limiter.status()  # type: ignore[call-arg]
+    if path == PLANS:
+        return _json(200, {"plans": status.get("plans", [])})
     name = path.removeprefix("/status").removeprefix("/")
     if not name:
         return _json(200, status)

@@ -326,6 +326,48 @@ function cacheText(cache) {
   return `Prompt cache: ${read} of the input came from it. ${order}.`;
 }
 
+// Plans.
+
+const WINDOWS = 40;
+const SESSIONS = 4;
+
+const shut = (row) => row.status === "rejected";
+const windowName = (row) => row.window.replace(row.scope ? /(\d+)([dhm])(?:_\w+)?/ : /(\d+)([dhm])\b/, "$1 $2") + (row.scope ? `, ${row.scope}` : "");
+const share = (value) => (value === null || value === undefined ? "–" : percent(value));
+
+function ends(row) {
+  if (!row.ends_at) return row.ends_s === null ? "not stated" : `in ${duration(row.ends_s)}`;
+  return row.ends_s < 86400 ? `${when(row.ends_at)}, in ${duration(row.ends_s)}` : when(row.ends_at);
+}
+
+function left(row) {
+  if (shut(row)) return row.waiting ? `used up: ${plural(row.waiting, "request waits", "requests wait")}` : "used up";
+  if (row.requests_left === null || row.requests_left === undefined) return "";
+  return `about ${plural(row.requests_left, "request", "requests")} like these`;
+}
+
+// Who has used what went through here, by the account's first window that is not about one model.
+function sessionText(row) {
+  const parts = row.sessions.slice(0, SESSIONS).map((one) => {
+    const name = one.session ? `${one.session} (${one.program})` : "others";
+    const agents = one.subagents ? `, ${plural(one.subagents, "subagent", "subagents")} of it ${share(one.subagents_own)}` : "";
+    return `${name} ${share(one.own)}${agents}`;
+  });
+  const more = row.sessions.length - parts.length;
+  return `${row.account}, of ${windowName(row)} by session: ${parts.join("; ")}${more > 0 ? `; ${number(more)} more` : ""}`;
+}
+
+function renderPlans() {
+  const plans = (status.plans ?? []).slice(0, WINDOWS);
+  show(at("plans-section"), plans.length > 0);
+  rows(at("plans"), plans, (row) => [row.account, windowName(row), share(row.used), share(row.own), ends(row), left(row)]);
+  const first = new Map();
+  for (const row of plans) if (!row.scope && (row.sessions ?? []).length && !first.has(row.account)) first.set(row.account, row);
+  const list = at("sessions"), lines = [...first.values()].map(sessionText);
+  while (list.children.length > lines.length) list.lastElementChild.remove();
+  lines.forEach((text, i) => set(list.children[i] ?? list.appendChild(document.createElement("li")), text));
+}
+
 // The page.
 
 function render() {
@@ -346,6 +388,7 @@ function render() {
   show(at("more"), list.length > shown.length);
   set(at("more"), `Show all ${number(list.length)} pools`);
   show(at("nothing"), every.length === 0);
+  renderPlans();
   headline(every);
   fillNumbers(at("answers"), answers(every));
   show(at("unpaced-section"), (status.unpaced ?? []).length > 0);
@@ -365,7 +408,9 @@ function forget() {
 
 function headline(list) {
   const [name, , now] = list[0] ?? ["", null, { kind: "free", rank: 0 }];
-  const text = now.rank >= 3 ? `${name} is ${now.text}` : "Nothing waits: every request goes at once";
+  const used = (status.plans ?? []).find((row) => shut(row) && row.waiting);
+  const text = used && now.rank < 5 ? `${used.account}: ${windowName(used)} used up, ${plural(used.waiting, "request waits", "requests wait")}${used.ends_at ? ` until ${when(used.ends_at)}` : ""}`
+    : now.rank >= 3 ? `${name} is ${now.text}` : "Nothing waits: every request goes at once";
   const node = at("headline"), same = `${name} ${now.kind}` === kind;
   node.setAttribute("aria-live", same ? "off" : "polite"); // numbers that change each second are not read out
   kind = `${name} ${now.kind}`;

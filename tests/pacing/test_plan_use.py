@@ -1,0 +1,103 @@
+"""Who uses a plan: the share that went through this process, by what clients claim, in one window after the other."""
+
+import pytest
+
+from paceline.pacing import plan_use
+from paceline.pacing.plan_use import Client, WindowUse, amount_of
+from paceline.providers.base import Usage
+from paceline.providers.plan_headers import PlanReading
+from paceline.telemetry.merged import merged
+
+NOW_S = 1_790_000_000.0
+MAIN, SUB, OTHER = Client("claude", "19778304"), Client("claude", "19778304", "aa"), Client("codex", "01a2203c")
+
+
+def read(use, used, at_s=0.0, until_s=18_000.0):
+    use.read(PlanReading("5h", used, until_s - at_s, read_s=NOW_S + at_s))
+
+
+@pytest.fixture
+def use():
+    """A window of which 60 % were used when it was seen first, and 20 % went through here since."""
+    use = WindowUse()
+    read(use, 0.6)
+    for n in range(1, 21):
+        use.charge((MAIN, SUB, SUB, OTHER)[n % 4], 100.0)
+        read(use, 0.6 + n / 100, 600.0 * n)
+    return use
+
+
+def test_what_was_used_before_is_nobodys_here(use):
+    assert use.own == pytest.approx(0.2)
+    assert use.requests_left == 20
+    assert [(one["program"], one["own"], one["subagents"], one["subagents_own"]) for one in use.sessions()] == [
+        ("claude", pytest.approx(0.05), 1, pytest.approx(0.1)),
+        ("codex", pytest.approx(0.05), 0, 0.0),
+    ]
+
+
+@pytest.mark.parametrize(("used", "until_s"), [(0.0, None), (0.8, 36_000.0), (0.5, 18_000.0)])
+def test_another_window_begins_anew_with_the_weight_of_the_last_one(use, used, until_s):
+    if until_s is None:
+        use.read(PlanReading("5h", used, None, read_s=NOW_S + 12_000))
+    else:
+        read(use, used, 12_000.0, until_s)
+    assert (use.own, use.sessions(), use.requests_left) == (0.0, [], None)
+    use.charge(MAIN, 100.0)
+    read(use, used + 0.01, 12_100.0, until_s or 18_000.0)
+    assert use.own == pytest.approx(0.01)
+    assert use.requests_left == pytest.approx((0.99 - used) * 100, abs=2)
+
+
+def test_stated_numbers_may_tremble(use):
+    read(use, 0.79, 12_010.0, 18_050.0)
+    assert use.own == pytest.approx(0.19)
+    assert len(use.sessions()) == 2
+
+
+def test_without_a_share_nothing_is_told():
+    use = WindowUse()
+    use.read(PlanReading("5h", None, 60.0, read_s=NOW_S))
+    use.charge(MAIN, 5.0)
+    assert (use.own, use.requests_left) == (None, None)
+    assert [one["own"] for one in use.sessions()] == [None]
+
+
+def test_few_requests_say_nothing_of_what_is_left():
+    use = WindowUse()
+    read(use, 0.62)
+    use.charge(MAIN, 5.0)
+    read(use, 0.63, 60.0)
+    assert (use.own, use.requests_left) == (0.01, None)
+
+
+def test_the_sessions_are_bounded_and_nothing_is_lost(monkeypatch):
+    monkeypatch.setattr(plan_use, "SESSIONS_MAX", 4)
+    use = WindowUse()
+    read(use, 0.0)
+    for n in range(1, 11):
+        use.charge(Client("claude", f"s{n}", "a" * (n % 2)), float(n))
+    read(use, 0.55, 60.0)
+    found = use.sessions()
+    assert len(found) <= 5
+    assert {"s8", "s9", "s10"} < {one["session"] for one in found}
+    assert found[-1]["session"] == ""
+    assert sum(one["own"] + one["subagents_own"] for one in found) == pytest.approx(0.55, abs=0.001)
+
+
+def test_cached_tokens_are_worth_little_and_output_much():
+    assert amount_of(Usage(input_tokens=1_000, cached_tokens=800, output_tokens=10)) == 200 + 80 + 50
+
+
+def test_processes_of_one_gateway_are_added_up():
+    def row(own, ago_s, session):
+        one = {"program": "claude", "session": session, "own": own, "subagents": 1, "subagents_own": 0.0}
+        about = {"account": "a", "window": "5h", "used": 0.5 + ago_s, "stated_ago_s": ago_s, "waiting": 2}
+        return {"pools": {}, "plans": [about | {"own": own, "sessions": [one]}]}
+
+    (plan,) = merged([row(0.1, 0.2, "x"), row(0.2, 0.1, "x"), row(None, 0.3, "y")])["plans"]
+    assert (plan["used"], plan["own"], plan["waiting"]) == (0.6, 0.3, 6)
+    assert [(one["session"], one["own"], one["subagents"]) for one in plan["sessions"]] == [
+        ("x", 0.3, 2),
+        ("y", None, 1),
+    ]
