@@ -167,7 +167,7 @@ def test_what_is_left_of_each_plan_is_shown(serve, upstream, client, caplog):
     metrics = client.get(f"{running.url}/metrics").text
     assert f'paceline_plan_used_ratio{{account="{account}",window="5h"}} 0.62' in metrics
     shown = CliRunner().invoke(cli, ["status", running.url]).output
-    assert f"{account}\t5h\t62%\t-\tallowed" in shown.splitlines()
+    assert f"{account}\t5 h\t62%\t0%\t-\t-" in shown.splitlines()
     assert "sk-ant" not in caplog.text + metrics + shown + json.dumps(plans)
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-import httpx2
 
-from paceline.batch.notes import FINISHED, RUNNING
-from paceline.batch.reach import reason
-from paceline.batch.summary import in_time
+from paceline.cli import plan_words
 from paceline.cli.options import KEY, print_table
-from paceline.cli.standing import Reader, ReadError, View, read_store
+
+if TYPE_CHECKING:  # what is not here is imported where it is used: --line is called again and again
+    import httpx2
 
 BYTES_MAX: Final = 64 * 2**20
 """A status page of ten thousand pools has a tenth of this."""
@@ -44,17 +42,40 @@ EPILOG = "Exit codes: 0 shown, 1 nothing could be read there, 2 a wrong option."
     metavar="[PORT]",
     help=f"Serve what is in the store as a live page, at this port of this machine ({PAGE}), until Ctrl-C.",
 )
-@click.option("--timeout", "timeout_s", default=5.0, type=click.FloatRange(0.1, 600), help="Seconds, in all.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0.1, 600),
+    help="Seconds in all, 5 by default; with --line 1 a step.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output, with each shard of a run.")
+@click.option("--line", is_flag=True, help="The windows of plans in one line, for a status line. The exit code is 0.")
 def command(
-    url: str | None, key: str | None, store: str | None, page: int | None, timeout_s: float, *, as_json: bool
+    url: str | None,
+    key: str | None,
+    store: str | None,
+    page: int | None,
+    timeout_s: float | None,
+    *,
+    as_json: bool,
+    line: bool,
 ) -> None:
     """Show the pools of the program whose status page (paceline.status_app) is at URL: what is left, how many requests
     wait, and which limit binds.
 
     With --store: the pools in a store, and the progress of each `paceline run` that uses it, with all of its shards.
     Without both: the same for the file in which `paceline run` keeps this user's quotas.
+
+    With --line: the gateway of the `paceline exec` that this runs in, else the one at 127.0.0.1:8080.
     """  # noqa: D205  (click prints this as it stands)
+    if line:
+        if store is not None or page is not None or as_json:
+            raise click.UsageError("--line shows the plans of a gateway or a program: give its URL, or nothing else")
+        from paceline.cli.line import text
+
+        click.echo(text(url, key, 1.0 if timeout_s is None else timeout_s))
+        return
+    timeout_s = 5.0 if timeout_s is None else timeout_s
     if url is not None and store is not None:
         raise click.UsageError("give a URL or --store, not both")
     if page is not None:
@@ -62,6 +83,8 @@ def command(
             raise click.UsageError("--page shows a store: give no URL, which has a page of its own, and no --json")
         _serve(store, timeout_s, page)
         return
+    from paceline.cli.standing import ReadError, read_store
+
     try:
         status, problems = (_fetch(url, key, timeout_s), []) if url is not None else read_store(store, timeout_s)
     except ReadError as error:
@@ -77,6 +100,7 @@ def command(
 
 def _serve(store: str | None, timeout_s: float, port: int) -> None:
     """Serve the page over a store until the user ends it."""
+    from paceline.cli.standing import Reader, ReadError, View
     from paceline.telemetry.server import StatusServer
 
     with closing(Reader(store, timeout_s)) as reader:
@@ -104,8 +128,7 @@ def _print(status: Mapping[str, Any]) -> None:
     rows = [row for name, pool in status["pools"].items() for row in _rows(name, pool)]
     print_table(header, rows, empty="no pool has been used yet", group=4)
     if plans := status.get("plans"):
-        click.echo()
-        print_table(("account", "window", "used", "ends in", "status"), list(map(_plan, plans)), group=5)
+        _print_plans(plans)
     for row in status.get("unpaced") or ():
         click.echo(
             plain(f"not paced: {row['kind']} at {row['host'] or '-'}, {row['count']:,}: {row['remedy']}"), err=True
@@ -127,6 +150,8 @@ def page_url(url: str) -> httpx2.URL:
     Raises:
         click.UsageError: It is no address.
     """
+    import httpx2
+
     try:
         parts = httpx2.URL(url if "://" in url else f"http://{url}")
         where = parts.copy_with(userinfo=b"", query=None, fragment=None)
@@ -139,6 +164,13 @@ def page_url(url: str) -> httpx2.URL:
 
 def _fetch(url: str, key: str | None, timeout_s: float) -> Mapping[str, Any]:
     """Read the status page at ``url``."""
+    import asyncio
+
+    import httpx2
+
+    from paceline.batch.reach import reason
+    from paceline.cli.standing import ReadError
+
     where = page_url(url)
     try:
         code, body = asyncio.run(_get(where, key, timeout_s))
@@ -168,6 +200,10 @@ def _fetch(url: str, key: str | None, timeout_s: float) -> Mapping[str, Any]:
 
 async def _get(url: httpx2.URL, key: str | None, timeout_s: float) -> tuple[int, bytes]:
     """The status code and the body; ``timeout_s`` is for all of it, however slowly the answer comes."""
+    import asyncio
+
+    import httpx2
+
     headers = {"authorization": f"Bearer {key}"} if key else {}
     client = httpx2.AsyncClient(timeout=None, trust_env=False, follow_redirects=True, headers=headers)
     async with asyncio.timeout(timeout_s), client, client.stream("GET", url) as response:
@@ -207,16 +243,30 @@ def _state(pool: Mapping[str, Any]) -> str:
     return ", ".join(parts) or "-"
 
 
-def _plan(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The row of a window of a plan."""
-    used = "-" if row["used"] is None else f"{100 * row['used']:.0f}%"
-    ends = "-" if row["ends_s"] is None else in_time(row["ends_s"])
-    scope = f" ({row['scope']})" if row["scope"] else ""
-    return (plain(row["account"]), plain(f"{row['window']}{scope}"), used, ends, plain(row["status"] or "-"))
+def _print_plans(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the windows of plans, and who has used them."""
+    now_s = time.time()
+    cells = [
+        (
+            plain(row["account"]),
+            plain(plan_words.name(row)),
+            plan_words.share(row["used"]),
+            plan_words.share(row.get("own")),
+            plan_words.ends(row, now_s),
+            plan_words.left(row),
+        )
+        for row in rows
+    ]
+    click.echo()
+    print_table(("account", "window", "used", "here", "ends", "left"), cells, group=6)
+    for row in plan_words.by_account(rows):
+        click.echo(plain(f"{row['account']}, of {plan_words.name(row)} by session: {plan_words.sessions(row)}"))
 
 
 def _run(run: Mapping[str, Any]) -> tuple[str, ...]:
     """The row of a run."""
+    from paceline.batch.summary import in_time
+
     about = "about " if run["about"] else ""
     done = f"{_amount(run['done'])}/{about}{_amount(run['requests'])}"
     left = "-" if run["left_s"] is None else in_time(run["left_s"])
@@ -226,6 +276,8 @@ def _run(run: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _shards(run: Mapping[str, Any]) -> str:
     """How many shards of a run are in each state, with the numbers of those that need a look."""
+    from paceline.batch.notes import FINISHED, RUNNING
+
     reported = f"{run['reported']:,} of {run['shards']:,} reported"
     parts = []
     for state, count in run["states"].items():

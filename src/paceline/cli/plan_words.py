@@ -1,0 +1,126 @@
+"""The windows of plans in words, for a terminal. The standard library alone: a status line starts anew each second."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+SESSIONS_SHOWN: Final = 4
+DAY_S: Final = 86_400
+
+Row = Mapping[str, Any]
+"""One window, as the status has it."""
+
+
+def name(row: Row) -> str:
+    """``5 h``, ``7 d, Fable``."""
+    family = r"(?:_\w+)?" if row["scope"] else r"\b"
+    named = re.sub(rf"(\d+)([dhm]){family}", r"\1 \2", str(row["window"]), count=1)
+    return f"{named}, {row['scope']}" if row["scope"] else named
+
+
+def share(value: float | None) -> str:
+    """A share in percent; ``-`` for an unknown one."""
+    return "-" if value is None else f"{100 * value:.0f}%"
+
+
+def is_shut(row: Row) -> bool:
+    """Whether the window refuses requests."""
+    return bool(row["status"] == "rejected")
+
+
+def clock(ends_s: float, now_s: float) -> str:
+    """When a window ends, by the clock of this machine: ``11:40``, ``Thu 09:00``, ``3 Dec 09:00``."""
+    at = time.localtime(now_s + ends_s)
+    if at.tm_yday == time.localtime(now_s).tm_yday:
+        return time.strftime("%H:%M", at)
+    return f"{time.strftime('%a', at) if ends_s < 6 * DAY_S else time.strftime('%d %b', at).lstrip('0')} {time.strftime('%H:%M', at)}"
+
+
+def span(seconds: float) -> str:
+    """``2 h 31 min``."""
+    minutes = max(round(seconds / 60), 1)
+    if minutes < 60:
+        return f"{minutes} min"
+    return (
+        f"{minutes // 60} h {minutes % 60} min"
+        if minutes < 2_880
+        else f"{minutes // 1_440} d {minutes % 1_440 // 60} h"
+    )
+
+
+def ends(row: Row, now_s: float) -> str:
+    """``11:40, in 1 h 12 min``; ``-`` for an unknown end."""
+    if row["ends_s"] is None:
+        return "-"
+    try:
+        at = clock(row["ends_s"], now_s)
+    except (OverflowError, ValueError, OSError):  # beyond the calendar
+        return "-"
+    return f"{at}, in {span(row['ends_s'])}" if row["ends_s"] < DAY_S else at
+
+
+def left(row: Row) -> str:
+    """What is left, or who waits."""
+    if is_shut(row):
+        return "used up" + (f": {waiting(row['waiting'])}" if row.get("waiting") else "")
+    count = row.get("requests_left")
+    return "-" if count is None else f"about {requests(count)} like these"
+
+
+def requests(count: int) -> str:
+    """``3 requests``."""
+    return f"{count:,} request{'s' * (count != 1)}"
+
+
+def waiting(count: int) -> str:
+    """``3 requests wait``."""
+    return f"{requests(count)} wait{'s' * (count == 1)}"
+
+
+def used_up(row: Row, now_s: float) -> str:
+    """``anthropic@7f3a91: 5 h used up, 3 requests wait until 11:40 (2 h 31 min)``."""
+    until = ""
+    if row["ends_s"] is not None:
+        until = f" until {ends(row, now_s).partition(',')[0]} ({span(row['ends_s'])})"
+    who = f", {waiting(row['waiting'])}" if row.get("waiting") else ""
+    return f"{row['account']}: {name(row)} used up{who}{until}"
+
+
+def sessions(row: Row) -> str:
+    """Who has used what went through here: ``19778304 (claude) 18%, its 142 subagents 21%; 01a2203c (codex) 2%``."""
+    parts = []
+    for one in row["sessions"][:SESSIONS_SHOWN]:
+        agents, who = one["subagents"], f"{one['session']} ({one['program']})" if one["session"] else "others"
+        its = f", its {agents:,} subagent{'s' * (agents != 1)} {share(one['subagents_own'])}" if agents else ""
+        parts.append(f"{who} {share(one['own'])}{its}")
+    more = len(row["sessions"]) - len(parts)
+    return "; ".join([*parts, f"{more:,} more"] if more > 0 else parts)
+
+
+def by_account(rows: Sequence[Row]) -> list[Row]:
+    """Of each account the first window that has sessions, and is about all of it."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        if row.get("sessions") and not row["scope"]:
+            found.setdefault(row["account"], row)
+    return list(found.values())
+
+
+def line(rows: Sequence[Row], now_s: float) -> str:
+    """All windows in one line: ``5 h 62% (41% here) until 11:40 · 7 d 31%``."""
+    several, parts = len({row["account"] for row in rows}) > 1, []
+    for row in rows:
+        here = f" ({share(row['own'])} here)" if row.get("own") else ""
+        until = "" if row["ends_s"] is None else f" until {ends(row, now_s).partition(',')[0]}"
+        if is_shut(row):
+            who = f", {row['waiting']:,} wait" if row.get("waiting") else ""
+            text = f"{name(row)} used up{here}{who}{until}"
+        else:
+            text = f"{name(row)} {share(row['used'])}{here}" + until * (
+                row["ends_s"] is not None and row["ends_s"] < DAY_S
+            )
+        parts.append(f"{row['account']} {text}" if several else text)
+    return " · ".join(parts)

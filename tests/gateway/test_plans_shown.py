@@ -1,0 +1,165 @@
+"""What is left of a plan, who has used it and when it goes on: in the status, as a line, on the page, as metrics, and under `paceline exec`."""
+
+import json
+import socket
+import time
+from contextlib import closing
+
+import pytest
+from click.testing import CliRunner
+from gateway_helpers import stub
+
+import paceline
+from paceline.cli import exec_windows
+from paceline.cli.app import app as cli
+from paceline.cli.exec_windows import WindowWatch, fills_terminal
+from paceline.core.results import Refusal, RefusalKind
+from paceline.gateway.keys import KeyFile
+from paceline.pacing.events import Event
+from paceline.providers.plan_headers import PlanReading
+from waits import until
+
+CLAUDE, CHATGPT = "sk-ant-oat01-aa11", "eyJh.eyJodHRwczovL2FwaS5vcGVuYWkuY29tL2F1dGgiOiB7fX0.x"
+SESSION, SUBAGENT = "0f0e0d0c-aaaa-bbbb-cccc-0123456789ab", "agent-7777-secret"
+OLD = {"user_id": f"user_{'a' * 64}_account_11111111-2222-3333-4444-555555555555_session_{SESSION}"}
+
+
+@pytest.fixture(autouse=True)
+def no_keys(serve, monkeypatch):
+    for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
+        monkeypatch.delenv(f"{name}_API_KEY")
+
+
+class Plan:
+    """A window of 5 hours, of which each answer states 2 % more, beginning with 20 %."""
+
+    def __init__(self):
+        self.used, self.status = 0.18, "allowed"
+
+    async def __call__(self, scope, receive, send):
+        while (await receive()).get("more_body"):
+            pass
+        self.used += 0.02
+        ends = int(time.time()) + 4_000
+        names = {"utilization": f"{self.used:.2f}", "reset": ends, "status": self.status}
+        more = {f"anthropic-ratelimit-unified-5h-{name}": value for name, value in names.items()}
+        if "responses" in scope["path"]:
+            numbers = {"used-percent": f"{self.used * 100:.0f}", "window-minutes": 300, "reset-after-seconds": 4_000}
+            more = {f"x-codex-primary-{name}": value for name, value in numbers.items()}
+        usage = {"input_tokens": 1_000, "output_tokens": 100}
+        body = {"type": "message", "content": [{"type": "text", "text": "hi"}], "usage": usage}
+        lines = [(b"content-type", b"application/json")] + [(k.encode(), f"{v}".encode()) for k, v in more.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": lines})
+        await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+
+
+@pytest.fixture
+def upstream():
+    with stub(Plan()) as url:
+        yield url
+
+
+def ask(client, running, headers, path="/anthropic/v1/messages", login=CLAUDE, **fields):
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}], **fields}
+    answer = client.post(running.url + path, json=body, headers={"authorization": f"Bearer {login}", **headers})
+    assert answer.status_code == 200
+
+
+def test_who_has_used_how_much(serve, upstream, client):
+    running = serve(upstream)
+    session, agent = {"x-claude-code-session-id": SESSION}, {"x-claude-code-agent-id": SUBAGENT}
+    for n in range(8):
+        ask(client, running, session | (agent if n % 2 else {}))
+    ask(client, running, {}, metadata=OLD)
+    (row,) = client.get(f"{running.url}/api/v1/plans").json()["plans"]
+    assert (row["used"], row["waiting"]) == (0.36, 0)
+    assert row["own"] == pytest.approx(0.16, abs=0.02)  # what the last answer has used is not stated yet
+    assert 20 <= row["requests_left"] <= 40
+    (one,) = row["sessions"]  # the header and the field of an earlier version name the same one
+    assert (one["program"], one["subagents"]) == ("claude", 1)
+    assert one["own"] == pytest.approx(5 / 9 * row["own"], abs=0.001)
+
+    metrics = client.get(f"{running.url}/metrics").text
+    labels = f'{{account="{row["account"]}",window="5h"}}'
+    for name, value in (("used_ratio", "0.36"), ("shut", "0.0"), ("waiting", "0.0"), ("own_ratio", f"{row['own']}")):
+        assert f"paceline_plan_{name}{labels} {value}\n" in metrics
+    assert f"paceline_plan_ends_seconds{labels} " in metrics
+    shown = CliRunner().invoke(cli, ["status", running.url]).output
+    assert f"{row['account']}\t5 h\t36%\t{row['own']:.0%}\t" in shown
+    assert f"{row['account']}, of 5 h by session: {one['session']} (claude) " in shown
+    assert ", its 1 subagent " in shown
+    line = CliRunner().invoke(cli, ["status", "--line", running.url]).output
+    assert line.startswith(f"5 h 36% ({row['own']:.0%} here) until ")
+    assert line.count("\n") == 1
+    kept = shown + line + metrics + json.dumps(row)
+    assert not [one for one in (SESSION, SUBAGENT, "11111111-", CLAUDE, "agent-7777") if one in kept]
+
+
+def test_codex_and_its_subagents(serve, upstream, client):
+    running = serve(upstream)
+    for agent in ("/root", "/root/reviewer"):
+        turn = {"x-codex-turn-metadata": json.dumps({"agent_name": agent}), "thread-id": f"t-{agent}"}
+        ask(client, running, {"session-id": SESSION, **turn}, "/openai/v1/responses", CHATGPT, input="hi")
+    ask(client, running, {"session-id": SESSION, "x-codex-turn-metadata": "["}, "/openai/v1/responses", CHATGPT)
+    (row,) = client.get(f"{running.url}/api/v1/plans").json()["plans"]
+    (one,) = row["sessions"]
+    assert (row["window"], one["program"], one["subagents"]) == ("codex 5h", "codex", 1)
+
+
+def test_a_line_never_fails(serve, upstream, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    keys = tmp_path / "some.json"
+    KeyFile(keys).add("one")
+    for where, words in (
+        (f"127.0.0.1:{port}", "no answer from 127.0.0.1"),
+        (upstream, "no page of paceline"),
+        (serve(upstream, keys=keys).url, "asks for a key"),
+        (serve(upstream).url, "no answer of a plan yet"),
+        ("http://[", "no page of paceline"),
+    ):
+        found = CliRunner().invoke(cli, ["status", "--line", where])
+        assert (found.exit_code, words in found.output) == (0, True), found.output
+    assert CliRunner().invoke(cli, ["status", "--line", "--json"]).exit_code == 2
+
+
+def refusal(window):
+    about = Refusal(RefusalKind.RATE, "used up", retry_after_s=9_000.0, window=window)
+    return Event("refused", "anthropic@7f3a91/claude-opus-5", "default", 0.0, {}, refusal=about)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_exec_says_once_a_window_that_it_is_used_up(monkeypatch, at_once):
+    monkeypatch.setattr(exec_windows, "LOOK_S", 0.01)
+    limiter, said = paceline.Limiter({"jobs": "5 requests/min"}), []
+    reading = PlanReading("5h", 1.0, 9_060.0, "rejected", read_s=time.time())
+    limiter.pacer.accounts.plans.read("anthropic@7f3a91", [reading])
+    with closing(limiter.serve_status(port=0)) as page:
+        watch = WindowWatch(said.append, at_once=at_once)
+        watch.begin(page.url.rstrip("/"), "")
+        watch.seen(refusal(None))
+        watch.seen(refusal("5h"))
+        until(lambda: watch._until_s)
+        watch.seen(refusal("5h"))
+        assert len(said) == at_once
+        watch.end()
+    (line,) = said
+    assert line.startswith(
+        "anthropic@7f3a91: 5 h used up until " if at_once else "anthropic@7f3a91: 5 h was used up at "
+    )
+    assert line.endswith(" (2 h 31 min)") == at_once
+    limiter.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "fills"),
+    [
+        (["claude"], True),
+        (["/usr/bin/claude", "-p", "hi"], False),
+        (["codex", "exec", "hi"], False),
+        (["codex.cmd"], True),
+        (["node", "x.mjs"], False),
+    ],
+)
+def test_a_line_is_not_lost_in_a_program_that_fills_the_terminal(words, fills):
+    assert fills_terminal(words) == fills
