@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from logging.handlers import MemoryHandler
 from pathlib import Path
@@ -97,7 +97,7 @@ def command(
     started, hint = None, FORCE
     if gateway if gateway is not None else login or not is_python(words):
         try:
-            started, told = _gateway(config, Path(words[program_at(words)]).stem.lower(), login=login)
+            started, told = _gateway(config, words, say, login=login)
             for line in told:
                 click.echo(f"paceline exec: {line}", err=True)
         except PacelineError as error:
@@ -117,17 +117,29 @@ def command(
     sys.exit(code)
 
 
-def _gateway(config: Config, program: str, *, login: bool) -> tuple[Gateway, tuple[str, ...]]:
-    """What runs a gateway for the command, which is called ``program``, and what the user is told before; ``login``: its own login passes.
+def _gateway(
+    config: Config, words: Sequence[str], say: Callable[[str], None], *, login: bool
+) -> tuple[Gateway, tuple[str, ...]]:
+    """What runs a gateway for the command ``words``, and what the user is told before.
+
+    Args:
+        config: The settings.
+        words: The command.
+        say: Takes a line for the user.
+        login: Whether the program's own login passes.
 
     Raises:
         PacelineError: A package is missing, a setting is invalid, or there is no server for the gateway.
     """
+    from paceline.launcher.kind import program_at
+
+    program = Path(words[program_at(words)]).stem.lower()
     try:
-        from paceline.gateway.private import HOST, LOGINS, NAMES, find_login, find_way, private_gateway
+        from paceline.gateway.private import ADDRESS, HOST, KEY, LOGINS, NAMES, find_login, find_way, private_gateway
         from paceline.gateway.server import ProcessSettings
     except ImportError as error:
         raise PacelineError(why_missing(error, f"pacing {program}", "gateway")) from None
+    from paceline.cli.exec_windows import WindowWatch, fills_terminal
     from paceline.launcher.command import Led
     from paceline.providers.registry import PROVIDERS
 
@@ -142,8 +154,18 @@ def _gateway(config: Config, program: str, *, login: bool) -> tuple[Gateway, tup
     @contextmanager
     def start(home: Path, store: str, events: Callable[[Event], None]) -> Iterator[Led]:
         settings = ProcessSettings(config=config, keys=home / "keys", host=HOST, store=store)
-        with _log_at_the_end(), private_gateway(settings, way, events) as environ:
-            yield Led(environ, way.options(environ))
+        watch = WindowWatch(say, at_once=sys.stderr.isatty() and not fills_terminal(words))
+
+        def seen(event: Event) -> None:
+            events(event)
+            watch.seen(event)
+
+        with _log_at_the_end(), private_gateway(settings, way, seen) as environ:
+            watch.begin(environ[ADDRESS], environ[KEY])
+            try:
+                yield Led(environ, way.options(environ))
+            finally:
+                watch.end()
 
     return start, way.told
 
