@@ -341,6 +341,7 @@ def test_the_status_has_the_fields_of_its_page():
         permit.settle(input_tokens=9)
     limiter.pacer.accounts.plans.read("anthropic", [PlanReading("5h")])
     limiter.pacer.accounts.plans.charge("anthropic", ["5h"], Usage(input_tokens=9))
+    limiter.pacer.answers.count("api.openai.com", "openai/gpt-5", 401, "key", 1.0)
     own = {
         "prep",
         "wrap",

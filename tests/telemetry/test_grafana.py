@@ -27,6 +27,7 @@ def exported():
     status = limiter.status()
     status["pools"]["openai/gpt-5"]["store"] = {"state": "joined"}
     status["ready"] = True
+    status["answers"] = [{"upstream": "h", "pool": "openai/gpt-5", "status": 0, "cause": "unreachable", "count": 1}]
     status["unpaced"] = [{"provider": "openai", "host": "h", "kind": "k", "count": 1}]
     status["pools"]["openai/gpt-5"]["lanes"] = {"a": 1}
     families = text_string_to_metric_families(exposition(status).decode())

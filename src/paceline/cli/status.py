@@ -129,6 +129,9 @@ def _print(status: Mapping[str, Any]) -> None:
     print_table(header, rows, empty="no pool has been used yet", group=4)
     if plans := status.get("plans"):
         _print_plans(plans)
+    for row in status.get("answers") or ():
+        if row["remedy"]:
+            click.echo(plain(f"{row['pool']} at {row['upstream']}: {row['remedy']} ({row['count']:,} times)"), err=True)
     for row in status.get("unpaced") or ():
         click.echo(
             plain(f"not paced: {row['kind']} at {row['host'] or '-'}, {row['count']:,}: {row['remedy']}"), err=True

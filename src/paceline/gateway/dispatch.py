@@ -75,6 +75,7 @@ from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.accounts import Payer
+from paceline.pacing.answers import cause_of_error, cause_of_status
 from paceline.pacing.pacer import NAME_MAX, current_lane
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import TIMEOUT_MAX_S
@@ -221,7 +222,7 @@ class Dispatch:
                     raise stopping()
                 if exchange is None:
                     refuse_unmetered(request.key, request.method, request.path)
-                    reply = await _send_unpaced(requests[0])
+                    reply = await self._send_unpaced(request, requests[0])
                 else:
                     # Before a place is claimed: nothing may fail after that.
                     asked_s = number(options, _KEEPALIVE, *NOTES_S, also=0.0)
@@ -272,7 +273,23 @@ class Dispatch:
         if request.method == "POST":
             announce(first.provider.name, first.host, request.path)
         body = Upload(request.length, self._bodies.coming(request))
-        return await _send_unpaced(self._relayed(request, first, body, renamed=False))
+        return await self._send_unpaced(request, self._relayed(request, first, body, renamed=False))
+
+    async def _send_unpaced(self, request: Incoming, sent: Relayed) -> ClientReply:
+        """Pass on a request that costs nothing."""
+        try:
+            reply = await sent.send()
+        except Exception as error:
+            self._count_unpaced(request, 0, cause_of_error(error))
+            raise no_answer(error) from error
+        self._count_unpaced(request, reply.status, cause_of_status(reply.status))
+        return reply
+
+    def _count_unpaced(self, request: Incoming, status: int, cause: str | None) -> None:
+        """Count what came of a request that costs nothing; it has no model."""
+        pacer, server = self._limiter.pacer, request.place.members[0]
+        if cause is not None:
+            pacer.answers.count(server.root, server.provider.name, status, cause, pacer.clock.now_ns() / NS)
 
     def _tell_unreported(self, key: str, record: Exchanged | None) -> None:
         """Log once for each key and pool that a whole stream has reported no usage: sums have an estimate of it, and budgets what was reserved."""
@@ -684,13 +701,6 @@ def _is_unread(request: Incoming) -> bool:
         return False
     refuse_unmetered(request.key, request.method, request.path)
     return True
-
-
-async def _send_unpaced(request: Relayed) -> ClientReply:
-    try:
-        return await request.send()
-    except Exception as error:
-        raise no_answer(error) from error
 
 
 def _note(request: Incoming, reply: ClientReply) -> None:

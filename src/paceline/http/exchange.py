@@ -52,6 +52,7 @@ from paceline.http.recognise import (
 )
 from paceline.http.unpaced import MEDIA_HOSTS, announce
 from paceline.pacing.allowances import Asked, Charge
+from paceline.pacing.answers import ANSWERED, cause_of_error, cause_of_status
 from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.pacer import Pacer, current_lane
@@ -63,6 +64,7 @@ from paceline.providers import parse
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
 from paceline.providers.finish import state_of
+from paceline.providers.meanings import refuses_key
 from paceline.providers.plan_headers import plan_readings
 from paceline.providers.registry import provider_for_host
 from paceline.providers.verdict import Beginning, Decode, Judged, Verdict
@@ -377,6 +379,7 @@ class Exchange:
         assert self.judged is not None
         judged, (status, headers) = self.judged, self._head
         permit.status, refusal = judged.status, judged.refusal
+        self._count_answer(judged.status, _cause_of(judged))
         ends = self._seen(judged, self.http)
         try:
             self._read_plan(headers, refusal)
@@ -409,6 +412,8 @@ class Exchange:
             if not permit.open:  # superseded
                 raise
             fault, delay_s = fault_of(error), None
+            if (cause := cause_of_error(error)) is not None:
+                self._count_answer(0, cause)
             if fault in (Fault.BROKEN, Fault.UNREACHED):
                 # Counted before the permit is closed: a failed probe must not let the other waiters go.
                 self._count_fault(permit, type(error).__name__, fault)
@@ -430,6 +435,11 @@ class Exchange:
             sending.reset(token)
         await self._delay(delay_s)
         return None
+
+    def _count_answer(self, status: int, cause: str) -> None:
+        """Count what came of the attempt."""
+        pacer, pool = self.pacer, self.metered.scheduler.pool.name
+        pacer.answers.count(self.http.address, pool, status, cause, pacer.clock.now_ns() / NS)
 
     def _read_plan(self, headers: Mapping[str, str], refusal: Refusal | None) -> None:
         """Keep what a response says of the plan of the account that has paid."""
@@ -642,6 +652,17 @@ class Exchange:
             await asyncio.sleep(seconds)
         else:
             time.sleep(seconds)  # noqa: ASYNC251  (sync code)
+
+
+def _cause_of(judged: Judged) -> str:
+    """What an answer is, as :class:`~paceline.pacing.answers.Answers` counts it."""
+    if judged.refusal is not None:
+        return judged.refusal.kind.value
+    if judged.verdict is Verdict.RESULT:
+        return ANSWERED
+    if judged.verdict is Verdict.UNREADABLE:
+        return "unreadable"
+    return "key" if refuses_key(judged.status, judged.error) else cause_of_status(judged.status)
 
 
 class Tap:

@@ -384,7 +384,7 @@ class Limiter(BaseLimiter):
         self.pacer.allowances.set(name, parsed(quotas))
 
     def status(self, queue: int = QUEUE_SHOWN) -> Status:
-        """The state of every pool, of the windows of ``plans``, and ``unpaced``: what this process has sent past all limiters.
+        """The state of every pool, of the windows of ``plans``, the ``answers``, and ``unpaced``: what this process has sent past all limiters.
 
         ``facts`` has the day of the data set of what is known of providers.
 
@@ -397,8 +397,14 @@ class Limiter(BaseLimiter):
         from paceline.facts import standing
         from paceline.http.unpaced import rows
 
-        plans = self.pacer.accounts.plans.status(self.pacer.clock.now_ns(), self.pacer.pools.shut())
-        return {"pools": self.pacer.status(queue), "plans": plans, "unpaced": rows(), "facts": standing(date.today())}  # noqa: DTZ011  (an age in days)
+        now_ns, day = self.pacer.clock.now_ns(), date.today()  # noqa: DTZ011  (an age in days)
+        return {
+            "pools": self.pacer.status(queue),
+            "plans": self.pacer.accounts.plans.status(now_ns, self.pacer.pools.shut()),
+            "answers": self.pacer.answers.rows(now_ns / NS),
+            "unpaced": rows(),
+            "facts": standing(day),
+        }
 
     def serve_status(self, host: str = "127.0.0.1", port: int = 8000, *, key: str | None = None) -> StatusServer:
         """Serve the page with the status of this limiter, from a thread, until the program ends or the result is closed.

@@ -45,6 +45,11 @@ def fault_of(error: BaseException) -> Fault | None:
     return Fault.UNSENT if lack.is_unsent or fault is Fault.UNREACHED else None
 
 
+def is_timeout(error: BaseException) -> bool:
+    """Whether an answer was awaited for too long, by the names of exceptions."""
+    return any("Timeout" in base.__name__ for base in type(error).__mro__)
+
+
 def _fault_named(error: BaseException) -> Fault | None:
     """The fault by the names of the exceptions."""
     for _ in range(CAUSES_MAX):

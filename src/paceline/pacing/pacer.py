@@ -19,6 +19,7 @@ from paceline.core.results import NeverFits, QuotaError, Reservation, TooLargeEr
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.accounts import Accounts
 from paceline.pacing.allowances import EVERYONE, Allowances, check_budget
+from paceline.pacing.answers import Answers
 from paceline.pacing.breaker import Health
 from paceline.pacing.limits import Limits
 from paceline.pacing.permit import (
@@ -95,6 +96,7 @@ class Pacer:
 
     Attributes:
         luck: Gives random numbers from 0 to 1, which spread the retries; a simulation has its own.
+        answers: What came of each attempt.
         jobs: Of requests whose answers are made in the background, by the id of the answer.
         shadow: Where requests are logged in place of being held; ``None``: they are held.
     """
@@ -106,6 +108,7 @@ class Pacer:
         self.calibrations = Calibrations(settings.estimate_factor)
         self.health = Health(settings.clock, settings.breaker)
         self.jobs: dict[str, Settle] = {}
+        self.answers = Answers()
         lanes = tuple(settings.lanes)
         self._lanes = Lanes(lanes)
         self._priorities = tuple((settings.priorities or {}).items())

@@ -12,6 +12,7 @@ from paceline.core.meters import UNKNOWN_NS, Bucket, Meter
 from paceline.core.pool import Pool
 from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Rule
 from paceline.estimation.prefixes import PromptCache
+from paceline.pacing.answers import AnswerStatus
 from paceline.pacing.periods import REFILLED_DAY_S
 from paceline.pacing.plans import PlanStatus
 
@@ -108,10 +109,11 @@ class _Shared(TypedDict, total=False):
 
 
 class Status(TypedDict):
-    """The state of a limiter: its pools by name, the windows of plans, what this process has sent to providers past all limiters, and the data set."""
+    """The state of a limiter: its pools by name, the windows of plans, what came of its attempts, what this process has sent past all limiters, the data set."""
 
     pools: dict[str, PoolStatus]
     plans: list[PlanStatus]
+    answers: list[AnswerStatus]
     unpaced: list[dict[str, Any]]
     facts: dict[str, Any]
 

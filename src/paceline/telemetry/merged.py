@@ -27,6 +27,12 @@ def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for row in (row for status in statuses for row in status.get("unpaced", ())):
         key = row["provider"], row["host"], row["kind"]
         unpaced[key] = row | {"count": row["count"] + unpaced.get(key, {"count": 0})["count"]}
+    answers: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in (row for status in statuses for row in status.get("answers", ())):
+        kind = row["upstream"], row["pool"], row["status"], row["cause"]
+        other = answers.get(kind, row | {"count": 0})
+        newest = min(row, other, key=lambda one: one["last_ago_s"])
+        answers[kind] = newest | {"count": row["count"] + other["count"], "remedy": row["remedy"] or other["remedy"]}
     plans: dict[tuple[str, ...], list[Any]] = {}
     for row in (row for status in statuses for row in status.get("plans", ())):
         plans.setdefault((row["account"], row["window"]), []).append(row)
@@ -36,6 +42,7 @@ def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     together: dict[str, Any] = {
         "pools": {name: _pool(found) for name, found in sorted(pools.items())},
         "plans": [_plan(found) for found in plans.values()],
+        "answers": [*answers.values()],
         "unpaced": [*unpaced.values()],
     }
     return dict(statuses[0]) | together | ({"keys": keys} if keys else {})

@@ -113,11 +113,21 @@ SCHEMAS: Final = {
         sessions={**_list(_ref("Session")), "description": "Who has used `own`, as the clients claim."},
     ),
     "Plans": _object(plans=_list(_ref("Plan"))),
+    "Answers": _object(
+        upstream={**TEXT, "description": "The address of the server."},
+        pool=TEXT,
+        status={**COUNT, "description": "The status of the answers; 0: there was none."},
+        cause={**TEXT, "description": "`answered`, a kind of refusal, `request`, `unreachable`, `key`, ..."},
+        count=COUNT,
+        last_ago_s=NUMBER,
+        remedy={**MAYBE_TEXT, "description": "What to do, as long as nothing better has come from this server."},
+    ),
     "Unpaced": _object(provider=TEXT, host=TEXT, kind=TEXT, count=COUNT, remedy=TEXT),
     "Status": _object(
-        ("plans", "unpaced", "facts", "keys", "ready", "runs"),
+        ("plans", "answers", "unpaced", "facts", "keys", "ready", "runs"),
         pools=_table(_ref("Pool")),
         plans=_list(_ref("Plan")),
+        answers=_list(_ref("Answers")),
         unpaced=_list(_ref("Unpaced")),
         facts={
             **_object(

@@ -111,6 +111,11 @@ class _Collector:
         yield from _cache(local)
         yield from _flat(local)
         yield from _plans(self._status.get("plans", ())[:PLANS_MAX])
+        about = "What came of each attempt, by the server, the pool, the status (0: no answer) and the cause."
+        answers = CounterMetricFamily("paceline_answers", about, labels=["upstream", "pool", "status", "cause"])
+        for row in self._status.get("answers", ()):
+            answers.add_metric([row["upstream"], row["pool"], str(row["status"]), row["cause"]], row["count"])
+        yield answers
         unpaced = CounterMetricFamily(
             "paceline_unpaced", "Requests to providers that no limiter has paced.", labels=["provider", "host", "kind"]
         )

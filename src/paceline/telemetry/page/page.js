@@ -326,6 +326,22 @@ function cacheText(cache) {
   return `Prompt cache: ${read} of the input came from it. ${order}.`;
 }
 
+// What needs a person: the last trouble of each server, with what to do.
+
+const TROUBLES = 20;
+
+function renderTrouble() {
+  const found = (status.answers ?? []).filter((row) => row.remedy).sort((a, b) => a.last_ago_s - b.last_ago_s).slice(0, TROUBLES);
+  const lines = found.map((row) => `${row.pool} at ${row.upstream}: ${row.remedy} (${row.status ? `status ${row.status}, ` : ""}${plural(row.count, "time", "times")}, ${ago(row.last_ago_s)})`);
+  show(at("trouble-section"), lines.length > 0);
+  listed(at("trouble"), lines);
+}
+
+function listed(list, lines) {
+  while (list.children.length > lines.length) list.lastElementChild.remove();
+  lines.forEach((text, i) => set(list.children[i] ?? list.appendChild(document.createElement("li")), text));
+}
+
 // Plans.
 
 const WINDOWS = 40;
@@ -363,9 +379,7 @@ function renderPlans() {
   rows(at("plans"), plans, (row) => [row.account, windowName(row), share(row.used), share(row.own), ends(row), left(row)]);
   const first = new Map();
   for (const row of plans) if (!row.scope && (row.sessions ?? []).length && !first.has(row.account)) first.set(row.account, row);
-  const list = at("sessions"), lines = [...first.values()].map(sessionText);
-  while (list.children.length > lines.length) list.lastElementChild.remove();
-  lines.forEach((text, i) => set(list.children[i] ?? list.appendChild(document.createElement("li")), text));
+  listed(at("sessions"), [...first.values()].map(sessionText));
 }
 
 // The page.
@@ -388,6 +402,7 @@ function render() {
   show(at("more"), list.length > shown.length);
   set(at("more"), `Show all ${number(list.length)} pools`);
   show(at("nothing"), every.length === 0);
+  renderTrouble();
   renderPlans();
   headline(every);
   fillNumbers(at("answers"), answers(every));

@@ -1,0 +1,103 @@
+"""What came of each attempt is counted by server, pool, status and cause, and a trouble is told until it is over."""
+
+import json
+
+import httpx2
+import pytest
+
+import paceline
+from paceline.pacing import answers
+from paceline.pacing.answers import Answers, cause_of_error, cause_of_status
+from paceline.telemetry.merged import merged
+
+URL = "https://api.openai.com/v1/chat/completions"
+GOOD = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}  # fmt: skip
+
+
+def error(status, **fields):
+    return httpx2.Response(status, json={"error": {"message": "no", **fields}})
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "cause"),
+    [
+        (httpx2.Response(200, json=GOOD), 200, "answered"),
+        (httpx2.ConnectError("no route"), 0, "unreachable"),
+        (httpx2.ReadError("reset"), 0, "broken"),
+        (httpx2.ReadTimeout("late"), 0, "timeout"),
+        (error(401, code="invalid_api_key"), 401, "key"),
+        (error(403), 403, "key"),
+        (error(400, message="Incorrect API key provided"), 400, "key"),
+        (error(400), 400, "request"),
+        (error(404), 404, "request"),
+        (error(500), 500, "server"),
+        (httpx2.Response(200, text="<html>login</html>"), 502, "unreadable"),
+        (httpx2.Response(429, json={"error": {"message": "slow"}}, headers={"retry-after": "9"}), 429, "rate"),
+        (error(429, code="insufficient_quota"), 429, "money"),
+        (httpx2.Response(503, json={"error": {"message": "overloaded"}}), 503, "capacity"),
+    ],
+)
+def test_each_answer_has_a_cause(answer, status, cause):
+    def server(_):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    limiter = paceline.Limiter(
+        {"openai/gpt-5": "500 requests/min"}, retry=paceline.RetryPolicy(max_attempts=1)
+    )
+    with httpx2.Client(transport=httpx2.MockTransport(server)) as client:
+        limiter.attach(client)
+        body = {"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}]}
+        try:
+            client.post(URL, json=body, headers={"authorization": "Bearer sk-secret"})
+        except httpx2.HTTPError:
+            assert status == 0
+    (row,) = limiter.status()["answers"]
+    assert (row["upstream"], row["pool"], row["status"], row["cause"], row["count"]) == (
+        "api.openai.com", "openai/gpt-5", status, cause, 1,
+    )  # fmt: skip
+    assert (row["remedy"] is not None) == (cause in answers.REMEDIES)
+    assert "sk-secret" not in json.dumps(row)
+    limiter.close()
+
+
+def remedies(kept, now_s):
+    return {(row["upstream"], row["cause"]) for row in kept.rows(now_s) if row["remedy"]}
+
+
+def test_a_trouble_is_told_until_the_same_server_gives_another_answer():
+    kept = Answers()
+    kept.count("http://a", "openai/gpt-5", 0, "unreachable", 10.0)
+    kept.count("http://b", "openai/gpt-5", 401, "key", 11.0)
+    kept.count("http://a", "openai/gpt-5", 429, "rate", 12.0)  # says nothing of it
+    assert remedies(kept, 13.0) == {("a", "unreachable"), ("b", "key")}
+    kept.count("http://a", "openai/gpt-5", 200, "answered", 14.0)
+    assert remedies(kept, 15.0) == {("b", "key")}
+    assert remedies(kept, 11.0 + answers.RECENT_S + 1) == set()
+
+
+def test_the_kinds_are_bounded_and_then_other(monkeypatch):
+    monkeypatch.setattr(answers, "ROWS_MAX", 3)
+    kept = Answers()
+    for n in range(9):
+        kept.count("a", f"openai/m{n}", 200, "answered", 1.0)
+    assert [(row["pool"], row["count"]) for row in kept.rows(2.0)][-1] == ("other", 6)
+    assert len(kept.rows(2.0)) == 4
+
+
+def test_processes_of_one_gateway_are_added_up():
+    one, other = Answers(), Answers()
+    one.count("a", "p", 0, "unreachable", 1.0)
+    other.count("a", "p", 0, "unreachable", 5.0)
+    (row,) = merged([{"answers": one.rows(6.0)}, {"answers": other.rows(6.0)}])["answers"]
+    assert (row["count"], row["last_ago_s"]) == (2, 1.0)
+
+
+def test_what_is_known_without_a_body():
+    assert [cause_of_status(status) for status in (200, 304, 401, 403, 404, 429, 500, 529)] == [
+        "answered", "answered", "key", "key", "request", "rate", "server", "capacity",
+    ]  # fmt: skip
+    assert [cause_of_error(one) for one in (ConnectionRefusedError(), ValueError(), TimeoutError())] == [
+        "unreachable", None, "timeout",
+    ]  # fmt: skip
