@@ -734,7 +734,7 @@ class TestRights:
             ("GET", "/openai/v1/organization/admin_api_keys"),
             ("GET", "/openai/v1/chat/completions"),
             ("POST", "/anthropic/v1/messages/batches"),
-            ("GET", "/openai/v1/models"),
+            ("GET", "/openai/v1/models/x/permissions"),
         ],
     )
     def test_unmetered_endpoints_are_none_of_its(self, guarded, upstream, other, method, path):
@@ -773,7 +773,7 @@ class TestRights:
 
     def test_a_list_of_models_is_for_every_key(self, upstream, own_upstream, tmp_path):
         keys = KeyFile(tmp_path / "keys.json")
-        made = keys.add("ci", endpoints=("GET /v1/models",), models=("gpt-5",), limits=("10 usd/day",))
+        made = keys.add("ci", endpoints=("GET /v1/models",), limits=("10 usd/day",))
         headers = b"authorization: Bearer " + made.encode()
         with attacked((upstream, own_upstream), keys.file) as running:
             for method, path, status in ((b"GET", b"/openai/v1/models", 200), (b"POST", b"/openai/v1/files", 403)):
@@ -782,7 +782,7 @@ class TestRights:
     def test_a_refusal_advises_what_was_asked_for(self, guarded):
         running, key = guarded
         got = talk(running.url, post(b"/openai/v1/batches", b"authorization: Bearer " + key))
-        assert b"paceline keys change alice --endpoint 'POST /v1/batches'`" in got
+        assert b"paceline keys change alice --endpoint /v1/files --endpoint 'POST /v1/batches'`" in got
 
     def test_a_file_of_an_earlier_release_is_read(self, tmp_path):
         file = tmp_path / "keys.json"
@@ -791,7 +791,7 @@ class TestRights:
         content = json.loads(file.read_text())
         del content["keys"][0]["endpoints"]
         file.write_text(json.dumps(content))
-        assert not KeyFile(file).find(key).may_use("GET", "/v1/models")
+        assert not KeyFile(file).find(key).may_use("GET", "/v1/files")
 
 
 class TestKeysStay:

@@ -1,11 +1,13 @@
 """A key with a list of models: no field of any API names another one, and nothing else is taken for a name."""
 
+import gzip
 import json
 import random
 import re
 
 import pytest
 from attack_helpers import ANSWER, answers, post, raw_server, talk
+from gateway_helpers import stub
 from test_attacks import attacked
 
 from grids import some
@@ -309,3 +311,87 @@ def test_the_gateway_refuses_and_does_not_send(tmp_path):
             sent = post(b"/openai/v1/chat/completions", b"authorization: Bearer " + secret, body=body)
             assert answers(talk(running.url, sent)) == [status]
             assert bool(upstream.raw) == (status == 200)
+
+
+LISTS = {
+    "openai /v1/models": ({"object": "list", "data": [{"id": MINE}, {"id": FOREIGN}]}, {"object": "list", "data": [{"id": MINE}]}),
+    "anthropic /v1/models": (
+        {"data": [{"id": FOREIGN}, {"id": MINE}], "first_id": FOREIGN, "last_id": MINE, "has_more": False},
+        {"data": [{"id": MINE}], "first_id": MINE, "last_id": MINE, "has_more": False},
+    ),
+    "gemini /v1beta/models": ({"models": [{"name": f"models/{MINE}"}, {"name": f"models/{FOREIGN}"}]}, {"models": [{"name": f"models/{MINE}"}]}),
+    "ollama /api/tags": ({"models": [{"name": FOREIGN, "model": FOREIGN}]}, {"models": []}),
+    "together /v1/models": ([{"id": FOREIGN}, {"id": MINE}], [{"id": MINE}]),
+    "openai /v1/models?limit=2": ({"data": [{"id": FOREIGN}]}, {"data": []}),
+    "openai /v1/models ": ("a page", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", LISTS)
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_a_list_of_models_has_those_alone_that_the_key_may_use(serve, client, tmp_path, where, encoding):
+    value, want = LISTS[where]
+    name, path = where.split(" ", 1)
+    asked, keys = [], KeyFile(tmp_path / "keys.json")
+
+    async def server(scope, receive, send):
+        asked.append(scope["path"])
+        body = json.dumps(value).encode()
+        headers = [(b"content-type", b"application/json")]
+        if dict(scope["headers"]).get(b"accept-encoding") == b"gzip":
+            body, headers = gzip.compress(body), [*headers, (b"content-encoding", b"gzip")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    with stub(server) as url:
+        table = {"provider": name, "base_url": url, "key_env": "OPENAI_API_KEY", "models": {}}
+        running = serve(url, provider=None, keys=keys.file, upstreams={"one": table})
+        bound, free = keys.add("bound", models=(f"*{MINE}",), limits=("9 requests/min",)), keys.add("free")
+        exact = keys.add("exact", endpoints=("/v1/files*",))
+
+        def get(key, path=path.strip()):  # noqa: B008
+            headers = {"authorization": f"Bearer {key}", "accept-encoding": encoding}
+            return client.get(f"{running.url}/one{path}", headers=headers)
+
+        assert get(free).json() == value
+        found = get(bound)
+        assert (found.status_code, found.json() if want is not None else None) == (
+            200 if want is not None else 502,
+            want,
+        )
+        refused = get(exact)
+        assert refused.status_code == 403
+        path_alone = path.strip().partition("?")[0]
+        assert f"keys change exact --endpoint '/v1/files*' --endpoint 'GET {path_alone}'`" in refused.text
+        assert get(bound, f"/v1/models/{FOREIGN}").status_code == 404
+        assert [get(one, f"/v1/models/{MINE}").status_code for one in (bound, free)] == [200, 200]
+        assert get(free, f"/v1/models/{MINE}/permissions").status_code == 403
+        assert f"/v1/models/{FOREIGN}" not in asked
+
+
+def test_tokens_are_counted_for_each_key_and_cost_a_request_alone(serve, client, tmp_path):
+    keys, asked = KeyFile(tmp_path / "keys.json"), []
+
+    async def server(scope, receive, send):
+        asked.append(scope["path"])
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        await send({"type": "http.response.body", "body": b'{"input_tokens": 14}'})
+
+    with stub(server) as url:
+        running = serve(url, keys=keys.file)
+        headers = {
+            "x-api-key": keys.add("bound", models=("claude-opus-5",), limits=("1 usd/day", "100 input_tokens/min"))
+        }
+        for model, status in (("claude-opus-5", 200), ("claude-fable-5", 403), ("count_tokens", 403)):
+            body = {"model": model, "messages": SAID}
+            answer = client.post(f"{running.url}/anthropic/v1/messages/count_tokens", json=body, headers=headers)
+            assert answer.status_code == status, answer.text
+        assert answer.status_code == 403
+        pools = running.limiter.status()["pools"]
+        spent = {quota["unit"]: quota["spent"] for quota in pools["anthropic/count_tokens"]["quotas"]}
+        assert spent == {"requests": 1}
+        used = client.get(f"{running.url}/api/v1/usage", headers=headers).json()["keys"]["bound"]
+        assert (used["input_tokens"], used["usd"]) == (0, 0)
+    assert asked == ["/v1/messages/count_tokens"]

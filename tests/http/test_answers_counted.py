@@ -43,9 +43,7 @@ def test_each_answer_has_a_cause(answer, status, cause):
             raise answer
         return answer
 
-    limiter = paceline.Limiter(
-        {"openai/gpt-5": "500 requests/min"}, retry=paceline.RetryPolicy(max_attempts=1)
-    )
+    limiter = paceline.Limiter({"openai/gpt-5": "500 requests/min"}, retry=paceline.RetryPolicy(max_attempts=1))
     with httpx2.Client(transport=httpx2.MockTransport(server)) as client:
         limiter.attach(client)
         body = {"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}]}

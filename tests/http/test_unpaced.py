@@ -112,7 +112,6 @@ def test_a_path_that_is_not_read_is_announced_once(log, url, kind):
         "https://api.openai.com/v1/chat/completions/chatcmpl-abc",
         "https://api.openai.com/v1/traces/ingest",
         "https://api.openai.com/v1/realtime/client_secrets",
-        "https://api.anthropic.com/v1/messages/count_tokens",
         "https://api.anthropic.com/v1/messages/batches",
         "https://api.anthropic.com/v1/messages/batches/b_1/cancel",
         "https://api.anthropic.com/api/event_logging/batch",

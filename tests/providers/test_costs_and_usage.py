@@ -49,7 +49,7 @@ def test_openai_paths(path, endpoint):
     ("path", "metered"),
     [
         ("/v1/messages", True),
-        ("/v1/messages/count_tokens", False),
+        ("/v1/messages/count_tokens", True),
         ("/v1/messages/batches", False),
         ("/v1/models", False),
     ],

@@ -40,7 +40,7 @@ def command() -> None:
     "--endpoint",
     "endpoints",
     multiple=True,
-    help="An unmetered one that it may use, too, e.g. 'GET /v1/models' or '/v1/files*'; repeatable.",
+    help="An unmetered one that it may use, e.g. 'GET /v1/models' or '/v1/files*'; repeatable; the list of models by default.",
 )
 @click.option("--may-read", is_flag=True, help="It may read the page, the status and the metrics, too.")
 @FILE
@@ -77,7 +77,7 @@ def add(
 @click.option("--priority", type=int, help="A higher one goes before all lower ones.")
 @click.option("--model", "models", multiple=True, help="In place of the models that it may use; 'all' for all.")
 @click.option("--limit", "limits", multiple=True, help="In place of its limits; 'none' for none.")
-@click.option("--endpoint", "endpoints", multiple=True, help="In place of its unmetered ones; 'none' for none.")
+@click.option("--endpoint", "endpoints", multiple=True, help="In place of its unmetered ones; 'none' for the default.")
 @click.option(
     "--may-read/--may-not-read", default=None, help="Whether it may read the page, the status and the metrics."
 )
@@ -129,7 +129,7 @@ def list_(*, file: Path | None) -> None:
             str(one.priority),
             ", ".join(one.models) or "all",
             ", ".join(one.limits) or "-",
-            ", ".join(("metered", *one.endpoints)),
+            ", ".join(("metered", *(one.endpoints or ("the list of models",)))),
             "yes" if one.may_read else "no",
             f"until {one.former_until}" if one.former else "-",
         )

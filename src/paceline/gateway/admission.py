@@ -91,10 +91,11 @@ def refuse_unmetered(key: ClientKey | None, method: str, path: str) -> None:
     """
     if key is not None and not key.may_use(method, unquote(path)):
         endpoint = f"{method} {unquote(path)[:200]}"
-        more = f"; to allow it: `paceline keys change {key.name} --endpoint {shlex.quote(endpoint)}`"
+        all_of_it = " ".join(f"--endpoint {shlex.quote(one)}" for one in (*key.endpoints, endpoint))  # it replaces them
+        more = f"; to allow it: `paceline keys change {key.name} {all_of_it}`"
         if key.is_bounded and not is_listing(endpoint):
-            more = ": it has limits or a list of models, which do not hold at others, so that these need a second key"
-        raise RequestError(403, "endpoint", f"this key may use metered endpoints only, not {method} {path[:100]}{more}")
+            more = ": it has limits or a list of models, which do not hold there: make a second key for it"
+        raise RequestError(403, "endpoint", f"this key may not use {method} {path[:100]}{more}")
 
 
 def names_of(host: str) -> set[str]:

@@ -25,6 +25,7 @@ from paceline.gateway.errors import RequestError, as_event, come_back, no_answer
 from paceline.gateway.incoming import BODY_MAX, BODY_S, OPTION, Bodies, Connection, Incoming, Send, number
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.life import Life
+from paceline.gateway.listing import as_listed, check_listing
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.reading import (
     LARGE,
@@ -277,13 +278,14 @@ class Dispatch:
 
     async def _send_unpaced(self, request: Incoming, sent: Relayed) -> ClientReply:
         """Pass on a request that costs nothing."""
+        check_listing(request)
         try:
             reply = await sent.send()
         except Exception as error:
             self._count_unpaced(request, 0, cause_of_error(error))
             raise no_answer(error) from error
         self._count_unpaced(request, reply.status, cause_of_status(reply.status))
-        return reply
+        return await as_listed(request, reply)
 
     def _count_unpaced(self, request: Incoming, status: int, cause: str | None) -> None:
         """Count what came of a request that costs nothing; it has no model."""

@@ -34,6 +34,8 @@ SALT_BYTES: Final = 32
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 _ENDPOINT: Final = re.compile(r"([A-Z]+ )?/[!-~]{0,200}")
+_LISTED: Final = re.compile(r"(?:GET|HEAD) (?:/[\w.-]+)*?(?:/models(?:/(?P<model>[\w.:-]{1,200}))?|/api/tags)/?")
+"""What each key may ask for, unless its endpoints are named: the list of models, and one of them. Ollama's list is ``/api/tags``."""
 _LISTING: Final = re.compile(r"(?:GET|HEAD) (?:/[\w.-]+)*/models(?:/[\w.:/*-]*)?")
 """Endpoints that list models, which costs nothing and shows nothing of other clients."""
 
@@ -56,7 +58,7 @@ class ClientKey:
         limits: Quotas that hold for the key over all models, as texts.
         may_read: Whether it may read the page, the status and the metrics.
         endpoints: Shell patterns of the unmetered endpoints that it may use: a path at the provider, after a method or for all
-            methods. Beside ``models`` or ``limits``, which do not hold there, only those that list models are possible.
+            methods; empty: the list of models. Beside ``models`` or ``limits``, which do not hold there, only those that list models are possible.
         former: The SHA-256 of the secret before, which is valid for some time after a rotation; empty: none.
         former_until: Until when, in UTC.
         first: The SHA-256 of its first secret, where it has another one by now; empty otherwise.
@@ -116,7 +118,20 @@ class ClientKey:
     def may_use(self, method: str, path: str) -> bool:
         """Whether the key may use the unmetered endpoint at ``path``, decoded, of a provider."""
         names = (path, f"{method} {path}")
+        if not self.endpoints:
+            return lists(method, path)
         return any(fnmatchcase(name, pattern) for pattern in self.endpoints for name in names)
+
+
+def lists(method: str, path: str) -> bool:
+    """Whether a request lists models, or asks for one of them."""
+    return _LISTED.fullmatch(f"{method} {path}") is not None
+
+
+def model_listed(method: str, path: str) -> str:
+    """The one model that a request asks for; empty for a list."""
+    found = _LISTED.fullmatch(f"{method} {path}")
+    return found["model"] or "" if found else ""
 
 
 def is_listing(endpoint: str) -> bool:

@@ -17,7 +17,7 @@ from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
 from paceline.http.describe import COUNTED, MODEL_MAX, PARTS_MAX, model_named
-from paceline.providers.base import Provider
+from paceline.providers.base import COUNTING, Provider
 from paceline.providers.naming import NAMING_HEADER, is_naming, named, plain, texts_in
 from paceline.providers.parse import UNKNOWN, as_mapping
 from paceline.providers.registry import base_of
@@ -90,7 +90,7 @@ def _names(provider: Provider, model: str, asked: Asked) -> Iterator[str]:
     """All models that a request names."""
     base, body = base_of(provider.name), _read(asked)
     fields = as_mapping(body)
-    if model != UNKNOWN or not fields.get(_STANDS_IN.get(base, "")):
+    if model != COUNTING and (model != UNKNOWN or not fields.get(_STANDS_IN.get(base, ""))):
         yield model
     yield from (_IN_REPLICATES_PATH if base == "replicate" else _IN_PATH).findall(asked.path)
     if isinstance(body, dict) and (part := _PATH_DECIDES.get(base)) and part in asked.path:

@@ -62,7 +62,7 @@ from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.tries import Tries
 from paceline.providers import parse
 from paceline.providers.answers import plausible
-from paceline.providers.base import Provider, Usage, UsageReader
+from paceline.providers.base import COUNTING, Provider, Usage, UsageReader
 from paceline.providers.finish import state_of
 from paceline.providers.meanings import refuses_key
 from paceline.providers.plan_headers import plan_readings
@@ -553,7 +553,7 @@ class Exchange:
                 remember(self.pacer, job, lambda found: settle(None if found is None else provider.usage(found), None))
         elif isinstance(payload, parse.MAPPING):
             self.metered.scheduler.finished(state_of(payload))
-            settle(provider.usage(payload), None)
+            settle(None if self.metered.call.model == COUNTING else provider.usage(payload), None)
         else:
             reader = provider.usage_reader(self.metered.call)
             tap = Tap(reader, partial(self._end, reader, settle), partial(self._adjust, permit))

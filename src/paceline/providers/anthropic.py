@@ -12,16 +12,16 @@ from typing import Any, Final
 from paceline.core.quota import OUTPUT_TOKENS, Cost
 from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
-from paceline.providers.base import Call, Headers, Usage
+from paceline.providers.base import COUNTING, Call, Headers, Usage
 from paceline.providers.common import BaseProvider, CostRule
 from paceline.providers.naming import others_of
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.streams import Found
 
-# count_tokens and batches have limits of their own. A chat in OpenAI's form has the limits of messages
+# Batches have limits of their own, and so has count_tokens: "count_tokens" in the table. A chat in OpenAI's form has the limits of messages
 # (https://platform.claude.com/docs/en/api/openai-sdk, 2026).
-ENDPOINTS: Final = {"/messages": "messages", "/chat/completions": "messages"}
+ENDPOINTS: Final = {"/messages": "messages", "/messages/count_tokens": COUNTING, "/chat/completions": "messages"}
 
 # Images: width * height / 750 (Anthropic's vision guide), at most about 1 600. Files: assumption, three pages of
 # 1 500 to 3 000 tokens. Audio: assumption.
@@ -76,6 +76,8 @@ class Anthropic(BaseProvider):
         endpoint = parse.endpoint_of(path, ENDPOINTS)
         if endpoint is None:
             return None
+        if endpoint == COUNTING:
+            return Call(self.name, endpoint, COUNTING, 0, 0)
         model = parse.model_of(body)
         alias = parse.spelled(model)
         encoding = "claude_v3" if _OLD_TOKENIZER.match(alias) else self.encoding

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from paceline.core.quota import Cost
 from paceline.core.results import Reading, Refusal
@@ -101,6 +101,10 @@ class Usage:
     def cache_s(self) -> int:
         """How long the cache keeps what was written, in seconds, where the answer shows it; 0 where it does not."""
         return 3_600 if self.hour_write_tokens else 0
+
+
+COUNTING: Final = "count_tokens"
+"""The endpoint and the pool of requests that count tokens: they have a rate of their own, name a model, and use nothing of it."""
 
 
 class UsageReader(Protocol):

@@ -125,6 +125,8 @@ _GPT_IMAGE_1: Final = _images(10.0, 40.0, 2.5)
 OWN: Final = {
     # "No token costs": https://docs.perplexity.ai/getting-started/pricing, 2026
     "perplexity/search-api": Price(0.0, 0.0, 0.0, 0.0, 0.0, request=0.005),
+    # "Token counting is free to use": https://platform.claude.com/docs/en/build-with-claude/token-counting, 2026
+    "anthropic/count_tokens": Price(0.0, 0.0, 0.0, 0.0, 0.0),
     "perplexity/async-api": Price(0.0, 0.0, 0.0, 0.0, 0.0),  # the pool; the model in it has the price
     # genai-prices has text alone. https://developers.openai.com/api/docs/pricing#image-tokens, cited by third parties, 2026
     "gpt-image-1": _GPT_IMAGE_1,

@@ -324,7 +324,7 @@ _RESULTS: Final = (
     "data", "embeddings", "results", "messages", "output", "outputs", "output_text", "content", "text", "response", "result", "predictions",
     "prediction", "generations", "generation", "generated_text", "completion", "completions", "embedding", "images",
     "artifacts", "pages", "promptFeedback", "prompt_feedback", "stop_reason", "done", "outputText", "answer", "segments",
-    "job_id", "task_id",
+    "job_id", "task_id", "input_tokens",
 )  # fmt: skip
 """Fields: the answer of some API has one of them. It may be empty: a search without hits, a recording of silence."""
 

@@ -1,0 +1,98 @@
+"""The list of models as a client gets it: those alone that its key may use, and the names that the gateway has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+from paceline.gateway.errors import RequestError, json_reply
+from paceline.gateway.incoming import Incoming
+from paceline.gateway.keys import lists, model_listed
+from paceline.gateway.relay import ClientReply, decoded, decoder
+from paceline.providers import parse
+
+LIST_MAX: Final = 8 * 2**20
+"""The bytes of a list: a router with a thousand models sends one MB."""
+
+_NAMES: Final = ("id", "name", "model")
+"""The fields with the name of a model: OpenAI's and Anthropic's, Gemini's and Ollama's."""
+
+
+def check_listing(request: Incoming) -> None:
+    """Refuse a look at one model that the key may not use, as if there were none.
+
+    Raises:
+        RequestError: It is refused.
+    """
+    model = model_listed(request.method, unquote(request.path))
+    if model and not _keeps(request)(model):
+        raise RequestError(404, "model", f"there is no model {model!r} for this key")
+
+
+async def as_listed(request: Incoming, reply: ClientReply) -> ClientReply:
+    """The answer to a request for the list of models; any other answer as it is.
+
+    Raises:
+        RequestError: It cannot be read, and the key may see a part of it only.
+    """
+    path = unquote(request.path)
+    named = {alias: own for one in request.place.members for alias, own in one.models.items()}
+    bound = request.key is not None and bool(request.key.models)
+    asked = request.method == "GET" and lists("GET", path) and not model_listed("GET", path)
+    if not (asked and reply.is_good and (bound or named)):
+        return reply
+    raw = await reply.peek(LIST_MAX + 1)
+    decode = decoder({"content-encoding": reply.encoding})
+    body = raw if decode is None else decoded(decode, raw, LIST_MAX + 1)
+    found = _shown(parse.decode(body) if len(body) <= LIST_MAX else None, _keeps(request), named)
+    if found is not None:
+        made = json_reply(reply.status, found)
+        reply.close()
+        return made
+    if bound:
+        reply.close()
+        raise RequestError(502, "list", "the server's list of models cannot be read, and this key may see a part of it")
+    return reply
+
+
+def _keeps(request: Incoming) -> Callable[[str], bool]:
+    """Whether the key of a request may use a model, by its name."""
+    key, place = request.key, request.place
+    server = place.members[0].provider.name if place.choice is None else place.name
+
+    def keeps(name: str) -> bool:
+        return key is None or key.allows(server, name) or key.allows(server, name.removeprefix("models/"))
+
+    return keeps
+
+
+def _shown(value: Any, keeps: Callable[[str], bool], named: Mapping[str, str]) -> Any:
+    """A list of models, in the form in which it came; ``None``: it has no known form."""
+    field = next(
+        (one for one in ("data", "models") if isinstance(value, dict) and isinstance(value.get(one), list)), ""
+    )
+    rows = value if isinstance(value, list) else value[field] if field else None
+    if rows is None or not all(isinstance(row, dict) and _name(row) for row in rows):
+        return None
+    rows = rows + [_as(alias, _row(rows, own)) for alias, own in named.items() if _row(rows, alias) is None]
+    kept = [row for row in rows if keeps(_name(row))]
+    if not field:
+        return kept
+    ends = {name: _name(kept[at]) if kept else None for name, at in (("first_id", 0), ("last_id", -1)) if name in value}
+    return {**value, field: kept, **ends}
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return next((row[name] for name in _NAMES if isinstance(row.get(name), str)), "")
+
+
+def _row(rows: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    return next((row for row in rows if _name(row).removeprefix("models/") == name), None)
+
+
+def _as(alias: str, row: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The row of a model under another name; ``None``: the server lists it not, and knows it all the same."""
+    if row is None:
+        return {"id": alias, "object": "model", "created": 0, "owned_by": "paceline"}
+    return {field: alias if field in _NAMES and value == _name(row) else value for field, value in row.items()}
