@@ -27,15 +27,13 @@ from paceline.gateway.keys import ClientKey
 from paceline.gateway.life import Life
 from paceline.gateway.listing import as_listed, check_listing
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
+from paceline.gateway.names import fields_of, model_asked, renamed, renamed_path
 from paceline.gateway.reading import (
     LARGE,
     STICKY,
     BodyReader,
     Seen,
-    fields_of,
     is_large,
-    model_asked,
-    renamed,
     task_for,
 )
 from paceline.gateway.refusals import LastRefusal
@@ -213,10 +211,10 @@ class Dispatch:
                     read = b""
                 elif len(read) > LARGE:
                     read = plain(encoding, body, BODY_MAX)
-                asked = fields_of(read) if place.choice is not None else {}
+                asked = fields_of(read) if place.reads_names else {}
                 requests, bodies = list[Relayed](), dict(enumerate(seen.bodies)) if seen is not None else {}
                 for i, upstream in enumerate(place.members if request.method == "POST" else place.members[:1]):
-                    own_body = bodies.get(i) or renamed(asked, upstream.models) or body
+                    own_body = bodies.get(i) or renamed(read, asked, upstream.models) or body
                     requests.append(self._relayed(request, upstream, own_body, renamed=own_body is not body))
                 exchange = self._exchange(request, requests, read, asked, options, seen)
                 if self._life.draining:  # the body ended after the signal
@@ -317,7 +315,8 @@ class Dispatch:
             sent = [pair for pair in sent if not (client and client in pair[1])]
             query = without_key(query, request.given)
         sent = [pair for pair in sent if pair[0].replace(b"_", b"-") not in never]  # the same name for many servers
-        return Relayed(self.client, upstream, request.method, request.path, query, sent, body)
+        path = renamed_path(request.path, upstream.models)
+        return Relayed(self.client, upstream, request.method, path, query, sent, body)
 
     def _exchange(
         self,
@@ -395,9 +394,9 @@ class Dispatch:
         place = request.place
         if request.method != "POST":
             return None
-        path, group = unquote(request.path), "" if place.choice is None else place.name
+        group = "" if place.choice is None else place.name
         servers = [(one.provider, one.models) for one in place.members]
-        task = task_for(servers, group, path, request.query, request.headers, encoding, BODY_MAX, request.key)
+        task = task_for(servers, group, request.path, request.query, request.headers, encoding, BODY_MAX, request.key)
         return None if task is None else await self._reader.read(request.owner, task, body)
 
     def _metered(self, request: Incoming, seen: Seen) -> Iterator[Metered]:
@@ -434,13 +433,14 @@ class Dispatch:
         first: Metered | None = None
         pacer, path = self._limiter.pacer, unquote(request.path)
         for upstream in request.place.members:
-            own = renamed(asked, upstream.models)
+            own, own_path = renamed(body, asked, upstream.models), unquote(renamed_path(request.path, upstream.models))
             payer = None if upstream.key else self._payer(request, upstream, path, partial(body_of, body))
-            one = None if first is None or own else at_account(pacer, first, upstream.provider, payer)
-            one = one or describe(pacer, upstream.provider, path, own or body, payer)
+            same = own is None and own_path == path
+            one = at_account(pacer, first, upstream.provider, payer) if first is not None and same else None
+            one = one or describe(pacer, upstream.provider, own_path, own or body, payer)
             if one is None:
                 return
-            first = first or (None if own else one)
+            first = first or (one if same else None)
             yield one
 
     def _last_of(self, scheduler: Scheduler, payer: Payer) -> tuple[LastRefusal, LastRefusal]:

@@ -7,7 +7,6 @@ a thread would hold the interpreter as long. One body is read at a time, of one 
 from __future__ import annotations
 
 import asyncio
-import json
 import pickle
 import signal
 import sys
@@ -16,18 +15,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from typing import Any, BinaryIO, Final, NamedTuple
+from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
 from paceline.gateway.asked import Asking, asking, may_ask
 from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
+from paceline.gateway.names import fields_of, model_asked, renamed, renamed_path
 from paceline.gateway.relay import plain
 from paceline.gateway.rights import Asked, check_rights
 from paceline.http.account import telling
-from paceline.http.describe import body_of, model_named
+from paceline.http.describe import body_of
 from paceline.providers.base import Call, Provider
-from paceline.providers.parse import UNKNOWN
 from paceline.providers.registry import provider_named
 
 LARGE: Final = 4 * 2**20
@@ -71,7 +71,7 @@ class Task(NamedTuple):
     Attributes:
         servers: The servers that it may be sent to.
         group: The name of the group that they are; empty for one server.
-        path: The path there, decoded.
+        path: The path there, as it came.
         query: The query.
         headers: The headers.
         encoding: The content encoding.
@@ -136,15 +136,15 @@ def task_for(
 def look(task: Task, body: bytes) -> Seen:
     """Read a body."""
     read = plain(task.encoding, body, task.most)
-    fields, named = body_of(read), fields_of(read) if task.group else {}
+    fields, named = body_of(read), fields_of(read) if any(one.models for one in task.servers) or task.group else {}
     calls, bodies, asked = list[Call](), list[bytes | None](), list[Asking | None]()
     providers = [_provider_of(server) for server in task.servers]
     for server, provider in zip(task.servers, providers, strict=True):
-        own = renamed(named, server.models)
-        call = _described(provider, task.path, fields if own is None else body_of(own))
+        own, path = renamed(read, named, server.models), unquote(renamed_path(task.path, server.models))
+        call = _described(provider, path, fields if own is None else body_of(own))
         if call is None:
             return Seen(())
-        asks = fields.get("stream") is True and may_ask(provider, task.path)
+        asks = fields.get("stream") is True and may_ask(provider, path)
         calls.append(call)
         bodies.append(own)
         asked.append(asking(own or read) if asks else None)
@@ -152,8 +152,8 @@ def look(task: Task, body: bytes) -> Seen:
     if task.key is not None:
         provider = providers[0]
         try:
-            model = model_asked(provider, task.path, named, calls[0].model)
-            asked_for = Asked(task.path, task.query, task.headers, read, bool(body))
+            model = model_asked(provider, unquote(task.path), named, calls[0].model)
+            asked_for = Asked(unquote(task.path), task.query, task.headers, read, bool(body))
             check_rights(task.key, task.group or provider.name, provider, model, asked_for)
         except RequestError as error:
             return seen._replace(refusal=(error.status, error.word, str(error)))
@@ -171,27 +171,6 @@ def _described(provider: Provider, path: str, fields: Mapping[str, Any]) -> Call
         return provider.describe(path, fields)
     except RecursionError:  # as :func:`paceline.http.describe.described`
         return provider.describe(path, {})
-
-
-def model_asked(provider: Any, path: str, named: Mapping[str, Any], model: str) -> str:
-    """The model that a request to a group asks for: the group has names of its own for models that a body names."""
-    asked = named.get("model")
-    return str(asked) if asked and model_named(provider, path, "") == UNKNOWN else model
-
-
-def fields_of(body: bytes) -> dict[str, Any]:
-    """The fields of a body; none if it is not a JSON object."""
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def renamed(asked: Mapping[str, Any], models: Mapping[str, str]) -> bytes | None:
-    """The body with a server's own name of the model; ``None`` where it has no other."""
-    name = models.get(str(asked.get("model"))) if models else None
-    return None if name is None else json.dumps({**asked, "model": name}).encode()
 
 
 class BodyReader:

@@ -111,7 +111,7 @@ class Upstream:
         secret: The key that the gateway sends.
         key_env: The variable of the key.
         proxy: The URL of the proxy on the way, from the usual variables (``HTTPS_PROXY``, ``NO_PROXY``).
-        models: Its names of models, by those that requests to its group have.
+        models: Its names of models, by those that requests have.
     """
 
     name: str
@@ -145,6 +145,11 @@ class Destination:
     name: str
     members: tuple[Upstream, ...]
     choice: Choice | None = None
+
+    @property
+    def reads_names(self) -> bool:
+        """Whether the names in a body decide on what is sent."""
+        return self.choice is not None or any(one.models for one in self.members)
 
 
 class Upstreams(Mapping[str, Upstream]):

@@ -1,0 +1,133 @@
+"""Names of models are the client's: an alias is replaced before a request leaves, wherever it stands, and the pool is that of the model sent."""
+
+import json
+
+import pytest
+from gateway_helpers import chat, stub
+
+from paceline.gateway import reading
+from paceline.gateway.keys import KeyFile
+from paceline.gateway.names import fields_of, model_asked, renamed, renamed_path
+from paceline.providers.registry import provider_named
+
+NAMES = {"smart": "gpt-5", "quick": "claude/x:1", "ears": "whisper-1"}
+FORM = (
+    b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\n\x00RIFF\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nears\r\n--b--\r\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        ("/v1beta/models/smart:generateContent", "/v1beta/models/gpt-5:generateContent"),
+        ("/openai/deployments/smart/chat/completions", "/openai/deployments/gpt-5/chat/completions"),
+        ("/model/quick/converse", "/model/claude%2Fx%3A1/converse"),
+        ("/v1/models/smart", "/v1/models/gpt-5"),
+        ("/v1/models/other", "/v1/models/other"),
+        ("/v1/models", "/v1/models"),
+        ("/v1/smart/x", "/v1/smart/x"),
+    ],
+)
+def test_in_paths(path, sent):
+    assert renamed_path(path, NAMES) == sent
+    assert renamed_path(path, {}) == path
+
+
+def test_in_bodies():
+    body = json.dumps({"model": "smart", "input": "smart"}).encode()
+    assert json.loads(renamed(body, fields_of(body), NAMES)) == {"model": "gpt-5", "input": "smart"}
+    assert fields_of(FORM) == {"model": "ears"}
+    assert renamed(FORM, fields_of(FORM), NAMES) == FORM.replace(b"\nears", b"\nwhisper-1")
+    for one in (b'{"model": "other"}', b"--b\r\n", b"[]", b"", b'{"model": ["smart"]}'):
+        assert renamed(one, fields_of(one), NAMES) is None
+
+
+@pytest.mark.parametrize(
+    ("provider", "path", "named", "asked"),
+    [
+        ("openai", "/v1/chat/completions", {"model": "smart"}, "smart"),
+        ("gemini", "/v1beta/models/smart:generateContent", {"model": "evil"}, "smart"),
+        ("azure", "/openai/deployments/smart/chat/completions", {"model": "evil"}, "smart"),
+        ("bedrock", "/model/quick/converse", {}, "quick"),
+        ("openai", "/v1/chat/completions", {}, "default"),
+    ],
+)
+def test_what_a_client_asks_for(provider, path, named, asked):
+    assert model_asked(provider_named(provider), path, named, "default") == asked
+
+
+class Server:
+    def __init__(self):
+        self.seen = []
+
+    async def __call__(self, scope, receive, send):
+        body, more = b"", True
+        while more:
+            event = await receive()
+            body, more = body + event.get("body", b""), event.get("more_body", False)
+        model = b"whisper-1" in body and "whisper-1"
+        self.seen.append((scope["path"], model or json.loads(body or b"{}").get("model")))
+        answer = {
+            "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}],
+            "text": "hi",
+            "candidates": [{}],
+        }
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+
+
+@pytest.fixture
+def server():
+    return Server()
+
+
+@pytest.fixture
+def url(server):
+    with stub(server) as url:
+        yield url
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("groups", [{}, {"two": {"members": ["main", "spare"], "in_order": True}}])
+def test_a_server_and_a_group_take_the_same_names(serve, server, url, client, tmp_path, monkeypatch, large, groups):
+    if large:
+        monkeypatch.setattr(reading, "LARGE", 10)
+        monkeypatch.setattr("paceline.gateway.dispatch.LARGE", 10)
+    keys = KeyFile(tmp_path / "keys.json")
+    mine, other = keys.add("mine", models=("smart", "ears")), keys.add("other", models=("gpt-5", "whisper-1"))
+    table = {"provider": "openai", "base_url": url, "key_env": "OPENAI_API_KEY", "models": NAMES}
+    upstreams = {"main": table} | ({"spare": {**table, "models": {"smart": "gpt-4"}}} if groups else {})
+    running = serve(url, provider=None, upstreams=upstreams, groups=groups, keys=keys.file)
+    root = running.url + ("/two" if groups else "")
+    form = {"content": FORM, "headers": {"content-type": "multipart/form-data; boundary=b"}}
+    for key, status in ((mine, 200), (other, 403)):
+        headers = {"authorization": f"Bearer {key}"}
+        answer = client.post(f"{root}/v1/chat/completions", json=chat(model="smart"), headers=headers)
+        assert answer.status_code == status, answer.text
+        headers |= form["headers"]
+        answer = client.post(f"{root}/v1/audio/transcriptions", content=form["content"], headers=headers)
+        assert answer.status_code == status, answer.text
+    assert server.seen == [("/v1/chat/completions", "gpt-5"), ("/v1/audio/transcriptions", "whisper-1")]
+    account = "openai@main" if groups else "openai"
+    pools = {name for name, pool in running.limiter.status()["pools"].items() if pool["counts"].get("granted")}
+    assert pools == {f"{account}/gpt-5", f"{account}/whisper-1"}
+
+
+def test_a_name_in_a_path_and_in_a_list(serve, server, url, client, tmp_path):
+    keys = KeyFile(tmp_path / "keys.json")
+    headers = {"x-goog-api-key": keys.add("mine", models=("smart",))}
+    table = {"provider": "gemini", "base_url": url, "key_env": "GEMINI_API_KEY", "models": {"smart": "gemini-2.5-pro"}}
+    running = serve(url, provider=None, upstreams={"g": table}, keys=keys.file)
+    body = {"contents": [{"parts": [{"text": "hi"}]}]}
+    answer = client.post(f"{running.url}/g/v1beta/models/smart:generateContent", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert client.post(
+        f"{running.url}/g/v1beta/models/gemini-2.5-pro:generateContent", json=body, headers=headers
+    ).status_code == 403  # fmt: skip
+    assert client.get(f"{running.url}/g/v1beta/models/smart", headers=headers).status_code == 200
+    assert [path for path, _ in server.seen] == [
+        "/v1beta/models/gemini-2.5-pro:generateContent",
+        "/v1beta/models/gemini-2.5-pro",
+    ]
+    assert list(running.limiter.status()["pools"]) == ["gemini/gemini-2.5-pro"]
