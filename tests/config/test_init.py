@@ -48,7 +48,7 @@ environment_variables: {LANGFUSE_SECRET_KEY: sk-lf-hidden}
 """
 LOST = (
     "model_list[1] (gpt-4o): api_version: the path",
-    "model_list[4] (smart): timeout: a client states",
+    "model_list[4] (smart): timeout: a client has its own",
     "model_list[5] (claude): api_key: a key is written in the file: put it into the variable ANTHROPIC_API_KEY",
     "model_list[8] (nova): requests are signed",
     "model_list[10] (embed): model_info: ",

@@ -24,7 +24,7 @@ SIGNED: Final = {"bedrock": "AWS_BEARER_TOKEN_BEDROCK", "vertex": ""}
 
 REASONS: Final = {
     "litellm_params.api_version": "the path of a request has it; Azure's /openai/v1 needs none",
-    "litellm_params.timeout": "a client states its own, for the gateway x-paceline-timeout",
+    "litellm_params.timeout": "a client has its own; x-paceline-timeout bounds the wait in the queue",
     "litellm_params.stream_timeout": "a client states its own",
     "litellm_params.max_budget": "a budget is of the whole gateway, of a lane or of a client key: docs/budgets.md",
     "litellm_params.budget_duration": "see max_budget",
@@ -32,7 +32,7 @@ REASONS: Final = {
     "litellm_params.output_cost_per_token": "prices are in [prices], in USD for a million tokens",
     "router_settings.routing_strategy": "a group sends each request to the member where it can go soonest",
     "router_settings.routing_strategy_args": "see routing_strategy",
-    "router_settings.fallbacks": "no request is sent to another model; the members of a group are tried one after the other",
+    "router_settings.fallbacks": "no request is sent to another model; in a group, what one member cannot answer goes to the others",
     "router_settings.context_window_fallbacks": "no request is sent to another model",
     "router_settings.content_policy_fallbacks": "no request is sent to another model",
     "router_settings.default_fallbacks": "no request is sent to another model",
@@ -40,22 +40,27 @@ REASONS: Final = {
     "router_settings.retry_after": "the pause is the provider's own; retry.backoff_s is the first one where none is stated",
     "router_settings.retry_policy": "retry has one number of attempts for all errors",
     "router_settings.redis_password": "a password belongs into the variable PACELINE_STORE, with the whole URL of the store",
-    "litellm_settings.fallbacks": "no request is sent to another model; the members of a group are tried one after the other",
+    "litellm_settings.fallbacks": "no request is sent to another model; in a group, what one member cannot answer goes to the others",
     "litellm_settings.context_window_fallbacks": "no request is sent to another model",
     "litellm_settings.success_callback": "traffic_log, the metrics and the listener of events are in docs/status.md and docs/events.md",
     "litellm_settings.failure_callback": "see success_callback",
     "litellm_settings.callbacks": "see success_callback",
     "litellm_settings.cache": "answers are not cached; the prompt caches of the providers are used: docs/agents.md",
     "litellm_settings.cache_params": "see cache",
-    "litellm_settings.drop_params": "requests pass unchanged",
+    "litellm_settings.drop_params": "requests pass unchanged, but for the name of the model",
+    "litellm_settings.max_budget": "a budget has a period: with a budget_duration it is converted, else write budget = ['100 usd/month']",
+    "litellm_settings.budget_duration": "a period in s, m, h or d beside a max_budget is converted, another one is not",
     "general_settings.master_key": "clients have keys of their own: paceline keys",
-    "general_settings.database_url": "client keys and quotas are in the store: docs/stores.md",
+    "general_settings.database_url": "client keys are in a file (`paceline keys`), quotas and the sums of usage in the store: docs/stores.md",
     "general_settings.alerting": "metrics for alerts are in docs/status.md",
     "include": "its files are not read: convert each of them",
     "model_info": "models are not described; prices are in [prices], in USD for a million tokens",
     "environment_variables": "set them in the environment: the file has no keys",
 }
 """Why a setting is left out, and what there is in its place; others have no counterpart at all."""
+
+
+_WAITS: Final = "timeout, request_timeout: timeout_s bounds the wait in the queue, and not the answer"
 
 
 @dataclass(slots=True)
@@ -231,6 +236,7 @@ class _Conversion:
             )
         if timeout_s:
             self._top["timeout_s"] = timeout_s
+            self._lose("router_settings", _WAITS)
         parts = {name: str(router[name]) for name in ("redis_url", "redis_host", "redis_port") if router.get(name)}
         if parts and not router.get("redis_password"):
             url = parts.get("redis_url") or f"redis://{parts.get('redis_host', '')}:{parts.get('redis_port', '6379')}"
@@ -252,6 +258,7 @@ class _Conversion:
             self._top.setdefault("retry", {}).setdefault("max_attempts", int(retries) + 1)
         if timeout_s:
             self._top.setdefault("timeout_s", timeout_s)
+            self._lose("litellm_settings", _WAITS)
         known = {"num_retries", "request_timeout"}
         period = str(settings.get("budget_duration", ""))
         if budget and re.fullmatch(r"[1-9]\d*[smhd]", period):
