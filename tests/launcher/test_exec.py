@@ -162,7 +162,9 @@ def test_a_program_that_is_no_python_of_ours_is_paced_by_a_gateway_that_ends_wit
     answers, key, address = json.loads(out)
     assert answers == [200] * 7
     assert key.startswith("pk-")
-    assert err.startswith("paceline exec: openai/gpt-6-luna: 7 requests, 0 refused; waits ")
+    page, paced, *_ = err.splitlines()
+    assert page == f"paceline exec: page at {address}/"  # first, and without a key where no terminal is
+    assert paced.startswith("paceline exec: openai/gpt-6-luna: 7 requests, 0 refused; waits ")
     assert (world.tally()["admitted"], world.tally()["refused_total"]) == (7, 0)
     with (
         pytest.raises(ConnectionRefusedError),
@@ -188,7 +190,7 @@ def test_what_a_shell_starts_is_paced_once_through_the_gateway_or_in_its_process
 def test_a_program_that_sends_nothing_to_its_gateway():
     key = {"OPENAI_API_KEY": "k"}
     _, err = run("true", environ=key)
-    assert err.startswith("paceline exec: no request was paced: none came to the gateway")
+    assert "\npaceline exec: no request was paced: none came to the gateway" in err
     run("true", environ=key, options=("--strict",), code=125)
     _, err = run("--no-gateway", "true", environ=key)
     assert "`paceline exec --gateway`" in err
@@ -322,7 +324,7 @@ def test_an_interpreter_without_paceline_says_so(tmp_path):
     environ, options = {"OPENAI_API_KEY": "k"}, ("--gateway",)
     out, err = run("env", f"PYTHONPATH={SITE}", bare, "-c", lines, cwd=tmp_path, environ=environ, options=options)
     assert out == "went on\n"
-    assert err.startswith("paceline exec: no request was paced: none came to the gateway")
+    assert "\npaceline exec: no request was paced: none came to the gateway" in err
 
 
 def test_a_paced_process_needs_the_standard_library_alone(tmp_path):

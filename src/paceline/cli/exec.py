@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from paceline.pacing.events import Event
 
 USAGE = 2
+NO_MODEL = "-"
+"""The only model that the key of the page may use, so that it may read alone: no model has this name."""
 LINES_MAX = 1_000
 """Of the log, that are kept while the program runs; more are shown at once."""
 EPILOG = """The exit code is the command's; 2 if a setting is invalid, 126 or 127 if the command cannot be started, 125 with --strict."""
@@ -135,6 +137,7 @@ def _gateway(
 
     program = Path(words[program_at(words)]).stem.lower()
     try:
+        from paceline.gateway.keys import KeyFile
         from paceline.gateway.private import ADDRESS, HOST, KEY, LOGINS, NAMES, find_login, find_way, private_gateway
         from paceline.gateway.server import ProcessSettings
     except ImportError as error:
@@ -154,6 +157,7 @@ def _gateway(
     @contextmanager
     def start(home: Path, store: str, events: Callable[[Event], None]) -> Iterator[Led]:
         settings = ProcessSettings(config=config, keys=home / "keys", host=HOST, store=store)
+        page = KeyFile(settings.keys).add("page", may_read=True, models=(NO_MODEL,))
         watch = WindowWatch(say, at_once=sys.stderr.isatty() and not fills_terminal(words))
 
         def seen(event: Event) -> None:
@@ -162,6 +166,7 @@ def _gateway(
 
         with _log_at_the_end(), private_gateway(settings, way, seen) as environ:
             watch.begin(environ[ADDRESS], environ[KEY])
+            say(f"page at {environ[ADDRESS]}/" + (f"#{page}" if sys.stderr.isatty() else ""))
             try:
                 yield Led(environ, way.options(environ))
             finally:

@@ -510,6 +510,12 @@ function remember(page) {
 
 // Reading.
 
+// `paceline exec` prints the address with a key that may read this page; the key leaves the address bar at once.
+if (location.hash.startsWith("#pk-")) {
+  sessionStorage.setItem("paceline-key", location.hash.slice(1));
+  window.history.replaceState(null, "", location.pathname + location.search);
+}
+
 const headers = () => { const key = sessionStorage.getItem("paceline-key"); return key ? { authorization: `Bearer ${key}` } : {}; };
 
 async function read(url) {
