@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import paceline
 from paceline.core.results import QuotaError
-from paceline.telemetry import history
+from paceline.telemetry import history, prometheus
 from paceline.telemetry.history import Recorder
 from paceline.testing import ManualClock, run_virtual
 
@@ -278,6 +278,27 @@ class TestMetrics:
         assert value["paceline_rate_limit_429_count"] == [(pool, 1)]
         quota = pool | {"quota": "500 requests/min", "unit": "requests"}
         assert value["paceline_quota_limit"] == [(quota, 500)]
+
+    def test_the_labels_are_bounded_and_the_rest_is_other(self, monkeypatch):
+        monkeypatch.setattr(prometheus, "POOLS_MAX", 2)
+        limiter = paceline.Limiter({f"openai/m{n}": "500 requests/min" for n in range(1, 5)}, clock=ManualClock())
+        app = paceline.status_app(limiter)
+
+        def granted():
+            families = text_string_to_metric_families(ask(app, "/metrics")[2].decode())
+            return {
+                sample.labels["pool"]: sample.value
+                for family in families
+                for sample in family.samples
+                if sample.name == "paceline_permits_total" and sample.labels["event"] == "granted"
+            }
+
+        for n in (3, 4):
+            limiter.acquire(f"openai/m{n}").wait()
+        assert granted() == {"openai/m1": 0, "openai/m2": 0, "other": 2}
+        limiter.acquire("openai/m4").wait()
+        assert granted() == {"openai/m1": 0, "openai/m2": 0, "other": 3}
+        limiter.close()
 
     def test_a_stopped_pool_is_seen(self, limiter):
         limiter.acquire("openai/gpt-5").wait().refused(paceline.Refusal(paceline.RefusalKind.MONEY))

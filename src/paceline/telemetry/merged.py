@@ -101,6 +101,15 @@ def _pool(found: list[Any]) -> dict[str, Any]:
     return first
 
 
+def together(pools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Different pools as one: what can be added up of them. Their quotas cannot, nor what a store knows."""
+    own = [pool for pool in pools if "counts" in pool]
+    if not own:
+        return {"quotas": [], "cool_down_s": max(pool.get("cool_down_s", 0.0) for pool in pools)}
+    found = _pool([{name: value for name, value in pool.items() if name != "store"} for pool in own])
+    return found | {"quotas": [], "metrics": {name: found["metrics"][name] for name in _METRICS_ADDED}}
+
+
 def added(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The ``waits`` of several statuses, added up by lane."""
     total: dict[str, Any] = {}

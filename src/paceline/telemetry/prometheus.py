@@ -18,7 +18,7 @@ from prometheus_client.utils import floatToGoString
 
 from paceline.core.waits import BOUNDS_S, OTHER
 from paceline.pacing.plans import is_shut
-from paceline.telemetry.merged import added, summed
+from paceline.telemetry.merged import added, summed, together
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
@@ -29,7 +29,7 @@ KEYS_MAX: Final = 1_000
 """The client keys that have a label, in the order of their first requests; the others are added up as ``other``."""
 
 POOLS_MAX: Final = 1_000
-"""The pools that are exported, in the order of their names."""
+"""The pools that have a label, those first that were exported first; the others are added up as ``other``. Their models are clients' words."""
 
 PLANS_MAX: Final = 1_000
 """The windows of plans that are exported, in the order of their accounts."""
@@ -78,11 +78,28 @@ _COUNTED: Final = ("rate_limit_429_count", "rate_limit_wait_seconds")
 """The numbers of ``metrics`` that only grow."""
 
 
-def exposition(status: Mapping[str, Any]) -> bytes:
-    """The numbers of a status (:meth:`Limiter.status <paceline.Limiter.status>`)."""
+def exposition(status: Mapping[str, Any], labels: dict[str, None] | None = None) -> bytes:
+    """The numbers of a status (:meth:`Limiter.status <paceline.Limiter.status>`).
+
+    Args:
+        status: The status.
+        labels: The pools that have had a label, which is changed: each keeps it, so that no sum goes back.
+    """
     registry = CollectorRegistry()
-    registry.register(_Collector(status))
+    registry.register(_Collector({**status, "pools": _labelled(status["pools"], {} if labels is None else labels)}))
     return generate_latest(registry)
+
+
+def _labelled(pools: Mapping[str, Any], labels: dict[str, None]) -> Mapping[str, Any]:
+    """The pools by their labels."""
+    for gone in [name for name in labels if name not in pools]:
+        del labels[gone]
+    for name in pools:
+        if len(labels) >= POOLS_MAX:
+            break
+        labels[name] = None
+    rest = [pool for name, pool in pools.items() if name not in labels]
+    return {name: pools[name] for name in labels} | ({OTHER: together(rest)} if rest else {})
 
 
 class _Collector:
@@ -91,7 +108,7 @@ class _Collector:
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
-        pools = dict(list(self._status["pools"].items())[:POOLS_MAX])
+        pools = self._status["pools"]
         for field, about in _POOL.items():
             gauge = GaugeMetricFamily(f"paceline_{_SECONDS.get(field, field)}", about, labels=["pool"])
             for name, pool in pools.items():

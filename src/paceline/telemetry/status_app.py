@@ -60,10 +60,11 @@ def status_app(
         apart: Calls a function with arguments apart from the event loop, which thousands of pools would hold up.
     """
     recorder = Recorder(limiter)
+    labels: dict[str, None] = {}
 
     async def app(scope: Event, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            given = limiter, recorder, key, scope
+            given = limiter, recorder, key, scope, labels
             await _respond(send, scope, *(_answer(*given) if apart is None else await apart(_answer, *given)))
         elif scope["type"] == "lifespan":
             kind = ""
@@ -82,7 +83,7 @@ def is_page(path: str, accept: bytes) -> bool:
     return path.startswith("/assets/") or path == "/favicon.ico" or (path == "/" and b"text/html" in accept)
 
 
-def _answer(limiter: Reporting, recorder: Recorder, key: str | None, scope: Event) -> Answer:
+def _answer(limiter: Reporting, recorder: Recorder, key: str | None, scope: Event, labels: dict[str, None]) -> Answer:
     path, root = scope["path"], scope.get("root_path", "")
     if root and (path == root or path.startswith(f"{root}/")):  # mounted: some servers leave the prefix in the path
         path = path[len(root) :]
@@ -99,15 +100,15 @@ def _answer(limiter: Reporting, recorder: Recorder, key: str | None, scope: Even
         recorder.start()
         return _json(200, recorder.document(_since(scope.get("query_string", b""))))
     try:
-        return _present(limiter, path, scope)
+        return _present(limiter, path, scope, labels)
     except StoreError as error:
         return _json(503, {"error": str(error)})
 
 
-def _present(limiter: Reporting, path: str, scope: Event) -> Answer:
+def _present(limiter: Reporting, path: str, scope: Event, labels: dict[str, None]) -> Answer:
     """The answers about the present state."""
     if path == "/metrics":
-        return _metrics(limiter)
+        return _metrics(limiter, labels)
     if path == "/api/v1/openapi.json":
         from paceline.telemetry.openapi import document
 
@@ -155,11 +156,11 @@ def _since(query: bytes) -> float:
         return 0.0
 
 
-def _metrics(limiter: Reporting) -> Answer:
+def _metrics(limiter: Reporting, labels: dict[str, None]) -> Answer:
     try:
         from paceline.telemetry.prometheus import CONTENT_TYPE, exposition
 
-        return 200, CONTENT_TYPE, exposition(limiter.status())
+        return 200, CONTENT_TYPE, exposition(limiter.status(), labels)
     except ImportError as error:
         why = why_missing(error, "the page of metrics", "gateway")
         return _json(501, {"error": why})
