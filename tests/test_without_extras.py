@@ -56,6 +56,24 @@ def test_help_and_version_work_and_a_command_names_its_extra():
         assert said.endswith(f"needs the extra {extra!r}: pip install 'paceline[{extra}]'\n")
 
 
+def test_the_fixture_of_the_emulator_names_its_extra():
+    code = """
+import sys
+sys.modules["starlette"] = None
+sys.modules["uvicorn"] = None
+import pytest
+from paceline.testing import pytest_plugin
+try:
+    next(pytest_plugin.paceline_emulator.__wrapped__())
+except BaseException as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout == (
+        "Failed the emulator needs the extra 'emulator': pip install 'paceline[emulator]'\n"
+    ), done.stderr
+
+
 def test_with_click_the_help_is_the_same(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["paceline"])
     with pytest.raises(SystemExit) as ended:

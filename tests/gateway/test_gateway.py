@@ -410,6 +410,14 @@ class TestKeys:
         said = list(_greeting("http://gw", settings, settings.check({})))
         assert f"in place of the provider's address: {variable}" in said
 
+    @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+    def test_the_start_names_an_address_that_clients_can_ask(self, host, tmp_path):
+        settings = ProcessSettings(config=Config.load(environ={}), keys=tmp_path / "keys.json", host="127.0.0.1")
+        first, second, *_ = _greeting(f"https://{host}:25101", settings, settings.check({}))
+        own = f"https://{socket.gethostname()}:25101"
+        assert first == f"paceline gateway at https://{host}:25101  (page: {own}/)"
+        assert second == f"in place of the provider's address: OPENAI_BASE_URL={own}/openai/v1"
+
     def test_several_workers_do_not_start_without_a_store(self, monkeypatch, tmp_path):
         monkeypatch.chdir(tmp_path)
         done = CliRunner().invoke(app, ["serve", "--provider", "openai", "--workers", "2", "--store", "memory:"])

@@ -9,6 +9,7 @@ import sys
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from paceline.config import Config
     from paceline.gateway.server import ProcessSettings
     from paceline.gateway.settings_file import SettingsFile
+
+ALL_HOSTS = ("0.0.0.0", "[::]")  # noqa: S104  (compared)
 
 EPILOG = """Point a client at the gateway in place of its provider: OPENAI_BASE_URL=http://127.0.0.1:8080/openai/v1,
 ANTHROPIC_BASE_URL=http://127.0.0.1:8080/anthropic. The keys of providers come from their usual variables (OPENAI_API_KEY, or OPENAI_API_KEY_FILE for a file);
@@ -214,6 +217,13 @@ def _log(*, as_json: bool, level: str) -> None:
     logging.basicConfig(handlers=[handler], level=level.upper())
 
 
+def client_address(address: str) -> str:
+    """The address for clients: one that listens at all addresses of a machine has none that a client could ask."""
+    scheme, _, rest = address.partition("://")
+    host, colon, port = rest.rpartition(":")
+    return f"{scheme}://{gethostname()}{colon}{port}" if host in ALL_HOSTS else address
+
+
 def _greeting(address: str, settings: ProcessSettings, upstreams: Any) -> Iterator[str]:
     """The address, the servers, and the names of those that have a key."""
     from paceline.gateway.keys import KeyFile
@@ -221,7 +231,8 @@ def _greeting(address: str, settings: ProcessSettings, upstreams: Any) -> Iterat
     from paceline.stores import NO_STORE
 
     own = [name for name, one in upstreams.items() if one.key]
-    yield f"paceline gateway at {address}  (page: {address}/)"
+    listens, address = address, client_address(address)
+    yield f"paceline gateway at {listens}  (page: {address}/)"
     if (native := upstreams.native) is not None and base_of(native.members[0].provider.name) == "anthropic":
         yield f"in place of the provider's address: ANTHROPIC_BASE_URL={address}"
     else:

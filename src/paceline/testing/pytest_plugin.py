@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 @pytest.fixture
 def paceline_emulator() -> Iterator[Callable[..., Emulator]]:
     """Start emulated providers that stop when the test ends: ``paceline_emulator(limits=..., **settings)``."""
-    from paceline.emulator import Emulator
+    try:
+        from paceline.emulator import Emulator
+    except ImportError as error:
+        from paceline.core.hints import why_missing
+
+        pytest.fail(why_missing(error, "the fixture paceline_emulator", "emulator"), pytrace=False)
 
     with ExitStack() as running:
 
