@@ -69,9 +69,9 @@ except BaseException as error:
     print(type(error).__name__, error)
 """
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
-    assert done.stdout == (
-        "Failed the emulator needs the extra 'emulator': pip install 'paceline[emulator]'\n"
-    ), done.stderr
+    assert done.stdout == ("Failed the emulator needs the extra 'emulator': pip install 'paceline[emulator]'\n"), (
+        done.stderr
+    )
 
 
 def test_with_click_the_help_is_the_same(monkeypatch, capsys):

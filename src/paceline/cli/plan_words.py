@@ -27,8 +27,9 @@ def share(value: float | None) -> str:
 
 
 def is_shut(row: Row) -> bool:
-    """Whether the window refuses requests."""
-    return bool(row["status"] == "rejected")
+    """Whether the window refuses requests: as :func:`paceline.pacing.plans.is_shut`, which takes longer to import."""
+    state = row.get("state")
+    return bool(row["status"] == "rejected" if state is None else state in ("shut", "probing"))
 
 
 def clock(ends_s: float, now_s: float) -> str:
@@ -62,10 +63,12 @@ def ends(row: Row, now_s: float) -> str:
     return f"{at}, in {span(row['ends_s'])}" if row["ends_s"] < DAY_S else at
 
 
-def left(row: Row) -> str:
-    """What is left, or who waits."""
+def left(row: Row, now_s: float) -> str:
+    """What is left; of a window that is used up, who waits, and when the next test goes."""
     if is_shut(row):
-        return "used up" + (f": {waiting(row['waiting'])}" if row.get("waiting") else "")
+        who = f": {waiting(row['waiting'])}" if row.get("waiting") else ""
+        test = f", tested next at {clock(row['test_s'], now_s)}" if who and row.get("test_s") is not None else ""
+        return f"used up{who}{test}"
     count = row.get("requests_left")
     return "-" if count is None else f"about {requests(count)} like these"
 

@@ -256,7 +256,7 @@ def _print_plans(rows: Sequence[Mapping[str, Any]]) -> None:
             plan_words.share(row["used"]),
             plan_words.share(row.get("own")),
             plan_words.ends(row, now_s),
-            plan_words.left(row),
+            plan_words.left(row, now_s),
         )
         for row in rows
     ]

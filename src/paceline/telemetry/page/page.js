@@ -347,7 +347,7 @@ function listed(list, lines) {
 const WINDOWS = 40;
 const SESSIONS = 4;
 
-const shut = (row) => row.status === "rejected";
+const shut = (row) => (row.state === undefined ? row.status === "rejected" : row.state === "shut" || row.state === "probing");
 const windowName = (row) => row.window.replace(row.scope ? /(\d+)([dhm])(?:_\w+)?/ : /(\d+)([dhm])\b/, "$1 $2") + (row.scope ? `, ${row.scope}` : "");
 const share = (value) => (value === null || value === undefined ? "–" : percent(value));
 
@@ -357,7 +357,8 @@ function ends(row) {
 }
 
 function left(row) {
-  if (shut(row)) return row.waiting ? `used up: ${plural(row.waiting, "request waits", "requests wait")}` : "used up";
+  const test = row.test_s === null || row.test_s === undefined ? "" : `, the next test in ${duration(row.test_s)}`;
+  if (shut(row)) return row.waiting ? `used up: ${plural(row.waiting, "request waits", "requests wait")}${test}` : "used up";
   if (row.requests_left === null || row.requests_left === undefined) return "";
   return `about ${plural(row.requests_left, "request", "requests")} like these`;
 }
