@@ -139,8 +139,13 @@ def test_exec_says_once_a_window_that_it_is_used_up(monkeypatch, at_once):
         watch.begin(page.url.rstrip("/"), "")
         watch.seen(refusal(None))
         watch.seen(refusal("5h"))
-        until(lambda: watch._until_s)
+        until(lambda: watch._ends_s)
         watch.seen(refusal("5h"))
+        watch._ends_s = dict.fromkeys(watch._ends_s, time.time() - 1.0)  # it has ended, and refuses for a moment more
+        reading = PlanReading("5h", 1.0, 30.0, "rejected", read_s=time.time())
+        limiter.pacer.accounts.plans.read("anthropic@7f3a91", [reading])
+        watch.seen(refusal("5h"))
+        until(lambda: not watch._pending)
         assert len(said) == at_once
         watch.end()
     (line,) = said

@@ -20,6 +20,9 @@ LOOK_S: Final = 2.0
 
 READ_S: Final = 2.0
 
+ANOTHER_S: Final = 60.0
+"""An end that is so much later is another window: the last tests of a window come a moment after its end, which is rounded."""
+
 PRINT: Final = {
     "claude": frozenset({"-p", "--print"}),
     "codex": frozenset({"exec", "e", "review"}),
@@ -47,7 +50,7 @@ class WindowWatch:
     def __init__(self, say: Callable[[str], None], *, at_once: bool) -> None:
         self._say, self._at_once = say, at_once
         self._address, self._key = "", ""
-        self._until_s: dict[tuple[str, str], float] = {}  # by account and window: it is not told again before
+        self._ends_s: dict[tuple[str, str], float] = {}  # by account and window: the end that was told
         self._pending: dict[tuple[str, str], threading.Timer] = {}
         self._lines: list[str] = []
         self._lock = threading.Lock()
@@ -63,7 +66,7 @@ class WindowWatch:
             return
         about = event.pool.partition("/")[0], window
         with self._lock:
-            if about not in self._pending and time.time() >= self._until_s.get(about, 0.0):
+            if about not in self._pending and time.time() >= self._ends_s.get(about, 0.0):
                 timer = self._pending[about] = threading.Timer(LOOK_S, self._look, about)
                 timer.daemon = True
                 timer.start()
@@ -88,7 +91,10 @@ class WindowWatch:
         row = next((one for one in rows if (one["account"], one["window"]) == (account, window)), None)
         if row is None:
             return
-        self._until_s[account, window] = now_s + (row["ends_s"] or float("inf"))
+        ends_s = now_s + (float("inf") if row["ends_s"] is None else row["ends_s"])
+        if ends_s <= self._ends_s.get((account, window), -float("inf")) + ANOTHER_S:
+            return
+        self._ends_s[account, window] = ends_s
         if self._at_once:
             self._say(plain(plan_words.used_up(row, now_s)))
         else:

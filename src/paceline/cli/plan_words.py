@@ -107,7 +107,7 @@ def by_account(rows: Sequence[Row]) -> list[Row]:
     """Of each account the first window that has sessions, and is about all of it."""
     found: dict[str, Row] = {}
     for row in rows:
-        if row.get("sessions") and not row["scope"]:
+        if not row["scope"] and any(one["session"] for one in row.get("sessions", ())):
             found.setdefault(row["account"], row)
     return list(found.values())
 
