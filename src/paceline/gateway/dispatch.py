@@ -660,6 +660,9 @@ class Dispatch:
                 await asyncio.sleep(BODY_S)  # its end ends this task
         except Exception as error:  # noqa: BLE001  (its head is sent: only the connection can say it)
             log.warning("an answer broke off: %s", type(error).__name__)
+            if reply.record is not None and (cause := cause_of_error(error)) is not None:
+                pacer = self._limiter.pacer
+                pacer.answers.count(reply.root, reply.record.pool, reply.status, cause, pacer.clock.now_ns() / NS)
             reply.broken = True
             connection.abort()
             await asyncio.sleep(0)  # until the server knows

@@ -83,13 +83,14 @@ class ClientReply:
         status: Its status.
         headers: Its headers.
         record: What is known of its exchange; ``None`` without one.
+        root: The server's address, where it has an exchange.
         broken: Whether the client is to see that the answer is not whole.
         seen: What has been read of the body since :meth:`start`; ``None`` without that, and if it is more than there was room for.
     """
 
     __slots__ = (
         "_again", "_body", "_decode", "_fetched", "_key", "_room", "_tap", "_unasked", "_unread", "broken", "headers", "record",
-        "seen", "status",
+        "root", "seen", "status",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +101,7 @@ class ClientReply:
             headers = [(name, value.replace(self._key, HIDDEN)) for name, value in headers]
         self.status, self.headers = status, headers
         self.record: Exchanged | None = None
+        self.root = ""
         self.broken = False
         self.seen: bytearray | None = None
         self._again, self._room = b"", _NO_ROOM
@@ -401,7 +403,7 @@ class Relayed:
         response.tap(tap)
 
     def note(self, response: ClientReply, record: Exchanged) -> None:
-        response.record = record
+        response.record, response.root = record, self._upstream.root
         if response.is_good:
             for one in self.last:
                 one.clear()

@@ -1,0 +1,57 @@
+"""What came of each attempt, as the gateway counts it: also of requests that cost nothing, and of answers that break off."""
+
+import socket
+import threading
+from contextlib import closing
+
+import httpx2
+import pytest
+from gateway_helpers import chat
+
+from waits import until
+
+BROKEN = (
+    b'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {"choices": [{"delta": {"content": "hi"}}]}\n\n'
+)
+
+
+@pytest.fixture
+def breaks():
+    """A server that ends each answer by a reset."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(65_536)
+                    connection.sendall(BROKEN.replace(b"\r\n\r\n", b"\r\ntransfer-encoding: chunked\r\n\r\n40\r\n", 1))
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def rows(running):
+    return {(row["pool"], row["status"], row["cause"]): row["count"] for row in running.limiter.status()["answers"]}
+
+
+def test_an_answer_that_breaks_off_is_counted(serve, breaks, client):
+    running = serve(breaks)
+    with pytest.raises(httpx2.HTTPError):
+        client.post(f"{running.url}/v1/chat/completions", json=chat(stream=True))
+    until(lambda: ("openai/gpt-5", 200, "broken") in rows(running))
+    assert rows(running)["openai/gpt-5", 200, "answered"] == 1
+
+
+def test_a_request_that_costs_nothing_is_counted_by_its_server(serve, emulator, client):
+    with closing(socket.create_server(("127.0.0.1", 0))) as closed:
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    running = serve(address)
+    assert client.get(f"{running.url}/v1/models").status_code == 502
+    assert rows(running) == {("openai", 0, "unreachable"): 1}
+    running = serve(emulator.base_url)
+    assert client.get(f"{running.url}/v1/models").status_code == 200
+    assert rows(running) == {("openai", 200, "answered"): 1}
