@@ -69,7 +69,7 @@ def command(
     """Run COMMAND with its requests paced: in all its Python processes, and for other programs through a gateway."""
     from paceline.config import Config, parse_limit
     from paceline.launcher.command import FORCE, StartError, run
-    from paceline.launcher.kind import is_python, program_at
+    from paceline.launcher.kind import is_python
     from paceline.pacing.lack import raise_files
     from paceline.stores import NO_STORE
 
