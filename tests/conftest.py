@@ -53,8 +53,8 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-# No test sees the facts of the user who runs it.
-os.environ["PACELINE_FACTS"] = str(Path(__file__).with_name("no_facts"))
+# No test sees the facts of the user who runs it, and its processes inherit these.
+os.environ["PACELINE_FACTS"] = str(Path(__file__).with_name("facts"))
 
 
 @pytest.fixture(autouse=True)

@@ -42,7 +42,7 @@ def state_home(tmp_path_factory, monkeypatch):
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
-    for name in [name for name in os.environ if name.startswith("PACELINE_")]:
+    for name in [name for name in os.environ if name.startswith("PACELINE_") and name != "PACELINE_FACTS"]:
         monkeypatch.delenv(name)
     return home / "state"
 

@@ -16,7 +16,11 @@ from paceline.core.results import QuotaError
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("PACELINE_") or name.endswith("_API_KEY")]:
+    for name in [
+        name
+        for name in os.environ
+        if (name.startswith("PACELINE_") and name != "PACELINE_FACTS") or name.endswith("_API_KEY")
+    ]:
         monkeypatch.delenv(name)
 
 

@@ -6,7 +6,7 @@ import pytest
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch, tmp_path):
     """No variable of paceline's, and an empty current folder."""
-    for name in [name for name in os.environ if name.startswith("PACELINE_")]:
+    for name in [name for name in os.environ if name.startswith("PACELINE_") and name != "PACELINE_FACTS"]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 

@@ -34,7 +34,7 @@ def page():
         pytest.MonkeyPatch.context() as patch,
         redirect_stdout(printed),
     ):
-        for name in [name for name in os.environ if name.startswith("PACELINE_")]:
+        for name in [name for name in os.environ if name.startswith("PACELINE_") and name != "PACELINE_FACTS"]:
             patch.delenv(name)
         patch.setenv("OPENAI_API_KEY", "none")
         patch.setenv("OPENAI_BASE_URL", f"{world.base_url}/v1")

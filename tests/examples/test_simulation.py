@@ -34,7 +34,7 @@ population = sys.modules["population"]
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch, tmp_path):
     for name in [*os.environ]:
-        if name.startswith("PACELINE_") or name in program.KEYS.values():
+        if (name.startswith("PACELINE_") and name != "PACELINE_FACTS") or name in program.KEYS.values():
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 

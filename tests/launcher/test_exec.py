@@ -70,10 +70,11 @@ def start(*words, url="", environ=None, python=sys.executable, options=("--limit
         "PATH",
         "HOME",
         "PYTHONPATH",
+        "PACELINE_FACTS",
         "SSL_CERT_FILE",
         "SYSTEMROOT",
         "TEMP",
-    )  # Windows has no sockets without the fifth
+    )  # Windows has no sockets without the sixth
     kept = {name: os.environ.get(name, "") for name in names}
     line = [sys.executable, "-c", "from paceline.cli import main; main()", "exec", "--provider", "openai", *options]
     words = [python if word == "python" else str(word) for word in words]

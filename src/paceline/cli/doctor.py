@@ -159,7 +159,8 @@ class Page:
             self.sections["configuration"].append(("variables", ", ".join(variables) or "none"))
             return Config.load(path, environ=environ, given={})
         except PacelineError as error:
-            self.problems += [f"settings: {line}" for line in str(error).splitlines()]
+            lines = [line for line in str(error).splitlines() if line not in self.problems]
+            self.problems += [f"settings: {line}" for line in lines]
         return None
 
     def _keys(self, environ: Mapping[str, str], config: Config | None) -> Iterator[Row]:
