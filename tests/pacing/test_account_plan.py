@@ -1,6 +1,7 @@
 """The plan that all pools of an account pass: what its refusals shut, who waits where, and how it opens."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -80,6 +81,26 @@ def test_a_window_of_one_model_shuts_its_pool_alone():
         assert [task.done() for task in tasks] == [False, True]
         assert rows(limiter) == [("anthropic", "7d_oi", "shut", 1, "claude-opus-4x")]
         tasks[0].cancel()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize(("login", "later_s", "shut"), [(True, 30, True), (True, 40, False), (False, 30, False)])
+def test_two_models_of_a_login_that_are_refused_to_the_same_end_are_one_window(login, later_s, shut):
+    """Within a hundredth of the wait. Models of a key can have days of their own, which end together."""
+    unnamed = replace(FIVE_HOURS, window=None, of_account=False)
+
+    async def main(clock):
+        limiter = limiter_of(clock)
+        limiter.pacer.pools.limits.untabled |= {"anthropic"} if login else set()
+        await refused(limiter, unnamed)
+        await refused(limiter, replace(unnamed, retry_after_s=HOUR + later_s), OTHER)
+        [task] = waits(limiter, "anthropic/claude-haiku-4-5")
+        await asyncio.sleep(1)
+        assert task.done() is not shut
+        if shut:
+            assert ("anthropic", "unnamed", "shut", 1, None) in rows(limiter)
+        task.cancel()
 
     run_virtual(main)
 

@@ -25,6 +25,9 @@ TEST_MAX_S: Final = 3_600.0
 """The longest time between two tests: a week of refusals is at most 175. At most an eighth of the wait, or 10 minutes, of a shorter one: an
 early opening costs little of what it gives."""
 
+SAME_END_NS: Final = 5 * NS
+"""Two stated ends are one where they differ by so little, or by a hundredth of the wait: waits are rounded, and take their way."""
+
 NAMED_PART: Final = 1.1
 """A stated wait of up to so many periods of the named quota is believed: a counter restarts then."""
 
@@ -85,6 +88,12 @@ class Allowance:
     def ends_ns(self) -> int:
         """When an allowance ends that is shut, as stated; 0 for none, or an unknown end."""
         return self._ends_ns if self.is_shut else 0
+
+    def is_same(self, other: Allowance) -> bool:
+        """Whether both are shut without a name, and to the same end: of two models of a plan it is one window then."""
+        if not (self.is_shut and other.is_shut and self.window is None and other.window is None):
+            return False
+        return abs(self._ends_ns - other._ends_ns) <= max(SAME_END_NS, (self._ends_ns - self.began_ns) // 100)
 
     def covers(self, refusal: Refusal) -> bool:
         """Whether a refusal is about an allowance, and so about no rate.

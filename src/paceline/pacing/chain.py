@@ -10,7 +10,7 @@ pool, which is given back if the request leaves.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -64,6 +64,7 @@ class ChainedScheduler(Scheduler):
         further: The further schedulers.
         worker: As for :class:`Scheduler`.
         opens: Makes the scheduler of the account, at the first refusal that is about all of it.
+        others: The schedulers of a login: its plan is shut where two models are refused to the same end.
 
     Attributes:
         holds: Whether requests wait for the end of an allowance.
@@ -77,12 +78,13 @@ class ChainedScheduler(Scheduler):
         further: Sequence[Scheduler],
         worker: Worker | None = None,
         opens: Callable[[], Scheduler] | None = None,
+        others: Callable[[], Iterable[Scheduler]] | None = None,
     ) -> None:
         super().__init__(pool, clock, worker)
         self.further = tuple(further)
         self.account: Scheduler | None = None
         self.holds = True
-        self._opens = opens
+        self._opens, self._others = opens, others
         self.stated = self.stated.union(*(scheduler.stated for scheduler in further))
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
         self._passed: dict[Reservation, list[Passed]] = {}  # the further reservations, until closed
@@ -214,13 +216,25 @@ class ChainedScheduler(Scheduler):
         """The account, and the reservation there, if a refusal is about all that it sends; ``None``: it is about the pool."""
         if not refusal.of_account or refusal.scope is not RefusalScope.POOL or self._opens is None:
             return None
-        account = self.account or self._opens()
+        account = self.account or self._opened()
         for passed in self._passed.get(reservation, ()):
             if passed.scheduler is account:
                 return account, passed.reservation
-        before = Reservation({}, [], [], reservation.granted_ns, reservation.granted_ns)
-        before.open = False  # it was sent before requests passed the account
-        return account, before
+        return account, _before(reservation)
+
+    def _opened(self) -> Scheduler:
+        assert self._opens is not None
+        return self._opens()
+
+    @property
+    def _shares_its_end(self) -> bool:
+        """Whether the plan of the login is shut, because another model is refused to the same end."""
+        allowance = self.pool.progress.allowance
+        if self._others is None or not allowance.is_shut or allowance.window is not None:
+            return False
+        if self.account is not None and self.account.pool.progress.allowance.is_shut:
+            return False
+        return any(one is not self and allowance.is_same(one.pool.progress.allowance) for one in self._others())
 
     def _hopeless(self, waiter: Waiter) -> NeverFits | Expired | None:
         """Why a further scheduler would not grant ``waiter``; ``None``: each may."""
@@ -304,6 +318,9 @@ class ChainedScheduler(Scheduler):
         finally:
             of_pool = refusal.scope is RefusalScope.POOL
             self._release(reservation, None if of_pool else dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
+        if of_account is None and refusal.kind.about_rate and self._shares_its_end:
+            account = self.account or self._opened()
+            account.refuse(_before(reservation), refusal, pause_s, stop_s, why)
 
     def why(self, waiter: Waiter) -> Waiting | None:
         """See :meth:`Scheduler.why`."""
@@ -328,6 +345,13 @@ class ChainedScheduler(Scheduler):
         """See :meth:`Scheduler.after_fork`."""
         super().after_fork()
         self._at, self._passed = {}, {}
+
+
+def _before(reservation: Reservation) -> Reservation:
+    """What an attempt holds of an account that it did not pass: it was sent before, or for its own pool."""
+    before = Reservation({}, [], [], reservation.granted_ns, reservation.granted_ns)
+    before.open = False
+    return before
 
 
 def _shut_since(passed: Passed) -> bool:

@@ -277,7 +277,8 @@ class Pools:
         from paceline.pacing.chain import ChainedScheduler
 
         opens = partial(self.open_account, account) if resolved.is_model else None
-        scheduler = ChainedScheduler(pool, clock, further, worker, opens)
+        others = partial(self.of_account, account) if account in self.limits.untabled else None
+        scheduler = ChainedScheduler(pool, clock, further, worker, opens, others)
         scheduler.account = self._further.get(of_plan(account))
         scheduler.holds = self._settings.plans.when_shut == "hold"
         return scheduler
