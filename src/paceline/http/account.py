@@ -92,7 +92,7 @@ def payer_of(
         session=header(_SESSION[name]) if login else "",  # an API key is not renewed in the middle of a session
         person=lambda: _person(sent[0], header, body if login else dict),
     )
-    return payer._replace(client=_client(pacer, header, body)) if login else payer
+    return payer._replace(client=_client(pacer, header, body), waits=_waits(header)) if login else payer
 
 
 def _client(pacer: Pacer, header: Header, body: Callable[[], Mapping[str, Any]]) -> Client:
@@ -118,6 +118,17 @@ def sends_login(provider: str, header: Header) -> bool:
     name = base_of(provider)
     sent = [_bare(value) for one in _key_headers(name) if (value := header(one))]
     return bool(sent) and is_login(name, sent[0], header)
+
+
+_TERMINAL: Final = re.compile(r"^claude-cli/.{1,80}[ ,(]cli\)?$")
+"""The ``user-agent`` of Claude Code in a terminal; of ``claude -p`` it ends in ``sdk-cli`` (2.1.332, run 2026-11)."""
+
+
+def _waits(header: Header) -> bool:
+    """Whether a person waits for the answer, as far as a request shows it: a terminal sends it, and no subagent there."""
+    if header("x-claude-code-agent-id"):
+        return False
+    return _TERMINAL.match(header("user-agent")) is not None
 
 
 def telling(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -359,6 +359,7 @@ class Exchange:
                 again=last,
                 timeout=self._timeout_s,
                 name=self._name,
+                waits=self.metered.payer is not None and self.metered.payer.waits,
             )
             self.tries.place(acquisition.waiter)
             self.waits = True

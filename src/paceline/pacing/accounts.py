@@ -75,11 +75,15 @@ class Account:
 
 
 class Payer(NamedTuple):
-    """Who pays for a request: the account, and the digest of the credential that it was sent with; and what it claims of its client."""
+    """Who pays for a request: the account, and the digest of the credential that it was sent with; and what it claims of its client.
+
+    ``waits``: whether a person waits for the answer.
+    """
 
     account: Account
     credential: bytes
     client: Client = UNNAMED
+    waits: bool = False
 
     def refused(self) -> None:
         """The provider has refused this credential."""

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.ledger import total_tokens
+from paceline.core.plan import INTERACTIVE
 from paceline.core.queue import DEFAULT_LANE, Estimate, LaneName, Lanes, LaneSpec, Waiter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, REQUESTS, TOKENS, USD, Cost
 from paceline.core.results import NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
@@ -48,6 +49,8 @@ log = logging.getLogger("paceline")
 
 NAME_MAX = 200
 """The longest name of a waiter, in characters."""
+
+PERSON: Final = LaneSpec(INTERACTIVE, priority=1)
 
 DEFAULT_LANE_NAME: Final[LaneName] = (DEFAULT_LANE.name, None, None)
 
@@ -131,6 +134,7 @@ class Pacer:
         again: Permit | None = None,
         timeout: float | None = None,
         name: str | None = None,
+        waits: bool = False,
     ) -> Acquisition:
         """Like :meth:`BaseLimiter.acquire`, for a client's call, with the scheduler of the pool.
 
@@ -143,11 +147,13 @@ class Pacer:
             again: As for :meth:`BaseLimiter.acquire`.
             timeout: As there.
             name: As there.
+            waits: Whether a person waits for the answer: outside of all lanes, the request is in the lane ``interactive``.
         """
         cost, cached_tokens, lost_ns = estimate()
         if self.pools.unusual:
             self.pools.warn_of_unmetered(scheduler.pool.name, {CONCURRENCY, *cost, *units})
-        waiter = self.waiter(scheduler, cost, timeout, lane=None, again=again, name=name, units=cost)
+        lane = PERSON if waits and again is None and current_lane.get() is DEFAULT_LANE_NAME else None
+        waiter = self.waiter(scheduler, cost, timeout, lane=lane, again=again, name=name, units=cost)
         waiter.estimate, waiter.cached_tokens, waiter.lost_ns = estimate, cached_tokens, lost_ns
         return Acquisition(scheduler, waiter)
 
