@@ -85,3 +85,12 @@ def test_one_that_had_gone_before_lets_none_go(pause):
     assert pause.phase is PausePhase.CLOSED
     assert not go(pause, 299, 9)
     assert len(go(pause, 300, 9)) == 1
+
+
+def test_a_short_pause_in_between_lets_one_go_at_its_end(pause):
+    """As a silence: it is over without a probe."""
+    [probe] = go(pause, 100, 9)
+    pause.answered(200, probe)
+    pause.begin(300)
+    pause.lift(250, 300)
+    assert len(go(pause, 250, 9)) == 1

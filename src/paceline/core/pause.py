@@ -55,6 +55,7 @@ NEXT: Final = MappingProxyType(
         (PausePhase.CLOSED, PauseEvent.BEGIN): PausePhase.CLOSED,
         (PausePhase.CLOSED, PauseEvent.GRANT): PausePhase.PROBING,
         (PausePhase.CLOSED, PauseEvent.LIFT): PausePhase.OPEN,
+        (PausePhase.CLOSED, PauseEvent.MORE): PausePhase.OPENING,
         (PausePhase.PROBING, PauseEvent.BEGIN): PausePhase.CLOSED,  # the present probe tells nothing of the new pause
         (PausePhase.PROBING, PauseEvent.GRANT): PausePhase.PROBING,
         (PausePhase.PROBING, PauseEvent.ANSWER): PausePhase.OPEN,
@@ -146,9 +147,13 @@ class Pause(Generic[T]):
         self._gone.pop(attempt, None)
 
     def lift(self, now_ns: int, until_ns: int) -> None:
-        """End the pause until ``until_ns``, if it is the one in force; no probe is needed."""
+        """End the pause until ``until_ns``, if it is the one in force; no probe is needed.
+
+        Where two follow each answer, one goes: those that waited for that wait still.
+        """
         if self.until_ns == until_ns > now_ns:
-            self._step(PauseEvent.LIFT, None, now_ns)
+            self._room = 1 if self.opens_ns else 0
+            self._step(PauseEvent.MORE if self.opens_ns else PauseEvent.LIFT, None, now_ns)
 
     def end(self) -> None:
         """End the pause; no probe is needed."""
