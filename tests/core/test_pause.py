@@ -44,11 +44,13 @@ def test_one_follows_the_beginning_of_an_answer_and_one_its_end(pause, ends, exp
     assert pause.phase is PausePhase.OPENING
 
 
-def test_it_is_over_when_nothing_waits_for_what_an_answer_lets_go(pause):
+def test_it_is_over_when_none_waits(pause):
     [probe] = go(pause, 100, 9)
     pause.answered(200, probe)
     [one] = go(pause, 200, 1)
     pause.answered(300, one)
+    assert len(go(pause, 300, 99)) == 2  # what was unused does not add up
+    pause.empty()
     assert pause.phase is PausePhase.OPEN
     assert len(go(pause, 300, 99)) == 99
     pause.begin(400)  # a common pause follows

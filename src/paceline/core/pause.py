@@ -42,7 +42,7 @@ class PauseEvent(Enum):
 
     BEGIN = "begin"  # a pause begins, or becomes longer
     GRANT = "grant"  # an attempt goes at or after the end of the pause
-    ANSWER = "answer"  # the probe was answered, or none waits for what an answer lets go
+    ANSWER = "answer"  # the probe was answered
     MORE = "more"  # an answer lets others go
     UNSENT = "unsent"  # the probe was not sent: another attempt becomes the probe
     LIFT = "lift"  # the pause is over without a probe
@@ -66,7 +66,6 @@ NEXT: Final = MappingProxyType(
         (PausePhase.OPENING, PauseEvent.GRANT): PausePhase.OPENING,
         (PausePhase.OPENING, PauseEvent.MORE): PausePhase.OPENING,
         (PausePhase.OPENING, PauseEvent.UNSENT): PausePhase.OPENING,
-        (PausePhase.OPENING, PauseEvent.ANSWER): PausePhase.OPEN,
         (PausePhase.OPENING, PauseEvent.LIFT): PausePhase.OPEN,
     }
 )
@@ -131,9 +130,8 @@ class Pause(Generic[T]):
                 self._gone[attempt] = True
             if begun is not None and (ended or not begun):
                 more = 2 if not begun and (ended or self.phase is not PausePhase.OPENING) else 1
-                # What the last answers let go is unused where none waits.
-                event, self._room = (PauseEvent.ANSWER, 0) if self._room else (PauseEvent.MORE, more)
-                self._step(event, None, min(self.until_ns, now_ns))
+                self._room = max(self._room, more)  # what is unused, because a quota binds, does not add up
+                self._step(PauseEvent.MORE, None, min(self.until_ns, now_ns))
         elif self.probe is not None and attempt == self.probe:
             self._step(PauseEvent.ANSWER, None, min(self.until_ns, now_ns))
 
@@ -154,6 +152,11 @@ class Pause(Generic[T]):
         if self.until_ns == until_ns > now_ns:
             self._room = 1 if self.opens_ns else 0
             self._step(PauseEvent.MORE if self.opens_ns else PauseEvent.LIFT, None, now_ns)
+
+    def empty(self) -> None:
+        """End the pause if it opens: none waits."""
+        if self.phase is PausePhase.OPENING:
+            self._step(PauseEvent.LIFT, None, 0)
 
     def end(self) -> None:
         """End the pause; no probe is needed."""

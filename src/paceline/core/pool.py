@@ -322,6 +322,8 @@ class Pool:
         self.counts["settled"] += 1
         self.progress.admit(now_ns, reservation.granted_ns)
         amounts = self.capacity.settle(now_ns, reservation, actual)
+        if self.ledger.pause.opens_ns and not self.queue.length:
+            self.ledger.pause.empty()
         if actual:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
             if self._stop is not None and self._stop.ends_with(reservation.granted_ns):
@@ -348,6 +350,8 @@ class Pool:
         """The answer to ``reservation`` has begun, and is no refusal: an allowance that was shut is open."""
         self.progress.allowance.admit(reservation.granted_ns)
         self.capacity.admitted(now_ns, reservation)
+        if not self.queue.length:
+            self.ledger.pause.empty()
         if self._stop is not None and self._stop.ends_with(reservation.granted_ns):
             self._stop = None
 
