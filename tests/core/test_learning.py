@@ -482,6 +482,14 @@ class TestLongPeriods:
         assert "rule" not in report(pool, T0 + NS)["quotas"][0]["learned"]
 
 
+def test_the_notice_of_a_higher_limit_names_the_one_that_was_given():
+    pool = pool_of("600 requests/min", usable=0.5)
+    for at_s, limit in (0, 400), (1, 900):  # it is lowered, and then rises above the given one
+        pool.observe(T0 + at_s * NS, [Reading("requests", limit=limit, remaining=limit - 1)], send(pool, at_s))
+    [notice] = pool.capacity.learning.notices
+    assert notice.startswith("the provider states a limit of 900 requests, and '600 requests/min' was given")
+
+
 class TestGuesses:
     """Limits that no answer has confirmed are raised while the provider serves more."""
 

@@ -422,11 +422,6 @@ class Ledger:
         """The share of its limit that ``quota``, one of a meter, is: 1 for slots and even quotas, else ``usable``."""
         return 1.0 if quota.part(self.usable) is quota else self.usable
 
-    def whole(self, index: int) -> Quota:
-        """The limit whose usable part the quota at ``index`` is."""
-        quota = self.entries[index].meter.quota
-        return quota.part(1 / self.share_of(quota))
-
     def add_quota(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
         """Charge a further quota, which is the usable part of its limit, from now on; slots also with what is in flight."""
         given = source.kind is SourceKind.GIVEN

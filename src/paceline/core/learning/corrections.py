@@ -13,7 +13,7 @@ from paceline.core.learning.refill import LONGER_PERIOD
 from paceline.core.learning.tracker import QuotaTracker
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Bucket
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OWN_RULES, TOKENS, Quota, Rule
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OWN_RULES, TOKENS, Quota, Rule, rounded
 from paceline.core.results import LEARNED, Reading, Refusal, Source, SourceKind
 from paceline.core.unstated import Unstated
 
@@ -220,13 +220,17 @@ class Corrections:
 
     def _stated_above(self, index: int, limit: float) -> None:
         """Note that the provider allows more than the user has given; the given limit holds."""
-        limit /= self.usable_share(index, None)
-        if self.entries[index].stated is None:
+        entry, share = self.entries[index], self.usable_share(index, None)
+        limit /= share
+        if entry.stated is None:
+            given = entry.meter.quota.with_amount(
+                rounded(entry.given / share)
+            )  # an answer may have lowered the present one
             self.notices.append(
                 f"the provider states a limit of {limit:,.0f} {self.ledger.units[index]}, and"
-                f" {str(self.ledger.whole(index))!r} was given: the given limit holds; learn='up' would take the higher one"
+                f" {str(given)!r} was given: the given limit holds; learn='up' would take the higher one"
             )
-        self.entries[index].stated = limit
+        entry.stated = limit
 
     def spread(self, now_ns: int, index: int, lack: float = 0.0, wait_s: float | None = None) -> None:
         """Spread the quota at ``index`` evenly, which is safe under every rule: it is not a bucket.
