@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / name for name in ("integrations.md", "integrations_frameworks.md")]
 PACKAGES = ROOT / "docs" / "packages.md"
-APART = {"browser", "gateway_js", "lowest", "lowest_gateway", "migrate", "recipes", "servers", "tables"}
+APART = {"browser", "gateway_js", "lowest", "lowest_gateway", "migrate", "plans", "recipes", "servers", "tables"}
 """Environments without packages that a table could name: tools, packages of npm and of tables, servers and workers, lower bounds, lines of the pages,
 other limiters."""
 

@@ -53,7 +53,7 @@ class WindowWatch:
         self._ends_s: dict[tuple[str, str], float] = {}  # by account and window: the end that was told
         self._pending: dict[tuple[str, str], threading.Timer] = {}
         self._lines: list[str] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def begin(self, address: str, key: str) -> None:
         """The gateway of the program is at ``address``."""

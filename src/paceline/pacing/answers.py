@@ -68,7 +68,7 @@ class Answers:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str, int, str], int] = {}
         self._last_s: dict[tuple[str, str, int, str], float] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def count(self, upstream: str, pool: str, status: int, cause: str, now_s: float) -> None:
         """Count an answer, or that there was none.
