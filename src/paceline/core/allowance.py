@@ -121,6 +121,10 @@ class Allowance:
         is_tested = self.covers(refusal) and _asked_s(refusal) > LONG_WAIT_S
         return sent_ns < self._ends_ns or not self._ends_ns or is_tested
 
+    def is_long(self, until_ns: int) -> bool:
+        """Whether it opens gently at ``until_ns``: it is a window, or was shut for so long that many may wait."""
+        return self.window is not None or until_ns - self.began_ns >= round(LONG_WAIT_S * NS)
+
     def test_s(self, now_ns: int, sent_ns: int, refusal: Refusal) -> float:
         """How long after a refusal the stated wait is tested."""
         passed_s = (now_ns - self.began_ns) / NS if self.is_test(sent_ns) else 0.0

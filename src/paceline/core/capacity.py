@@ -132,11 +132,18 @@ class Capacity(Protocol):
         """Close ``reservation`` and give back its charge: its request was never sent."""
 
     def refuse(
-        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, teaches: bool = True
+        self,
+        now_ns: int,
+        reservation: Reservation,
+        refusal: Refusal,
+        pause_ns: int,
+        *,
+        teaches: bool = True,
+        gently: bool = False,
     ) -> bool:
         """Close ``reservation``, keep its charge, pause, and learn if the refusal ``teaches``; whether quotas have changed.
 
-        One that does not teach is about an allowance: the pause after it opens gently, where this process keeps the quotas alone.
+        One that does not teach is about an allowance. ``gently``: the pause after it opens gently, where this process keeps the quotas alone.
         """
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:

@@ -101,7 +101,14 @@ class LocalCapacity:
         self.ledger.cancel(now_ns, reservation)
 
     def refuse(
-        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, teaches: bool = True
+        self,
+        now_ns: int,
+        reservation: Reservation,
+        refusal: Refusal,
+        pause_ns: int,
+        *,
+        teaches: bool = True,
+        gently: bool = False,
     ) -> bool:
         self.ledger.close(now_ns, reservation)  # before the learning, which counts the other attempts in flight
         self.ledger.pause.answered(now_ns, reservation)  # of a refused probe: the others wait as the refusal says
@@ -109,7 +116,7 @@ class LocalCapacity:
         if refusal.retry_after_s is not None:
             self.ledger.give_back(now_ns, reservation)
         if pause_ns:
-            self.ledger.pause.begin(now_ns + pause_ns, opens_ns=0 if teaches else OPENS_NS)
+            self.ledger.pause.begin(now_ns + pause_ns, opens_ns=OPENS_NS if gently else 0)
         if self.learning is None:
             return False
         if refusal.kind.about_rate:

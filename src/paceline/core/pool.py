@@ -416,7 +416,9 @@ class Pool:
             return
         teaches = not (refusal.kind.about_rate and self.progress.allowance.covers(refusal))
         self.progress.refuse(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
-        if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS), teaches=teaches):
+        pause_ns = round(max(pause_s, 0.0) * NS)
+        gently = not teaches and self.progress.allowance.is_long(now_ns + pause_ns)
+        if self.capacity.refuse(now_ns, reservation, refusal, pause_ns, teaches=teaches, gently=gently):
             self.recount()
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
         code = f" ({refusal.code})" if refusal.code else ""

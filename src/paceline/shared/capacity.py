@@ -227,7 +227,14 @@ class SharedCapacity:
             )
 
     def refuse(
-        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, teaches: bool = True
+        self,
+        now_ns: int,
+        reservation: Reservation,
+        refusal: Refusal,
+        pause_ns: int,
+        *,
+        teaches: bool = True,
+        gently: bool = False,
     ) -> bool:
         """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; learning follows the next reply."""
         local, learning = self._close(now_ns, reservation), self.learning
@@ -243,7 +250,7 @@ class SharedCapacity:
         else:
             self.holdings.unstated.explained(now_ns, reservation)
         if local is not None:
-            return local.refuse(now_ns, reservation, refusal, pause_ns, teaches=teaches)
+            return local.refuse(now_ns, reservation, refusal, pause_ns, teaches=teaches, gently=gently)
         ours = refusal.kind.about_rate
         amounts = reservation.amounts if ours else [0.0] * len(reservation.amounts)
         self.holdings.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
