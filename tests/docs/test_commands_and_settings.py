@@ -112,10 +112,12 @@ NOT_RUN = {
     r"--by 18:00": "depends on the time of day: tests/planner",
     r"redis://": "needs a Redis: tests/stores",
     r"^(opentelemetry-instrument -- )?paceline (serve|emulate)": "a server: tests/gateway, tests/emulator, and docs/first_minutes.md",
-    r"^claude$|extropy simulate": "needs another program: tests/frameworks/recipes and extropy",
+    r"^claude$|-- claude|extropy simulate": "needs another program: tests/frameworks/recipes and extropy",
     r"-- node|codex": "needs another program: tests/frameworks/gateway_js",
     r"^paceline init --": "writes the same file as without options: tests/config",
     r"my_program|massgen|pytest|train\.py|paceline\.yaml": "needs the reader's program",
+    r"^paceline check --admin": "asks a provider: tests/check",
+    r"facts-2027-01\.toml|limits update --undo": "needs the file of a newer data set: tests/providers",
     r"^paceline status( http| 127|$)": "needs the program that it asks: tests/telemetry",
     r"--shard 1/3|requests\.shard": "needs the other shards: docs/first_minutes.md",
 }
@@ -162,6 +164,7 @@ def test_the_commands_of_a_block_run(block, paceline_emulator, tmp_path):
         "PACELINE_BASE_URL": world.base_url,
         "PACELINE_KEYS": str(tmp_path / "keys.json"),
         "XDG_STATE_HOME": str(tmp_path / "state"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
     }
     done = subprocess.run(
         ["bash", "-ec", "\n".join(runs_of(block))],

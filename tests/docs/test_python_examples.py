@@ -138,7 +138,7 @@ def reader(paceline_emulator, monkeypatch, tmp_path):
     for name, value in {
         "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": f"{world.base_url}/v1",
         "ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": world.base_url,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path / "config"),
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PACELINE_STORE", "")

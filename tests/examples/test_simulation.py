@@ -254,7 +254,7 @@ async def test_openai_run_has_no_refusals_and_nearly_the_ideal_speed(tmp_path):
 
 @pytest.mark.long("runs for seconds of real time")
 async def test_anthropic_run_keeps_three_quotas_and_nearly_the_ideal_speed():
-    rows, people, _ = await simulate("--provider", "claude", "--agents", 44, "--speed", 2)
+    rows, people, _ = await simulate("--provider", "claude", "--rate-tier", 1, "--agents", 44, "--speed", 2)
     assert [rows[model].requests for model in ("claude-sonnet-5", "claude-haiku-5-5")] == [132, 132]
     assert rows["together"].refused <= 3  # in real time, on a machine that may be busy
     assert rows["claude-sonnet-5"].share >= 0.83

@@ -25,7 +25,7 @@ def start_all(way_s, **settings):
     """The provider's count of the limited model, and when each agent started, in seconds."""
 
     async def main(clock):
-        quotas = {"gemini-2.5-flash": {"requests": Trailing(7)}, "gpt-5-mini": {"requests": Trailing(500)}}
+        quotas = {"gemini-3.8-flash": {"requests": Trailing(7)}, "gpt-6-luna": {"requests": Trailing(500)}}
         provider = PlainProvider(clock, quotas, way_s=way_s)
         limiter, start_ns, started_s = example.limiter_of(clock=clock, **settings), clock.now_ns(), {}
         async with httpx2.AsyncClient(transport=provider, base_url="http://plain") as client:
@@ -40,7 +40,7 @@ def start_all(way_s, **settings):
                     assert answer.status_code == 200
 
             await asyncio.gather(*(agent(*one) for one in example.AGENTS))
-        return provider.models["gemini-2.5-flash"], started_s
+        return provider.models["gemini-3.8-flash"], started_s
 
     return run_virtual(main)
 

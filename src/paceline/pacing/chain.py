@@ -298,8 +298,8 @@ class ChainedScheduler(Scheduler):
         else:
             account, there = of_account
             row = account.row(there, refusal)
-        # What was admitted is as in the other rows of its requests.
-        return row and row._replace(admitted=self.pool.progress.admitted, holds=self.holds)
+            row = row and row._replace(admitted=self.pool.progress.admitted)  # as in the other rows of its requests
+        return row and row._replace(holds=self.holds)
 
     def refuse(
         self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0, why: str = ""
