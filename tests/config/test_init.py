@@ -136,6 +136,35 @@ class TestConversion:
         assert "hidden" not in text
         Config.load(given=tomllib.loads(text), environ={})
 
+    @pytest.mark.parametrize(("params", "more", "said"), [
+        ({"api_base": "os.environ/MY_BASE"}, {}, "api_base is in the variable MY_BASE: write the address. Its server is left out"),
+        ({"base_url": "os.environ/MY_BASE"}, {}, "api_base is in the variable MY_BASE"),
+        ({"api_base": "https://u:hidden@h"}, {}, "api_base: it must be an address"),
+        ({"api_base": "https://h/v1?token=hidden"}, {}, "api_base: it must be an address"),
+        ({"api_base": ["https://hidden"]}, {}, "api_base: it must be an address"),
+        ({"litellm_credential_name": "c"}, {}, "litellm_credential_name: its address and its key are in credential_list"),
+        ({"use_litellm_proxy": True}, {}, "use_litellm_proxy: its requests go to another proxy"),
+        ({}, {"router_settings": {"default_litellm_params": {"api_base": "os.environ/MY_BASE"}}}, "in the variable MY_BASE"),
+        ({}, {"environment_variables": {"OPENAI_API_BASE": "os.environ/MY_BASE"}}, "in the variable MY_BASE"),
+    ])  # fmt: skip
+    def test_the_key_of_a_service_whose_address_is_not_known_goes_nowhere(self, params, more, said):
+        one = {"model": "openai/foo", "api_key": "os.environ/MY_KEY", "rpm": 5, **params}
+        made = convert({"model_list": [{"model_name": "m", "litellm_params": one}], **more})
+        assert made.settings == {"limits": {"openai/foo": {"rpm": 5}}}
+        lost = "\n".join(made.lost)
+        assert said in lost
+        assert 'add NAME = { provider = "openai", base_url = "https://...", key_env = "MY_KEY" } to [upstreams]' in lost
+        assert "hidden" not in lost
+
+    def test_an_address_for_all_is_that_of_each_deployment(self):
+        deployments = [{"model_name": "m", "litellm_params": {"model": "openai/foo", "api_key": "os.environ/MY_KEY"}}]
+        for more in (
+            {"environment_variables": {"OPENAI_BASE_URL": "https://near.example/v1"}},
+            {"router_settings": {"default_litellm_params": {"api_base": "https://near.example/v1"}}},
+        ):
+            made = convert({"model_list": deployments, **more})
+            assert {one["base_url"] for one in made.settings["upstreams"].values()} == {"https://near.example/v1"}
+
     @pytest.mark.parametrize(("table", "name", "value"), [
         ("router_settings", "num_retries", "os.environ/RETRIES"),
         ("router_settings", "timeout", "soon"),

@@ -22,6 +22,15 @@ VARIABLE: Final = "os.environ/"
 SIGNED: Final = {"bedrock": "AWS_BEARER_TOKEN_BEDROCK", "vertex": ""}
 """Providers whose usual credentials sign a request, so that no gateway can pass it on."""
 
+ELSEWHERE: Final = {
+    "litellm_credential_name": "its address and its key are in credential_list",
+    "use_litellm_proxy": "its requests go to another proxy",
+}
+"""Settings by which the address of a deployment is in another place."""
+
+BASES: Final = ("API_BASE", "BASE_URL")
+"""The ends of names of variables with the address of a provider, as litellm and the clients of providers have them."""
+
 REASONS: Final = {
     "litellm_params.api_version": "the path of a request has it; Azure's /openai/v1 needs none",
     "litellm_params.timeout": "a client has its own; x-paceline-timeout bounds the wait in the queue",
@@ -99,7 +108,9 @@ def convert(values: Mapping[str, Any]) -> Converted:
     entries = values.get("model_list")
     if not isinstance(entries, list) or not entries:
         raise QuotaError("it has no model_list: it must be the config.yaml of a litellm proxy")
-    conversion = _Conversion()
+    conversion = _Conversion(
+        _table(_table(values, "router_settings"), "default_litellm_params"), _table(values, "environment_variables")
+    )
     for number, entry in enumerate(entries, 1):
         conversion.add(entry, f"model_list[{number}]")
     conversion.route(_table(values, "router_settings"))
@@ -109,7 +120,8 @@ def convert(values: Mapping[str, Any]) -> Converted:
 
 
 class _Conversion:
-    def __init__(self) -> None:
+    def __init__(self, defaults: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
+        self._defaults, self._variables = defaults, variables
         self._lost: dict[str, list[str]] = {}
         self._keys: dict[str, list[str]] = {}
         self._servers: dict[tuple[str, str, str], str] = {}
@@ -128,12 +140,21 @@ class _Conversion:
         if not model:
             raise QuotaError(f"{place}: litellm_params.model has no model behind its provider")
         limits = self._limits({**entry, **params}, place)
-        server = self._server(provider, params, place)
+        server = self._server(provider, self._addressed(provider, params), place)
         weight, order = (self._amount(params, part, place) for part in ("weight", "order"))
         self._deployments.append(_Deployment(place, name, provider, model, server, limits, weight, order))
-        known = {"model", "custom_llm_provider", "api_key", "api_base", "base_url", "rpm", "tpm", "max_parallel_requests", "weight", "order"}  # fmt: skip
+        known = {"model", "custom_llm_provider", "api_key", "api_base", "base_url", "rpm", "tpm", "max_parallel_requests", "weight", "order", *ELSEWHERE}  # fmt: skip
         self._left_out(params, place, "litellm_params", known)
         self._left_out(entry, place, "", {"model_name", "litellm_params", "rpm", "tpm"})
+
+    def _addressed(self, provider: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The settings of a deployment, with the address and the key that the file has for all."""
+        names = ("api_base", "base_url", "api_key", *ELSEWHERE)
+        known = {name: self._defaults[name] for name in names if self._defaults.get(name)} | dict(params)
+        if not (known.get("api_base") or known.get("base_url")):
+            named = (self._variables.get(f"{provider}_{end}".upper()) for end in BASES)
+            known["api_base"] = next(filter(None, named), "")
+        return known
 
     def _limits(self, entry: Mapping[str, Any], place: str) -> dict[str, float]:
         limits = {}
@@ -157,21 +178,16 @@ class _Conversion:
 
     def _server(self, provider: str, params: Mapping[str, Any], place: str) -> str:
         """The name in ``[upstreams]`` of the server of a deployment; empty for one that the gateway cannot serve."""
-        base, key = str(params.get("api_base") or params.get("base_url") or ""), str(params.get("api_key") or "")
-        if base.startswith(VARIABLE):
-            self._lose(place, f"api_base is in the variable {base.removeprefix(VARIABLE)}: write the address")
-            base = ""
+        key = str(params.get("api_key") or "")
         if provider in SIGNED and not key:
             instead = f"; with a key in {SIGNED[provider]} it can" if SIGNED[provider] else ""
             self._lose(
                 place, f"requests are signed, so that paceline serve cannot pass them on{instead}; its limits hold"
             )
             return ""
-        try:
-            root = parse_base_url(base) if base else ""
-        except ValueError as error:
-            self._lose(place, f"api_base: {error}")
-            root = ""
+        root = self._root(provider, params, place)
+        if root is None:
+            return ""
         known = PROVIDERS.get(provider)
         if not root and (known is None or host_root(provider_named(provider)) is None):
             self._lose(
@@ -209,6 +225,29 @@ class _Conversion:
             settings = {"provider": provider if server != provider else "", "base_url": root, "key_env": variable}
             self._upstreams[server] = {key: value for key, value in settings.items() if value}
         return self._servers[identity]
+
+    def _root(self, provider: str, params: Mapping[str, Any], place: str) -> str | None:
+        """The address of a deployment; empty for the provider's own, and ``None`` for one that is not known here.
+
+        The key of a service that is not known must not go to the provider's own host: then nothing is written.
+        """
+        base, key = str(params.get("api_base") or params.get("base_url") or ""), str(params.get("api_key") or "")
+        why = ""
+        if name := next((name for name in ELSEWHERE if params.get(name)), ""):
+            why = f"{name}: {ELSEWHERE[name]}"
+        elif base.startswith(VARIABLE):
+            why = f"api_base is in the variable {base.removeprefix(VARIABLE)}: write the address"
+        elif base:
+            try:
+                return parse_base_url(base)
+            except ValueError as error:
+                why = f"api_base: {error}"
+        if not why:
+            return ""
+        variable = key.removeprefix(VARIABLE) if key.startswith(VARIABLE) else "..."
+        entry = f'{{ provider = "{provider}", base_url = "https://...", key_env = "{variable}" }}'
+        self._lose(place, f"{why}. Its server is left out: add NAME = {entry} to [upstreams]; its limits hold")
+        return None
 
     def route(self, router: Mapping[str, Any]) -> None:
         """Read the settings of the router."""
