@@ -124,7 +124,7 @@ def test_twenty_rows_are_written_and_the_next_run_uses_them(provider, folder, mo
     monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
     monkeypatch.setenv("ANTHROPIC_API_KEY", USUAL)
     before = stated("anthropic", "claude-test-7")
-    result = run("--admin", "--base-url", url, answer="y\n")
+    result = run("--admin", "--provider", "anthropic", "--base-url", url, answer="y\n")
     assert result.exit_code == 0, result.output
     assert "anthropic: 20 rows of limits, 0 of ends of models, in " in result.output
     assert "changes nothing there" in result.output
@@ -166,7 +166,7 @@ def test_a_workspace_has_its_own_limits_and_the_organization_s(provider, monkeyp
     url, _ = provider(ANTHROPIC, {ADMIN})
     monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
     monkeypatch.setenv("ANTHROPIC_API_KEY", USUAL)
-    result = run("--admin", "--workspace", "wrkspc_1", "--base-url", url, "--yes", "--json")
+    result = run("--admin", "--provider", "anthropic", "--workspace", "wrkspc_1", "--base-url", url, "--yes", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["organizations"][0]["limits"] == 20
     assert {quota.unit: quota.amount for quota in lookup("anthropic", "claude-test-3").quotas} == {
@@ -193,7 +193,7 @@ def test_the_ends_alone_change_no_limit(provider, monkeypatch):
     url, _ = provider(OPENAI, {"sk-usual"})
     monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
     before = stated("openai", "gpt-6-luna")
-    assert run("--admin", "--base-url", url, "--yes").exit_code == 0
+    assert run("--admin", "--provider", "openai", "--base-url", url, "--yes").exit_code == 0
     assert life_of("openai", "gpt-old").ends == "2026-12-11"
     assert stated("openai", "gpt-6-luna") == before
 
@@ -211,7 +211,7 @@ def test_what_goes_wrong_is_one_sentence_and_changes_nothing(provider, folder, m
     url, _ = provider(pages, {key})
     monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
     monkeypatch.setenv("ANTHROPIC_API_KEY", USUAL)
-    result = run("--admin", "--base-url", url, "--yes")
+    result = run("--admin", "--provider", "anthropic", "--base-url", url, "--yes")
     assert result.exit_code == 1
     assert said in result.stderr
     assert ADMIN not in result.output
@@ -235,11 +235,22 @@ def test_what_cannot_be_meant(words, code, said):
     assert said in result.stderr
 
 
+def test_an_address_gets_the_keys_of_the_provider_that_is_named_alone(provider, monkeypatch):
+    url, seen = provider(ANTHROPIC | OPENAI, {ADMIN, "sk-usual"})
+    monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", USUAL)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
+    result = run("--admin", "--base-url", url, "--yes")
+    assert (result.exit_code, "--base-url needs --provider" in result.stderr, seen) == (2, True, [])
+    assert run("--admin", "--provider", "anthropic", "--base-url", url, "--yes").exit_code == 0
+    assert {sent for _, _, sent in seen} == {ADMIN}
+
+
 def test_without_consent_or_a_usual_key_nothing_is_kept(provider, folder, monkeypatch):
     url, seen = provider(ANTHROPIC, {ADMIN})
     monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
-    assert run("--admin", "--base-url", url, answer="n\n").exit_code == 2
+    assert run("--admin", "--provider", "anthropic", "--base-url", url, answer="n\n").exit_code == 2
     assert seen == []
-    result = run("--admin", "--base-url", url, "--yes")
+    result = run("--admin", "--provider", "anthropic", "--base-url", url, "--yes")
     assert (result.exit_code, "set ANTHROPIC_API_KEY: the limits are kept for" in result.stderr) == (1, True)
     assert not list(folder.rglob("*.json"))

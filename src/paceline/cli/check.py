@@ -62,6 +62,8 @@ def command(
     if admin:
         if models or limits or given["tier"]:
             raise click.UsageError("--admin asks for all models: leave out MODEL, --limit and --tier")
+        if given["base_url"] and not given["provider"]:
+            raise click.UsageError("--base-url needs --provider with --admin: only the keys of that provider go there")
         _ask_as_administrator(given["provider"], given["base_url"], of_organization, yes=yes, as_json=as_json)
         return
     if any(of_organization.values()):
