@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 import paceline
 from paceline import facts
+from paceline.cli.app import app
 from paceline.cli.check import command
 from paceline.cli.limits import command as limits
 from paceline.core.results import SourceKind
@@ -254,3 +255,28 @@ def test_without_consent_or_a_usual_key_nothing_is_kept(provider, folder, monkey
     result = run("--admin", "--provider", "anthropic", "--base-url", url, "--yes")
     assert (result.exit_code, "set ANTHROPIC_API_KEY: the limits are kept for" in result.stderr) == (1, True)
     assert not list(folder.rglob("*.json"))
+
+
+def test_a_list_that_no_command_could_read_is_not_written(provider, folder, monkeypatch):
+    many = [{"id": f"ft:gpt-{n}:{'x' * 180}", "shutdown_date": "2026-12-11"} for n in range(11_000)]
+    url, _ = provider({"/v1/models": {"data": many}}, {"sk-usual"})
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
+    result = run("--admin", "--provider", "openai", "--base-url", url, "--yes")
+    assert (result.exit_code, "openai's answer: it has more than 2,000,000 characters" in result.stderr) == (1, True)
+    assert not list(folder.rglob("*"))
+
+
+@pytest.mark.parametrize("found", [b"[", b"{", b"\xff{", b'{"providers": 1}', b"x" * 2_000_001])
+@pytest.mark.parametrize(
+    "words",
+    [["check", "--admin", "--provider", "openai", "--yes"], ["limits"], ["serve"], ["config"], ["check", "gpt-5"]],
+)
+def test_a_file_that_cannot_be_read_is_named(folder, monkeypatch, words, found):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
+    file = folder / "organizations" / facts.organization_file("openai", "sk-usual")
+    file.parent.mkdir(parents=True)
+    file.write_bytes(found)
+    result = run(*words, of=app)
+    assert result.exit_code in (1, 2)
+    assert str(file) in result.stderr
+    assert "Delete this file, and run `paceline check --admin` again" in result.stderr

@@ -229,7 +229,7 @@ def keep(provider: str, environ: Mapping[str, str], rows: Mapping[str, list[Row]
     """Write the rows to the file for the key that requests of ``provider`` have, in place of what it had; the file.
 
     Raises:
-        QuotaError: There is no such key, the rows are malformed, or the file cannot be written.
+        QuotaError: There is no such key, the rows are malformed or too many, or the file cannot be written.
     """
     variable = PROVIDERS[provider].key_env
     key = environ.get(variable, "").strip()
@@ -238,12 +238,12 @@ def keep(provider: str, environ: Mapping[str, str], rows: Mapping[str, list[Row]
     if (home := facts.folder()) is None:
         raise QuotaError(f"there is no home folder to keep the limits in: set {facts.VARIABLE}")
     file = home / facts.ORGANIZATIONS / facts.organization_file(provider, key)
-    values = {"day": str(today), "providers": {provider: rows}}
-    facts.of_organization(provider, values, "the answer")
+    text = json.dumps({"day": str(today), "providers": {provider: rows}}, indent=1)
+    facts.of_organization(provider, text, f"{provider}'s answer")  # as each later command reads it
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(str(file)) as opened:
-            opened.write(json.dumps(values, indent=1).encode())
+            opened.write(text.encode())
     except OSError as error:
         raise QuotaError(f"{file}: cannot be written: {error.strerror or error}") from None
     facts.forget()

@@ -100,9 +100,10 @@ def _ask_as_administrator(
     from paceline.providers.registry import base_of
 
     found = {"anthropic": "ANTHROPIC_ADMIN_KEY", "openai": "OPENAI_API_KEY"}
-    names = [base_of(provider)] if provider else [name for name, variable in found.items() if os.environ.get(variable)]
     today, report = date.today(), []  # noqa: DTZ011  (the user's calendar)
     try:
+        usual = [name for name, variable in found.items() if os.environ.get(variable)]
+        names = [base_of(provider)] if provider else usual
         if not names:
             raise QuotaError(
                 "no key to ask with: set ANTHROPIC_ADMIN_KEY, or OPENAI_API_KEY for the ends of OpenAI's models"

@@ -162,8 +162,12 @@ def read(file: Path) -> dict[str, Any]:
     Raises:
         QuotaError: The file cannot be read, or has another form; the message names the field, or the line.
     """
+    return of_text(_text(file), str(file))[0]
+
+
+def _text(file: Path) -> str:
     try:
-        return of_text(file.read_text("utf-8-sig"), str(file))[0]
+        return file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise QuotaError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
 
@@ -282,18 +286,24 @@ def _organizations() -> Iterator[Layer]:
         file = files.get(organization_file(name, key)) if key else None
         if file is not None:
             try:
-                values = _values(file.read_text("utf-8"), str(file))
-            except OSError as error:
-                raise QuotaError(f"{file}: cannot be read: {error.strerror or error}") from None
-            yield Layer(str(file), of_organization(name, values, str(file)), trusted=False)
+                found = of_organization(name, _text(file), str(file))
+            except QuotaError as error:
+                raise QuotaError(f"{error}. Delete this file, and run `paceline check --admin` again") from None
+            yield Layer(str(file), found, trusted=False)
 
 
-def of_organization(provider: str, values: Any, where: str) -> dict[str, dict[str, Any]]:
+def of_organization(provider: str, text: str, where: str) -> dict[str, dict[str, Any]]:
     """The facts about an organization, checked, with its tier: the default one, next above the tier for accounts that name none.
 
+    Args:
+        provider: Whose organization.
+        text: What is in its file.
+        where: The place of the text in messages.
+
     Raises:
-        QuotaError: They have another form.
+        QuotaError: They have another form, or are too many.
     """
+    values = _values(text, where)
     head = _shipped()[provider] | (_newer() or {"providers": {}})["providers"].get(provider, {})
     ladders = [
         [rung for one in ladder for rung in ([one, [ORGANIZATION]] if head["default_tier"] in one else [one])]
