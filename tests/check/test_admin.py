@@ -74,7 +74,7 @@ def provider():
                 sent = self.headers.get("x-api-key") or self.headers.get("authorization", "").removeprefix("Bearer ")
                 seen.append((self.command, self.path, sent))
                 page = pages.get(self.path)
-                status = 401 if sent not in key else 404 if page is None else 200
+                status = 401 if sent not in key else 404 if page is None else page if isinstance(page, int) else 200
                 body = (
                     page
                     if isinstance(page, bytes)
@@ -89,7 +89,7 @@ def provider():
                 pass
 
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         running.append(server)
         return f"http://127.0.0.1:{server.server_port}", seen
 
@@ -203,7 +203,10 @@ def test_the_ends_alone_change_no_limit(provider, monkeypatch):
     ("pages", "key", "said"),
     [
         (ANTHROPIC, "other", "anthropic refused the key in ANTHROPIC_ADMIN_KEY (401): an administrator's key is needed"),
-        ({}, ADMIN, "anthropic refused the key in ANTHROPIC_ADMIN_KEY (404)"),
+        ({}, ADMIN, "anthropic has no /v1/organizations/rate_limits (404): look at the address of its API"),
+        ({"/v1/organizations/rate_limits": 500}, ADMIN, "/v1/organizations/rate_limits (500): run this again later"),
+        ({"/v1/organizations/rate_limits": 429}, ADMIN, "(429): it had too many requests: run this again in a minute"),
+        ({"/v1/organizations/rate_limits": 302}, ADMIN, "(302): is it the address of its API?"),
         ({"/v1/organizations/rate_limits": b"<html>"}, ADMIN, "did not answer GET"),
         ({"/v1/organizations/rate_limits": {"data": [{"group_type": "model_group"}]}}, ADMIN, "has another form: KeyError 'models'"),
     ],
@@ -280,3 +283,67 @@ def test_a_file_that_cannot_be_read_is_named(folder, monkeypatch, words, found):
     assert result.exit_code in (1, 2)
     assert str(file) in result.stderr
     assert "Delete this file, and run `paceline check --admin` again" in result.stderr
+
+
+LIMITS = "/v1/organizations/rate_limits"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ([], f"anthropic: GET {LIMITS}: it is empty; nothing is changed"),
+        (
+            [group(["claude-test-3"], 0, -1, None)],
+            "none of its 1 items has a limit that can be used; nothing is changed",
+        ),
+        (REST[2:], "none of its 1 items has a limit that can be used"),
+    ],
+)
+def test_a_list_that_says_nothing_takes_no_limit_away(provider, folder, monkeypatch, data, said):
+    pages = {LIMITS: {"data": [group(["claude-test-3"], 9_000, None, None)]}}
+    url, _ = provider(pages, {ADMIN})
+    monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", USUAL)
+    words = ["--admin", "--provider", "anthropic", "--base-url", url, "--yes"]
+    assert run(*words).exit_code == 0
+    pages[LIMITS] = {"data": data}
+    result = run(*words)
+    assert (result.exit_code, said in result.stderr) == (1, True), result.output
+    assert stated("anthropic", "claude-test-3") == (["9k requests/min"], "organization")
+
+
+def test_limits_that_are_not_asked_for_again_stay(provider, monkeypatch):
+    url, _ = provider(OPENAI | ANTHROPIC, {"sk-usual", "sk-admin"})
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, "sk-usual")
+    for name in ("OPENAI_ADMIN_KEY", "ANTHROPIC_ADMIN_KEY"):
+        monkeypatch.setenv(name, "sk-admin")
+    for name, more, model in (
+        ("openai", ["--project", "proj_1"], "gpt-6-luna"),
+        ("anthropic", ["--workspace", "wrkspc_1"], "claude-test-3"),
+    ):
+        words = ["--admin", "--provider", name, "--base-url", url, "--yes"]
+        assert run(*words, *more).exit_code == 0
+        before = stated(name, model)
+        result = run(*words)
+        assert (result.exit_code, "was not asked for now: its limits of " in result.stderr) == (1, True)
+        assert stated(name, model) == before
+        assert run(*words, *more).exit_code == 0
+    assert life_of("openai", "gpt-old").ends == "2026-12-11"
+
+
+def test_an_id_that_is_not_known_is_named(provider, monkeypatch):
+    url, _ = provider({}, {ADMIN})
+    monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
+    result = run("--admin", "--provider", "anthropic", "--workspace", "wrkspc_9", "--base-url", url, "--yes")
+    assert "workspaces/wrkspc_9/rate_limits (404): look at the id in --workspace" in result.stderr
+
+
+def test_an_end_is_the_day_of_a_time(provider, monkeypatch):
+    told = ["2026-12-11T00:00:00Z", 1_796_947_200, "2026-12-11", "soon", True, 1e300, {}]
+    models = [{"id": f"gpt-t{number}", "shutdown_date": one} for number, one in enumerate(told)]
+    url, _ = provider({"/v1/models": {"data": models}}, {"sk-usual"})
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
+    assert run("--admin", "--provider", "openai", "--base-url", url, "--yes").exit_code == 0
+    ends = [life.ends for number in range(7) if (life := life_of("openai", f"gpt-t{number}"))]
+    assert ends == ["2026-12-11"] * 3

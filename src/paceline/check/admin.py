@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,9 @@ PAGES_MAX: Final = 100
 
 _MODEL: Final = re.compile(r"[\w.:@/+-]{1,200}")
 """The name of a model that a row may have; others (a ``*`` among them) would be patterns."""
+
+LISTS: Final = ", "
+"""What separates the lists in the source of a row."""
 
 Row = dict[str, Any]
 
@@ -137,8 +140,18 @@ def openai_limits(items: list[Any]) -> Told:
 def openai_ends(items: list[Any]) -> Told:
     """The days on which models end."""
     for item in items:
-        if item.get("shutdown_date") is not None:
-            yield _names([item["id"]]), {"until": str(item["shutdown_date"])}
+        if day := _day(item.get("shutdown_date")):
+            yield _names([item["id"]]), {"until": day}
+
+
+def _day(told: Any) -> str:
+    """A day of a date or a time, which is text or seconds since 1970; empty for anything else."""
+    try:
+        if isinstance(told, str):
+            return str(datetime.fromisoformat(told.strip()).date())
+        return "" if isinstance(told, bool) else str(datetime.fromtimestamp(told, UTC).date())
+    except (TypeError, ValueError, OverflowError, OSError):
+        return ""
 
 
 def _names(models: Any) -> list[str]:
@@ -149,24 +162,29 @@ def told(asked: list[Question], today: date) -> dict[str, list[Row]]:
     """The rows that the provider's answers make, by kind.
 
     Raises:
-        QuotaError: There is no answer, or it is no list, or its items have another form.
+        QuotaError: There is no answer, or it is no list, or its items have another form, or say nothing.
     """
     found: dict[str, list[Row]] = {}
     with httpx2.Client(timeout=TIMEOUT_S) as client:
         for kind in dict.fromkeys(one.kind for one in asked):
             models: dict[str, dict[str, Any]] = {}
-            paths = []
+            paths, count = [], 0
             for one in (one for one in asked if one.kind == kind):
                 paths.append(path := httpx2.URL(one.url).path)
                 try:
-                    for names, said in one.read(list(_items(client, one))):
+                    items = list(_items(client, one))
+                    count += len(items)
+                    for names, said in one.read(items):
                         for name in names:
                             models[name] = _sound(said) | models.get(name, {})
                 except (AttributeError, KeyError, TypeError) as error:
                     raise QuotaError(
                         f"{one.provider}: an item of GET {path} has another form: {type(error).__name__} {error}"
                     ) from None
-            found[kind] = list(_rows(models, f"GET {', '.join(paths)}", today))
+            found[kind] = list(_rows(models, f"GET {LISTS.join(paths)}", today))
+            if not (found[kind] if kind == facts.LIMITS else count):
+                what = f"none of its {count} items has a limit that can be used" if count else "it is empty"
+                raise QuotaError(f"{asked[0].provider}: GET {LISTS.join(paths)}: {what}; nothing is changed")
     return found
 
 
@@ -213,20 +231,40 @@ def _page(client: httpx2.Client, one: Question, params: dict[str, str]) -> dict[
     except httpx2.TransportError as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise QuotaError(f"no answer from {one.provider} to GET {one.url}: {reason}") from None
-    if answer.status_code in (401, 403, 404):
-        why = "an administrator's key is needed, of an organization" if "ADMIN" in one.key_env else "is the key right?"
-        raise QuotaError(f"{one.provider} refused the key in {one.key_env} ({answer.status_code}): {why}")
+    if answer.status_code != 200:
+        raise QuotaError(_refused(one, answer.status_code))
     try:
-        page = answer.json() if answer.status_code == 200 else None
+        page = answer.json()
     except ValueError:
         page = None
     if not isinstance(page, dict) or not isinstance(page.get("data"), list):
-        raise QuotaError(f"{one.provider} did not answer GET {one.url} with a list ({answer.status_code})")
+        raise QuotaError(
+            f"{one.provider} did not answer GET {one.url} with a list (200): is it the address of its API?"
+        )
     return page
 
 
-def keep(provider: str, environ: Mapping[str, str], rows: Mapping[str, list[Row]], today: date) -> Path:
-    """Write the rows to the file for the key that requests of ``provider`` have, in place of what it had; the file.
+def _refused(one: Question, status: int) -> str:
+    """Why there is no list, and what to do."""
+    path = httpx2.URL(one.url).path
+    if status in (401, 403):
+        why = "an administrator's key is needed, of an organization" if "ADMIN" in one.key_env else "is the key right?"
+        return f"{one.provider} refused the key in {one.key_env} ({status}): {why}"
+    if status == 404:
+        named = next((f"--{word}" for word in ("project", "workspace") if f"/{word}s/" in path), "")
+        what = f"the id in {named}" if named else "the address of its API"
+        return f"{one.provider} has no {path} (404): look at {what}, and whether {one.key_env} has the key of that organization"
+    what = {429: "it had too many requests: run this again in a minute"}.get(status, "run this again later")
+    return f"{one.provider} did not answer GET {one.url} ({status}): {what if status >= 429 else 'is it the address of its API?'}"
+
+
+def keep(
+    provider: str, environ: Mapping[str, str], rows: Mapping[str, list[Row]], today: date
+) -> tuple[Path, list[str]]:
+    """Write the rows to the file for the key that requests of ``provider`` have, in place of earlier rows from the same lists.
+
+    Returns:
+        The file, and what is said of earlier rows that stay: a list that was not asked for now does not take them away.
 
     Raises:
         QuotaError: There is no such key, the rows are malformed or too many, or the file cannot be written.
@@ -238,13 +276,26 @@ def keep(provider: str, environ: Mapping[str, str], rows: Mapping[str, list[Row]
     if (home := facts.folder()) is None:
         raise QuotaError(f"there is no home folder to keep the limits in: set {facts.VARIABLE}")
     file = home / facts.ORGANIZATIONS / facts.organization_file(provider, key)
-    text = json.dumps({"day": str(today), "providers": {provider: rows}}, indent=1)
-    facts.of_organization(provider, text, f"{provider}'s answer")  # as each later command reads it
     try:
+        earlier = json.loads(file.read_text("utf-8"))["providers"].get(provider, {}) if file.exists() else {}
+        kept = {
+            kind: old for kind, old in earlier.items() if old and _lists(old) > _lists(rows.get(kind, []), kind in rows)
+        }
+        text = json.dumps({"day": str(today), "providers": {provider: {**rows, **kept}}}, indent=1)
+        facts.of_organization(provider, text, f"{provider}'s answer")  # as each later command reads it
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(str(file)) as opened:
             opened.write(text.encode())
     except OSError as error:
         raise QuotaError(f"{file}: cannot be written: {error.strerror or error}") from None
     facts.forget()
-    return file
+    return file, [
+        f"{provider}: {old[0]['source']} was not asked for now: its {kind} of {old[0]['day']} stay."
+        f" Name the same --project or --workspace to ask for them again, or delete {file}"
+        for kind, old in kept.items()
+    ]
+
+
+def _lists(rows: list[Row], asked: bool = False) -> int:
+    """How many lists the rows are of."""
+    return len(rows[0]["source"].split(LISTS)) if rows else int(asked)

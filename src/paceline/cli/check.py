@@ -100,7 +100,7 @@ def _ask_as_administrator(
     from paceline.providers.registry import base_of
 
     found = {"anthropic": "ANTHROPIC_ADMIN_KEY", "openai": "OPENAI_API_KEY"}
-    today, report = date.today(), []  # noqa: DTZ011  (the user's calendar)
+    today, report, stayed = date.today(), [], list[str]()  # noqa: DTZ011  (the user's calendar)
     try:
         usual = [name for name, variable in found.items() if os.environ.get(variable)]
         names = [base_of(provider)] if provider else usual
@@ -118,18 +118,23 @@ def _ask_as_administrator(
         for name, some in zip(names, asked, strict=True):
             rows = told(some, today)
             counts = {kind: len(rows.get(kind, ())) for kind in ("limits", "models")}
-            report.append({"provider": name, "file": str(keep(name, os.environ, rows, today)), **counts})
+            file, said = keep(name, os.environ, rows, today)
+            stayed += said
+            report.append({"provider": name, "file": str(file), **counts})
     except PacelineError as error:
         click.echo(f"paceline check: {error}", err=True)
         sys.exit(REFUSED)
     if as_json:
         click.echo(json.dumps({"organizations": report}))
-        return
-    for kept in report:
+    for kept in [] if as_json else report:
         click.echo(
             f"{kept['provider']}: {kept['limits']} rows of limits, {kept['models']} of ends of models, in {kept['file']}"
         )
-    click.echo("They hold for requests with the usual key in the environment, if you name no tier.")
+    if not as_json:
+        click.echo("They hold for requests with the usual key in the environment, if you name no tier.")
+    for line in stayed:
+        click.echo(f"paceline check: {line}", err=True)
+    sys.exit(REFUSED if stayed else 0)
 
 
 def agreed(targets: Sequence[ProbeTarget]) -> bool:
