@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import threading
+import tomllib
 from datetime import date
 
 import httpx2
@@ -317,8 +318,16 @@ def test_the_command_shows_what_answers_have_stated(tmp_path):
 
 class TestUpdate:
     def of(self, tmp_path, day, text=ROW + ACME):
-        file = tmp_path / "newer.toml"
-        file.write_text(f"day = {day}\n{text}", "utf-8")
+        """A whole data set with the providers of ``text``."""
+        whole = {
+            name: {kind: [row | {} for row in facts.data_rows(name, kind)] for kind in facts.KINDS}
+            for name in facts.shipped_names()
+        }
+        for row in (row for one in whole.values() for rows in one.values() for row in rows):
+            del row["as_of"]
+        whole |= {name: whole.get(name, {}) | head for name, head in tomllib.loads(text)["providers"].items()}
+        file = tmp_path / "newer.json"
+        file.write_text(json.dumps({"day": day, "providers": whole}, default=str), "utf-8")
         return file
 
     @pytest.fixture(autouse=True)
@@ -328,11 +337,14 @@ class TestUpdate:
 
     def test_a_newer_data_set_is_used_and_taken_back(self, folder, tmp_path):
         runner = CliRunner()
+        had, lives = (sum(len(facts.rows("openai", kind)) for kind in kinds) for kinds in (facts.KINDS, [facts.MODELS]))
+        has = lives + 1
         result = runner.invoke(command, ["update", str(self.of(tmp_path, "2026-11-20"))])
         assert (result.exit_code, result.output) == (
             0,
             (
                 "the data set of 2026-11-20 is in use, in place of the one of 2026-11-01\n"
+                f"openai: had {had} rows, has {has}\n"
                 "acme: new; it is recognised at its hosts, and nothing is sent there by itself\n"
             ),
         )
@@ -350,6 +362,23 @@ class TestUpdate:
         assert "acme" not in known_providers()
         assert "no data set is installed" in runner.invoke(command, ["update", "--undo"]).output
         assert list(folder.iterdir()) == []
+
+    def test_a_file_of_additions_is_no_data_set(self, folder, tmp_path):
+        whole = json.loads(self.of(tmp_path, "2026-11-20").read_text("utf-8"))
+        heads = {name: {} for name in whole["providers"]}
+        for name, providers in {
+            "groq": {name: one for name, one in whole["providers"].items() if name != "groq"},
+            "xai": whole["providers"] | {"xai": {"models": []}},
+            "openai": heads,
+        }.items():
+            file = tmp_path / "part.json"
+            file.write_text(json.dumps({"day": "2026-11-20", "providers": providers}), "utf-8")
+            result = CliRunner().invoke(command, ["update", str(file)])
+            assert result.exit_code == 2, result.output
+            assert f"it is no whole data set: {name} had " in result.stderr
+            assert "rows, and has 0: nothing is installed. Additions belong into " in result.stderr
+            assert facts.USERS in result.stderr
+        assert (facts.day(), list(folder.iterdir())) == ("2026-11-01", [])
 
     def test_an_older_one_replaces_no_newer_one(self, folder, tmp_path, monkeypatch):
         data_set.install(str(self.of(tmp_path, "2026-11-20")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -71,7 +71,7 @@ def install(source: str, sha256: str | None = None) -> list[str]:
         What has changed, in lines.
 
     Raises:
-        QuotaError: It cannot be read, has another form, or is not newer than the data set in use.
+        QuotaError: It cannot be read, has another form, is not whole, or is not newer than the data set in use.
     """
     folder = _folder()
     try:
@@ -87,6 +87,7 @@ def install(source: str, sha256: str | None = None) -> list[str]:
         raise QuotaError(
             f"{source}: it is of {data['day']}, and the data set in use is of {facts.day()}: nothing is installed"
         )
+    changed = list(_counted(source, data["providers"]))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if (old := folder / facts.INSTALLED).exists():
@@ -96,10 +97,28 @@ def install(source: str, sha256: str | None = None) -> list[str]:
             file.write(json.dumps(values, default=str).encode())
     except OSError as error:
         raise QuotaError(f"{folder}: cannot be written: {error.strerror or error}") from None
-    lines = list(_kept(data["providers"]))
+    lines = changed + list(_kept(data["providers"]))
     before = facts.day()
     facts.forget()
     return [f"the data set of {data['day']} is in use, in place of the one of {before}", *lines]
+
+
+def _counted(source: str, providers: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """How many rows of each provider that comes with paceline change, in lines.
+
+    Raises:
+        QuotaError: A provider has none of its rows: it is a file of additions, and would take all others away.
+    """
+    for name in facts.shipped_names():
+        had = sum(len(facts.data_rows(name, kind)) for kind in facts.KINDS)
+        has = sum(len(providers.get(name, {}).get(kind, ())) for kind in facts.KINDS)
+        if facts.data_rows(name, facts.LIMITS) and not providers.get(name, {}).get(facts.LIMITS):
+            raise QuotaError(
+                f"{source}: it is no whole data set: {name} had {had} rows, and has {has}: nothing is installed."
+                f" Additions belong into {_folder() / facts.USERS}"
+            )
+        if had != has:
+            yield f"{name}: had {had} rows, has {has}"
 
 
 def _kept(providers: dict[str, dict[str, Any]]) -> Iterator[str]:

@@ -357,12 +357,22 @@ def rows(provider: str, kind: str) -> list[Row]:
         for layer in reversed(_layers())
         for row in layer.providers.get(provider, {}).get(kind, ())
     ]
+    return found + data_rows(provider, kind)
+
+
+def data_rows(provider: str, kind: str) -> list[Row]:
+    """The rows of the data set that is used."""
     newer = _newer()
     if newer is not None and provider in newer["providers"]:
-        return [*found, *newer["providers"][provider].get(kind, [])]
+        return list(newer["providers"][provider].get(kind, ()))
     has_table = TABLES.joinpath(f"{provider}.toml").exists()
     shipped: list[Row] = _table(provider)["providers"][provider].get(kind, []) if has_table else []
-    return found + [row | {"as_of": str(row.get("day", row.get("about")))} for row in shipped]
+    return [row | {"as_of": str(row.get("day", row.get("about")))} for row in shipped]
+
+
+def shipped_names() -> list[str]:
+    """The names of the providers that come with paceline."""
+    return list(_shipped())
 
 
 forgotten_with_facts(rows.cache_clear)
