@@ -156,6 +156,21 @@ class TestConversion:
         assert 'add NAME = { provider = "openai", base_url = "https://...", key_env = "MY_KEY" } to [upstreams]' in lost
         assert "hidden" not in lost
 
+    @pytest.mark.parametrize(("name", "model", "upstreams", "said"), [
+        ("anthropic/*", "anthropic/*", {"anthropic": {}}, "anthropic in [upstreams] serves all of its models by the provider's own names; its limits are of all"),
+        ("*", "*", {}, "model *: of all providers: add an entry for each one to [upstreams]"),
+        ("*", "openai/*", {"openai": {}}, "a pattern of models: openai in [upstreams]"),
+        ("gpt-*", "openai/gpt-4*", {"openai": {}}, "a pattern of models: openai in [upstreams]"),
+        ("gpt-*", "openai/gpt-4o", {"openai": {}}, 'e.g. openai.models = { NAME = "gpt-4o" } in [upstreams]'),
+        ("bedrock/*", "bedrock/*", {}, "a server in [upstreams] serves all of its models; its limits are of all models together"),
+    ])  # fmt: skip
+    def test_a_pattern_is_no_name(self, name, model, upstreams, said):
+        entry = {"model_name": name, "litellm_params": {"model": model, "rpm": 5}}
+        made = convert({"model_list": [entry], "router_settings": {"model_group_alias": {"all": name}}})
+        assert made.settings == ({"upstreams": upstreams} if upstreams else {})
+        assert said in "\n".join(made.lost)
+        Config.load(given=tomllib.loads(of_settings(made.settings, "x.yaml", made.lost)), environ={})
+
     def test_an_address_for_all_is_that_of_each_deployment(self):
         deployments = [{"model_name": "m", "litellm_params": {"model": "openai/foo", "api_key": "os.environ/MY_KEY"}}]
         for more in (

@@ -5,6 +5,7 @@ The names are taken from litellm's documentation of ``config.yaml`` and of ``Rou
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -68,6 +69,8 @@ REASONS: Final = {
 }
 """Why a setting is left out, and what there is in its place; others have no counterpart at all."""
 
+
+LIMITS_OF_ALL: Final = "; its limits are of all models together: write them to [joint_limits]"
 
 _WAITS: Final = "timeout, request_timeout: timeout_s bounds the wait in the queue, and not the answer"
 
@@ -140,7 +143,16 @@ class _Conversion:
         if not model:
             raise QuotaError(f"{place}: litellm_params.model has no model behind its provider")
         limits = self._limits({**entry, **params}, place)
+        if params["model"] == "*":
+            self._lose(
+                place,
+                "model *: of all providers: add an entry for each one to [upstreams], e.g. openai = {}, which serves all of its models",
+            )
+            return
         server = self._server(provider, self._addressed(provider, params), place)
+        if "*" in name + model:
+            self._lose(place, f"{_wildcard(model, server)}{LIMITS_OF_ALL if limits else ''}")
+            return
         weight, order = (self._amount(params, part, place) for part in ("weight", "order"))
         self._deployments.append(_Deployment(place, name, provider, model, server, limits, weight, order))
         known = {"model", "custom_llm_provider", "api_key", "api_base", "base_url", "rpm", "tpm", "max_parallel_requests", "weight", "order", *ELSEWHERE}  # fmt: skip
@@ -415,6 +427,15 @@ def _named(params: Mapping[str, Any]) -> tuple[str, str]:
     if slash:  # a prefix that is not known here is a provider of litellm's with OpenAI's API, or one that paceline does not serve
         return (base_of(provider_named(prefix).name) if is_provider(prefix) else _slug(prefix)), rest
     return maker(params["model"]) or "openai", params["model"]
+
+
+def _wildcard(model: str, server: str) -> str:
+    """Why a pattern of names is lost, and what to write."""
+    if not server:
+        return "a pattern of models needs none here: a server in [upstreams] serves all of its models"
+    if "*" in model:
+        return f"a pattern of models: {server} in [upstreams] serves all of its models by the provider's own names"
+    return f"a pattern of names: name each one, e.g. {server}.models = {{ NAME = {json.dumps(model)} }} in [upstreams]"
 
 
 def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
