@@ -55,3 +55,33 @@ def test_a_request_that_costs_nothing_is_counted_by_its_server(serve, emulator, 
     running = serve(emulator.base_url)
     assert client.get(f"{running.url}/v1/models").status_code == 200
     assert rows(running) == {("openai", 200, "answered"): 1}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "cause"),
+    [
+        (429, b'{"error": {"code": "insufficient_quota", "message": "You exceeded your quota"}}', "application/json", "money"),
+        (429, b'{"error": {"code": "rate_limit_exceeded", "message": "slow"}}', "application/json", "rate"),
+        (401, b'{"error": {"code": "invalid_api_key"}}', "application/json", "key"),
+        (500, b"", "text/plain", "server"),
+        (200, b"<!doctype html><p>welcome", "text/html; charset=utf-8", "unreadable"),
+        (200, b"<html>", "application/json", "unreadable"),
+        (200, b"", "application/json", "unreadable"),
+        (200, b' {"object": "list", "data": []}', "application/json", "answered"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_costs_nothing_has_its_cause(serve, client, status, body, kind, cause):
+    head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(head.encode() + body)
+
+        threading.Thread(target=answer, daemon=True).start()
+        running = serve(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        answered = client.get(f"{running.url}/v1/models")
+        assert (answered.status_code, answered.content) == (status, body)
+        assert rows(running) == {("openai", status, cause): 1}

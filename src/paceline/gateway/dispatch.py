@@ -25,7 +25,7 @@ from paceline.gateway.errors import RequestError, as_event, come_back, no_answer
 from paceline.gateway.incoming import BODY_MAX, BODY_S, OPTION, Bodies, Connection, Incoming, Send, number
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.life import Life
-from paceline.gateway.listing import as_listed, check_listing
+from paceline.gateway.listing import as_listed, cause_of, check_listing
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.names import fields_of, model_asked, renamed, renamed_path
 from paceline.gateway.reading import (
@@ -74,7 +74,7 @@ from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.accounts import Payer
-from paceline.pacing.answers import cause_of_error, cause_of_status
+from paceline.pacing.answers import cause_of_error
 from paceline.pacing.pacer import NAME_MAX, current_lane
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import TIMEOUT_MAX_S
@@ -282,7 +282,13 @@ class Dispatch:
         except Exception as error:
             self._count_unpaced(request, 0, cause_of_error(error))
             raise no_answer(error) from error
-        self._count_unpaced(request, reply.status, cause_of_status(reply.status))
+        try:
+            cause = await cause_of(request, reply)
+        except Exception as error:
+            reply.close()
+            self._count_unpaced(request, reply.status, cause_of_error(error))
+            raise no_answer(error) from error
+        self._count_unpaced(request, reply.status, cause)
         return await as_listed(request, reply)
 
     def _count_unpaced(self, request: Incoming, status: int, cause: str | None) -> None:

@@ -10,6 +10,7 @@ from paceline.gateway.errors import RequestError, json_reply
 from paceline.gateway.incoming import Incoming
 from paceline.gateway.keys import lists, model_listed
 from paceline.gateway.relay import ClientReply, decoded, decoder
+from paceline.pacing.answers import UNREADABLE, cause_of_status
 from paceline.providers import parse
 
 LIST_MAX: Final = 8 * 2**20
@@ -65,6 +66,19 @@ def _keeps(request: Incoming) -> Callable[[str], bool]:
         return key is None or key.allows(server, name) or key.allows(server, name.removeprefix("models/"))
 
     return keeps
+
+
+async def cause_of(request: Incoming, reply: ClientReply) -> str:
+    """What the answer to a request that costs nothing is, as :class:`~paceline.pacing.answers.Answers` counts it."""
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers}
+    if reply.status >= 400:
+        body, unread = await reply.peek_error()
+        refusal = None if unread else request.place.members[0].provider.refusal(reply.status, headers, body)
+        return cause_of_status(reply.status) if refusal is None else refusal.kind.value
+    is_page = "html" in headers.get("content-type", "").lower()
+    if reply.is_good and not reply.encoding and request.method == "GET" and lists("GET", unquote(request.path)):
+        is_page = is_page or not (await reply.peek(1)).lstrip().startswith((b"{", b"["))
+    return UNREADABLE if reply.is_good and is_page else cause_of_status(reply.status)
 
 
 def _shown(value: Any, keeps: Callable[[str], bool], named: Mapping[str, str]) -> Any:

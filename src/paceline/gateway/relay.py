@@ -136,16 +136,21 @@ class ClientReply:
         self._unread = bool(part)
         return part
 
-    async def hide_key(self) -> None:
-        """Replace the key that the gateway has sent in the body of an error; other answers pass as they come."""
-        if self.status < 400 or not self._key or self._fetched is None:
-            return
+    async def peek_error(self) -> tuple[bytes, bool]:
+        """The body of an error without its encoding, and whether it is too large or its encoding is not known."""
         raw = await self.peek(ERROR_MAX + 1)
         encoding, plain = self._header(b"content-encoding").decode("latin-1"), raw
         unread = len(raw) > ERROR_MAX or encoding.strip().lower() not in ("", *DECODED)
         if not unread and (decode := decoder({"content-encoding": encoding})) is not None:
             plain, unread = decoded(decode, raw, ERROR_MAX + 1), False
             unread = len(plain) > ERROR_MAX
+        return plain, unread
+
+    async def hide_key(self) -> None:
+        """Replace the key that the gateway has sent in the body of an error; other answers pass as they come."""
+        if self.status < 400 or not self._key or self._fetched is None:
+            return
+        plain, unread = await self.peek_error()
         if not unread and self._key not in plain:
             return
         body = b'{"error": {"message": "paceline: the body of this error is too large, or encoded"}}'

@@ -52,7 +52,7 @@ from paceline.http.recognise import (
 )
 from paceline.http.unpaced import MEDIA_HOSTS, announce
 from paceline.pacing.allowances import Asked, Charge
-from paceline.pacing.answers import ANSWERED, cause_of_error, cause_of_status
+from paceline.pacing.answers import ANSWERED, UNREADABLE, cause_of_error, cause_of_status
 from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.pacer import Pacer, current_lane
@@ -662,7 +662,7 @@ def _cause_of(judged: Judged) -> str:
     if judged.verdict is Verdict.RESULT:
         return ANSWERED
     if judged.verdict is Verdict.UNREADABLE:
-        return "unreadable"
+        return UNREADABLE
     return "key" if refuses_key(judged.status, judged.error) else cause_of_status(judged.status)
 
 

@@ -15,7 +15,7 @@ OTHER: Final = "other"
 RECENT_S: Final = 900.0
 """How long a trouble is told if nothing is sent after it."""
 
-ANSWERED, TIMEOUT = "answered", "timeout"
+ANSWERED, TIMEOUT, UNREADABLE = "answered", "timeout", "unreadable"
 
 REMEDIES: Final = {
     "unreachable": "the server cannot be reached: look whether its address is right, whether it runs, and what a proxy or a firewall lets pass",
@@ -24,7 +24,7 @@ REMEDIES: Final = {
     "key": "the key is refused, or may not do this: look whether it is the right one, and has not expired",
     "money": "no money is left: top up, or raise the limit of the account",
     "capacity": "the servers are full: paceline tries again, and another region or model may have room",
-    "unreadable": "the answers are none of this API: look whether the address leads to the API, and not to a page or another service",
+    UNREADABLE: "the answers are none of this API: look whether the address leads to the API, and not to a page or another service",
     "server": "the server fails: look at the provider's status page",
 }
 """What to do, by cause."""
