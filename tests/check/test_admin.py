@@ -105,6 +105,7 @@ def folder(monkeypatch, tmp_path):
     for name in ("ANTHROPIC_ADMIN_KEY", "ANTHROPIC_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PACELINE_FACTS", str(tmp_path / "facts"))
+    (tmp_path / "facts").mkdir()
     facts.forget()
     yield tmp_path / "facts"
     monkeypatch.undo()

@@ -380,6 +380,16 @@ class TestUpdate:
             assert facts.USERS in result.stderr
         assert (facts.day(), list(folder.iterdir())) == ("2026-11-01", [])
 
+    def test_a_broken_installed_file_is_named_with_the_way_out(self, folder):
+        (folder / facts.INSTALLED).write_text("{", "utf-8")
+        facts.forget()
+        for words in (["limits"], ["config"], ["doctor"]):
+            said = CliRunner().invoke(app, words).output
+            assert f"{folder / facts.INSTALLED}: " in said
+            assert "`paceline limits update --undo` takes this file away" in said
+        assert CliRunner().invoke(command, ["update", "--undo"]).exit_code == 0
+        assert CliRunner().invoke(command, ["openai"]).exit_code == 0
+
     def test_an_older_one_replaces_no_newer_one(self, folder, tmp_path, monkeypatch):
         data_set.install(str(self.of(tmp_path, "2026-11-20")))
         for day in ("2026-11-20", "2026-10-31"):
@@ -437,6 +447,22 @@ class TestUpdate:
         with pytest.raises(QuotaError, match=r"broken.toml"):
             data_set.install(str(file))
         assert (facts.day(), [one.name for one in folder.iterdir()]) == ("2026-11-20", [facts.INSTALLED])
+
+
+@pytest.mark.parametrize(
+    ("make", "said"), [("touch", "it is a file: name the folder"), ("exists", "there is no such folder: create it")]
+)
+def test_a_folder_that_is_none_is_an_error(folder, monkeypatch, make, said):
+    named = folder / "facts.toml"
+    getattr(named, make)()
+    monkeypatch.setenv("PACELINE_FACTS", str(named))
+    facts.forget()
+    for words in (["limits"], ["config"]):
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 2, result.output
+        assert f"PACELINE_FACTS: {named}: {said}" in result.stderr
+    with pytest.raises(QuotaError, match="PACELINE_FACTS"):
+        lookup("openai", "gpt-5", None)
 
 
 def test_the_day_is_named_and_an_old_one_once(folder):

@@ -141,9 +141,22 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
         return None
 
 
+def _home() -> Path | None:
+    """:func:`folder`, to read from.
+
+    Raises:
+        QuotaError: The user has named one that is none.
+    """
+    home = folder()
+    if os.environ.get(VARIABLE, "").strip() and home is not None and not home.is_dir():
+        why = f"it is a file: name the folder with {USERS}" if home.exists() else "there is no such folder: create it"
+        raise QuotaError(f"{VARIABLE}: {home}: {why}, or remove the variable")
+    return home
+
+
 def _read_in_folder(name: str) -> dict[str, Any] | None:
     """The facts in a file of :func:`folder`; ``None`` if there is none."""
-    home = folder()
+    home = _home()
     return read(home / name) if home is not None and (home / name).exists() else None
 
 
@@ -219,7 +232,11 @@ def shipped_day() -> str:
 @cached
 def installed() -> dict[str, Any] | None:
     """The installed data set, used or not."""
-    return _read_in_folder(INSTALLED)
+    try:
+        return _read_in_folder(INSTALLED)
+    except QuotaError as error:
+        hint = "" if str(error).startswith(VARIABLE) else ". `paceline limits update --undo` takes this file away"
+        raise QuotaError(f"{error}{hint}") from None
 
 
 @cached
@@ -276,7 +293,7 @@ def organization_file(provider: str, key: str) -> str:
 
 def _organizations() -> Iterator[Layer]:
     """What is known of the organizations of the keys in the environment."""
-    home = folder()
+    home = _home()
     try:
         files = {} if home is None else {file.name: file for file in (home / ORGANIZATIONS).iterdir()}
     except OSError:  # there is none, as a rule
