@@ -186,7 +186,7 @@ class TestTheUsersFile:
         ("text", "said"),
         [
             ("day = ", "facts.toml: Invalid value (at end of document)"),
-            ("days = 1", "facts.toml.days: there is no such field; did you mean 'day'?"),
+            ("days = 1", "facts.toml: days: there is no such field; did you mean 'day'?"),
             ("[providers.Acme]", "providers.Acme: a name has lower-case letters"),
             ("[providers.acme]\nhost = []", "providers.acme.host: there is no such field; did you mean 'hosts'?"),
             ("[providers.acme]\nhosts = ['https://x.y']", "providers.acme.hosts: ['https://x.y']: it must be a list of host names"),
@@ -213,6 +213,34 @@ class TestTheUsersFile:
         assert len(str(error.value).splitlines()) == 1
         result = CliRunner().invoke(command, ["check", file])
         assert (result.exit_code, result.output) == (2, f"paceline limits: {error.value}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("day = 2026-11-28T10:00:00Z", "facts.toml: day: 2026-11-28 10:00:00+00:00: a time: it must be a day, e.g. 2026-11-28"),
+        (ROW.replace("2026-11-27", "2026-11-27T10:00:00"), "limits[1].day: 2026-11-27 10:00:00: a time: it must be a day"),
+        ("day = 9999-01-01", "facts.toml: day: 9999-01-01 has not come yet"),
+        (ROW.replace("2026-11-27", "2999-11-27"), "providers.openai.limits[1].day: 2999-11-27 has not come yet"),
+        (ROW + ROW.replace("777", "778"), "providers.openai.limits[2].match: 'gpt-7' for tier_2 is in limits[1], too: keep one"),
+        (ROW.replace('"gpt-7"', '"gpt-7", "gpt-7"'), "providers.openai.limits[1].match: 'gpt-7' for tier_2 is in limits[1], too"),
+        ("[providers.acme]\naliases = ['gpt', 'openai']", "providers.acme.aliases: 'openai' is a name of openai"),
+        ("[providers.acme]\naliases = ['google']", "providers.acme.aliases: 'google' is a name of gemini"),
+        ("[providers.google]", "providers.google: 'google' is another name of gemini: write [providers.gemini]"),
+        ("[providers.acme]\nhosts = ['eu.api.openai.com']", "providers.acme.hosts: 'eu.api.openai.com' is a host of openai"),
+        ("[providers.acme]\nhosts = ['*.openai.com']", "providers.acme.hosts: '*.openai.com' is a host of openai"),
+    ],
+)  # fmt: skip
+def test_a_check_finds_what_cannot_be_meant(tmp_path, text, said):
+    file = tmp_path / "facts.toml"
+    file.write_text(text, "utf-8")
+    result = CliRunner().invoke(command, ["check", str(file)])
+    assert (result.exit_code, said in result.stderr) == (2, True), result.output
+
+
+def test_a_check_finds_the_data_set_right(tmp_path):
+    for file in facts.TABLES.glob("*.toml"):
+        assert CliRunner().invoke(command, ["check", str(file)]).exit_code == 0, file
 
 
 @pytest.mark.parametrize("place", ["user", "project"])

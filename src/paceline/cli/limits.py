@@ -113,6 +113,7 @@ def check_facts(file: Path) -> None:
             found: dict[str, Any] = {"day": "", "providers": Config.load(file, {}, named=True).providers}
         else:
             found = facts.read(file)
+        facts.check_sense(found, str(file), date.today())  # noqa: DTZ011  (zones differ by a day)
     except PacelineError as error:
         click.echo(f"paceline limits: {error}", err=True)
         sys.exit(2)

@@ -169,6 +169,11 @@ def checked(data: Any, where: str) -> dict[str, Any]:
     return form.checked(data, where, _shipped())
 
 
+def check_sense(found: Mapping[str, Any], where: str, today: date) -> None:
+    """Look for contradictions in facts of the right form: see :func:`paceline.facts.form.check_sense`."""
+    form.check_sense(found, where, _shipped(), today)
+
+
 def read(file: Path) -> dict[str, Any]:
     """The facts in a file of TOML or JSON, checked; the day as text.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import date
+from datetime import date, datetime, timedelta
+from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from paceline.core.hints import did_you_mean
@@ -12,6 +14,7 @@ from paceline.core.quota import parse_quotas
 from paceline.core.results import QuotaError
 
 ROWS: Final = ("limits", "models")
+LIMITS: Final = ROWS[0]
 CONFIDENCES: Final = ("documented", "third_party", "assumed")
 
 
@@ -95,14 +98,16 @@ def checked(data: Any, where: str, known: Mapping[str, Mapping[str, Any]]) -> di
     Raises:
         QuotaError: With the first field that has another form.
     """
+    joint = ": " if where else ""
     facts = _fields(
         data,
         where,
         {"day": _DAY, "providers": _Field("tables like [providers.openai]", lambda value: isinstance(value, Mapping))},
+        joint,
     )
     found = {}
     for name, head in facts.get("providers", {}).items():
-        place = f"{where}{': ' if where else ''}providers.{name}"
+        place = f"{where}{joint}providers.{name}"
         if re.fullmatch(_NAME, name) is None:
             raise QuotaError(f"{place}: a name has lower-case letters, digits, '-', '_' and '.'")
         found[name] = _head(head, place, known.get(name, {}), [*known, *facts["providers"]])
@@ -154,24 +159,25 @@ def _row(written: Any, place: str, kind: str, tiers: list[str]) -> dict[str, Any
     return {"confidence": "assumed", **row, "as_of": row.get("day", row.get("about"))}
 
 
-def _fields(table: Any, place: str, known: Mapping[str, _Field]) -> dict[str, Any]:
-    """The fields of a table, with days as text."""
+def _fields(table: Any, place: str, known: Mapping[str, _Field], joint: str = ".") -> dict[str, Any]:
+    """The fields of a table, with days as text; ``joint``: what stands between ``place`` and a field in messages."""
     if not isinstance(table, Mapping):
         raise QuotaError(f"{place}: it must be a table, not {table!r:.60}")
     found = {}
     for name, written in table.items():
         if name not in known:
             raise QuotaError(
-                f"{place}.{name}: there is no such field{did_you_mean(str(name), known) or '; known: ' + ', '.join(known)}"
+                f"{place}{joint}{name}: there is no such field{did_you_mean(str(name), known) or '; known: ' + ', '.join(known)}"
             )
         value: Any = (
             str(written) if isinstance(written, date) or (name == "about" and type(written) is int) else written
         )
         value = [value] if name == "match" and isinstance(value, str) else value
         if not known[name].accepts(value):
-            raise QuotaError(f"{place}.{name}: {written!r:.60}: it must be {known[name].what}")
+            said = f"{written}: a time" if isinstance(written, datetime) else f"{written!r:.60}"
+            raise QuotaError(f"{place}{joint}{name}: {said}: it must be {known[name].what}")
         if known[name] is _DAY:
-            _check_day(value, f"{place}.{name}")
+            _check_day(value, f"{place}{joint}{name}")
         found[name] = value
     return found
 
@@ -181,3 +187,64 @@ def _check_day(value: str, place: str) -> None:
         date.fromisoformat(value)
     except ValueError as error:
         raise QuotaError(f"{place}: {value!r}: {error}") from None
+
+
+def check_sense(found: Mapping[str, Any], where: str, known: Mapping[str, Mapping[str, Any]], today: date) -> None:
+    """Look for contradictions in facts of the right form.
+
+    Args:
+        found: What :func:`checked` has made of a file.
+        where: The file, for messages.
+        known: The heads that come with paceline.
+        today: The day by this machine's calendar; zones differ by one.
+
+    Raises:
+        QuotaError: A day has not come yet, a row is there twice, or a name or a host belongs to another provider.
+    """
+    latest = str(today + timedelta(days=1))
+    joint = ": " if where else ""
+    days = [(f"{where}{joint}day", found["day"])]
+    for name, head in found["providers"].items():
+        place = f"{where}{joint}providers.{name}"
+        days.append((f"{place}.day", head.get("day", "")))
+        for kind in ROWS:
+            days += [(f"{place}.{kind}[{n}].day", row.get("day", "")) for n, row in enumerate(head.get(kind, ()), 1)]
+            _check_once(head.get(kind, ()), f"{place}.{kind}", kind)
+        _check_names(name, head, place, {**known, **found["providers"]})
+    for place, day in days:
+        if day > latest:
+            raise QuotaError(f"{place}: {day} has not come yet")
+
+
+def _check_once(rows: Iterable[Mapping[str, Any]], place: str, kind: str) -> None:
+    seen: dict[tuple[str, str], int] = {}
+    for number, row in enumerate(rows, 1):
+        for pattern in row["match"]:
+            for tier in tiers_of(row) if kind == LIMITS else ("",):
+                if before := seen.get((pattern, tier)):
+                    what = f"{pattern!r}{tier and f' for {tier}'}"
+                    raise QuotaError(f"{place}[{number}].match: {what} is in {kind}[{before}], too: keep one")
+                seen[pattern, tier] = number
+
+
+def _check_names(name: str, head: Mapping[str, Any], place: str, others: Mapping[str, Mapping[str, Any]]) -> None:
+    """Names and hosts are of one provider."""
+    for other, its in others.items():
+        if other == name:
+            continue
+        if name in its.get("aliases", ()):
+            raise QuotaError(f"{place}: {name!r} is another name of {other}: write [providers.{other}]")
+        for alias in head.get("aliases", ()):
+            if alias in (other, *its.get("aliases", ())):
+                raise QuotaError(f"{place}.aliases: {alias!r} is a name of {other}")
+        for host in head.get("hosts", ()):
+            if any(map(partial(_overlap, host), its.get("hosts", ()))):
+                raise QuotaError(f"{place}.hosts: {host!r} is a host of {other}")
+
+
+def _overlap(host: str, other: str) -> bool:
+    """Whether two patterns of hosts, with ``*`` for one part, match the same host."""
+    parts, others = host.split("."), other.split(".")
+    return len(parts) == len(others) and all(
+        fnmatchcase(a, b) or fnmatchcase(b, a) for a, b in zip(parts, others, strict=True)
+    )
