@@ -291,6 +291,44 @@ class TestAProjectsSettings:
         with pytest.raises(QuotaError, match=r"acme has no usual address.* name these with --config"):
             server(config, "acme", environ)
 
+    @pytest.mark.parametrize(
+        ("text", "name", "host"),
+        [
+            ('[upstreams]\nopenai = { base_url = "http://elsewhere.example" }', "openai", "elsewhere.example"),
+            ('base_url = "http://elsewhere.example/v1"\nprovider = "openai"', "openai", "elsewhere.example"),
+            ('[upstreams]\nmine = { provider = "openai", base_url = "http://10.0.0.5" }', "mine", "10.0.0.5"),
+            ('[upstreams]\ngroq = { base_url = "http://h.example", key_env = "OPENAI_API_KEY" }', "groq", "h.example"),
+            (f'{ACME}[upstreams]\nacme = {{ base_url = "https://api.acme.example", key_env = "OPENAI_API_KEY" }}', "acme", "api.acme.example"),
+        ],
+    )  # fmt: skip
+    def test_the_address_of_a_found_file_gets_no_key(self, tmp_path, monkeypatch, text, name, host):
+        environ = {"OPENAI_API_KEY": "sk-secret"}
+        config = project(tmp_path, text, named=False)
+        file = str(tmp_path / "paceline.toml")
+        with pytest.raises(QuotaError) as error:
+            server(config, name, environ)
+        assert f"a key would go to {host}, which is no host of " in str(error.value)
+        assert str(error.value).endswith(f"name it with --config {file}")
+        assert server(project(tmp_path, text, named=True), name, environ).key == "sk-secret"
+        by_variable = Config.load(tmp_path / "paceline.toml", {"PACELINE_CONFIG": file})
+        assert server(by_variable, name, environ).key == "sk-secret"
+        if "key_env" not in text:  # the key is the client's own
+            assert server(project(tmp_path, text, named=False), name, {}).key == ""
+
+    @pytest.mark.parametrize(
+        ("table", "more"),
+        [
+            ('azure = { base_url = "https://mine.openai.azure.com", key_env = "MINE" }', {}),
+            ('openai = { base_url = "https://eu.api.openai.com" , key_env = "MINE" }', {}),
+            ('openai = { base_url = "http://127.0.0.1:9/v1", key_env = "MINE" }', {}),
+            ('openai = { base_url = "http://h.example", key_env = "MINE" }', {"PACELINE_UPSTREAMS__OPENAI__BASE_URL": "http://mine.example"}),
+        ],
+    )  # fmt: skip
+    def test_a_found_file_may_name_known_hosts_and_this_machine(self, tmp_path, table, more):
+        file = tmp_path / "paceline.toml"
+        file.write_text(f"[upstreams]\n{table}", "utf-8")
+        assert server(Config.load(file, more), table.partition(" ")[0], {"MINE": "sk-mine"}).key == "sk-mine"
+
     def test_a_found_file_changes_no_known_provider(self, tmp_path):
         before = PROVIDERS["openai"]
         project(tmp_path, EVIL + ROW, named=False)

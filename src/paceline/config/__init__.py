@@ -38,6 +38,7 @@ from paceline.config.schema import (
 )
 from paceline.config.sources import (
     ENV_PREFIX,
+    FILE_VARIABLE,
     FILES,
     Problems,
     SettingsSource,
@@ -99,7 +100,7 @@ class Config:
         breaker: ``None``: off.
         store: The store's URL, which may hold a password. If ``None``, a run chooses its store.
         providers: Facts about providers, which are used in all of the process; see ``paceline.facts``.
-        trusted: Whether they may say where requests go: the user has named the file.
+        trusted: Whether they may say where requests and keys go: the user has named the file.
         origins: The place of each setting that is set.
     """
 
@@ -161,12 +162,12 @@ class Config:
             environ: ``PACELINE_PROVIDER``, ``PACELINE_RETRY__BACKOFF_S``, ``PACELINE_LIMITS__OPENAI__GPT_6_LUNA`` and so on.
             given: Settings by name; those that are ``None`` or empty are left out.
             where: The name of ``given`` in messages.
-            named: Whether the user has named ``file``, and it was not found.
+            named: Whether the user has named ``file``, and it was not found; one that ``PACELINE_CONFIG`` names is named, too.
 
         Raises:
             QuotaError: A setting is invalid; the message has a line for each, with its place and what would be right.
         """
-        problems, config = Problems(), cls(trusted=named or file is None)
+        problems, config = Problems(), cls(trusted=named or file is None or environ.get(FILE_VARIABLE) == str(file))
         if file is not None:
             config = config.updated(read(read_file(file, problems), problems))
         names = [*models_of(config.provider or ""), *config.limits, *config.lanes]

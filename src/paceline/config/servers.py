@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from paceline.config import Config, parse_base_url
+from paceline.config import ENV_PREFIX, Config, parse_base_url
 from paceline.core.hints import did_you_mean
 from paceline.core.results import QuotaError
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
@@ -19,6 +20,7 @@ from paceline.providers.registry import (
     ROOTLESS,
     base_of,
     checked_key,
+    is_loopback,
     no_keys,
     provider_for_host,
     provider_named,
@@ -43,6 +45,9 @@ def root_named(provider: Provider, environ: Mapping[str, str]) -> tuple[str | No
     except ValueError as error:
         raise QuotaError(f"invalid {variable}: {error}") from None
 
+
+UPSTREAMS, BASE_URL, ARGUMENTS = "upstreams", "base_url", "command line"
+"""Names of settings, and of the place of those that a command was given."""
 
 FILE: Final = "_FILE"
 """What follows the name of a variable with a key in the name of the one with its file, as images of containers have it."""
@@ -142,7 +147,7 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
     """The server ``name`` of ``config``; one that is not set is the server of the provider with this name.
 
     Raises:
-        QuotaError: It has no address, or its key is missing or malformed.
+        QuotaError: It has no address, or its key is missing or malformed, or may not go there.
     """
     table = config.upstreams.get(name, {})
     named = provider_named(table.get("provider", name))
@@ -166,10 +171,36 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
     if not key and "key_env" in table:
         raise QuotaError(f"upstreams.{name}: the environment variable {variable} is not set, nor {variable}{FILE}")
     at_host = provider_for_host(urlsplit(base_url).hostname or "")
+    if key:
+        _check_named(config, name, base_url, named, at_host)
     provider = at_host if at_host is not None and at_host.name == named.name else named
     if name != base_of(provider.name) and any(name in table.get("members", ()) for table in config.groups.values()):
         provider = with_account(provider, name)
     return Server(name, provider, base_url, variable, key, table.get("models", {}), file)
+
+
+def _check_named(config: Config, name: str, base_url: str, provider: Provider, at_host: Provider | None) -> None:
+    """A key goes to an address in a file only if it is the provider's own, or this machine, or the user has named the file.
+
+    Raises:
+        QuotaError: The file was found, and names another address.
+    """
+    key = (UPSTREAMS, name, BASE_URL) if config.upstreams.get(name, {}).get(BASE_URL) else (BASE_URL,)
+    origin, host = config.origins.get(key, ""), urlsplit(base_url).hostname or ""
+    if (
+        config.trusted
+        or origin.startswith((ENV_PREFIX, ARGUMENTS))
+        or base_url == host_root(provider)
+        or is_loopback(host)
+    ):
+        return
+    entry = PROVIDERS.get(base_of(at_host.name)) if at_host is not None else None
+    if at_host is None or base_of(at_host.name) != base_of(provider.name) or (entry is not None and entry.rootless):
+        file = re.sub(r":\d+$| \[tool.paceline\]$", "", origin)
+        raise QuotaError(
+            f"{origin}: {'.'.join(key)}: a key would go to {host}, which is no host of {provider.name}, by a file that you have not named:"
+            f" look at it, then name it with --config {file}"
+        )
 
 
 def group(config: Config, name: str, environ: Mapping[str, str]) -> ServerGroup:
