@@ -174,6 +174,10 @@ def test_nobody_listens():
         ([], "name a model"),
         (["mine", "--provider", "azure"], "it is your own: give it with --base-url https://RESOURCE.openai.azure.com"),
         (["gpt-5", "--limit", "gpt-5"], "write it like 'gpt-6-luna=500 requests/min,400k tokens/min'"),
+        (
+            ["gpt-5", "claude-haiku-4-5", "--yes", "--base-url", "http://127.0.0.1:9"],
+            "base_url would get the keys of openai, anthropic: check the models of each one apart",
+        ),
         (["openai/gpt-5", "--base-url", "nowhere"], "base_url: it must be an address"),
         (["openai/gpt-5", "--tier", "99", "--base-url", "http://127.0.0.1:9"], "tier '99' of openai is unknown"),
     ],

@@ -77,6 +77,11 @@ def command(
         if not names:
             raise click.UsageError("name a model, e.g. 'paceline check gpt-6-luna'")
         targets = [target(name, config, os.environ) for name in dict.fromkeys(names)]
+        providers = dict.fromkeys(one.provider.name for one in targets)
+        if config.base_url and len(providers) > 1:
+            raise QuotaError(
+                f"base_url would get the keys of {', '.join(providers)}: check the models of each one apart"
+            )
         if not yes and not agreed(targets):
             click.echo("paceline check: nothing has been sent", err=True)
             sys.exit(USAGE)
