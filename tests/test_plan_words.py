@@ -43,6 +43,7 @@ def test_a_window():
         ({"status": "rejected"}, "used up"),
         ({"status": "rejected", "waiting": 1}, "used up: 1 request waits"),
         ({"state": "shut", "waiting": 3, "test_s": 600.0}, "used up: 3 requests wait, tested next at 10:38"),
+        ({"state": "held", "waiting": 2}, "2 requests wait, held back by [plans]"),
         ({"state": "opening", "status": "rejected"}, "about 210 requests like these"),
     ],
 )
@@ -55,6 +56,8 @@ def test_a_line():
     assert plan_words.line([ROW, week, FABLE], NOW_S) == (
         "5 h 62% (41% here) until 11:40 · 7 d 31% · 7 d, Fable used up (80% here), 2 wait until Thu 09:00"
     )
+    held = ROW | {"used": 0.93, "own": None, "state": "held", "waiting": 2}
+    assert plan_words.line([held], NOW_S) == "5 h 93%, 2 held back until 11:40"
     other = week | {"account": "openai@01a2203c"}
     assert (
         plan_words.line([ROW, other], NOW_S)

@@ -238,6 +238,52 @@ def test_a_share_is_kept_for_a_person_by_what_answers_state():
     run_virtual(main)
 
 
+@pytest.mark.parametrize("used", [1.01, 2.0, 62.0])
+def test_a_number_that_is_no_share_holds_nobody_back(used):
+    async def main(clock):
+        limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(stop_at=0.8, spread="5h"))
+        limiter.scheduler(ONE)
+        limiter.pacer.pools.read_plan("anthropic", [reading(0.95, status="allowed")])
+        [one] = waits(limiter, ONE)
+        await asyncio.sleep(1)
+        assert not one.done()
+        limiter.pacer.pools.read_plan("anthropic", [reading(used, status="allowed")])
+        await asyncio.sleep(1)
+        assert one.done()
+
+    run_virtual(main)
+
+
+def test_by_default_no_used_share_stops_all():
+    async def main(clock):
+        limiter = limiter_of(clock)
+        limiter.scheduler(ONE)
+        limiter.pacer.pools.read_plan("anthropic", [reading(2.0)])
+        [one] = waits(limiter, ONE)
+        await asyncio.sleep(1)
+        assert one.done()
+
+    run_virtual(main)
+
+
+def test_who_waits_for_a_kept_share_is_shown_and_logged_once(caplog):
+    async def main(clock):
+        limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(stop_at=0.8))
+        limiter.scheduler(ONE)
+        limiter.pacer.accounts.plans.read("anthropic", [reading(0.9, status="allowed")])
+        limiter.pacer.pools.read_plan("anthropic", [reading(0.9, status="allowed")])
+        assert rows(limiter) == [("anthropic", "5h", "open", 0, None)]
+        waits(limiter, ONE, ONE)
+        await asyncio.sleep(1)
+        assert rows(limiter) == [("anthropic", "5h", "held", 2, None)]
+        await asyncio.sleep(5 * HOUR)
+        assert rows(limiter) == []
+
+    run_virtual(main)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("anthropic/plan: 90% of 5h is used, and requests wait for what is left of it")
+
+
 def test_that_requests_go_on_for_money_is_said_once(caplog):
     kept = Plans()
     for served, used in ((False, 1.0), (True, 0.9), (True, 1.0), (True, 1.01)):

@@ -69,6 +69,8 @@ def left(row: Row, now_s: float) -> str:
         who = f": {waiting(row['waiting'])}" if row.get("waiting") else ""
         test = f", tested next at {clock(row['test_s'], now_s)}" if who and row.get("test_s") is not None else ""
         return f"used up{who}{test}"
+    if row.get("state") == "held" and row["waiting"]:
+        return f"{waiting(row['waiting'])}, held back by [plans]"
     count = row.get("requests_left")
     return "-" if count is None else f"about {requests(count)} like these"
 
@@ -122,8 +124,9 @@ def line(rows: Sequence[Row], now_s: float) -> str:
             who = f", {row['waiting']:,} wait" if row.get("waiting") else ""
             text = f"{name(row)} used up{here}{who}{until}"
         else:
-            text = f"{name(row)} {share(row['used'])}{here}" + until * (
-                row["ends_s"] is not None and row["ends_s"] < DAY_S
+            held = f", {row['waiting']:,} held back" if row.get("state") == "held" else ""
+            text = f"{name(row)} {share(row['used'])}{here}{held}" + until * (
+                row["ends_s"] is not None and (bool(held) or row["ends_s"] < DAY_S)
             )
         parts.append(f"{row['account']} {text}" if several else text)
     return " · ".join(parts)

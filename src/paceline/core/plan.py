@@ -5,7 +5,9 @@ It holds requests back only where the user asks for it, by the shares that answe
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from math import inf
 from typing import Final, NamedTuple
 
 from paceline.core.ledger import Ledger
@@ -77,6 +79,13 @@ class Window(NamedTuple):
     length_ns: int
 
 
+class Held(NamedTuple):
+    """The window by which requests are held back, and how many wait."""
+
+    window: str
+    waiting: int
+
+
 class Plan:
     """The windows of one account, and what its policy lets go.
 
@@ -91,11 +100,11 @@ class Plan:
         self.policy = policy
         self.windows: dict[str, Window] = {}
         self.person_ns = -THERE_NS
-        waits = 1.0 if policy.overage == "wait" else 2.0
+        waits = 1.0 if policy.overage == "wait" else inf
         self._stop_at = waits if policy.stop_at is None else min(policy.stop_at, waits)
 
     def held(self, now_ns: int, lane: LaneSpec) -> tuple[int, str]:
-        """Until when a request is held back, unless an answer states less, and by which window; past: it is not."""
+        """Until when a request is held back, unless an answer states less, and the name of the window; past: it is not."""
         person = lane.name == INTERACTIVE
         if person:
             self.person_ns = now_ns
@@ -104,7 +113,7 @@ class Plan:
             until_ns = self._until_ns(now_ns, one, person=person) if one.ends_ns > now_ns else now_ns
             if until_ns > latest:
                 latest, name = until_ns, one.name
-        return latest, f"the share of {name} that is left" if name else QUEUE
+        return latest, name
 
     def _until_ns(self, now_ns: int, one: Window, *, person: bool) -> int:
         """Until when one window holds a request back."""
@@ -123,24 +132,43 @@ class Plan:
 
 
 class PlanCapacity(LocalCapacity):
-    """The capacity of the pool that all requests of an account pass."""
+    """The capacity of the pool that all requests of an account pass.
+
+    Attributes:
+        plan: The windows of the account.
+        holds: The window by which the last request was held back that the plan can hold back; empty: it was not.
+        held_ns: Until when, unless an answer states less.
+        notices: What is to be logged; the pool has them.
+    """
 
     def __init__(self, plan: Plan, now_ns: int) -> None:
         super().__init__(Ledger((), now_ns))
         self.plan, self.behind = plan, QUEUE
-        self._holds = False  # whether the last of those that the plan can hold back was
+        self.holds, self.held_ns = "", 0
+        self.notices: deque[str] = deque()
+        self._told_ns: dict[str, int] = {}  # by window: the end of the one that was told
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         """See :meth:`Capacity.reserve <paceline.core.capacity.Capacity.reserve>`."""
-        until_ns, why = self.plan.held(now_ns, waiter.lane)
+        until_ns, window = self.plan.held(now_ns, waiter.lane)
         if until_ns > now_ns:
-            self._holds, self.behind = True, why
-            return WaitUntil(until_ns, why)
-        if self._holds and waiter.lane.name != INTERACTIVE:
+            self.holds, self.held_ns, self.behind = window, until_ns, f"the share of {window} that is left"
+            self._tell(now_ns, window)
+            return WaitUntil(until_ns, self.behind)
+        if self.holds and waiter.lane.name != INTERACTIVE:
             if self.ledger.pause.phase is OPEN:  # all that wait now would use up more than there is
                 self.ledger.pause.begin(now_ns, self.behind, OPENS_NS)
-            self._holds, self.behind = False, QUEUE
+            self.holds, self.behind = "", QUEUE
         return super().reserve(now_ns, waiter)
+
+    def _tell(self, now_ns: int, window: str) -> None:
+        if now_ns >= self._told_ns.get(window, 0):
+            one = self.plan.windows[window]
+            self._told_ns[window] = one.ends_ns
+            self.notices.append(
+                f"{one.used:.0%} of {window} is used, and requests wait for what is left of it, as [plans] says: keep, spread,"
+                " stop_at, overage"
+            )
 
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
         """See :meth:`Capacity.wake_ns <paceline.core.capacity.Capacity.wake_ns>`."""

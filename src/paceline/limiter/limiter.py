@@ -400,7 +400,7 @@ class Limiter(BaseLimiter):
         now_ns, day = self.pacer.clock.now_ns(), date.today()  # noqa: DTZ011  (an age in days)
         return {
             "pools": self.pacer.status(queue),
-            "plans": self.pacer.accounts.plans.status(now_ns, self.pacer.pools.shut()),
+            "plans": self.pacer.accounts.plans.status(now_ns, self.pacer.pools.shut(), self.pacer.pools.held()),
             "answers": self.pacer.answers.rows(now_ns / NS),
             "unpaced": rows(),
             "facts": standing(day),

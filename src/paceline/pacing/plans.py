@@ -14,6 +14,7 @@ from paceline.pacing.plan_use import UNNAMED, Client, SessionStatus, WindowUse, 
 
 if TYPE_CHECKING:
     from paceline.core.allowance import Shut
+    from paceline.core.plan import Held
     from paceline.providers.base import Usage
     from paceline.providers.plan_headers import PlanReading
 
@@ -102,12 +103,15 @@ class Plans:
             self._uses.pop(account, None)
             self._told.discard(account)
 
-    def status(self, now_ns: int, shut: Iterable[tuple[str, str | None, Shut]] = ()) -> list[PlanStatus]:
+    def status(
+        self, now_ns: int, shut: Iterable[tuple[str, str | None, Shut]] = (), held: Iterable[tuple[str, Held]] = ()
+    ) -> list[PlanStatus]:
         """The windows that have not ended, by account and length, and those that are used up; of another one nothing is known.
 
         Args:
             now_ns: The present, since 1970.
             shut: Those that are used up: the account, the model (``None``: all of them), and the state.
+            held: The windows with a share that is left to others: the account, and who waits.
         """
         now_s = now_ns / NS
         with self._lock:
@@ -122,6 +126,9 @@ class Plans:
             name = (account, window) if one.window else (account, window, model or "")
             row = rows.setdefault(name, _unread(account, window, model))
             _close(row, one, now_ns)
+        for account, waits in held:
+            if (open_row := rows.get((account, waits.window))) is not None and open_row["state"] == "open":
+                open_row["state"], open_row["waiting"] = "held", waits.waiting
         return [row for row in rows.values() if row["state"] != "open" or row["ends_s"] is None or row["ends_s"] > 0]
 
 

@@ -14,7 +14,7 @@ from paceline.core.capacity import Capacity
 from paceline.core.learning.tracker import HEADROOM_S
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
-from paceline.core.plan import Plan, PlanCapacity, Window
+from paceline.core.plan import Held, Plan, PlanCapacity, Window
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue
 from paceline.core.quota import KNOWN_UNITS, NS, OWN_RULES, REQUESTS, USD, Cost, Quota, Rule
@@ -154,9 +154,9 @@ class Pools:
         if not self._settings.plans.holds or self._settings.shadow is not None:
             return
         windows = [
-            Window(one.window, one.used, round((one.read_s + one.until_s) * NS), round((one.length_s or 0.0) * NS))
+            Window(one.window, share, round((one.read_s + one.until_s) * NS), round((one.length_s or 0.0) * NS))
             for one in readings
-            if one.scope is None and one.used is not None and one.until_s is not None
+            if one.scope is None and (share := one.share) is not None and one.until_s is not None
         ]
         if windows:
             scheduler = self._further.get(of_plan(account)) or self.open_account(account)
@@ -172,6 +172,18 @@ class Pools:
             if scheduler.pool.opens_at_heads and (shut := scheduler.read(partial(_shut, scheduler.pool))):
                 account, _, model = name.partition("/")
                 found.append((account, None if name == of_plan(account) else model, shut))
+        return found
+
+    def held(self) -> list[tuple[str, Held]]:
+        """Who waits for a share of a window that is left to others: the account, and the state."""
+        with self._lock:
+            further = dict(self._further)
+        found = []
+        for name, scheduler in further.items():
+            if isinstance(scheduler.pool.capacity, PlanCapacity) and (
+                held := scheduler.read(partial(_held, scheduler.pool))
+            ):
+                found.append((name.partition("/")[0], held))
         return found
 
     def override(self, pool: str, **own: Any) -> None:
@@ -296,6 +308,7 @@ class Pools:
                 # Each process keeps its own: a second one costs a refusal for each window.
                 capacity = PlanCapacity(Plan(self._settings.plans), now_ns)
                 pool = Pool(name, capacity, queue, waiting_max=waiting_max, served=False)
+                capacity.notices = pool.notices
                 self._further[name] = Scheduler(pool, self._settings.clock)
             for scheduler in self.of_account(account):
                 if isinstance(scheduler, ChainedScheduler):
@@ -358,6 +371,14 @@ def of_plan(account: str) -> str:
 
 def _shut(pool: Pool, _: int) -> Shut | None:
     return pool.shut
+
+
+def _held(pool: Pool, now_ns: int) -> Held | None:
+    capacity = pool.capacity
+    assert isinstance(capacity, PlanCapacity)
+    if not capacity.holds or capacity.held_ns <= now_ns or not pool.queue.length or pool.shut:
+        return None
+    return Held(capacity.holds, pool.queue.length)
 
 
 def _in_use(pool: Pool, now_ns: int, *, unserved: bool = False) -> bool:

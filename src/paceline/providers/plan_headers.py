@@ -54,6 +54,12 @@ class PlanReading:
     scope: str | None = None
     read_s: float = 0.0
 
+    @property
+    def share(self) -> float | None:
+        """The used share, as far as it is one: above 1 while the provider allows requests, the number counts something else."""
+        allowed = (self.status or "").startswith("allowed")
+        return 0.0 if self.used is not None and self.used > 1.0 and allowed else self.used
+
 
 Texts = Mapping[str, str]
 """The headers of one window, by the last part of their names."""

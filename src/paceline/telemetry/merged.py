@@ -59,7 +59,12 @@ def _plan(found: list[Any]) -> dict[str, Any]:
         both = one if before is None else one | {name: _both(before[name], one[name]) for name in _OF_SESSION}
         sessions[one["program"], one["session"]] = both
     most = sorted(sessions.values(), key=lambda one: -_both(one["own"], one["subagents_own"]))
-    together = {"own": round(sum(own), 4) if own else None, "waiting": sum(row.get("waiting", 0) for row in found)}
+    together: dict[str, Any] = {
+        "own": round(sum(own), 4) if own else None,
+        "waiting": sum(row.get("waiting", 0) for row in found),
+    }
+    if newest.get("state") == "open" and any(row.get("state") == "held" for row in found):
+        together["state"] = "held"
     return newest | together | {"sessions": most}
 
 
