@@ -54,7 +54,7 @@ def test_what_is_left(more, said):
 def test_a_line():
     week = ROW | {"window": "7d", "used": 0.31, "own": None, "ends_s": 426_720.0}
     assert plan_words.line([ROW, week, FABLE], NOW_S) == (
-        "5 h 62% (41% here) until 11:40 · 7 d 31% · 7 d, Fable used up (80% here), 2 wait until Thu 09:00"
+        "7 d, Fable used up (80% here), 2 wait until Thu 09:00 · 5 h 62% (41% here) until 11:40 · 7 d 31%"
     )
     held = ROW | {"used": 0.93, "own": None, "state": "held", "waiting": 2}
     assert plan_words.line([held], NOW_S) == "5 h 93%, 2 held back until 11:40"
@@ -63,6 +63,14 @@ def test_a_line():
         plan_words.line([ROW, other], NOW_S)
         == "anthropic@7f3a91 5 h 62% (41% here) until 11:40 · openai@01a2203c 7 d 31%"
     )
+
+
+def test_a_line_that_is_too_long_ends_with_a_whole_window():
+    many = [ROW | {"account": f"anthropic@{n:06x}"} for n in range(40)]
+    line = plan_words.line([*many, FABLE], NOW_S, most=200)
+    assert line.startswith("anthropic@7f3a91 7 d, Fable used up (80% here), 2 wait until Thu 09:00 · ")
+    assert line.endswith("anthropic@000001 5 h 62% (41% here) until 11:40 · and 38 more")
+    assert plan_words.line(many, NOW_S, most=5) == "40 windows"
 
 
 def test_a_window_that_is_used_up():

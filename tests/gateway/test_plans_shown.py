@@ -1,9 +1,14 @@
 """What is left of a plan, who has used it and when it goes on: in the status, as a line, on the page, as metrics, and under `paceline exec`."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
+import threading
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -121,6 +126,55 @@ def test_a_line_never_fails(serve, upstream, tmp_path):
         found = CliRunner().invoke(cli, ["status", "--line", where])
         assert (found.exit_code, words in found.output) == (0, True), found.output
     assert CliRunner().invoke(cli, ["status", "--line", "--json"]).exit_code == 2
+
+
+@contextmanager
+def answering(*parts, pause_s=0.0):
+    """A server that answers with these bytes, and the last of them again and again."""
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            with suppress(OSError), server.accept()[0] as one:
+                one.recv(4_096)
+                for part in parts:
+                    one.sendall(part)
+                while pause_s and not ended.wait(pause_s):
+                    one.sendall(parts[-1])
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        ended.set()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("parts", "pause_s", "words"),
+    [((HEAD, b" "), 0.05, "no answer from"), ((HEAD, b"[" * 100_000), 0.0, "no page of paceline")],
+    ids=["a drip", "a deep one"],
+)
+def test_a_line_does_not_wait_or_fall_for_any_answer(parts, pause_s, words):
+    with answering(*parts, pause_s=pause_s) as where:
+        found = CliRunner().invoke(cli, ["status", "--line", "--timeout", "0.5", where])
+    assert (found.exit_code, words in found.output) == (0, True), found.output
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_line_that_cannot_be_printed_is_no_failure(full):
+    words = [sys.executable, "-m", "paceline", "status", "--line", "http://["]
+    if full:
+        if not Path("/dev/full").exists():
+            pytest.skip("no full device")
+        with Path("/dev/full").open("w") as out:
+            found = subprocess.run(words, stdout=out, stderr=subprocess.PIPE, check=False)
+    else:
+        read, write = os.pipe()
+        os.close(read)
+        found = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, check=False)
+        os.close(write)
+    assert (found.returncode, found.stderr) == (0, b"")
 
 
 def refusal(window):

@@ -8,8 +8,12 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
+import sys
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -30,21 +34,30 @@ def text(url: str | None, key: str | None, timeout_s: float) -> str:
     Args:
         url: The address of a gateway, or of a program's page; ``None``: of the gateway that runs this program, else the usual one.
         key: What the page asks for.
-        timeout_s: How long each step may take.
+        timeout_s: How long it may take in all.
     """
     address = url or os.environ.get(GATEWAY) or USUAL
     where = ""
     try:
         where = urlsplit(address if "://" in address else f"http://{address}").netloc.rpartition("@")[2]
         rows = read(address, key, timeout_s)
-        line = plan_words.line(rows, time.time()) if rows else "paceline: no answer of a plan yet"
+        line = plan_words.line(rows, time.time(), LINE_MAX) if rows else "paceline: no answer of a plan yet"
     except PermissionError:
         return f"paceline: {where} asks for a key that may read the status (--key or PACELINE_KEY)"
     except (OSError, http.client.HTTPException):
         return f"paceline: no answer from {where}"
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except Exception:  # noqa: BLE001  (another program may answer anything)
         return "paceline: this address has no page of paceline"
-    return plain(line)[:LINE_MAX]
+    return plain(line)
+
+
+def show(line: str) -> None:
+    """Print the line; nothing if standard output is full, closed, or a pipe without a reader."""
+    try:
+        print(line.encode(sys.stdout.encoding or "utf-8", "replace").decode(sys.stdout.encoding or "utf-8"), flush=True)
+    except (OSError, ValueError, AttributeError):
+        with suppress(OSError, ValueError, AttributeError):  # what is left in the buffer would fail again at the exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def plain(line: str) -> str:
@@ -54,6 +67,11 @@ def plain(line: str) -> str:
 
 def read(address: str, key: str | None, timeout_s: float) -> Sequence[plan_words.Row]:
     """The windows that a gateway, or a program's page, knows of.
+
+    Args:
+        address: Its address.
+        key: What the page asks for.
+        timeout_s: How long it may take in all, however slowly an answer comes.
 
     Raises:
         PermissionError: It asks for a key.
@@ -73,9 +91,26 @@ def _get(scheme: str, where: str, path: str, key: str | None, timeout_s: float) 
         raise ValueError(scheme)
     kind: Any = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
     connection = kind(where, timeout=timeout_s)
-    try:
-        connection.request("GET", path, headers={"authorization": f"Bearer {key}"} if key else {})
-        answer = connection.getresponse()
-        return answer.status, answer.read(BYTES_MAX)
-    finally:
-        connection.close()
+    found: list[tuple[int, bytes]] = []
+    failed: list[Exception] = []
+
+    def get() -> None:
+        try:
+            connection.request("GET", path, headers={"authorization": f"Bearer {key}"} if key else {})
+            answer = connection.getresponse()
+            found.append((answer.status, answer.read(BYTES_MAX)))
+        except Exception as error:  # noqa: BLE001  (raised below)
+            failed.append(error)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=get, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if found or failed:
+        if failed:
+            raise failed[0]
+        return found[0]
+    with suppress(OSError, AttributeError):  # it may have no socket yet
+        connection.sock.shutdown(socket.SHUT_RDWR)  # ends the thread
+    raise TimeoutError

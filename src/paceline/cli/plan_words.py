@@ -114,10 +114,16 @@ def by_account(rows: Sequence[Row]) -> list[Row]:
     return list(found.values())
 
 
-def line(rows: Sequence[Row], now_s: float) -> str:
-    """All windows in one line: ``5 h 62% (41% here) until 11:40 · 7 d 31%``."""
+def line(rows: Sequence[Row], now_s: float, most: int = 500) -> str:
+    """All windows in one line, those that are used up first: ``5 h 62% (41% here) until 11:40 · 7 d 31%``.
+
+    Args:
+        rows: The windows.
+        now_s: The present, since 1970.
+        most: The characters that it may have: the last windows are left out, and counted.
+    """
     several, parts = len({row["account"] for row in rows}) > 1, []
-    for row in rows:
+    for row in sorted(rows, key=lambda one: not is_shut(one)):
         here = f" ({share(row['own'])} here)" if row.get("own") else ""
         until = "" if row["ends_s"] is None else f" until {ends(row, now_s).partition(',')[0]}"
         if is_shut(row):
@@ -129,4 +135,8 @@ def line(rows: Sequence[Row], now_s: float) -> str:
                 row["ends_s"] is not None and (bool(held) or row["ends_s"] < DAY_S)
             )
         parts.append(f"{row['account']} {text}" if several else text)
-    return " · ".join(parts)
+    for shown in range(len(parts), 0, -1):
+        more = [f"and {len(parts) - shown:,} more"] if shown < len(parts) else []
+        if len(found := " · ".join(parts[:shown] + more)) <= most:
+            return found
+    return f"{len(parts):,} windows"

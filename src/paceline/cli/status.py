@@ -46,7 +46,7 @@ EPILOG = "Exit codes: 0 shown, 1 nothing could be read there, 2 a wrong option."
     "--timeout",
     "timeout_s",
     type=click.FloatRange(0.1, 600),
-    help="Seconds in all, 5 by default; with --line 1 a step.",
+    help="Seconds in all, 5 by default; with --line 1.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output, with each shard of a run.")
 @click.option("--line", is_flag=True, help="The windows of plans in one line, for a status line. The exit code is 0.")
@@ -71,9 +71,9 @@ def command(
     if line:
         if store is not None or page is not None or as_json:
             raise click.UsageError("--line shows the plans of a gateway or a program: give its URL, or nothing else")
-        from paceline.cli.line import text
+        from paceline.cli.line import show, text
 
-        click.echo(text(url, key, 1.0 if timeout_s is None else timeout_s))
+        show(text(url, key, 1.0 if timeout_s is None else timeout_s))
         return
     timeout_s = 5.0 if timeout_s is None else timeout_s
     if url is not None and store is not None:
