@@ -286,6 +286,22 @@ def test_who_waits_for_a_kept_share_is_shown_and_logged_once(caplog):
 
 def test_that_requests_go_on_for_money_is_said_once(caplog):
     kept = Plans()
-    for served, used in ((False, 1.0), (True, 0.9), (True, 1.0), (True, 1.01)):
-        kept.read("anthropic@7f3a91", [reading(used)], served=served)
-    assert [record.getMessage().partition(",")[0] for record in caplog.records] == ["anthropic@7f3a91: 5h is used up"]
+    for served, used, paid in ((True, 1.0, False), (False, 1.0, True)):
+        kept.read("anthropic@7f3a91", [reading(used, paid=paid)], served=served)
+    assert not caplog.records
+    for used in (1.0, 1.01):
+        kept.read("anthropic@7f3a91", [reading(used, paid=True)], served=True)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("anthropic@7f3a91: requests cost money, as the provider states")
+
+
+def test_who_wants_to_pay_nothing_waits_where_the_provider_goes_on_for_money():
+    async def main(clock):
+        limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(overage="wait"))
+        limiter.scheduler(ONE)
+        limiter.pacer.pools.read_plan("anthropic", [reading(1.01, status="allowed", paid=True)])
+        [one] = waits(limiter, ONE)
+        await asyncio.sleep(1)
+        assert not one.done()
+
+    run_virtual(main)

@@ -112,6 +112,21 @@ def test_windows_are_read(headers, expected):
     assert read(headers) == expected
 
 
+@pytest.mark.parametrize(
+    ("headers", "paid"),
+    [
+        (claude(five_h="1.0 allowed 60"), []),
+        (claude(five_h="1.0 allowed 60") | {"anthropic-ratelimit-unified-overage-in-use": "false"}, []),
+        (claude(five_h="1.0 allowed 60") | {"anthropic-ratelimit-unified-overage-in-use": "true"}, ["5h"]),
+        (codex(primary="100 300 60", secondary="40 10080 60"), []),
+        (codex(primary="99 300 60") | {"x-codex-credits-has-credits": "true"}, []),
+        (codex(primary="100 300 60", secondary="40 10080 60") | {"x-codex-credits-has-credits": "True"}, ["codex 5h"]),
+    ],
+)
+def test_that_requests_cost_money_is_what_the_provider_states(headers, paid):
+    assert [one.window for one in plan_readings(headers, NOW_S) if one.paid] == paid
+
+
 def test_a_wrong_clock_here_does_not_move_the_end():
     on_its_way = claude(five_h="0.5 allowed 600") | {"date": "Mon, 21 Sep 2026 14:13:19 GMT"}
     assert read(on_its_way)["5h"][1] == 600.0

@@ -66,7 +66,7 @@ class Plans:
         self._lock = threading.RLock()  # a finalizer may end a request within a charge
 
     def read(self, account: str, readings: Iterable[PlanReading], *, served: bool = False) -> None:
-        """Keep what an answer has stated. ``served``: it is no refusal; the first one beyond the end of a window is told."""
+        """Keep what an answer has stated. ``served``: it is no refusal; the first one that states that it costs money is told."""
         with self._lock:
             windows, uses = self._windows.setdefault(account, {}), self._uses.setdefault(account, {})
             for first in list(self._windows)[:-KEPT_MAX] if len(self._windows) > KEPT_MAX else ():
@@ -75,13 +75,12 @@ class Plans:
                 windows.pop(reading.window, None)  # the newest one is the last
                 windows[reading.window] = reading
                 uses.setdefault(reading.window, WindowUse()).read(reading)
-                if served and account not in self._told and reading.scope is None and (reading.used or 0.0) >= 1.0:
+                if served and reading.paid and account not in self._told:
                     self._told.add(account)
                     log.warning(
-                        "%s: %s is used up, and requests are answered: it may cost money, as the settings at the provider"
-                        " say; with overage = 'wait' in [plans] they wait for the next window",
+                        "%s: requests cost money, as the provider states: a window is used up; with overage = 'wait' in"
+                        " [plans] they wait for the next window",
                         account,
-                        reading.window,
                     )
             for oldest in list(windows)[:-WINDOWS_MAX]:
                 windows.pop(oldest, None)

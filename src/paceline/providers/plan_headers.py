@@ -44,6 +44,7 @@ class PlanReading:
         length_s: Its length in seconds.
         scope: The model or the purpose that it is about; ``None``: all of the account.
         read_s: When it was read, in seconds since 1970 by the clock of this machine.
+        paid: Whether the answer states that requests cost money, because a window is used up.
     """
 
     window: str
@@ -53,11 +54,12 @@ class PlanReading:
     length_s: float | None = None
     scope: str | None = None
     read_s: float = 0.0
+    paid: bool = False
 
     @property
     def share(self) -> float | None:
-        """The used share, as far as it is one: above 1 while the provider allows requests, the number counts something else."""
-        allowed = (self.status or "").startswith("allowed")
+        """The used share, as far as it is one: above 1 while the provider allows requests for no money, the number counts something else."""
+        allowed = (self.status or "").startswith("allowed") and not self.paid
         return 0.0 if self.used is not None and self.used > 1.0 and allowed else self.used
 
 
@@ -141,6 +143,12 @@ SCOPE_MAX: Final = 60
 USED_MAX: Final = 100.0
 """A used share that is above it is nonsense."""
 
+IN_USE: Final = "anthropic-ratelimit-unified-overage-in-use"
+"""``true`` while requests go on for money, in the strings of Claude Code 2.1.332."""
+
+CREDITS: Final = "x-codex-credits-has-credits"
+"""``true`` of who has credits, which an answer costs while a window is used up (openai/codex ``rate_limits.rs``, 2026)."""
+
 DEFAULT: Final = "codex"
 """The family of Codex that has no name of its own."""
 
@@ -169,6 +177,8 @@ def plan_readings(headers: Headers, now_s: float, refused: str | None = None) ->
         own = found.get(claimed) or PlanReading(claimed, length_s=length_s, scope=_scope(claimed) or None, read_s=now_s)
         until_s = _until_s(over_all.get("reset"), headers, now_s) if own.until_s is None else own.until_s
         found[claimed] = replace(own, until_s=until_s, status=own.status or _word(over_all.get("status")))
+    if _states(headers, IN_USE):
+        found = {name: replace(one, paid=True) for name, one in found.items()}
     if refused in found:
         found[refused] = replace(found[refused], status=REJECTED)
     return list(found.values())
@@ -194,6 +204,10 @@ def refused_window(headers: Headers, now_s: float) -> PlanReading | None:
         if active and (one.status == REJECTED if one.status else up and (one.used or 0.0) >= 1.0)
     ]
     return max(shut, key=lambda one: one.until_s or 0.0, default=None)
+
+
+def _states(headers: Headers, name: str) -> bool:
+    return any(headers.get(start + name, "").strip().lower() == "true" for start in ("", "llm_provider-"))
 
 
 class _Group(NamedTuple):
@@ -239,7 +253,9 @@ def _windows(groups: Mapping[_Group, Texts], headers: Headers, now_s: float) -> 
         about = groups.get(_Group(group.form, group.family, ""), {}).get(form.scope) or named
         scope = "".join(filter(str.isprintable, about))[:SCOPE_MAX] or None
         until_s, status = _until_s(end, headers, now_s), _word(texts.get("status"))
-        yield PlanReading(name, used, until_s, status, length_s, scope, now_s), group.family == active
+        limits = group.family == active
+        paid = limits and (used or 0.0) >= 1.0 and form.active != "" and _states(headers, CREDITS)
+        yield PlanReading(name, used, until_s, status, length_s, scope, now_s, paid), limits
 
 
 def _active(form: Form, number: int, groups: Iterable[_Group], headers: Headers) -> str:
