@@ -92,6 +92,18 @@ def test_processes_of_one_gateway_are_added_up():
     assert (row["count"], row["last_ago_s"]) == (2, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("at_s", "cause", "told"), [(5.0, "answered", False), (5.0, "rate", True), (0.5, "answered", True)]
+)
+def test_a_trouble_is_over_when_another_process_is_answered(at_s, cause, told):
+    one, other = Answers(), Answers()
+    one.count("a", "p", 401, "key", 1.0)
+    other.count("a", "p", 200, cause, at_s)
+    other.count("a", "q", 200, "answered", 5.0)
+    rows = merged([{"answers": one.rows(6.0)}, {"answers": other.rows(6.0)}])["answers"]
+    assert [row["status"] for row in rows if row["remedy"]] == [401] * told
+
+
 def test_what_is_known_without_a_body():
     assert [cause_of_status(status) for status in (200, 304, 401, 403, 404, 429, 500, 529)] == [
         "answered", "answered", "key", "key", "request", "rate", "server", "capacity",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from paceline.pacing.answers import PASSED
+
 _ADDED: Final = ("waiting", "in_flight")
 _METRICS_ADDED: Final = ("in_flight", "rate_limit_429_count", "rate_limit_wait_seconds")
 
@@ -33,6 +35,14 @@ def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         other = answers.get(kind, row | {"count": 0})
         newest = min(row, other, key=lambda one: one["last_ago_s"])
         answers[kind] = newest | {"count": row["count"] + other["count"], "remedy": row["remedy"] or other["remedy"]}
+    newest_s: dict[tuple[str, str], float] = {}
+    for row in answers.values():
+        if row["cause"] not in PASSED:
+            where = row["upstream"], row["pool"]
+            newest_s[where] = min(row["last_ago_s"], newest_s.get(where, row["last_ago_s"]))
+    for row in answers.values():  # another process has had a newer answer
+        if row["last_ago_s"] > newest_s.get((row["upstream"], row["pool"]), row["last_ago_s"]):
+            row["remedy"] = None
     plans: dict[tuple[str, ...], list[Any]] = {}
     for row in (row for status in statuses for row in status.get("plans", ())):
         plans.setdefault((row["account"], row["window"]), []).append(row)
