@@ -32,6 +32,10 @@ def test_a_window():
         "8 Dec 10:28",
     ]
     assert plan_words.ends(ROW | {"ends_s": 20.0}, NOW_S) == "10:28, in 1 min"
+    past = ROW | {"ends_s": -70.0, "state": "shut", "waiting": 1}
+    assert plan_words.ends(past, NOW_S) == "10:26, past"
+    assert plan_words.line([past], NOW_S) == "5 h used up (41% here), 1 wait"
+    assert plan_words.used_up(past, NOW_S) == "anthropic@7f3a91: 5 h used up, 1 request waits"
 
 
 @pytest.mark.parametrize(

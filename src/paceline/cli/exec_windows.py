@@ -98,6 +98,6 @@ class WindowWatch:
         if self._at_once:
             self._say(plain(plan_words.used_up(row, now_s)))
         else:
-            until = plan_words.ends(row, now_s).partition(",")[0]
+            until = f", until {plan_words.ends(row, now_s).partition(',')[0]}" if plan_words.is_ahead(row) else ""
             at = time.strftime("%H:%M", time.localtime(now_s))
-            self._lines.append(plain(f"{account}: {plan_words.name(row)} was used up at {at}, until {until}"))
+            self._lines.append(plain(f"{account}: {plan_words.name(row)} was used up at {at}{until}"))

@@ -53,14 +53,21 @@ def span(seconds: float) -> str:
 
 
 def ends(row: Row, now_s: float) -> str:
-    """``11:40, in 1 h 12 min``; ``-`` for an unknown end."""
+    """``11:40, in 1 h 12 min``; ``11:40, past`` if it refuses still; ``-`` for an unknown end."""
     if row["ends_s"] is None:
         return "-"
     try:
         at = clock(row["ends_s"], now_s)
     except (OverflowError, ValueError, OSError):  # beyond the calendar
         return "-"
+    if row["ends_s"] <= 0:
+        return f"{at}, past"
     return f"{at}, in {span(row['ends_s'])}" if row["ends_s"] < DAY_S else at
+
+
+def is_ahead(row: Row) -> bool:
+    """Whether a window has an end that is known, and still to come: one may refuse beyond its end."""
+    return row["ends_s"] is not None and row["ends_s"] > 0
 
 
 def left(row: Row, now_s: float) -> str:
@@ -88,7 +95,7 @@ def waiting(count: int) -> str:
 def used_up(row: Row, now_s: float) -> str:
     """``anthropic@7f3a91: 5 h used up, 3 requests wait until 11:40 (2 h 31 min)``."""
     until = ""
-    if row["ends_s"] is not None:
+    if is_ahead(row):
         until = f" until {ends(row, now_s).partition(',')[0]} ({span(row['ends_s'])})"
     who = f", {waiting(row['waiting'])}" if row.get("waiting") else ""
     return f"{row['account']}: {name(row)} used up{who}{until}"
@@ -125,7 +132,7 @@ def line(rows: Sequence[Row], now_s: float, most: int = 500) -> str:
     several, parts = len({row["account"] for row in rows}) > 1, []
     for row in sorted(rows, key=lambda one: not is_shut(one)):
         here = f" ({share(row['own'])} here)" if row.get("own") else ""
-        until = "" if row["ends_s"] is None else f" until {ends(row, now_s).partition(',')[0]}"
+        until = "" if not is_ahead(row) else f" until {ends(row, now_s).partition(',')[0]}"
         if is_shut(row):
             who = f", {row['waiting']:,} wait" if row.get("waiting") else ""
             text = f"{name(row)} used up{here}{who}{until}"

@@ -352,6 +352,7 @@ const windowName = (row) => row.window.replace(row.scope ? /(\d+)([dhm])(?:_\w+)
 const share = (value) => (value === null || value === undefined ? "–" : percent(value));
 
 function ends(row) {
+  if (row.ends_s !== null && row.ends_s <= 0) return row.ends_at ? `${when(row.ends_at)}, past` : "past";
   if (!row.ends_at) return row.ends_s === null ? "not stated" : `in ${duration(row.ends_s)}`;
   return row.ends_s < 86400 ? `${when(row.ends_at)}, in ${duration(row.ends_s)}` : when(row.ends_at);
 }
