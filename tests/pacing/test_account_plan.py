@@ -72,6 +72,25 @@ def test_a_refusal_about_the_account_shuts_all_its_models_and_no_other_account()
     run_virtual(main)
 
 
+def test_the_models_that_were_refused_are_named_and_a_test_where_one_waits():
+    async def main(clock):
+        limiter = limiter_of(clock)
+        stated = PlanReading("7d_oi", 1.0, HOUR, scope="Fable", read_s=START_S)
+        limiter.pacer.accounts.plans.read("anthropic", [stated])
+        assert rows(limiter) == [("anthropic", "7d_oi", "open", 0, "Fable")]
+        await refused(limiter, OF_A_MODEL)
+        assert rows(limiter) == [("anthropic", "7d_oi", "shut", 0, "claude-opus-4x")]
+        assert limiter.status()["plans"][0]["test_s"] is None
+        await refused(limiter, OF_A_MODEL, OTHER)
+        [task] = waits(limiter, ONE)
+        await asyncio.sleep(1)
+        assert rows(limiter) == [("anthropic", "7d_oi", "shut", 1, "claude-opus-4x, claude-sonnet-4x")]
+        assert limiter.status()["plans"][0]["test_s"] == pytest.approx(60, abs=2)
+        task.cancel()
+
+    run_virtual(main)
+
+
 def test_a_window_of_one_model_shuts_its_pool_alone():
     async def main(clock):
         limiter = limiter_of(clock)

@@ -112,6 +112,8 @@ class Plans:
             shut: Those that are used up: the account, the model (``None``: all of them), and the state.
             held: The windows with a share that is left to others: the account, and who waits.
         """
+        from paceline.providers.plan_headers import SCOPE_MAX
+
         now_s = now_ns / NS
         with self._lock:
             kept = [(account, reading) for account, rows in self._windows.items() for reading in rows.values()]
@@ -120,10 +122,15 @@ class Plans:
                 (account, one.window): _status(account, one, self._uses[account][one.window], now_s)
                 for account, one in kept
             }
+        models_of: dict[tuple[str, ...], list[str]] = {}
         for account, model, one in shut:
             window = one.window or UNNAMED_WINDOW
             name = (account, window) if one.window else (account, window, model or "")
             row = rows.setdefault(name, _unread(account, window, model))
+            if model is not None and row["scope"] is not None:  # what its name is taken to mean may be wrong
+                models = models_of.setdefault(name, [])
+                models.append(model)
+                row["scope"] = ", ".join(models)[:SCOPE_MAX]
             _close(row, one, now_ns)
         for account, waits in held:
             if (open_row := rows.get((account, waits.window))) is not None and open_row["state"] == "open":
@@ -162,7 +169,7 @@ def _unread(account: str, window: str, model: str | None) -> PlanStatus:
 def _close(row: PlanStatus, shut: Shut, now_ns: int) -> None:
     """Say in the row of a window that it is used up. Several models may share one, each with waiters of its own."""
     row["state"], row["waiting"] = shut.state, row["waiting"] + shut.waiting
-    if shut.state == "shut":
+    if shut.state == "shut" and shut.waiting:  # one of them is the test
         test_s = round(max(shut.test_ns - now_ns, 0) / NS, 3)
         row["test_s"] = test_s if row["test_s"] is None else min(test_s, row["test_s"])
     if shut.began_ns:
