@@ -49,6 +49,15 @@ def test_another_window_begins_anew_with_the_weight_of_the_last_one(use, used, u
     assert use.requests_left == pytest.approx((0.99 - used) * 100, abs=2)
 
 
+def test_the_first_answer_of_the_next_window_is_ours():
+    use = WindowUse()
+    for window in range(3):
+        for n in range(1, 3):
+            read(use, 0.25 * n, 20_000.0 * window + n, 20_000.0 * window + 18_000.0)
+            use.charge(MAIN, 100.0)
+        assert use.own == (0.5 if window else 0.25)  # of the first window nobody saw the beginning
+
+
 def test_stated_numbers_may_tremble(use):
     read(use, 0.79, 12_010.0, 18_050.0)
     assert use.own == pytest.approx(0.19)

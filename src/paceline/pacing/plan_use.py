@@ -86,11 +86,12 @@ class WindowUse:
         """An answer states the window."""
         ends_s = None if reading.until_s is None else reading.read_s + reading.until_s
         used = self._used if reading.used is None else reading.used
-        if self._is_another(used, ends_s):
+        another = self._is_another(used, ends_s)
+        if another:
             self._amount, self._requests, self._sessions = 0.0, 0, {}
             self._used = None
         if used is not None and self._used is None:
-            self._first = used
+            self._first = 0.0 if another else used  # the one before was seen to end, so all of this one may be ours
             self._weight.begin(used, reading.read_s)
         elif reading.used is not None:
             self._weight.read(reading.used, reading.read_s)
