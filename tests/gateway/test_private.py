@@ -236,6 +236,17 @@ def test_a_login_goes_to_its_provider_and_no_key_is_with_it():
     assert LOGINS["claude"].terms in found.told[0]
 
 
+def test_what_is_led_is_told_of_a_program_that_may_start_others():
+    assert login({}, "claude").told[0].startswith("claude's own login goes to api.anthropic.com as claude sends it; ")
+    assert (
+        login({}, "sh")
+        .told[0]
+        .startswith(
+            "programs that read ANTHROPIC_BASE_URL are led, and their own login goes to api.anthropic.com as they send it; "
+        )
+    )
+
+
 def test_codex_gets_its_address_by_options():
     found = login({"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}, "codex")
     assert servers(found) == {"chatgpt": ("https://chatgpt.com", "")}

@@ -263,8 +263,12 @@ def find_login(config: Config, environ: Mapping[str, str], program: str = "") ->
         way.with_login = frozenset(way.paths)
     else:
         way.placed = place + login.path
-    told = f"{client}'s own login goes to {url.hostname} as {client} sends it; whether your plan allows this, its provider says: {login.terms}"
-    way.told = (told,)
+    led = (
+        f"{client}'s own login goes to {url.hostname} as {client} sends it"
+        if program in LOGINS
+        else f"programs that read {login.address} are led, and their own login goes to {url.hostname} as they send it"
+    )
+    way.told = (f"{led}; whether your plan allows this, its provider says: {login.terms}",)
     return way
 
 
