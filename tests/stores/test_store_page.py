@@ -21,8 +21,9 @@ from paceline.cli import standing
 from paceline.cli import status as command
 from paceline.cli.app import app
 from paceline.cli.standing import KEPT_S, LOOKS, PROCESSES_SHOWN, Reader, View, _processes
-from paceline.core.quota import NS, parse_quotas
+from paceline.core.quota import NS, Quota, Rule, parse_quotas
 from paceline.shared.messages import Message, Refused
+from paceline.shared.meters import BOUNDLESS
 from paceline.shared.peers import Seen
 from paceline.stores import open_store
 
@@ -82,6 +83,21 @@ def test_all_processes_of_a_store(store):
     assert all(0 <= one["seen_ago_s"] < 60 for one in found["each"])
     assert found["each"][1]["part"] > found["each"][0]["part"] > found["each"][2]["part"] == 0
     assert [found[name] for name in ("count", "alive", "silent", "idle", "left", "waiting")] == [3, 2, 0, 0, 1, 1]
+
+
+def test_an_account_has_six_digits_and_a_limit_that_was_not_found_has_no_row(store):
+    accounts = {"aa11": "7f3a91", "bb22": "7f3a91"}
+    unbounded = (Quota("measured_requests", BOUNDLESS, 0.0, rule=Rule.SLOTS),)
+    with closing(open_store(store)) as opened:
+        for end, digits in accounts.items():
+            opened.exchange(f"anthropic@{digits}{end:0>26}/m", Message("host:1:aa", 1, unbounded, [-1], headroom_s=0.0))
+        opened.exchange("chatgpt@012345/m", Message("host:1:aa", 1, QUOTAS, [-1, -1], headroom_s=0.0))
+        with closing(Reader(store, 5.0)) as reader:
+            pools = reader.read()[0]["pools"]
+    assert {name: len(pool["quotas"]) for name, pool in pools.items()} == {
+        f"anthropic@7f3a91{'0' * 22}{end[:1]}/m": 0 for end in accounts
+    } | {"chatgpt@012345/m": 2}
+    assert list(standing._shown({f"anthropic@7f3a91{'0' * 26}/m": 1})) == ["anthropic@7f3a91/m"]
 
 
 def test_its_history_and_its_metrics(store):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -18,8 +19,10 @@ import click
 from paceline.batch.job import state_file
 from paceline.batch.notes import read_runs
 from paceline.core.quota import NS, Rule
+from paceline.pacing.accounts import DIGEST_BYTES, SHOWN
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, StoreReply
+from paceline.shared.meters import BOUNDLESS, FOUND
 from paceline.shared.peers import Seen
 from paceline.stores import NO_STORE, StoreError, open_store
 from paceline.stores.notes import Notes, notes_beside
@@ -34,6 +37,8 @@ LOOKS = "paceline status"
 
 NAMES_S = 10.0
 """How long the names of the pools in a Redis are taken for true."""
+
+_DIGEST = re.compile(rf"(?<=@)[0-9a-f]{{{2 * DIGEST_BYTES}}}(?=/|$)")
 
 KEPT_S = 0.8
 """For how long a reading is shown: a page asks each second."""
@@ -82,6 +87,10 @@ class Reader:
         Raises:
             ReadError: The store cannot be read.
         """
+        status, problems = self._found()
+        return status | {"pools": _shown(status["pools"])}, problems
+
+    def _found(self) -> tuple[dict[str, Any], list[str]]:
         store = self._store
         if not isinstance(store, RedisStore):
             status = _read(Path(store.url.removeprefix("sqlite:")), self._timeout_s)
@@ -216,6 +225,13 @@ def _read(file: Path, timeout_s: float) -> dict[str, Any]:
         raise ReadError(f"{name}: the quotas in it cannot be read: was it written by paceline?") from None
 
 
+def _shown(pools: dict[str, Any]) -> dict[str, Any]:
+    """The pools, with six digits of the digests of accounts in their names; with more where two would be the same."""
+    digests = {digest for name in pools for digest in _DIGEST.findall(name)}
+    shown = next(n for n in range(SHOWN, 2 * DIGEST_BYTES + 1) if len({one[:n] for one in digests}) == len(digests))
+    return {_DIGEST.sub(lambda one: one[0][:shown], name): pool for name, pool in pools.items()}
+
+
 def _standing(reply: StoreReply, seen: Iterable[Seen]) -> dict[str, Any]:
     """A pool in its store, in the shape of :meth:`Limiter.status`; the store does not know the waiting requests."""
     quotas = []
@@ -223,6 +239,8 @@ def _standing(reply: StoreReply, seen: Iterable[Seen]) -> dict[str, Any]:
         learned = standing.learned
         assert learned is not None  # a process without a version gets all of it
         quota = learned.quota
+        if quota.unit.startswith(FOUND) and quota.amount >= BOUNDLESS:  # it stands for a limit that was not found yet
+            continue
         left, reset_s = quota.amount - standing.used, None
         if quota.rule is Rule.BUCKET and not learned.spread:
             left = quota.burst - standing.lack_ns * learned.ceiling / quota.ns_per_unit
