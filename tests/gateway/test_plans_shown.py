@@ -89,7 +89,7 @@ def test_who_has_used_how_much(serve, upstream, client):
     for name, value in (("used_ratio", "0.36"), ("shut", "0.0"), ("waiting", "0.0"), ("own_ratio", f"{row['own']}")):
         assert f"paceline_plan_{name}{labels} {value}\n" in metrics
     assert f"paceline_plan_ends_seconds{labels} " in metrics
-    shown = CliRunner().invoke(cli, ["status", running.url]).output
+    shown = CliRunner().invoke(cli, ["status"], env={"PACELINE_GATEWAY": running.url}).output  # as within `exec`
     assert f"{row['account']}\t5 h\t36%\t{row['own']:.0%}\t" in shown
     assert f"{row['account']}, of 5 h by session: {one['session']} (claude) " in shown
     assert ", its 1 subagent " in shown
@@ -98,6 +98,14 @@ def test_who_has_used_how_much(serve, upstream, client):
     assert line.count("\n") == 1
     kept = shown + line + metrics + json.dumps(row)
     assert not [one for one in (SESSION, SUBAGENT, "11111111-", CLAUDE, "agent-7777") if one in kept]
+
+
+def test_no_table_of_pools_stands_above_the_plans_if_it_is_empty(serve, upstream, client):
+    running = serve(upstream)
+    ask(client, running, {})
+    shown = CliRunner().invoke(cli, ["status", running.url]).output
+    assert shown.startswith("account\twindow\t")
+    assert "by session" not in shown
 
 
 def test_codex_and_its_subagents(serve, upstream, client):

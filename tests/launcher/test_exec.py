@@ -230,7 +230,7 @@ def test_the_login_of_a_program_passes_if_asked_for(tmp_path, name):
     assert out.split() == ["200", "True"]
     told, *_, counted = err.splitlines()
     assert told.startswith(f"paceline exec: {name}'s own login goes to 127.0.0.1 as {name} sends it")
-    assert re.fullmatch(r"paceline exec: (anthropic|chatgpt)@[0-9a-f]{6}/m: 1 requests, 0 refused; .*", counted)
+    assert re.fullmatch(r"paceline exec: (anthropic|chatgpt)@[0-9a-f]{6}/m: 1 request, 0 refused; .*", counted)
     _, err = run("--", str(program), environ={"PY": "true"}, options=())
     assert f"to pace the login that {name} has: `paceline exec --login -- {name}`" in err
     for options, environ in ((("--no-gateway",), {}), ((), {"ANTHROPIC_API_KEY": "k", "CODEX_API_KEY": "k"})):

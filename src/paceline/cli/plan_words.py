@@ -113,10 +113,11 @@ def sessions(row: Row) -> str:
 
 
 def by_account(rows: Sequence[Row]) -> list[Row]:
-    """Of each account the first window that has sessions, and is about all of it."""
+    """Of each account the first window that has sessions that have used some of it, and is about all of it."""
     found: dict[str, Row] = {}
     for row in rows:
-        if not row["scope"] and any(one["session"] for one in row.get("sessions", ())):
+        shown = (one["session"] and (one["own"] or one["subagents_own"]) for one in row.get("sessions", ()))
+        if not row["scope"] and any(shown):
             found.setdefault(row["account"], row)
     return list(found.values())
 

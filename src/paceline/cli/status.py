@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -64,9 +65,8 @@ def command(
     wait, and which limit binds.
 
     With --store: the pools in a store, and the progress of each `paceline run` that uses it, with all of its shards.
-    Without both: the same for the file in which `paceline run` keeps this user's quotas.
-
-    With --line: the gateway of the `paceline exec` that this runs in, else the one at 127.0.0.1:8080.
+    Without both: the gateway of the `paceline exec` that this runs in; else the file in which `paceline run` keeps this
+    user's quotas, or with --line the gateway at 127.0.0.1:8080.
     """  # noqa: D205  (click prints this as it stands)
     if line:
         if store is not None or page is not None or as_json:
@@ -83,8 +83,11 @@ def command(
             raise click.UsageError("--page shows a store: give no URL, which has a page of its own, and no --json")
         _serve(store, timeout_s, page)
         return
+    from paceline.cli.line import GATEWAY
     from paceline.cli.standing import ReadError, read_store
 
+    if url is None and store is None:
+        url = os.environ.get(GATEWAY) or None
     try:
         status, problems = (_fetch(url, key, timeout_s), []) if url is not None else read_store(store, timeout_s)
     except ReadError as error:
@@ -126,12 +129,21 @@ def _print(status: Mapping[str, Any]) -> None:
     """Print the pools, and the windows of plans and the runs if there are any."""
     header = ("pool", "quota", "left", "spent", "waiting", "in flight", "state")
     rows = [row for name, pool in status["pools"].items() for row in _rows(name, pool)]
-    print_table(header, rows, empty="no pool has been used yet", group=4)
-    if plans := status.get("plans"):
+    plans = status.get("plans")
+    if rows or not plans:
+        print_table(header, rows, empty="no pool has been used yet", group=4)
+    if plans:
+        if rows:
+            click.echo()
         _print_plans(plans)
     for row in status.get("answers") or ():
         if row["remedy"]:
-            click.echo(plain(f"{row['pool']} at {row['upstream']}: {row['remedy']} ({row['count']:,} times)"), err=True)
+            click.echo(
+                plain(
+                    f"{row['pool']} at {row['upstream']}: {row['remedy']} ({row['count']:,} time{'s' * (row['count'] != 1)})"
+                ),
+                err=True,
+            )
     for row in status.get("unpaced") or ():
         click.echo(
             plain(f"not paced: {row['kind']} at {row['host'] or '-'}, {row['count']:,}: {row['remedy']}"), err=True
@@ -260,7 +272,6 @@ def _print_plans(rows: Sequence[Mapping[str, Any]]) -> None:
         )
         for row in rows
     ]
-    click.echo()
     print_table(("account", "window", "used", "here", "ends", "left"), cells, group=6)
     for row in plan_words.by_account(rows):
         click.echo(plain(f"{row['account']}, of {plan_words.name(row)} by session: {plan_words.sessions(row)}"))

@@ -196,7 +196,7 @@ def summary(
 
 def _line(name: str, counts: Mapping[str, float]) -> str:
     requests, refused = int(counts["requests"]), int(counts["refused"])
-    line = f"{name}: {requests:,} requests, {refused:,} refused"
+    line = f"{name}: {requests:,} request{'s' * (requests != 1)}, {refused:,} refused"
     for what, words in (("unconnected", "without a connection"), ("unanswered", "without an answer")):
         if number := int(counts.get(what, 0)):
             line += f", {number:,} attempt{'s' * (number > 1)} {words}"

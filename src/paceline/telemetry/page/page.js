@@ -381,7 +381,7 @@ function renderPlans() {
   show(at("plans-section"), plans.length > 0);
   rows(at("plans"), plans, (row) => [row.account, windowName(row), share(row.used), share(row.own), ends(row), left(row)]);
   const first = new Map();
-  for (const row of plans) if (!row.scope && (row.sessions ?? []).some((one) => one.session) && !first.has(row.account)) first.set(row.account, row);
+  for (const row of plans) if (!row.scope && (row.sessions ?? []).some((one) => one.session && (one.own || one.subagents_own)) && !first.has(row.account)) first.set(row.account, row);
   listed(at("sessions"), [...first.values()].map(sessionText));
 }
 
