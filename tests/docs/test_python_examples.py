@@ -28,6 +28,7 @@ from pages import BLOCKS, Block, by_page
 
 import paceline
 from grids import some
+from paceline.providers import registry
 from paceline.providers.base import Usage
 from paceline.providers.plan_headers import PlanReading
 from paceline.stores.memory import MemoryStore
@@ -143,6 +144,8 @@ def reader(paceline_emulator, monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PACELINE_STORE", "")
     monkeypatch.delenv("PACELINE_STORE")  # a page may set it: it is gone with its test
+    for name in ("_added", "_hosts"):  # a page may register a provider
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
     opened = []  # what stays open when a page is at its end
     for owner, name in (
         (openai.AsyncOpenAI, "__init__"), (anthropic.AsyncAnthropic, "__init__"),
