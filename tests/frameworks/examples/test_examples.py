@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
         (
             "examples/simulation/README.md",
             "python examples/simulation/run.py --agents 40 --rounds 1 --speed 20",
-            "gpt-5-mini                 40        0",
+            "gpt-6-luna                 40        0",
         ),
         (
             "examples/fifty_agents/README.md",
