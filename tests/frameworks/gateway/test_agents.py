@@ -117,11 +117,11 @@ class TestClaudeCode:
             (name,) = gateway.get("/status")[0]["pools"]
             assert gateway.spent(name) == {"requests": 1, "input_tokens": 107, "output_tokens": 33}
 
-    def test_counting_tokens_is_not_paced(self, gateway, recorder):
+    def test_counting_tokens_has_a_limit_of_its_own(self, gateway, recorder):
         asked = {name: claude_code(2)[name] for name in ("model", "messages", "system", "tools")}
         answer = post(gateway.url, "/anthropic/v1/messages/count_tokens?beta=true", asked, CLAUDE_CODE)
         assert json.loads(answer.body) == {"input_tokens": 70}
-        assert answer.header("x-paceline-attempts") is None
+        assert answer.header("x-paceline-attempts") == "1"
 
     @pytest.mark.parametrize("method", ["HEAD", "GET"])
     @pytest.mark.parametrize("path", ["/anthropic", "/anthropic/", "/anthropic/v1/models?limit=1000"])
