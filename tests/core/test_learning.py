@@ -790,14 +790,6 @@ class TestPeriods:
                 assert found is None
             assert refill.is_counter is is_counter
 
-    @pytest.mark.parametrize("period_s", [None, 60.0])
-    def test_a_window_of_which_the_server_counts_more_than_was_charged_is_found_before_it_ends(self, period_s):
-        pool = ungentle("6000 tokens/min", SourceKind.GIVEN)
-        for n in range(4):
-            said = Reading("tokens", limit=6_000, remaining=5_718 - 282 * n, reset_s=4.7 - 0.7 * n, period_s=period_s)
-            pool.observe(T0 + round((n + 1) * 0.7 * NS), [said], send(pool, 0.7 * n, tokens=217))
-        assert quota(pool, 4)["learned"] == {"rule": "restarts at stated instants"}
-
     def test_answers_that_contradict_every_bucket_spread_a_quota_at_once(self):
         pool = pool_of("600 requests/min")
         for at_s, remaining in (0, 595), (0.5, 580):

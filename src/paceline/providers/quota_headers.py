@@ -193,10 +193,7 @@ def _reading(
         reset_s = None  # it is in another unit, or about something else
     if period_s is None and documented.known and limit is not None:  # what is left is that in any period
         return None
-    rounds = (
-        family.unit != REQUESTS and remaining is not None and remaining % documented.rounded == 0
-    )  # else it is exact
-    rounded = documented.rounded if rounds else 1.0
+    rounded = 1.0 if family.unit == REQUESTS else documented.rounded
     until_s, rounded_s = _until_s(reset, headers, now_s), documented.reset_rounded_s
     return Reading(family.unit, limit, remaining, reset_s, period_s, rounded, rounded_s, basis, number, until_s)
 

@@ -150,13 +150,13 @@ class Readings:
     ) -> bool:
         """Learn from ``reading`` how fast the quota at ``index`` refills; whether its rule or its period has changed.
 
-        Of one that states its period, only whether it is a counter is learned. ``limit``: the part of the reading's limit that is used.
+        ``limit``: the part of the reading's limit that is used.
         """
         tracker = self._trackers.get(index)
         stated = reading.period_s is not None and reading.basis is Basis.STATED
-        if tracker is None or tracker.meter.quota.rule is Rule.SLIDING:
-            return False  # the user has stated the rule, by which its resets have another meaning
-        period_s, quota = None if stated else tracker.refill.learn_bucket_period(reading), tracker.meter.quota
+        if tracker is None or stated or tracker.meter.quota.rule is Rule.SLIDING:
+            return False  # it has stated its period, or the user the rule, by which its resets have another meaning
+        period_s, quota = tracker.refill.learn_bucket_period(reading), tracker.meter.quota
         bucket = period_s is not None
         if tracker.meter.restarts_by_answers:
             period_s = period_s or tracker.restarts.period_s
@@ -165,7 +165,7 @@ class Readings:
             known = quota.amount if given == math.inf else given
             charged_since = partial(tracker.charged_since, note)
             period_s = tracker.refill.learn_counter_period(sent_ns, reading, known, quota.period_s, charged_since)
-        if period_s is None or limit is None or stated:
+        if period_s is None or limit is None:
             return False
         rule_is_new = bucket and self._take_bucket(now_ns, index, tracker)
         period_is_new = self._take_period(now_ns, index, tracker, period_s, limit, bucket=bucket)

@@ -28,9 +28,8 @@ RENEWAL_GAP, RENEWAL_TIMES = 0.5, 1.2
 """The longest reset of a counter is its period if the readings came for so many times its length (``RENEWAL_TIMES``), and no two of
 them were further apart than this share of it (``RENEWAL_GAP``). Then the counter has restarted in the meantime."""
 
-RENEWAL_LACK = 1.5
-"""A counter lacks at most so many times what was charged within its period: else others use it, or its period is longer. Servers count up
-to a third more tokens than is estimated."""
+RENEWAL_LACK = 1.25
+"""A counter lacks at most so many times what was charged within its period: else others use it, or its period is longer."""
 
 
 class Refill:
