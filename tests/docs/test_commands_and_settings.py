@@ -123,8 +123,8 @@ NOT_RUN = {
 }
 """Why a command of a page is only parsed."""
 
-ELSEWHERE = {"docs/first_minutes.md", "docs/operate.md"}
-"""Their commands run between the Python blocks: test_python_examples.py. An operator's need a machine with systemd."""
+ELSEWHERE = {"docs/first_minutes.md", "docs/gateway_quickstart.md", "docs/operate.md"}
+"""Their commands run between the Python blocks: test_python_examples.py, test_journeys.py. An operator's need a machine with systemd."""
 
 
 def runs_of(block: Block) -> list[str]:

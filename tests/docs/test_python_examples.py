@@ -89,6 +89,8 @@ subprocess.run(["paceline", "run", "requests.jsonl", "--base-url", os.environ["O
 """,
     "docs/engines.md": "import os\nos.environ['PACELINE_STORE'] = f'sqlite:{os.getcwd()}/quotas.db'",
     "docs/stores.md": "quotas = {'jobs': '60 requests/min'}",
+    "docs/troubleshooting.md": "limiter = paceline.Limiter({'openai/gpt-6-luna': '20 requests/min'})\n"
+    "limiter.acquire('openai/gpt-6-luna').wait().settle()",
     "docs/integrations.md": "import anthropic\nother = limiter",
     "examples/contextualizer/README.md": "policy = paceline.RetryPolicy()",
     "examples/simulation/README.md": "async def call(prompt): return await client.responses.create(model='gpt-5', input=prompt)",
@@ -97,6 +99,7 @@ subprocess.run(["paceline", "run", "requests.jsonl", "--base-url", os.environ["O
 PARSED = {
     ("docs/integrations_frameworks.md", ""): "each framework runs in an environment of its own: tests/frameworks",
     ("docs/ray.md", ""): "tests/frameworks/ray",
+    ("docs/gateway_quickstart.md", ""): "a program that the page runs: test_journeys.py",
     **dict.fromkeys(
         [
             ("docs/engines.md", part)
