@@ -78,7 +78,7 @@ Path("limits.yaml").write_text("provider: openai")
     "docs/events.md": "quotas = {'openai/gpt-5': '500 requests/min'}",
     "docs/groups.md": "keys = dict.fromkeys(('eu', 'us', 'asia'), 'any')\nurls = dict.fromkeys(keys, openai.AsyncOpenAI().base_url)",
     "docs/status.md": "from starlette.applications import Starlette\nmain_app = Starlette()",
-    "docs/run.md": """
+    "docs/files.md": """
 import os, subprocess
 from pathlib import Path
 Path("prompts.txt").write_text("Name a river.")
@@ -107,7 +107,7 @@ PARSED = {
         ],
         "tests/frameworks/engines and tests/frameworks/ray",
     ),
-    ("docs/run.md", 'mode="batch"'): "a batch takes its time: tests/batch/test_rows_in_batches.py",
+    ("docs/batch.md", 'mode="batch"'): "a batch takes its time: tests/batch/test_rows_in_batches.py",
     ("docs/stores.md", "redis.Redis(...)"): "needs a Redis: tests/stores",
     ("docs/stores.md", "StoreConformance"): "a test class: tests/stores/test_conformance.py runs that suite",
     ("docs/status.md", "Limiter(...,"): "`...` stands for limits",
