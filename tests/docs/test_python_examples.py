@@ -88,7 +88,7 @@ Path("requests.jsonl").write_text(json.dumps(line))
 subprocess.run(["paceline", "run", "requests.jsonl", "--base-url", os.environ["OPENAI_BASE_URL"]], check=True, capture_output=True)
 """,
     "docs/engines.md": "import os\nos.environ['PACELINE_STORE'] = f'sqlite:{os.getcwd()}/quotas.db'",
-    "docs/stores.md": "quotas = {'jobs': '60 requests/min'}",
+    "docs/processes.md": "quotas = {'jobs': '60 requests/min'}",
     "docs/troubleshooting.md": "limiter = paceline.Limiter({'openai/gpt-6-luna': '20 requests/min'})\n"
     "limiter.acquire('openai/gpt-6-luna').wait().settle()",
     "docs/integrations.md": "import anthropic\nother = limiter",
@@ -108,7 +108,7 @@ PARSED = {
         "tests/frameworks/engines and tests/frameworks/ray",
     ),
     ("docs/batch.md", 'mode="batch"'): "a batch takes its time: tests/batch/test_rows_in_batches.py",
-    ("docs/stores.md", "redis.Redis(...)"): "needs a Redis: tests/stores",
+    ("docs/processes.md", "redis://quotas"): "needs a Redis: tests/stores",
     ("docs/stores.md", "StoreConformance"): "a test class: tests/stores/test_conformance.py runs that suite",
     ("docs/status.md", "Limiter(...,"): "`...` stands for limits",
     ("docs/integrations.md", "genai.Client()"): "needs Google's key: tests/frameworks/genai",
