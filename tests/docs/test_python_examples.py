@@ -73,7 +73,7 @@ from pathlib import Path
 Path("paceline.toml").write_text("tier = 2\\nprovider = 'openai'")
 Path("limits.yaml").write_text("provider: openai")
 """,
-    "docs/emulator.md": "import urllib.request\nfound = []\n"
+    "docs/testing.md": "import urllib.request\nfound = []\n"
     "def run(base_url): openai.OpenAI(base_url=base_url).responses.create(model='gpt-5', input=prompt)\n",
     "docs/events.md": "quotas = {'openai/gpt-5': '500 requests/min'}",
     "docs/groups.md": "keys = dict.fromkeys(('eu', 'us', 'asia'), 'any')\nurls = dict.fromkeys(keys, openai.AsyncOpenAI().base_url)",
@@ -113,7 +113,7 @@ PARSED = {
     ("docs/status.md", "Limiter(...,"): "`...` stands for limits",
     ("docs/integrations.md", "genai.Client()"): "needs Google's key: tests/frameworks/genai",
     ("docs/integrations.md", "bedrock/"): "needs AWS: tests/frameworks/boto3_xai",
-    ("docs/emulator.md", "test_my_batches"): "tests/emulator/test_emulator_batches.py",
+    ("docs/testing.md", "test_my_batches"): "tests/emulator/test_emulator_batches.py",
     ("docs/events.md", "FIELDS"): "changes the log of the process: tests/pacing/test_lines.py",
     (
         "examples/contextualizer/README.md",
