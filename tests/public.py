@@ -18,8 +18,10 @@ import click
 import paceline
 from paceline.cli.app import app
 from paceline.config.schema import KEYS, SettingsTable
+from paceline.config.settings import reference
 
 RECORD = Path(__file__).with_suffix(".txt")
+PAGE = RECORD.parents[1] / "docs" / "config.md"
 MODULES = ("paceline.testing", "paceline.stores", "paceline.planner.forecast", "paceline.providers.base")
 """Modules whose names are public, too."""
 
@@ -90,5 +92,14 @@ def public() -> str:
     return "\n".join(lines).replace("'", "") + "\n"
 
 
+def with_settings(page: str) -> str:
+    """docs/config.md with the table of all settings, as they are declared."""
+    before, start, rest = page.partition("<!-- settings, by python -m tests.public -->\n")
+    _, end, after = rest.partition("<!-- end of settings -->\n")
+    rows = [f"| `{name}` | {default} | {text.replace('|', chr(92) + '|')} |" for name, default, text in reference()]
+    return "\n".join([before + start + "| setting | default | what it does |", "|---|---|---|", *rows, end + after])
+
+
 if __name__ == "__main__":
     RECORD.write_text(public(), "utf-8")
+    PAGE.write_text(with_settings(PAGE.read_text("utf-8")), "utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from tests.public import RECORD, public
+from tests.public import PAGE, RECORD, public, with_settings
 
 import paceline
 
@@ -14,6 +14,11 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 
 def test_what_is_public_is_what_the_record_says():
     assert public().splitlines() == RECORD.read_text("utf-8").splitlines(), "python -m tests.public writes it again"
+
+
+def test_the_page_has_every_setting_as_it_is_declared():
+    page = PAGE.read_text("utf-8")
+    assert with_settings(page) == page, "python -m tests.public writes it again"
 
 
 def test_the_address_of_the_project_is_the_same_everywhere():

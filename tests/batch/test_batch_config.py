@@ -86,7 +86,7 @@ def test_yaml_says_the_same(tmp_path):
     ("text", "words"),
     [
         ("worker = 5", "worker: no such setting; did you mean 'workers'"),
-        ("speed = 5", "known: limits, provider"),
+        ("speed = 5", "known: provider, tier"),
         ("workers = 'many'", "workers: 'many': it must be a whole number from 1"),
         ("workers = 0", "workers: 0"),
         ("workers = 2.5", "workers: 2.5"),

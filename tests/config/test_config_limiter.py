@@ -195,9 +195,9 @@ def test_the_documentation_describes_the_pools_of_settings():
 class TestUsable:
     @pytest.mark.parametrize("share", [0, -1, 1.01, "much", True, float("nan")])
     def test_what_is_no_share(self, share):
-        with pytest.raises(QuotaError, match=r"usable: .*: it must be a share above 0 and at most 1"):
+        with pytest.raises(QuotaError, match=r"usable: .*: it must be a share from 0.001 to 1"):
             limiter_of(ManualClock(), usable=share)
-        with pytest.raises(QuotaError, match=r"usable is .*: it must be a share of the limits, above 0 and at most 1"):
+        with pytest.raises(QuotaError, match=r"usable is .*: it must be a share from 0.001 to 1"):
             Limiter(usable=share)
 
     def test_it_is_in_the_status_beside_the_part_of_the_limit(self):

@@ -229,7 +229,7 @@ class TestSettingsFile:
             settings.look()
         assert settings.look() is None, "it is said once"
         file.write_text('usable = 0.5\nlimits = { "gpt-5" = "200 requests/min", "gpt-4o" = "1 requests/s" }')
-        assert (settings.look(), settings.look()) == (None, f"{file}: limits.gpt-5, limits.gpt-4o, usable")
+        assert (settings.look(), settings.look()) == (None, f"{file}: usable, limits.gpt-5, limits.gpt-4o")
         file.write_text(file.read_text() + "\n# a comment")
         assert [settings.look(), settings.look()] == [None, None]
         file.unlink()

@@ -405,7 +405,7 @@ class TestCallsThatAreTooLarge:
 
     @pytest.mark.parametrize("most", [0, -1, float("inf")])
     def test_a_bound_is_above_0(self, most):
-        with pytest.raises(QuotaError, match=r"max_tokens_per_call is .*: it must be a number of tokens above 0"):
+        with pytest.raises(QuotaError, match=r"max_tokens_per_call is .*: it must be tokens from 1 to 1,000,000,000"):
             paceline.Limiter(max_tokens_per_call=most)
 
 

@@ -2,8 +2,6 @@
 
 import re
 import warnings
-from dataclasses import fields
-from inspect import signature
 
 import pytest
 
@@ -291,10 +289,3 @@ def test_the_limits_of_an_account_say_nothing_about_another():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         limits.model("openai@us", "gpt-5")
-
-
-def test_the_settings_are_the_arguments_of_the_limiter():
-    arguments = list(signature(Limiter).parameters.values())
-    of_the_store = ("store", "on_store_failure", "lease_s")
-    named = [(one.name, one.annotation, one.default) for one in arguments if one.name not in of_the_store]
-    assert named == [(one.name, one.type, one.default) for one in fields(PacingSettings)]

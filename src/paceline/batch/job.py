@@ -194,7 +194,7 @@ class Job:
                 final=recovered.final + Counter({UNREAD: recovered.doubtful}),
                 start=start,
                 store=store.url if store else None,
-                bill=Bill(self.config.prices),
+                bill=Bill(self.config.prices or {}),
                 caller=self.form.caller,
                 keeps=self.keeps,
             )

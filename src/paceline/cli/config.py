@@ -18,16 +18,27 @@ The command line overrides PACELINE_... variables, which override the file, whic
 `paceline limits PROVIDER` lists a table. Exit codes: 0, and 2 for invalid settings; all of them are reported."""
 
 
-@click.command(epilog=EPILOG)
+class Documented(click.Command):
+    """Lists the settings in its help."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the settings, and then the epilog."""
+        from paceline.config.settings import reference
+
+        with formatter.section("Settings of a file; PACELINE_<NAME> in the environment"):
+            formatter.write_dl(
+                [(name, f"{text} [{default}]" if default else text) for name, default, text in reference()]
+            )
+        super().format_epilog(ctx, formatter)
+
+
+@click.command(cls=Documented, epilog=EPILOG)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--show", is_flag=True, help="Print every setting and its source (the default).")
 @click.option("--schema", is_flag=True, help="Print the JSON schema of a file, for editors.")
 @click.option("--provider", help="The provider.")
 @options.TIER
-@options.LIMIT
-@options.RPM
-@options.TPM
-@options.USABLE
+@options.limits
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def command(
     *,

@@ -37,10 +37,7 @@ EPILOG = """The exit code is the command's; 2 if a setting is invalid, 126 or 12
 @options.CONFIG
 @click.option("--provider", help="The provider, also of hosts that do not show theirs (a gateway).")
 @options.TIER
-@options.LIMIT
-@options.RPM
-@options.TPM
-@options.USABLE
+@options.limits
 @options.STORE
 @options.ON_STORE_FAILURE
 @click.option(

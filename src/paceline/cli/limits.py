@@ -264,7 +264,7 @@ def _all_models() -> list[str]:
     return [name for name in names if "*" not in name and name != DEFAULT]  # no patterns
 
 
-def _rows(provider: str, model: str | None, tier: str | None, config: Config) -> list[tuple[str, Shown]]:
+def _rows(provider: str, model: str | None, tier: str | int | None, config: Config) -> list[tuple[str, Shown]]:
     from paceline.pacing.limits import Limits
     from paceline.pacing.settings import PacingSettings
     from paceline.providers.registry import suggest
@@ -286,7 +286,12 @@ def _rows(provider: str, model: str | None, tier: str | None, config: Config) ->
 
 
 def _shown(
-    provider: str, model: str, tier: str | None, limits: Limits, stated: dict[str, dict[Quota, bool]], config: Config
+    provider: str,
+    model: str,
+    tier: str | int | None,
+    limits: Limits,
+    stated: dict[str, dict[Quota, bool]],
+    config: Config,
 ) -> Shown:
     from paceline.config.schema import LIMITS
     from paceline.providers.tables import lookup

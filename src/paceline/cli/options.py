@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from paceline.pacing.settings import PlainSettings, declared
+
 if TYPE_CHECKING:
     from paceline.batch.forms import Form
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+_TEXTS: Final = declared(PlainSettings)
 
 LIMIT: Decorator = click.option(
     "--limit",
@@ -22,14 +26,9 @@ LIMIT: Decorator = click.option(
     metavar="TEXT",
     help="E.g. 'gpt-6-luna=500 requests/min,400k tokens/min'; repeatable.",
 )
-TIER: Decorator = click.option("--tier", help="Your tier there, e.g. 2.")
+TIER: Decorator = click.option("--tier", help=_TEXTS["tier"].brief)
 BASE_URL: Decorator = click.option("--base-url", help="The server's root, with or without /v1.")
 CONFIG: Decorator = click.option("--config", "file", type=click.Path(path_type=Path), help="Settings as TOML or YAML.")
-RPM: Decorator = click.option("--rpm-override", type=float, help="Requests per minute, for every model.")
-USABLE: Decorator = click.option("--usable", type=float, help="The share of every limit that is used, e.g. 0.85.")
-TPM: Decorator = click.option(
-    "--tpm-override", type=float, help="Tokens per minute, input and output together, for every model."
-)
 KEY: Decorator = click.option("--key", envvar="PACELINE_KEY", help="What the page asks for; or PACELINE_KEY.")
 STORE: Decorator = click.option(
     "--store", help="Where quotas are kept: sqlite:PATH, redis://HOST, ..., or memory: for no store."
@@ -37,7 +36,7 @@ STORE: Decorator = click.option(
 ON_STORE_FAILURE: Decorator = click.option(
     "--on-store-failure",
     metavar="fail_safe|fail_closed|fail_open",
-    help="What to do while the store does not answer; fail_safe by default.",
+    help=_TEXTS["on_store_failure"].brief,
 )
 
 TIERS: Decorator = click.option(
@@ -80,6 +79,13 @@ class Told(click.Command):
         """Note the words."""
         ctx.meta[_WORDS] = tuple(args)
         return super().parse_args(ctx, args)
+
+
+def limits(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that replace limits, or use a share of them."""
+    for name in ("usable", "tpm_override", "rpm_override"):
+        command = click.option(f"--{name.replace('_', '-')}", type=float, help=_TEXTS[name].brief)(command)
+    return LIMIT(command)
 
 
 def rows(command: Callable[..., Any]) -> Callable[..., Any]:

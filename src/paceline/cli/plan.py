@@ -93,10 +93,7 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> datetime 
     help="From an answer to the next turn, on average; 10s by default.",
 )
 @click.option("--cache-misses", type=click.FloatRange(0, 1), help="Share of the turns that find nothing in the cache.")
-@options.LIMIT
-@options.RPM
-@options.TPM
-@options.USABLE
+@options.limits
 @options.CONFIG
 @click.option("--by", metavar="HH:MM", callback=_clock, help="Say which variant ends by this time of day.")
 @click.option(
@@ -291,7 +288,7 @@ def _unmatched(limits: Collection[str], models: Iterable[str]) -> list[str]:
 def _tiers(home: str | None, config: Config, tiers: Sequence[str], *, every: bool) -> Sequence[str | None]:
     """The tiers that are compared: those that are named, or every tier of the provider ``home``."""
     if "all" not in tiers and (tiers or not every or config.limits or config.tier):
-        return tiers or [config.tier]
+        return tiers or [config.tier if config.tier is None else str(config.tier)]
     from paceline.providers.registry import provider_named
     from paceline.providers.tables import tiers as known
 

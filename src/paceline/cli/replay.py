@@ -23,10 +23,7 @@ output_tokens. It can be lines or an array of JSON, CSV, TSV or Parquet, also co
 @click.argument("source", metavar="LOG", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--provider", help="The provider; by model when not given.")
 @options.TIERS
-@options.LIMIT
-@options.RPM
-@options.TPM
-@options.USABLE
+@options.limits
 @options.CONFIG
 @click.option(
     "--speed",

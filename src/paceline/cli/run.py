@@ -34,10 +34,7 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
 @click.option("--provider", help="The provider; by address or format when not given.")
 @click.option("--group", help="A group of servers in the configuration: each request goes to the soonest.")
 @options.TIER
-@options.LIMIT
-@options.RPM
-@options.TPM
-@options.USABLE
+@options.limits
 @options.CONFIG
 @click.option("--workers", type=int, help="Requests that wait or are in flight at the same time; 500 by default.")
 @options.rows

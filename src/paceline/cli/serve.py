@@ -43,10 +43,7 @@ Exit codes: 0 ended by a signal, 2 it could not start."""
 @click.option("--provider", help="The provider that also gets paths without a name, such as /v1/messages.")
 @options.BASE_URL
 @options.TIER
-@options.LIMIT
-@options.RPM
-@options.TPM
-@options.USABLE
+@options.limits
 @options.CONFIG
 @click.option("--timeout", "timeout_s", type=float, help="Seconds between two parts of an answer; 600 by default.")
 @options.STORE

@@ -23,9 +23,7 @@ from paceline import facts
 from paceline.config.schema import (
     ANY,
     BREAKER,
-    CONCURRENCY,
     FACTS,
-    JOINT,
     LANES,
     LIMITS,
     RUN_S,
@@ -36,6 +34,7 @@ from paceline.config.schema import (
     parse_base_url,
     read,
 )
+from paceline.config.settings import FileSettings
 from paceline.config.sources import (
     ENV_PREFIX,
     FILE_VARIABLE,
@@ -47,20 +46,16 @@ from paceline.config.sources import (
     models_of,
     read_file,
 )
-from paceline.core.capacity import Learns
 from paceline.core.plan import PlanPolicy
-from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import QuotaError
-from paceline.pacing.allowances import Unpriced
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.limits import Limits
 from paceline.pacing.retry import RetryPolicy
-from paceline.pacing.settings import PacingSettings
+from paceline.pacing.settings import PacingSettings, PlainSettings
 from paceline.providers.registry import provider_named
 from paceline.providers.tables import DEFAULT, known_providers, lookup
-from paceline.shared.membership import OnStoreFailure
 
 __all__ = ["ANY", "ENV_PREFIX", "Config", "find_file", "load_arguments", "parse_base_url", "parse_limit"]
 
@@ -72,76 +67,14 @@ PATIENT = {"max_retry_after_s": RUN_S, "faults": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(FileSettings):
     """The settings of a limiter or a run, by the names that docs/config.md explains.
 
     Attributes:
-        limits: Quotas by model, ``provider/*``, ``*`` or the name of a pool of the program's own.
-        provider: The provider; if ``None``, known from the address or the format of a request.
-        base_url: The server's address, with or without ``/v1``; the provider's own if ``None``. For runs, as are ``workers`` and
-            ``timeout_s``, the longest duration of one attempt.
-        ttl_s: ``None``: 900, and for runs at least twice ``timeout_s``.
-        acquire_timeout_s: ``None``: no limit. Not for runs.
-        joint_limits: Quotas by the pattern of the pools that are charged to them together.
-        concurrency: Requests in flight by provider, over all its models; ``*``: at any other.
-        lanes: Weights and priorities by lane, where ``paceline.lane()`` has none.
-        priorities: Priorities by pattern of the names of waiters.
-        budget: Quotas in US dollars for all requests together.
-        prices: By ``provider/model`` the prices in US dollars for a million tokens, in place of the known ones.
-        unpriced: What a budget does with a request whose price is not known.
-        shadow: The file in which requests are logged in place of being held. Not for runs.
-        traffic_log: The file in which requests that are held are logged.
-        upstreams: For the gateway and for groups: by name the ``base_url``, ``provider``, ``key_env``, ``key_file`` and ``models`` of
-            each server that are set.
-        groups: By name the ``members``, ``in_order``, ``weights`` and ``sticky_s`` of each group that are set.
-        group: The group that answers all requests of a run.
-        retry: The fields of :class:`~paceline.RetryPolicy` that are set.
-        plans: The fields of :class:`~paceline.PlanPolicy` that are set.
-        breaker: ``None``: off.
-        store: The store's URL, which may hold a password. If ``None``, a run chooses its store.
-        providers: Facts about providers, which are used in all of the process; see ``paceline.facts``.
         trusted: Whether they may say where requests and keys go: the user has named the file.
         origins: The place of each setting that is set.
     """
 
-    limits: Mapping[str, tuple[Quota, ...]] = field(default_factory=dict)
-    provider: str | None = None
-    tier: str | None = None
-    base_url: str | None = None
-    workers: int = 500
-    max_attempts: int = 6
-    timeout_s: float = 600.0
-    max_tokens_per_call: int | None = None
-    usable: float = 1.0
-    headroom_s: float | None = None
-    ttl_s: float | None = None
-    waiting_max: int = WAITING_MAX
-    acquire_timeout_s: float | None = None
-    estimate_factor: float | None = None
-    prompt_cache: bool = True
-    min_interval_s: float = 0.0
-    learn: Learns = True
-    store: str | None = field(default=None, repr=False)
-    on_store_failure: OnStoreFailure = "fail_safe"
-    lease_s: float | None = None
-    shadow: str | None = None
-    traffic_log: str | None = None
-    retry: Mapping[str, Any] = field(default_factory=dict)
-    plans: Mapping[str, Any] = field(default_factory=dict)
-    breaker: BreakerPolicy | None = field(default_factory=BreakerPolicy)
-    joint_limits: Mapping[str, tuple[Quota, ...]] = field(default_factory=dict)
-    concurrency: Mapping[str, int] = field(default_factory=dict)
-    lanes: Mapping[str, LaneSpec] = field(default_factory=dict)
-    priorities: Mapping[str, int] = field(default_factory=dict)
-    budget: tuple[Quota, ...] = ()
-    prices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    unpriced: Unpriced = "count"
-    upstreams: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    group: str | None = None
-    rpm_override: float | None = None
-    tpm_override: float | None = None
-    providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     trusted: bool = field(default=True, compare=False)
     origins: Mapping[Key, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -205,18 +138,18 @@ class Config:
         self.use_facts()
         name = self.provider or provider
         retry = {**(PATIENT if patient else {}), "max_attempts": self.max_attempts, **self.retry}
-        same = {one.name: getattr(self, one.name) for one in fields(PacingSettings) if hasattr(self, one.name)}
+        least_s = 2 * self.timeout_s if patient and ("ttl_s",) not in self.origins else 0.0
+        same = {one.name: getattr(self, one.name) for one in fields(PlainSettings)}
         return same | {
             "quotas": self.limits,
             "provider": provider_named(name).name if name else None,
             "acquire_timeout_s": None if patient else self.acquire_timeout_s,
-            "ttl_s": self.ttl_s or (max(900.0, 2 * self.timeout_s) if patient else 900.0),
+            "ttl_s": max(self.ttl_s, least_s),
+            "breaker": self.breaker,
             "retry": RetryPolicy(**retry),
             "plans": PlanPolicy(**self.plans),
             "lanes": tuple(self.lanes.values()),
             "store": None if patient else self.store,
-            "on_store_failure": self.on_store_failure,
-            "lease_s": self.lease_s,
             "shadow": None if patient else self.shadow,
         }
 
@@ -234,8 +167,8 @@ class Config:
     def updated(self, said: Said) -> Self:
         """These settings, replaced by what one source says."""
         changed: dict[str, Any] = {BREAKER: self.breaker, "origins": dict(self.origins)}
-        for name in (LIMITS, JOINT, CONCURRENCY, LANES, *TABLES, FACTS, "priorities", "retry", "plans"):
-            changed[name] = dict(getattr(self, name))
+        for name in {key[0] for key in said if len(key) > 1 and key[0] != BREAKER}:
+            changed[name] = dict(getattr(self, name) or {})
         for key, (value, origin) in said.items():
             name, rest = key[0], key[1:]
             if name == LIMITS:  # a model without its provider stands for the model at every provider with an entry

@@ -9,22 +9,21 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from reprlib import Repr
-from typing import Annotated, Any, Final, Literal, cast, get_args
+from typing import Annotated, Any, Final, Literal, cast, get_args, get_type_hints
 from urllib.parse import urlsplit
 
 from paceline import facts
+from paceline.config.settings import FileSettings, plain_text
 from paceline.config.sources import Place, Problems, SettingsSource, nested, warn
 from paceline.core.hints import why_missing
 from paceline.core.plan import OVERAGES, SHUTS
 from paceline.core.quota import CONCURRENCY as IN_FLIGHT
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
 from paceline.core.results import QuotaError, StoreError
-from paceline.pacing.allowances import Unpriced, check_budget
+from paceline.pacing.allowances import check_budget
 from paceline.pacing.joint import check_units, written
-from paceline.pacing.settings import TIMEOUT_MAX_S
+from paceline.pacing.settings import TIMEOUT_MAX_S, Setting, declared
 from paceline.providers.registry import ALIASES, PROVIDERS, suggest
-from paceline.shared.leases import LEASE_MAX_S
-from paceline.shared.membership import OnStoreFailure
 from paceline.stores import as_store
 
 try:
@@ -359,72 +358,67 @@ class SynonymsTable(TypedDict, total=False):
     update_from_headers: Annotated[Truth, AfterValidator(lambda update: "up" if update else False)]
 
 
-@closed
-class SettingsTable(TypedDict, total=False):
-    """All settings."""
+def _named(its: Any, example: str, name: Any = Name) -> Any:
+    """A table of ``its`` by name."""
+    return Annotated[dict[name, its], table(example)]
 
-    limits: Limits
-    provider: Text
-    tier: Tier
-    base_url: Annotated[Text, AfterValidator(parse_base_url)]
-    workers: Annotated[int, within(1, 20_000)]
-    max_attempts: Attempts
-    timeout_s: Annotated[float, within(0.001, 86_400, "seconds")]
-    max_tokens_per_call: Annotated[int, within(1, 1_000_000_000)]
-    usable: Annotated[
-        float,
-        expected("a share above 0 and at most 1", lambda share: bool(0 < share <= 1), exclusiveMinimum=0, maximum=1),
-    ]
-    headroom_s: Hour
-    ttl_s: Annotated[float, within(1, TIMEOUT_MAX_S, "seconds")]
-    waiting_max: Annotated[int, within(1, 100_000_000)]
-    acquire_timeout_s: Timeout
-    estimate_factor: Factor
-    prompt_cache: Truth
-    min_interval_s: Hour
-    learn: Annotated[bool | Literal["up"], expected("true, false or 'up'")]
-    store: Annotated[str, PlainValidator(_store, json_schema_input_type=str)]
-    on_store_failure: Annotated[
-        OnStoreFailure,
-        expected("'fail_safe', 'fail_closed' or 'fail_open'", words=get_args(OnStoreFailure)),
-    ]
-    lease_s: Annotated[float, within(0, LEASE_MAX_S, "seconds")]
-    shadow: Text
-    traffic_log: Text
-    joint_limits: Annotated[
-        dict[Pattern, Annotated[Any, PlainValidator(_joint, json_schema_input_type=Written)]],
-        table('"openai/*" = "2500 requests/min"'),
-    ]
-    concurrency: Annotated[dict[Name, Slots], table("openai = 10")]
-    lanes: Annotated[dict[Name, Annotated[LaneTable, table("weight = 4")]], table("wrap = { weight = 4 }")]
-    starts: Annotated[
-        dict[Name, Annotated[Any, PlainValidator(_starts, json_schema_input_type=StartsTable | Literal[False])]],
-        table("gemini = { max_starts = 7, time_window = 60 }"),
-    ]
-    priorities: Annotated[dict[Name, Annotated[int, within(-1_000_000, 1_000_000)]], table('"coordinator*" = 10')]
-    retry: Annotated[RetryTable, table("max_attempts = 3")]
-    plans: Annotated[PlansTable, table("keep = 0.1")]
-    breaker: Annotated[Any, PlainValidator(_breaker, json_schema_input_type=bool | BreakerTable)]
-    budget: Annotated[Any, PlainValidator(_budget, json_schema_input_type=str | list[str])]
-    prices: Annotated[
-        dict[Name, Annotated[PriceTable, table("input = 1.25, output = 10.0")]],
-        table('"openai/my-model" = { input = 1.25, output = 10.0 }'),
-    ]
-    unpriced: Annotated[Unpriced, expected("'count' or 'refuse'", words=get_args(Unpriced))]
-    upstreams: Annotated[
-        dict[Name, Annotated[UpstreamTable, table('base_url = "http://127.0.0.1:8000"')]],
-        table('local = { provider = "vllm", base_url = "http://127.0.0.1:8000" }'),
-    ]
-    groups: Annotated[
-        dict[Name, Annotated[GroupTable, table('members = ["eu", "us"]')]], table('gpt = { members = ["eu", "us"] }')
-    ]
-    group: Text
-    defaults: Limits
-    settings: Annotated[SynonymsTable, table("acquire_timeout = 300")]
-    providers: Annotated[Any, PlainValidator(_facts, json_schema_input_type=dict[str, Any])]
-    rpm_override: Rate
-    tpm_override: Rate
 
+FORMS: Final[dict[str, Any]] = {
+    LIMITS: Limits,
+    "defaults": Limits,
+    "tier": Tier,
+    "base_url": Annotated[Text, AfterValidator(parse_base_url)],
+    "store": Annotated[str, PlainValidator(_store, json_schema_input_type=str)],
+    JOINT: _named(
+        Annotated[Any, PlainValidator(_joint, json_schema_input_type=Written)],
+        '"openai/*" = "2500 requests/min"',
+        Pattern,
+    ),
+    CONCURRENCY: _named(Slots, "openai = 10"),
+    LANES: _named(Annotated[LaneTable, table("weight = 4")], "wrap = { weight = 4 }"),
+    "starts": _named(
+        Annotated[Any, PlainValidator(_starts, json_schema_input_type=StartsTable | Literal[False])],
+        "gemini = { max_starts = 7, time_window = 60 }",
+    ),
+    "priorities": _named(Annotated[int, within(-1_000_000, 1_000_000)], '"coordinator*" = 10'),
+    "retry": Annotated[RetryTable, table("max_attempts = 3")],
+    "plans": Annotated[PlansTable, table("keep = 0.1")],
+    BREAKER: Annotated[Any, PlainValidator(_breaker, json_schema_input_type=bool | BreakerTable)],
+    "budget": Annotated[Any, PlainValidator(_budget, json_schema_input_type=str | list[str])],
+    PRICES: _named(
+        Annotated[PriceTable, table("input = 1.25, output = 10.0")],
+        '"openai/my-model" = { input = 1.25, output = 10.0 }',
+    ),
+    UPSTREAMS: _named(
+        Annotated[UpstreamTable, table('base_url = "http://127.0.0.1:8000"')],
+        'local = { provider = "vllm", base_url = "http://127.0.0.1:8000" }',
+    ),
+    GROUPS: _named(Annotated[GroupTable, table('members = ["eu", "us"]')], 'gpt = { members = ["eu", "us"] }'),
+    "settings": Annotated[SynonymsTable, table("acquire_timeout = 300")],
+    FACTS: Annotated[Any, PlainValidator(_facts, json_schema_input_type=dict[str, Any])],
+}
+"""The settings whose form in a file differs from their type: tables, and settings with several spellings."""
+
+
+def _form(kind: Any, its: Setting) -> Any:
+    """How pydantic reads a setting of this type."""
+    kinds = {kind, *get_args(kind)}
+    if its.choices:
+        words = tuple(one for one in its.choices if isinstance(one, str))
+        kind = Literal[words]
+        return Annotated[bool | kind if bool in kinds else kind, expected(its.expected, its.accepts, words)]
+    if bool in kinds:
+        return Truth
+    if its.within:
+        unit, least, most = its.within
+        return Annotated[int if int in kinds else float, within(least, most, unit)]
+    return Text
+
+
+_HINTS: Final = get_type_hints(FileSettings)
+_FORMS: Final = {name: _form(_HINTS[name], its) for name, its in declared(FileSettings).items()} | FORMS
+SettingsTable: Final[Any] = closed(cast("Any", TypedDict)("SettingsTable", _FORMS, total=False))
+"""All settings of a file."""
 
 OVERRIDES: Final = ("rpm_override", "tpm_override")
 """Settings that a file must not have."""
@@ -453,6 +447,10 @@ def json_schema() -> dict[str, Any]:
     schema = _SETTINGS.json_schema()
     for name in OVERRIDES:
         del schema["properties"][name]
+    for name, its in declared(FileSettings).items():
+        if name in schema["properties"]:
+            about = schema["properties"][name]
+            about["description"] = f"{its.text} {about.get('description', '').capitalize()}".strip()
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,
@@ -469,7 +467,7 @@ def _untitled(value: Any) -> Any:
         return value
     plain = {name: _untitled(part) for name, part in value.items() if name != "title" or not isinstance(part, str)}
     if isinstance(text := plain.get("description"), str):
-        plain["description"] = re.sub(r":\w+:`~?([^`]*)`", r"\1", text)
+        plain["description"] = plain_text(text)
     return plain
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from paceline.config import Config
-from paceline.config.schema import ANY, BREAKER, FACTS, JOINT, LANES, LIMITS, OVERRIDES, leaves
+from paceline.config.schema import ANY, BREAKER, CONCURRENCY, FACTS, JOINT, LANES, LIMITS, OVERRIDES, PRICES, leaves
 from paceline.config.sources import dotted
 from paceline.core.quota import Quota
 from paceline.core.results import GIVEN
@@ -52,14 +52,14 @@ def _settings(config: Config) -> Iterator[SettingRow]:
     for head in values[FACTS].values():  # of rows their models; `paceline limits` shows the limits
         head |= {kind: [name for row in head[kind] for name in row["match"]] for kind in KINDS if kind in head}
     values["store"] = config.store if store is None else store.url  # without a password
-    values[JOINT] = {name: [str(quota) for quota in quotas] for name, quotas in config.joint_limits.items()}
-    values["budget"] = [str(quota) for quota in config.budget]
+    values[JOINT] = {name: list(map(str, parsed(quotas))) for name, quotas in (config.joint_limits or {}).items()}
+    values["budget"] = list(map(str, parsed(config.budget)))
     for name, lane in config.lanes.items():
         values[LANES][name]["limits"] = [str(quota) for quota in parsed(lane.limits)]
     values["retry"] = asdict(RetryPolicy()) | values["retry"]
     values[BREAKER] = values[BREAKER] or False
     left_out = {("retry", "max_attempts"), *((LANES, lane, "name") for lane in config.lanes)}
-    left_out |= {(name,) for name in OVERRIDES if values[name] is None}
+    left_out |= {(name,) for name in (*OVERRIDES, CONCURRENCY, PRICES, "priorities") if not values[name]}
     for path, value in leaves(values):
         if path not in left_out and value != {}:
             yield SettingRow(dotted(path), value, config.origins.get(path, BY_DEFAULT))
@@ -80,7 +80,7 @@ def _limits(config: Config) -> Iterator[SettingRow]:
             yield _limit(config, f"{ANY}/{name}", quotas, origin)
     if ANY in config.limits:  # the published tables have no effect
         return
-    named = {home, *(name.partition("/")[0] for name in (*config.limits, *config.concurrency) if name != ANY)}
+    named = {home, *(name.partition("/")[0] for name in (*config.limits, *(config.concurrency or ())) if name != ANY)}
     for provider in known_providers():
         if provider in named and f"{provider}/*" not in config.limits:
             tier = config.tier if provider == home else None
@@ -96,7 +96,7 @@ def _limits(config: Config) -> Iterator[SettingRow]:
             )
 
 
-def _others(config: Config, provider: str, default: Published, tier: str | None) -> str:
+def _others(config: Config, provider: str, default: Published, tier: str | int | None) -> str:
     """The number of models in the table to which its ``default`` does not apply, and the command that lists them."""
     limits = Limits(PacingSettings(quotas=config.limits, provider=provider, tier=tier))
     same = set(overridden(default.quotas, rates(config)))
@@ -104,7 +104,7 @@ def _others(config: Config, provider: str, default: Published, tier: str | None)
     others = sum(GIVEN not in row.sources and set(overridden(row.quotas, rates(config))) != same for row in rows)
     if not others:
         return ""
-    return f"not for {others} model{'s' if others > 1 else ''} in the table: see `paceline limits {provider}{f' --tier {shlex.quote(tier)}' if tier is not None else ''}`"
+    return f"not for {others} model{'s' if others > 1 else ''} in the table: see `paceline limits {provider}{f' --tier {shlex.quote(str(tier))}' if tier is not None else ''}`"
 
 
 def _limit(

@@ -11,28 +11,21 @@ from itertools import islice
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
-from paceline.core.capacity import Learns
 from paceline.core.hints import did_you_mean
-from paceline.core.plan import PlanPolicy
-from paceline.core.pool import WAITING_MAX
-from paceline.core.queue import LaneSpec
 from paceline.core.quota import NS, Cost
 from paceline.core.results import PacelineWarning, QuotaError
 from paceline.limiter.past import watch
-from paceline.pacing.breaker import BreakerPolicy
-from paceline.pacing.clock import SYSTEM_CLOCK, Clock
+from paceline.pacing.clock import SYSTEM_CLOCK
 from paceline.pacing.limits import Limits
 from paceline.pacing.owners import is_async
 from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import Permit, TokensApartError
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler
-from paceline.pacing.settings import PacingSettings, QuotaLike, parsed
+from paceline.pacing.settings import PacingSettings, QuotaLike, arguments_of, documented, parsed
 from paceline.pacing.status import QUEUE_SHOWN, Status, requests_per_minute
 
 if TYPE_CHECKING:
-    from paceline.pacing.allowances import Unpriced
-    from paceline.pacing.events import Event
     from paceline.shared.worker import StoreWorker
     from paceline.telemetry.server import StatusServer
 
@@ -48,143 +41,19 @@ REPR_POOLS = 3
 class Limiter(BaseLimiter):
     """Keeps every pool at the speed that its quotas allow, for threads and event loops at once.
 
-    Args:
-        quotas: Quotas by name: ``{"openai/gpt-6-luna": ["500 requests/min", "500k tokens/min"]}``. A name may be a
-            provider's model, a model, ``openai/*``, ``*``, or the user's own name for a pool.
-        provider: The provider whose published limits hold where ``quotas`` has none; ``None`` for none.
-        tier: The tier of the account at that provider, or at the only one that ``quotas`` names.
-        rpm_override: Requests per minute for every model, in place of its own limit.
-        tpm_override: Tokens per minute, input and output together, for every model, in place of its own limit.
-        learn: Whether answers correct the limits. ``True``: they lower given limits and never raise them; ``"up"``: they
-            raise them, too.
-        concurrency: The bound on requests in flight by provider, over all its models; ``*`` for every other provider.
-        joint_limits: Quotas that several pools are charged to together, by the pattern of their names:
-            ``{"openai/*": "2500 requests/min"}``; several patterns with commas. A request waits for its own pool, and then
-            for each of these.
-        min_interval_s: The least time between two starts of one pool, in seconds.
-        acquire_timeout_s: The default timeout of a request, in seconds; ``None`` for none.
-        max_tokens_per_call: A request that is estimated above it, input and output together, is not sent:
-            ``TooLargeError``, and from an attached client the SDK's error. ``None``: no bound.
-        usable: The share of every limit that is used, above 0 and at most 1; it holds for learned limits, too.
-            Requests in flight are not reduced. A request above it and within the limit goes when the quota is unused.
-            With a store, the same in all processes.
-        headroom_s: The part of every quota that stays unused, in seconds of its own refill, to absorb jitter on the way
-            to the provider. ``None``: 1 s, which adapts to what is needed, from 0.25 s to 4 s, in the buckets of a
-            provider's model (without a store), and none in a pool whose quotas are all ``exact`` or ``even``.
-        ttl_s: The time-to-live of an open permit, in seconds; after it the permit is closed, charged in full.
-        waiting_max: How many requests may wait in one pool.
-        estimate_factor: The factor for estimates of input, on top of their learned ratio; ``None``: a margin that is
-            learned from their spread.
-        prompt_cache: Whether requests whose prompts the provider still has in its cache go first in their lanes, and reserve
-            what they are expected to cost. ``False``: order of arrival, and whole prompts.
-        retry: The policy of attached clients and of :meth:`attempts` after refusals.
-        breaker: The policy after failures of a host; ``None`` for none.
-        plans: How the windows of plans are used (Claude Pro, Max and Team, ChatGPT with Codex).
-        lanes: Weights and priorities of lanes, for callers that give only the name.
-        priorities: Priorities of waiters in no lane, by shell pattern of their names (``{"coordinator*": 10}``); the
-            first that matches holds.
-        budget: Quotas in US dollars that hold for all requests of clients together (``"100 usd/day"``): they cost at most the
-            budget and one request. When it is spent, requests get a :class:`~paceline.BudgetError`. A lane has budgets and limits in
-            ``LaneSpec(limits=...)``.
-        prices: By ``provider/model`` the prices in US dollars for a million tokens: ``input``, ``output``, ``cached`` and
-            ``cache_write``, ``hour_write`` (of input written to a cache that keeps it for an hour), ``audio`` and ``audio_output``,
-            and ``request``, a fee for each request in US dollars; by default the prices of the package genai-prices. ``provider/model@tier`` is the price of
-            a service tier.
-        unpriced: What a budget does with a request whose price is not known: ``count`` counts the highest price of the
-            provider, or nothing at one without prices, and warns; ``refuse`` does not send it.
-        store: Where processes share the quotas: a store, a Redis client, or a URL for
-            :func:`~paceline.stores.open_store` (``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...). ``None`` and
-            ``"memory:"``: the quotas are in this process.
-        on_store_failure: While the store does not answer, ``fail_safe`` continues with this process's share of the
-            limits, ``fail_closed`` grants nothing, and ``fail_open`` continues as if this process were alone.
-        lease_s: With a store: for how many seconds a process may lease a share of the rate, in place of one exchange per
-            request. 0: never; ``None``: under high load.
-        events: Called with every :class:`~paceline.Event`, in the thread that causes it. It
-            should be quick; its exceptions are logged.
-        shadow: A file. No request of a client is held or repeated: each is sent at once, and a line about it is appended
-            to this file, for ``paceline replay``. The lines have no prompts, answers or keys. Permits by hand are granted
-            at once, too, except after a refusal that the program reports.
-        traffic_log: A file for the same lines, of requests that are held as usual.
-        clock: The clock; tests use their own.
-
     Raises:
         StoreError: The URL of the store is invalid, or ``store`` is not a store.
         QuotaError: A quota, a tier or another argument is invalid.
     """
 
-    def __init__(
-        self,
-        quotas: Mapping[str, QuotaLike] | None = None,
-        *,
-        provider: str | None = None,
-        tier: str | int | None = None,
-        rpm_override: float | None = None,
-        tpm_override: float | None = None,
-        learn: Learns = True,
-        concurrency: Mapping[str, int] | None = None,
-        joint_limits: Mapping[str, QuotaLike] | None = None,
-        min_interval_s: float = 0.0,
-        acquire_timeout_s: float | None = None,
-        max_tokens_per_call: float | None = None,
-        usable: float = 1.0,
-        headroom_s: float | None = None,
-        ttl_s: float = 900.0,
-        waiting_max: int = WAITING_MAX,
-        estimate_factor: float | None = None,
-        prompt_cache: bool = True,
-        retry: RetryPolicy | None = None,
-        breaker: BreakerPolicy | None = BreakerPolicy(),  # noqa: B008  (a frozen value)
-        lanes: Iterable[LaneSpec] = (),
-        priorities: Mapping[str, int] | None = None,
-        budget: QuotaLike = (),
-        prices: Mapping[str, Mapping[str, float]] | None = None,
-        unpriced: Unpriced = "count",
-        plans: PlanPolicy = PlanPolicy(),  # noqa: B008  (a frozen value)
-        store: object = None,
-        on_store_failure: str = "fail_safe",
-        lease_s: float | None = None,
-        events: Callable[[Event], None] | None = None,
-        shadow: str | PathLike[str] | None = None,
-        traffic_log: str | PathLike[str] | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        settings = PacingSettings(
-            quotas=quotas,
-            provider=provider,
-            tier=tier,
-            rpm_override=rpm_override,
-            tpm_override=tpm_override,
-            learn=learn,
-            concurrency=concurrency,
-            joint_limits=joint_limits,
-            min_interval_s=min_interval_s,
-            acquire_timeout_s=acquire_timeout_s,
-            max_tokens_per_call=max_tokens_per_call,
-            usable=usable,
-            headroom_s=headroom_s,
-            ttl_s=ttl_s,
-            waiting_max=waiting_max,
-            estimate_factor=estimate_factor,
-            prompt_cache=prompt_cache,
-            retry=retry,
-            breaker=breaker,
-            lanes=lanes,
-            priorities=priorities,
-            budget=budget,
-            prices=prices,
-            unpriced=unpriced,
-            plans=plans,
-            events=events,
-            shadow=shadow,
-            traffic_log=traffic_log,
-            clock=clock,
-        )
-        worker = _worker(store, clock, on_store_failure, lease_s)
+    @arguments_of(PacingSettings)
+    def __init__(self, settings: PacingSettings) -> None:
+        worker = _worker(settings)
         super().__init__(settings, Limits(settings), worker)
         if worker is not None:
             worker.stored_as = self.pacer.pools.stored_as
             _keep_outputs(worker, self.pacer)
-        if not Scheduler.made and clock is SYSTEM_CLOCK:
+        if not Scheduler.made and settings.clock is SYSTEM_CLOCK:
             watch()
 
     @classmethod
@@ -449,25 +318,20 @@ class Limiter(BaseLimiter):
             worker.close()
 
 
-def _worker(store: object, clock: Clock, on_store_failure: str, lease_s: float | None) -> StoreWorker | None:
-    """What makes the exchanges with the store; ``None`` for quotas in this process."""
-    if on_store_failure not in {"fail_safe", "fail_closed", "fail_open"}:
-        raise QuotaError(
-            f"on_store_failure is {on_store_failure!r}: it must be 'fail_safe', 'fail_closed' or 'fail_open'"
-        )
-    if lease_s is not None:
-        from paceline.shared.leases import check_lease
+Limiter.__doc__ = f"{Limiter.__doc__}\n{documented(PacingSettings)}"
 
-        check_lease(lease_s)
-    if store is None:
+
+def _worker(settings: PacingSettings) -> StoreWorker | None:
+    """What makes the exchanges with the store; ``None`` for quotas in this process."""
+    if settings.store is None:
         return None
     from paceline.shared.worker import StoreWorker
     from paceline.stores import as_store
 
-    opened = as_store(store)
+    opened = as_store(settings.store)
     if opened is None:
         return None
-    return StoreWorker(opened, clock, on_store_failure=cast("Any", on_store_failure), lease_s=lease_s)
+    return StoreWorker(opened, settings.clock, on_store_failure=settings.on_store_failure, lease_s=settings.lease_s)
 
 
 def _keep_outputs(worker: StoreWorker, pacer: Pacer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.pacing.scheduler import Worker
-from paceline.shared.membership import OnStoreFailure
+from paceline.pacing.settings import OnStoreFailure
 from paceline.shared.worker import StoreWorker
 
 

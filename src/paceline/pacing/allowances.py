@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from paceline.core.budget import ALONE, LEAST_USD, BudgetWaiter
 from paceline.core.queue import DEFAULT_LANE, LaneSpec, Waiter
@@ -16,6 +16,7 @@ from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, RE
 from paceline.core.results import AcquireTimeoutError, BudgetError, QuotaError
 from paceline.pacing.permit import Acquisition, Permit
 from paceline.pacing.scheduler import Scheduler
+from paceline.pacing.settings import Unpriced
 
 if TYPE_CHECKING:
     from paceline.providers.base import Call, Usage
@@ -28,9 +29,6 @@ EVERYONE: Final = ""
 
 UNITS: Final = (REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, USD, CONCURRENCY)
 """What an allowance can limit."""
-
-Unpriced = Literal["count", "refuse"]
-"""What a budget does with a request whose price is not known."""
 
 PATIENCE_S: Final = 600.0
 """How long a request without a timeout of its own waits for the requests before it, near the end of a budget: the timeout of OpenAI's and

@@ -1,12 +1,18 @@
-"""The settings of a limiter: each is named here once, and what paces the requests takes them as one object."""
+"""The settings of a limiter, each declared once: type, default, unit and bounds, text.
+
+From a declaration follow the argument of :class:`~paceline.limiter.limiter.Limiter` and its documentation, the setting of
+a file with its check, the variable ``PACELINE_...``, and the lines of the help, the JSON schema and docs/config.md.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from functools import update_wrapper
 from os import PathLike
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast, get_args
 
 from paceline.core.capacity import Learns
 from paceline.core.plan import PlanPolicy
@@ -19,77 +25,221 @@ from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from paceline.pacing.allowances import Unpriced
     from paceline.pacing.events import Event
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 TIMEOUT_MAX_S: Final = 10 * 366 * 86_400.0
 """Ten years, the longest timeout."""
 
 QuotaLike = str | Quota | Iterable[str | Quota]
+Unpriced = Literal["count", "refuse"]
+OnStoreFailure = Literal["fail_safe", "fail_closed", "fail_open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a declaration says beside the type and the default.
+
+    Attributes:
+        text: A sentence for tables and helps, and after it what else there is to know.
+        within: What a number counts, its least and its most.
+        choices: The values, where they are few.
+    """
+
+    text: str
+    within: tuple[str, float, float] | None = None
+    choices: tuple[Any, ...] = ()
+
+    @property
+    def expected(self) -> str:
+        """What is right, in words; empty where the type alone says it."""
+        if self.choices:
+            *others, last = (str(one).lower() if isinstance(one, bool) else repr(one) for one in self.choices)
+            return f"{', '.join(others)} or {last}"
+        return "{} from {:,.15g} to {:,.15g}".format(*self.within) if self.within else ""
+
+    def accepts(self, value: Any) -> bool:
+        """Whether ``value`` is a choice, or a number within the bounds."""
+        if self.within is None:
+            return not self.choices or value in self.choices
+        _, least, most = self.within
+        return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+    @property
+    def brief(self) -> str:
+        """The first sentence."""
+        return self.text.partition(". ")[0].removesuffix(".")
+
+
+def _told(*declaration: Any) -> dict[str, Setting]:
+    return {"setting": Setting(*declaration)}
+
+
+def setting(
+    default: T,
+    text: str,
+    within: tuple[str, float, float] | None = None,
+    *,
+    choices: tuple[Any, ...] = (),
+    repr: bool = True,  # noqa: A002  (as of dataclasses.field)
+) -> T:
+    """Declare a setting as a field of a dataclass; ``repr``: whether its value is shown."""
+    told = _told(text, within, choices)
+    if isinstance(default, dict):
+        return cast("T", field(default_factory=dict, metadata=told))
+    return field(default=default, metadata=told, repr=repr)
+
+
+def declared(settings: type[Any]) -> dict[str, Setting]:
+    """The settings that a dataclass declares, by name."""
+    return {one.name: one.metadata["setting"] for one in fields(settings) if one.metadata}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PacingSettings:
-    """The arguments of :class:`~paceline.limiter.limiter.Limiter`, which explains them, without the arguments of its store.
+class PlainSettings:
+    """Settings with the same form in code and in files. A new one is a line here.
 
     Raises:
         QuotaError: A value is out of its range.
     """
 
-    quotas: Mapping[str, QuotaLike] | None = None
-    provider: str | None = None
-    tier: str | int | None = None
-    rpm_override: float | None = None
-    tpm_override: float | None = None
-    learn: Learns = True
-    concurrency: Mapping[str, int] | None = None
-    joint_limits: Mapping[str, QuotaLike] | None = None
-    min_interval_s: float = 0.0
-    acquire_timeout_s: float | None = None
-    max_tokens_per_call: float | None = None
-    usable: float = 1.0
-    headroom_s: float | None = None
-    ttl_s: float = 900.0
-    waiting_max: int = WAITING_MAX
-    estimate_factor: float | None = None
-    prompt_cache: bool = True
-    retry: RetryPolicy | None = None
-    breaker: BreakerPolicy | None = BreakerPolicy()  # noqa: RUF009  (a frozen value)
-    lanes: Iterable[LaneSpec] = ()
-    priorities: Mapping[str, int] | None = None
-    budget: QuotaLike = ()
-    prices: Mapping[str, Mapping[str, float]] | None = None
-    unpriced: Unpriced = "count"
-    plans: PlanPolicy = PlanPolicy()  # noqa: RUF009  (a frozen value)
-    events: Callable[[Event], None] | None = None
-    shadow: str | PathLike[str] | None = None
-    traffic_log: str | PathLike[str] | None = None
-    clock: Clock = SYSTEM_CLOCK
+    # fmt: off
+    provider: str | None = setting(None,
+        "The provider whose published limits apply where no others are set. ``None``: by the address or the format of "
+        "a request.")
+    tier: str | int | None = setting(None,
+        "The tier of the account at that provider, or at the only one that the limits name.")
+    rpm_override: float | None = setting(None,
+        "Requests per minute for every model, in place of its own limit.", ("a number", 1e-3, 1e12))
+    tpm_override: float | None = setting(None,
+        "Tokens per minute, input and output together, for every model, in place of its own limit.",
+        ("a number", 1e-3, 1e12))
+    learn: Learns = setting(True,
+        'Whether answers correct the limits. ``True``: they lower given limits and never raise them; ``"up"``: they '
+        "raise them, too.", choices=(True, False, "up"))
+    concurrency: Mapping[str, int] | None = setting(None,
+        "The bound on requests in flight by provider, over all its models, ``*`` for every other provider.")
+    joint_limits: Mapping[str, QuotaLike] | None = setting(None,
+        'Quotas that several pools are charged to together, by the pattern of their names. ``{"openai/*": "2500 '
+        'requests/min"}``; several patterns with commas. A request waits for its own pool, and then for each of '
+        "these.")
+    min_interval_s: float = setting(0.0,
+        "The least time between two starts at one provider, over all its models, or in one pool of your own.",
+        ("seconds", 0, 3_600))
+    acquire_timeout_s: float | None = setting(None,
+        "The default timeout of a request. ``None`` for none. Runs have none.", ("seconds", 0, TIMEOUT_MAX_S))
+    max_tokens_per_call: float | None = setting(None,
+        "A request that is estimated above it, input and output together, is not sent. ``TooLargeError``, and from an "
+        "attached client the SDK's error. ``None``: no bound.", ("tokens", 1, 1e9))
+    usable: float = setting(1.0,
+        "The share of every limit that is used, also of learned ones. Requests in flight are not reduced. A request "
+        "above it and within the limit goes when the quota is unused. With a store, the same in all processes.",
+        ("a share", 0.001, 1))
+    headroom_s: float | None = setting(None,
+        "The part of every quota that stays unused, in seconds of its own refill, to absorb jitter on the way to the "
+        "provider. ``None``: 1 s, which adapts to what is needed, from 0.25 s to 4 s, in the buckets of a provider's "
+        "model (without a store), and none in a pool whose quotas are all ``exact`` or ``even``.",
+        ("seconds", 0, 3_600))
+    ttl_s: float = setting(900.0,
+        "The age at which an open permit is closed, charged in full. For runs at least twice ``timeout_s``, unless it "
+        "is set.", ("seconds", 0.001, TIMEOUT_MAX_S))
+    waiting_max: int = setting(WAITING_MAX,
+        "How many requests may wait in one pool.", ("a whole number", 1, 100_000_000))
+    estimate_factor: float | None = setting(None,
+        "The factor for estimates of input, on top of their learned ratio. ``None``: a margin that is learned from "
+        "their spread.", ("a factor", 0.1, 10))
+    prompt_cache: bool = setting(True,
+        "Whether requests whose prompts the provider still has in its cache go first in their lanes, and reserve what "
+        "they are expected to cost. ``False``: order of arrival, and whole prompts.")
+    priorities: Mapping[str, int] | None = setting(None,
+        "Priorities of waiters in no lane, by shell pattern of their names. The first that matches holds: "
+        '``{"coordinator*": 10}``.')
+    budget: QuotaLike = setting((),
+        'Quotas in US dollars for all requests of clients together. ``"100 usd/day"``: they cost at most the budget '
+        "and one request. When it is spent, requests get a :class:`~paceline.BudgetError`. A lane has budgets and "
+        "limits in ``LaneSpec(limits=...)``.")
+    prices: Mapping[str, Mapping[str, float]] | None = setting(None,
+        "By ``provider/model`` the prices in US dollars for a million tokens, in place of the known ones of "
+        "genai-prices. ``input``, ``output``, ``cached`` and ``cache_write``, ``hour_write`` (of input written to a "
+        "cache that keeps it for an hour), ``audio`` and ``audio_output``, and ``request``, a fee for each request in "
+        "US dollars. ``provider/model@tier`` is the price of a service tier.")
+    unpriced: Unpriced = setting("count",
+        "What a budget does with a request whose price is not known. ``count`` counts the highest price of the "
+        "provider, or nothing at one without prices, and warns; ``refuse`` does not send it.",
+        choices=get_args(Unpriced))
+    on_store_failure: OnStoreFailure = setting("fail_safe",
+        "What to do while the store does not answer. ``fail_safe`` continues with this process's share of the limits, "
+        "``fail_closed`` grants nothing, and ``fail_open`` continues as if this process were alone.",
+        choices=get_args(OnStoreFailure))
+    lease_s: float | None = setting(None,
+        "With a store: for how many seconds a process may lease a share of the rate, in place of one exchange per "
+        "request. 0: never; ``None``: under high load.", ("seconds", 0, 60))
+    shadow: str | PathLike[str] | None = setting(None,
+        "A file in which requests are logged in place of being held. Each is sent at once, and a line about it is "
+        "appended, for ``paceline replay``. The lines have no prompts, answers or keys. Permits by hand are granted "
+        "at once, too, except after a refusal that the program reports. Not for runs.")
+    traffic_log: str | PathLike[str] | None = setting(None,
+        "A file for the same lines, of requests that are held as usual.")
+    # fmt: on
 
     def __post_init__(self) -> None:
         """Refuse values out of their range."""
-        usable, headroom_s, most = self.usable, self.headroom_s, self.max_tokens_per_call
-        if self.learn not in (True, False, "up"):
-            raise QuotaError(f"learn is {self.learn!r}: it must be True, False or 'up'")
-        if self.unpriced not in ("count", "refuse"):
-            raise QuotaError(f"unpriced is {self.unpriced!r}: it must be 'count' or 'refuse'")
-        if not 0 <= self.min_interval_s < math.inf:
-            raise QuotaError(f"min_interval_s is {self.min_interval_s!r}: it must be 0 s or more")
+        for name, its in declared(type(self)).items():
+            value = getattr(self, name)
+            endless = name == "acquire_timeout_s" and value == math.inf  # as in acquire(timeout=math.inf)
+            if value is not None and not endless and not its.accepts(value):
+                raise QuotaError(f"{name} is {value!r}: it must be {its.expected}")
         if self.shadow is not None and self.traffic_log is not None:
             raise QuotaError("shadow and traffic_log are both set: shadow writes the same lines, and holds nothing")
-        if isinstance(usable, bool) or not isinstance(usable, int | float) or not 0 < usable <= 1:
-            raise QuotaError(
-                f"usable is {usable!r}: it must be a share of the limits, above 0 and at most 1, e.g. 0.85"
-            )
-        if headroom_s is not None and not 0 <= headroom_s < math.inf:
-            raise QuotaError(f"headroom_s is {headroom_s!r}: it must be 0 s or more, or None for an adaptive one")
-        if not 0 < self.ttl_s <= TIMEOUT_MAX_S:
-            raise QuotaError(f"ttl_s is {self.ttl_s!r}: it must be above 0 s, and at most ten years")
-        if most is not None and not 0 < most < math.inf:
-            raise QuotaError(
-                f"max_tokens_per_call is {most!r}: it must be a number of tokens above 0, or None for no bound"
-            )
-        checked_timeout(self.acquire_timeout_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacingSettings(PlainSettings):
+    """The arguments of :class:`~paceline.limiter.limiter.Limiter`."""
+
+    # fmt: off
+    quotas: Mapping[str, QuotaLike] | None = field(default=None, kw_only=False, metadata=_told(
+        'Quotas by name: ``{"openai/gpt-6-luna": ["500 requests/min", "500k tokens/min"]}``. A name may be a '
+        "provider's model, a model, ``openai/*``, ``*``, or the user's own name for a pool."
+    ))
+    retry: RetryPolicy | None = setting(None, "The policy of attached clients and of :meth:`attempts` after refusals.")
+    breaker: BreakerPolicy | None = setting(BreakerPolicy(), "The policy after failures of a host; ``None`` for none.")
+    plans: PlanPolicy = setting(PlanPolicy(),
+        "How the windows of plans are used (Claude Pro, Max and Team, ChatGPT with Codex).")
+    lanes: Iterable[LaneSpec] = setting((), "Weights and priorities of lanes, for callers that give only the name.")
+    store: object = setting(None,
+        "Where processes share the quotas: a store, a Redis client, or a URL for :func:`~paceline.stores.open_store` "
+        '(``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...). ``None`` and ``"memory:"``: the quotas are in this '
+        "process.")
+    events: Callable[[Event], None] | None = setting(None,
+        "Called with every :class:`~paceline.Event`, in the thread that causes it. It should be quick; its exceptions "
+        "are logged.")
+    clock: Clock = setting(SYSTEM_CLOCK, "The clock; tests use their own.")
+    # fmt: on
+
+
+def arguments_of(
+    settings: Callable[P, T],
+) -> Callable[[Callable[[Any, T], None]], Callable[Concatenate[Any, P], None]]:
+    """Make an ``__init__`` that takes the fields of ``settings`` as its arguments, and is called with them as one object."""
+
+    def decorate(init: Callable[[Any, T], None]) -> Callable[Concatenate[Any, P], None]:
+        def made(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            init(self, settings(*args, **kwargs))
+
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        signature, made = inspect.signature(settings), update_wrapper(made, init)
+        made.__signature__ = signature.replace(parameters=[own, *signature.parameters.values()])  # type: ignore[attr-defined]
+        return made
+
+    return decorate
+
+
+def documented(settings: type[Any]) -> str:
+    """The part of a docstring about the arguments that ``settings`` declares."""
+    return "\n".join(["    Args:", *(f"        {name}: {its.text}" for name, its in declared(settings).items())])
 
 
 def checked_timeout(timeout: float | None) -> float | None:

@@ -32,10 +32,11 @@ from paceline.core.results import (
     StoreFormatError,
     WaitUntil,
 )
+from paceline.pacing.settings import OnStoreFailure
 from paceline.shared.exchange import StoreExchange
 from paceline.shared.holdings import Holdings
 from paceline.shared.leases import LeasedReservation
-from paceline.shared.membership import Membership, OnStoreFailure, State
+from paceline.shared.membership import Membership, State
 from paceline.shared.messages import Charged, Message, Refused, Settled, StoreReply
 from paceline.shared.outbox import Lesson
 from paceline.shared.schedule import Schedule

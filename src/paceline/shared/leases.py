@@ -16,12 +16,9 @@ from paceline.core.entry import Entry
 from paceline.core.ledger import Ledger
 from paceline.core.queue import Queue
 from paceline.core.quota import NS
-from paceline.core.results import QuotaError, Reservation
+from paceline.core.results import Reservation
 from paceline.shared.messages import Mark, Settled
 from paceline.shared.meters import of
-
-LEASE_MAX_S = 60.0
-"""The longest lease."""
 
 HEADS_MAX, WAITING_SEEN = 64, 1_000
 """How many requests a message asks for at most, and how many waiting requests a lease covers at most."""
@@ -37,16 +34,6 @@ MANY = 8
 
 LEASE_MIN_NS = NS // 20
 """A shorter lease saves nothing: the store is asked for each request."""
-
-
-def check_lease(lease_s: float) -> None:
-    """Check the longest duration of a lease.
-
-    Raises:
-        QuotaError: ``lease_s`` is not a number of seconds from 0 to 60.
-    """
-    if type(lease_s) not in (int, float) or not 0 <= lease_s <= LEASE_MAX_S:
-        raise QuotaError(f"lease_s is {lease_s!r}: it must be from 0 to {LEASE_MAX_S:g} s, or None")
 
 
 class Lease:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final
 
 from paceline.core.quota import NS
+from paceline.pacing.settings import OnStoreFailure
 from paceline.shared.messages import REJOIN_NS, WANE_NS, WANES, Message, StoreReply
-
-OnStoreFailure = Literal["fail_safe", "fail_closed", "fail_open"]
 
 RETRY_NS = 1 * NS
 """How often a lost store is tried."""

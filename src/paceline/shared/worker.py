@@ -29,8 +29,9 @@ from paceline.core.quota import NS
 from paceline.core.results import StoreError, StoreFormatError
 from paceline.pacing.clock import Clock, go_on, is_patched, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
+from paceline.pacing.settings import OnStoreFailure
 from paceline.shared.capacity import SharedCapacity, answer, ask, shared_capacity
-from paceline.shared.membership import RETRY_NS, Membership, OnStoreFailure, State
+from paceline.shared.membership import RETRY_NS, Membership, State
 from paceline.shared.messages import Message, Store, StoreReply, ping, remarks
 
 log = logging.getLogger("paceline")

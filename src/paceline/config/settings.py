@@ -1,0 +1,62 @@
+"""The settings of files and variables: a limiter's, in the form of files, and further ones for runs and servers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from paceline.core.queue import LaneSpec
+from paceline.core.quota import Quota
+from paceline.pacing.breaker import BreakerPolicy
+from paceline.pacing.settings import PlainSettings, declared, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSettings(PlainSettings):
+    """All settings of a file; in code, ``PacingSettings`` has objects of the same names."""
+
+    # fmt: off
+    limits: Mapping[str, tuple[Quota, ...]] = setting({},
+        "Quotas by model, ``provider/*``, ``*`` or the name of a pool of your own, the first argument in code.")
+    base_url: str | None = setting(None,
+        "The server's address, with or without ``/v1``, for runs. The provider's own by default.")
+    workers: int = setting(500,
+        "Requests of a run that wait or are in flight at the same time.", ("a whole number", 1, 20_000))
+    max_attempts: int = setting(6,
+        "HTTP attempts for one request of a run, the same as ``retry.max_attempts``.", ("a whole number", 1, 1_000))
+    timeout_s: float = setting(600.0, "The longest duration of one attempt of a run.", ("seconds", 0.001, 86_400))
+    store: str | None = setting(None,
+        "The URL of the store where processes share the quotas. A run chooses its store.", repr=False)
+    retry: Mapping[str, Any] = setting({}, "The policy after refusals: fields of :class:`~paceline.RetryPolicy`.")
+    plans: Mapping[str, Any] = setting({},
+        "How the windows of plans are used: fields of :class:`~paceline.PlanPolicy`.")
+    breaker: BreakerPolicy | None = setting(BreakerPolicy(),
+        "The policy after failures of a host: fields of :class:`~paceline.BreakerPolicy`, or off.")
+    lanes: Mapping[str, LaneSpec] = setting({},
+        "Weights, priorities and limits by lane, where ``paceline.lane()`` has none.")
+    upstreams: Mapping[str, Mapping[str, Any]] = setting({}, "The servers of the gateway and of groups, by name.")
+    groups: Mapping[str, Mapping[str, Any]] = setting({}, "Several servers for the same requests, by name.")
+    group: str | None = setting(None, "The group that answers all requests of a run.")
+    providers: Mapping[str, Mapping[str, Any]] = setting({},
+        "Facts about providers, which are used in all of the process. See ``paceline.facts``.")
+    # fmt: on
+
+
+def plain_text(text: str) -> str:
+    """A text without the markup of docstrings."""
+    return re.sub(r":\w+:`~?(?:[\w.]*\.)?([^`]*)`", r"`\1`", text).replace("``", "`")
+
+
+def reference(settings: type[Any] = FileSettings) -> Iterator[tuple[str, str, str]]:
+    """The name, the default and the text of every setting, for the help and the page."""
+    defaults = {one.name: one.default for one in fields(settings)}
+    for name, its in declared(settings).items():
+        default = defaults[name]
+        if isinstance(default, bool):
+            default = str(default).lower()
+        elif isinstance(default, int | float):
+            default = f"{default:,.15g}"
+        text = plain_text(f"{its.brief}{f': {its.expected}' if its.expected else ''}.")
+        yield name, default if isinstance(default, str) else "", text
