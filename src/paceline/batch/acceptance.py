@@ -221,15 +221,21 @@ class Acceptance:
             return Recorded(True)
         name = _code(found)
         if finish is None:
-            blocked = name == State.BLOCKED and response is not None and blocks(response["body"])
-            final = blocked or (name in UNSTABLE and found.get(REPEATED))
             doubtful = error is None and response["status_code"] == 200
+            final = self._is_final(name, response, found)
             return Recorded(None if doubtful else False, name, not final or name in self.again)
         if error is None:  # a run before this rule has taken it for an answer
             return Recorded(False, name, name in self.again)
         unstable = name in UNSTABLE and not error.get(REPEATED)
         again = unstable or name in self.again or (name == State.CUT_OFF and self._raises_above(error))
         return Recorded(False, name, again)
+
+    @staticmethod
+    def _is_final(name: str, response: Any, found: Mapping[str, Any]) -> bool:
+        """Whether an error without a finish stays: the prompt is blocked, or it has happened twice."""
+        if name == State.BLOCKED and response is not None and blocks(response["body"]):
+            return True
+        return name in UNSTABLE and bool(found.get(REPEATED))
 
     def _raises_above(self, error: Mapping[str, Any]) -> bool:
         """Whether a request whose answer was cut off gets a larger maximum in this run than it had."""

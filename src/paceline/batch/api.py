@@ -325,7 +325,7 @@ class Web:
         headers |= options.pop("headers", {})
         large = file is not None or "data" in options
         timeout_s = self._timeout_s if large else min(self._timeout_s, SMALL_S)
-        parts, size, sent_s = list[bytes](), 0, time.monotonic()
+        sent_s = time.monotonic()
         try:
             async with (
                 asyncio.timeout(timeout_s),
@@ -341,22 +341,13 @@ class Web:
                 if own:
                     self._reach.connected(root, time.monotonic())  # few connections are older: calls are rare
                     self._reach.answered(root, sent_s, time.monotonic())
-                async for part in response.content.iter_any():
-                    size += len(part)
-                    if size > most:
-                        raise BrokenError(f"the answer is larger than {most // 2**20} MB")
-                    if file is not None and 200 <= response.status < 300:
-                        _write(file, part)
-                    elif size <= SMALL_MAX:
-                        parts.append(part)
-                return response.status, response.headers, self._secrets(b"".join(parts))
+                content = await self._parts(response, most, file)
+                return response.status, response.headers, self._secrets(content)
         except TimeoutError:
             raise BrokenError(f"no answer within {timeout_s:g} s") from None
         except NO_CONNECTION as error:
             if own and lack_of(error) is None:
-                self._reach.failed(root, error, sent_s, time.monotonic())
-                if self._reach.distrusts(root):
-                    raise RefusedError(0, UNTRUSTED, f"{self._reach.lose(root, error)}; {TRUST}") from None
+                self._unreached(root, error, sent_s)
             raise BrokenError(reason(error)) from None
         except (*_BROKEN, MemoryError, RuntimeError) as error:
             if (lack := lack_of(error)) is not None:
@@ -364,6 +355,29 @@ class Web:
             if not isinstance(error, _BROKEN):
                 raise
             raise BrokenError(one_line(self._secrets.text(type(error).__name__))) from None
+
+    def _unreached(self, root: str, error: BaseException, sent_s: float) -> None:
+        """Note that the address gave no connection.
+
+        Raises:
+            RefusedError: It will not be trusted.
+        """
+        self._reach.failed(root, error, sent_s, time.monotonic())
+        if self._reach.distrusts(root):
+            raise RefusedError(0, UNTRUSTED, f"{self._reach.lose(root, error)}; {TRUST}") from None
+
+    async def _parts(self, response: Any, most: int, file: IO[bytes] | None) -> bytes:
+        """The content of an answer, or its beginning; it is written to ``file`` if that is given and the answer is no error."""
+        parts, size = list[bytes](), 0
+        async for part in response.content.iter_any():
+            size += len(part)
+            if size > most:
+                raise BrokenError(f"the answer is larger than {most // 2**20} MB")
+            if file is not None and 200 <= response.status < 300:
+                _write(file, part)
+            elif size <= SMALL_MAX:
+                parts.append(part)
+        return b"".join(parts)
 
     def clean(self, raw: bytes) -> bytes:
         """``raw`` without keys."""

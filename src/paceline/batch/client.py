@@ -273,37 +273,14 @@ class RunClient:
             PausedError: Nothing may be sent now.
         """
         address = self._addresses[request.provider.name]
-        kind = _kind(request)
-        route = self._routes.get(kind)
-        if route is None:
-            route = self._routes[kind] = RunRoute(address.root, request.path, self._origins)
-            route.why = self._distrusted.get(request.provider.name, "")
+        route = self._route(request, address)
         if route.why or not (route.served or await route.enter()):
             return None
         exchange = self._exchange(request, metered, address, route)
         exchange.tries = tries or exchange.tries
-        try:
-            with route.asking():
-                async with self._leads.behind(metered.prompt):
-                    answer = await self._answer(exchange)
-        except PausedError:
-            raise
-        except EndedError:
-            return None
-        except DistrustedError as error:
-            self._distrust(request.provider.name, str(error))
-            return None
-        except UNANSWERED as error:
-            code = "connection_error"
-            if isinstance(error, AnswerTooLargeError):
-                code, words = "answer_too_large", str(error)
-            elif isinstance(error, GoneError):
-                code, words = FILE_GONE, str(error)
-            elif isinstance(error, NO_CONNECTION):
-                words = self.reach.lose(exchange.http.address, error)
-            else:
-                words = one_line(self._secrets.text(f"{type(error).__name__}: {error}".rstrip(": ")))
-            return RunOutcome(None, {"code": code, "message": words[:MESSAGE_MAX]})
+        answer = await self._attempt(request, exchange, route)
+        if not isinstance(answer, WholeAnswer):
+            return answer
         judged = exchange.judged
         if judged is not None and judged.verdict is Verdict.UNREADABLE:
             served, goes_on = route.served, await route.again()
@@ -314,12 +291,54 @@ class RunClient:
                 return await self.ask(request, metered, tries)
         elif judged is not None and judged.verdict is Verdict.FAULT:
             self._judge(route, request, answer, judged, exchange.http.address)
-        outcome = _outcome(request, answer)
-        if outcome.ends and self._group is not None:
-            why = "have no money left" if outcome.ends == "money" else "refuse their keys, or the model"
-            message = f"the servers of the group {self._group.name} {why}: {', '.join(self._group.members)}"
-            outcome = replace(outcome, error={"code": "key_refused", **(outcome.error or {}), "message": message})
-        return outcome
+        return self._of_group(_outcome(request, answer))
+
+    async def _attempt(
+        self, request: RunRequest, exchange: Exchange, route: RunRoute
+    ) -> WholeAnswer | RunOutcome | None:
+        """The answer; the outcome of a request that gets none; ``None`` if others have shown that it need not be sent."""
+        try:
+            with route.asking():
+                async with self._leads.behind(exchange.metered.prompt):
+                    return await self._answer(exchange)
+        except PausedError:
+            raise
+        except EndedError:
+            return None
+        except DistrustedError as error:
+            self._distrust(request.provider.name, str(error))
+            return None
+        except UNANSWERED as error:
+            return self._unanswered(error, exchange)
+
+    def _route(self, request: RunRequest, address: ProviderAddress) -> RunRoute:
+        """What is known of the requests like this one."""
+        route = self._routes.get(kind := _kind(request))
+        if route is None:
+            route = self._routes[kind] = RunRoute(address.root, request.path, self._origins)
+            route.why = self._distrusted.get(request.provider.name, "")
+        return route
+
+    def _unanswered(self, error: BaseException, exchange: Exchange) -> RunOutcome:
+        """The outcome of an attempt without an answer."""
+        code = "connection_error"
+        if isinstance(error, AnswerTooLargeError):
+            code, words = "answer_too_large", str(error)
+        elif isinstance(error, GoneError):
+            code, words = FILE_GONE, str(error)
+        elif isinstance(error, NO_CONNECTION):
+            words = self.reach.lose(exchange.http.address, error)
+        else:
+            words = one_line(self._secrets.text(f"{type(error).__name__}: {error}".rstrip(": ")))
+        return RunOutcome(None, {"code": code, "message": words[:MESSAGE_MAX]})
+
+    def _of_group(self, outcome: RunOutcome) -> RunOutcome:
+        """The outcome; one that ends the run says so of all servers of the group."""
+        if not outcome.ends or self._group is None:
+            return outcome
+        why = "have no money left" if outcome.ends == "money" else "refuse their keys, or the model"
+        message = f"the servers of the group {self._group.name} {why}: {', '.join(self._group.members)}"
+        return replace(outcome, error={"code": "key_refused", **(outcome.error or {}), "message": message})
 
     async def _answer(self, exchange: Exchange) -> WholeAnswer:
         """Run an exchange, again each time when this machine lacks something for it."""

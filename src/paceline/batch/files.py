@@ -111,22 +111,8 @@ def _file(cell: Any, column: str, provider: str, folder: Path) -> File:
         raise TypeError(f"{column!r} is {shown}: it must be the path of an image or a PDF file, or a list of paths")
     text = str(cell)
     if text.startswith(("http://", "https://")):
-        if provider == "gemini":
-            raise TypeError(
-                f"{column!r} is an URL, which is not sent to Gemini: give the path of a file of this machine"
-            )
-        name = text.partition("?")[0].rpartition("/")[2]
-        return File(name, PDF if name.lower().endswith(".pdf") else "image/*", url=text)
-    try:
-        given = Path(text).expanduser()
-        path = next((one for one in (given, folder / given) if one.is_file()), None)
-        is_folder = path is None and given.is_dir()
-    except (OSError, ValueError, RuntimeError):  # it is too long, has a NUL, or no such user has a home
-        given, path, is_folder = Path(text[:200]), None, False
-    if path is None:
-        places = [str(one) for one in dict.fromkeys((Path.cwd() / given, folder.absolute() / given))]
-        why = "it is a folder" if is_folder else f"there is no file {' or '.join(places)}"
-        raise TypeError(f"{column!r} names {text[:200]!r}: {why}")
+        return _at_url(text, column, provider)
+    path = _found(text, column, folder)
     try:
         with path.open("rb") as file:
             head, size = file.read(_HEAD), path.stat().st_size
@@ -134,6 +120,29 @@ def _file(cell: Any, column: str, provider: str, folder: Path) -> File:
         raise TypeError(f"{column!r} names {text[:200]!r}, which cannot be read: {error.strerror}") from None
     data = f"{_MARK}{str(path.absolute()).encode('utf-8', 'surrogateescape').hex()};"
     return File(path.name, _type(head, column, repr(text[:200]), provider), data, size=(size + 2) // 3 * 4)
+
+
+def _at_url(text: str, column: str, provider: str) -> File:
+    """A file of the web, which the provider fetches."""
+    if provider == "gemini":
+        raise TypeError(f"{column!r} is an URL, which is not sent to Gemini: give the path of a file of this machine")
+    name = text.partition("?")[0].rpartition("/")[2]
+    return File(name, PDF if name.lower().endswith(".pdf") else "image/*", url=text)
+
+
+def _found(text: str, column: str, folder: Path) -> Path:
+    """The file that a path names: from the working directory, or from the folder of the table."""
+    try:
+        given = Path(text).expanduser()
+        path = next((one for one in (given, folder / given) if one.is_file()), None)
+        is_folder = path is None and given.is_dir()
+    except (OSError, ValueError, RuntimeError):  # it is too long, has a NUL, or no such user has a home
+        given, path, is_folder = Path(text[:200]), None, False
+    if path is not None:
+        return path
+    places = [str(one) for one in dict.fromkeys((Path.cwd() / given, folder.absolute() / given))]
+    why = "it is a folder" if is_folder else f"there is no file {' or '.join(places)}"
+    raise TypeError(f"{column!r} names {text[:200]!r}: {why}")
 
 
 def _decoded(url: str, column: str) -> bytes:

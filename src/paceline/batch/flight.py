@@ -450,15 +450,8 @@ class Flight:
 
     async def _finish(self, chunk: Chunk, refusal: RefusedError | None, size: int) -> None:
         """Poll a batch to its end, write its results, and give back the requests that have none."""
-        if not chunk.batch:
-            found = await self._find(chunk, refusal)
-            self.unclear.discard(chunk.name)
-            if not found and refusal is not None and _stands(refusal):
-                await self._refused(chunk, refusal, size)
-                return
-            if not found:
-                await self._not_made(chunk, refusal)
-                return
+        if not chunk.batch and not await self._is_found(chunk, refusal, size):
+            return
         reading = ResultsRead(
             {*filter(None, chunk.lines), *chunk.others}, counted=chunk.name in self._batches.journal.counted
         )
@@ -474,6 +467,27 @@ class Flight:
             self._full(chunk.kind, full.message)
         await self._answers.save()
         self.seen.pop(chunk.name, None)
+        left, why = self._tell(chunk, seen, reading)
+        self._batches.drop(chunk, seen.state)
+        self.returned = self.returned or left
+        passes = any(is_unpaid(None, problem.code, problem.message) for problem in seen.problems)
+        if seen.state != "failed":
+            self._worked.add(chunk.kind)
+        elif full is None and not found and not passes and chunk.kind not in self._worked:
+            raise StopError(USAGE, f"the first batch of {chunk.kind.model[:100]} has failed{why}")
+
+    async def _is_found(self, chunk: Chunk, refusal: RefusedError | None, size: int) -> bool:
+        """Whether there is a batch whose creation had no clear answer; its requests are given back if there is none."""
+        found = await self._find(chunk, refusal)
+        self.unclear.discard(chunk.name)
+        if not found and refusal is not None and _stands(refusal):
+            await self._refused(chunk, refusal, size)
+        elif not found:
+            await self._not_made(chunk, refusal)
+        return bool(found)
+
+    def _tell(self, chunk: Chunk, seen: SeenBatch, reading: ResultsRead) -> tuple[bool, str]:
+        """Say how a batch has ended; whether requests are left, and the provider's reason."""
         left = sum(1 for _ in self._batches.unanswered(chunk))
         why = f"; {seen.problems[0].code}: {seen.problems[0].message}" if seen.problems else ""
         none = (
@@ -482,13 +496,7 @@ class Flight:
         self._view.say(
             f"batch {chunk.batch}: {seen.state}, {left:,} of {len(chunk.lines):,} requests are left{none}{why}"
         )
-        self._batches.drop(chunk, seen.state)
-        self.returned = self.returned or bool(left)
-        passes = any(is_unpaid(None, problem.code, problem.message) for problem in seen.problems)
-        if seen.state != "failed":
-            self._worked.add(chunk.kind)
-        elif full is None and not found and not passes and chunk.kind not in self._worked:
-            raise StopError(USAGE, f"the first batch of {chunk.kind.model[:100]} has failed{why}")
+        return left > 0, why
 
     async def _not_made(self, chunk: Chunk, refusal: RefusedError | None) -> None:
         """There is no batch as far as one can see: its requests go into another one, unless the refusal stands against it."""
@@ -611,11 +619,15 @@ class Flight:
                 self._view.say(f"{text}; reading them again for {most_s / 60:.0f} min")
             await asyncio.sleep(jittered(wait_s))
             seen, wait_s = await self._poll(chunk), min(self._time.poll_most_s, wait_s * 1.5)
+        self._unread(chunk, reading, text)
+        return seen
+
+    def _unread(self, chunk: Chunk, reading: ResultsRead, text: str) -> None:
+        """Record that requests may be answered, and paid, although no answer could be read."""
         self._view.say(f"{text}; the others are not sent again, because they may be paid: --repair sends them")
         for line in list(self._batches.unanswered(chunk)):
             if line in reading.left and line not in reading.again:
                 self._answers.record(line, UNREAD, f"{text}; this request may be paid: --repair sends it again")
-        return seen
 
     async def _read(self, chunk: Chunk, place: str, reading: ResultsRead) -> str:
         """Write the results of a batch that are not in the output; return why there are none, empty if there are."""

@@ -304,10 +304,8 @@ def _is_of_requests(file: BinaryIO, form: Form) -> bool:
         return False
     if value and not form.is_plain:
         return _is_whole(value)
-    return not value or (
-        ("body" in value or "params" in value or "url" in value or "custom_id" in value)
-        and not ("request" in value or "prompt" in value or "messages" in value)
-    )
+    of_requests, of_rows = {"body", "params", "url", "custom_id"}, {"request", "prompt", "messages"}
+    return not value or not (of_requests.isdisjoint(value) or of_rows & value.keys())
 
 
 def _envelope(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -497,28 +495,35 @@ def _is_ready(row: Mapping[str, Any]) -> bool:
     return whole or _envelope(row) is not None or isinstance(row.get("request"), Mapping)
 
 
+def _requests(row: Mapping[str, Any], form: Form, name: str, identity: _Ids) -> tuple[_Make, str] | None:
+    """How rows that are requests already become lines; ``None`` if this one is none."""
+    by = identity.words
+    if (envelope := _envelope(row)) is not None:
+        _require_own(form, name)
+        _require_model(envelope, form, name)
+        return _with_files(_enveloped(form, identity), form), f"bodies of requests, {by}"
+    if "custom_id" in row and _is_whole(row):
+        _require_plain(form, name)
+        return lambda _, row: dict(row), "whole requests"
+    if "custom_id" in row and "url" in row and str(row.get("body")).startswith("{"):  # a table with the body as JSON
+        return lambda _, row: {**row, "body": decode(str(row["body"]).encode())}, "whole requests"
+    if isinstance(row.get("request"), Mapping):
+        _require_own(form, name)
+        _require_model(row["request"], form, name)
+        return _with_files(_gemini(form, identity), form), f"requests of Gemini's Batch API, {by}"
+    field = next((field for field in BODIES if field in row), None)
+    if field is not None and (field == "contents" or "model" in row):
+        _require_own(form, name)
+        return _with_files(_bodies(form, identity, field), form), f"bodies of requests, {by}"
+    return None
+
+
 def _made(row: Mapping[str, Any], form: Form, name: str, kind: str, identity: _Ids) -> tuple[_Make, str]:
     """How each row becomes a line, as this one shows, and that in words."""
     by = identity.words
     is_told = form.column is not None or form.template is not None
-    if _envelope(row) is not None and not is_told:
-        _require_own(form, name)
-        _require_model(_envelope(row) or {}, form, name)
-        return _with_files(_enveloped(form, identity), form), f"bodies of requests, {by}"
-    if "custom_id" in row and not is_told:
-        if _is_whole(row):
-            _require_plain(form, name)
-            return lambda _, row: dict(row), "whole requests"
-        if "url" in row and str(row.get("body")).startswith("{"):  # a table with the body as JSON
-            return lambda _, row: {**row, "body": decode(str(row["body"]).encode())}, "whole requests"
-    if isinstance(row.get("request"), Mapping) and not is_told:
-        _require_own(form, name)
-        _require_model(row["request"], form, name)
-        return _with_files(_gemini(form, identity), form), f"requests of Gemini's Batch API, {by}"
-    field = None if is_told else next((field for field in BODIES if field in row), None)
-    if field is not None and (field == "contents" or "model" in row):
-        _require_own(form, name)
-        return _with_files(_bodies(form, identity, field), form), f"bodies of requests, {by}"
+    if not is_told and (found := _requests(row, form, name, identity)) is not None:
+        return found
     prompt, shown = _prompt(row, form)
     model = form.model or ("{model}" if "model" in row else None)
     if prompt is None or model is None or form.fields - row.keys():
@@ -690,47 +695,62 @@ class _Template(Formatter):
         return value
 
 
+def _missing(row: Mapping[str, Any], form: Form, prompt: str | None, absent: Sequence[str]) -> str:
+    """What has to be named."""
+    missing = "" if prompt else "the column of the prompts"
+    if absent:
+        missing = f"a column that it has (it has no {absent[0]!r})"
+    if not form.model and "model" not in row:
+        missing = f"{missing} and the model" if missing else "the model"
+    return missing
+
+
 _BRACES: Final = "columns are in braces, and a brace of the text is written twice: {{ or }}"
 
 
 def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:
     """What was recognised, and a call that would work."""
     absent = sorted(form.fields - row.keys())
-    told = {"column": form.column, "key": form.key}
     prompt = form.template or form.column or _column(row)
-    missing, changed = "the column of the prompts" if not prompt else "", dict[str, Any]()
+    missing, changed = _missing(row, form, prompt, absent), dict[str, Any]()
     if form.model or "model" not in row:
         changed["model"] = form.model or "gpt-6-luna"
-    if absent:
-        missing = f"a column that it has (it has no {absent[0]!r})"
-    if not form.model and "model" not in row:
-        missing = f"{missing} and the model" if missing else "the model"
-    if lists := lists_in(row) if kind == "JSON objects" and "column" in missing else []:
-        first = next(iter(row[lists[-1]][0]))
-        piped = f"jq '.[\"{lists[-1]}\"]' {quote(name)} | {form.caller.again('-', **changed, column=first)}"
-        return (
-            f"{name}: it is {kind} with the fields {shown_names(row)}: to send the rows of a list in it, e.g. {piped}"
-        )
-    named = [one for one in row if may_be_shown(one)]
-    example = next((one for one in named if one not in IDS), None)
     fields = f"{name}: it is {kind} with the fields {shown_names(row)}"
-    which = next((option for option, value in told.items() if value in absent), None)
-    if absent and which is None:
-        by = form.caller.option("files" if absent[0] in form.files else "template")
-        return f"{fields}, and {by} names {absent[0]!r}{'' if absent[0] in form.files else f'; {_BRACES}'}"
-    if which == "key":
-        changed["key"] = next((one for one in IDS if one in row), None)
-    elif absent or not prompt:
-        changed["column"] = example
-    ways = [f"name {missing}, e.g. {form.caller.again(name, **changed)}"]
+    if kind == "JSON objects" and "column" in missing and (lists := lists_in(row)):
+        return f"{fields}: to send the rows of a list in it, e.g. {_piped(row, form, name, lists[-1], changed)}"
+    example = next((one for one in row if may_be_shown(one) and one not in IDS), None)
+    if absent and form.column not in absent and form.key not in absent:
+        by, hint = ("files", "") if absent[0] in form.files else ("template", f"; {_BRACES}")
+        return f"{fields}, and {form.caller.option(by)} names {absent[0]!r}{hint}"
+    changed |= _named_instead(row, form, absent, example, prompt)
+    way = f"name {missing}, e.g. {form.caller.again(name, **changed)}"
     if example is None and not prompt:  # it may be a prompt
-        ways = [f"name {missing} with {form.caller.option('column')}"]
-    if kind == "a table" and form.header and not form.fields:  # its first line may be no header
-        first = form.caller.again(name, **changed | {"column": "column1", "no_header": True})
-        ways.append(f"if its first line is no header, {first}")
-        if not Path(name).suffix:
-            ways.append(f"if each line is a prompt, {form.caller.again(name, lines=True)}")
-    return f"{fields}: {'; or, '.join(ways)}"
+        way = f"name {missing} with {form.caller.option('column')}"
+    return f"{fields}: {'; or, '.join([way, *_other_ways(form, name, kind, changed)])}"
+
+
+def _piped(row: Mapping[str, Any], form: Form, name: str, field: str, changed: Mapping[str, Any]) -> str:
+    """A command that sends the rows of a list in this one."""
+    first = next(iter(row[field][0]))
+    return f"jq '.[\"{field}\"]' {quote(name)} | {form.caller.again('-', **changed, column=first)}"
+
+
+def _named_instead(
+    row: Mapping[str, Any], form: Form, absent: Sequence[str], example: str | None, prompt: str | None
+) -> dict[str, str | None]:
+    """The column that is named in place of one that is not there."""
+    if form.key in absent and form.column not in absent:
+        return {"key": next((one for one in IDS if one in row), None)}
+    return {"column": example} if absent or not prompt else {}
+
+
+def _other_ways(form: Form, name: str, kind: str, changed: Mapping[str, Any]) -> Iterator[str]:
+    """How to send a table whose first line may be no header."""
+    if kind != "a table" or not form.header or form.fields:
+        return
+    yield f"if its first line is no header, {form.caller.again(name, **{**changed, 'column': 'column1', 'no_header': True})}"
+    if not Path(name).suffix:
+        yield f"if each line is a prompt, {form.caller.again(name, lines=True)}"
 
 
 def _gemini(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int]) -> _Make:

@@ -170,9 +170,9 @@ class Job:
         return DONE
 
     def _run(self, given: Source, results: ResultsFile, view: ProgressView) -> tuple[int, dict[str, Any]]:
-        members, file = group.servers if (group := self._group()) is not None else (), given.file
-        given = replace(given, provider=members[0].provider.name) if members else given
-        arguments = self.config.arguments(base_of(given.provider) if given.provider else _provider_of_first(given))
+        group = self._group()
+        members, file = group.servers if group is not None else (), given.file
+        given, arguments = self._arguments(given, members)
         limiter, index, saved = Limiter(**arguments), Index(), list[str]()
         try:
             journal = self._journal(results)
@@ -182,22 +182,11 @@ class Job:
             _say(view, self._foretold(plan, members))
             addresses = self._addresses(plan, given.provider, members, whole=whole)
             store = self._store(plan, addresses, view) if self.mode != "batch" else None
-            if store is not None:
-                limiter = Limiter(**arguments | {"store": store})
-                _join(limiter, (share.model for share in plan.shares.values()))
+            limiter = _sharing(limiter, arguments, store, plan)
             journal = self._leave(results, journal, view)
             recovered = results.recover(index, repair=self.repair) if whole else Recovered()
-            start, checker = limiter.status()["pools"], self._checker(limiter, index, members)
-            tally = RunTally(
-                plan.requests + plan.refused,
-                recovered.answered - recovered.doubtful,
-                final=recovered.final + Counter({UNREAD: recovered.doubtful}),
-                start=start,
-                store=store.url if store else None,
-                bill=Bill(self.config.prices or {}),
-                caller=self.form.caller,
-                keeps=self.keeps,
-            )
+            tally = self._tally(plan, recovered, limiter, store)
+            checker = self._checker(limiter, index, members)
             if whole:
                 source = _checked(given, index, plan.last_line, checker)
             else:
@@ -238,6 +227,24 @@ class Job:
             sys.stderr.writelines(f"paceline run: {line}\n" for line in saved)
             index.close()
             limiter.close()
+
+    def _arguments(self, given: Source, members: Sequence[Server]) -> tuple[Source, dict[str, Any]]:
+        """The input with its provider, and the arguments of its limiter."""
+        given = replace(given, provider=members[0].provider.name) if members else given
+        return given, self.config.arguments(base_of(given.provider) if given.provider else _provider_of_first(given))
+
+    def _tally(self, plan: InputPlan, recovered: Recovered, limiter: Limiter, store: Store | None) -> RunTally:
+        """What is counted from here on, and what was done before."""
+        return RunTally(
+            plan.requests + plan.refused,
+            recovered.answered - recovered.doubtful,
+            final=recovered.final + Counter({UNREAD: recovered.doubtful}),
+            start=limiter.status()["pools"],
+            store=store.url if store else None,
+            bill=Bill(self.config.prices or {}),
+            caller=self.form.caller,
+            keeps=self.keeps,
+        )
 
     def _end_s(self, journal: BatchJournal) -> tuple[float, float] | None:
         """The seconds of the deadline and its time: the time of an unfinished run with the same deadline, or one from now."""
@@ -566,6 +573,15 @@ def _record(custom_id: str | int, why: str, results: ResultsFile, tally: RunTall
     tally.fail(INVALID_ROW)
 
 
+def _sharing(limiter: Limiter, arguments: dict[str, Any], store: Store | None, plan: InputPlan) -> Limiter:
+    """The limiter, or one that shares its quotas in the store."""
+    if store is None:
+        return limiter
+    limiter = Limiter(**arguments | {"store": store})
+    _join(limiter, (share.model for share in plan.shares.values()))
+    return limiter
+
+
 def _opening(plan: InputPlan, recovered: Recovered, tally: RunTally, limiter: Limiter | None) -> Iterator[str]:
     """The lines before the first request: what is left to do, under which limits, and about how long it takes."""
     if recovered.torn:
@@ -582,16 +598,25 @@ def _opening(plan: InputPlan, recovered: Recovered, tally: RunTally, limiter: Li
     if recovered.unknown:
         yield f"warning: {recovered.unknown:,} answers in the output have ids that the input does not have; they stay"
     answered = recovered.answered - recovered.doubtful
+    yield _to_do(plan, recovered, tally, answered)
+    if 0 < answered == tally.requests and not tally.about:
+        yield "nothing is left to send: requests are known by their ids alone, and --restart sends them again"
+    if limiter is not None:  # batches have other limits
+        yield from _limits_now(plan, tally, limiter)
+
+
+def _to_do(plan: InputPlan, recovered: Recovered, tally: RunTally, answered: int) -> str:
+    """How many requests there are, and which of them are sent."""
     before = f", {answered:,} answered before" if answered else ""
     again = f", {recovered.failed:,} sent again because they failed before" if recovered.failed else ""
     again += f", {recovered.final.total():,} with a final error" if recovered.final else ""
     again += f", {plan.refused:,} that cannot be sent" if plan.refused else ""
     later = ", each checked when it is sent" if tally.about else ""
-    yield f"{tally.about}{tally.requests:,} requests{before}{again}{later}"
-    if 0 < answered == tally.requests and not tally.about:
-        yield "nothing is left to send: requests are known by their ids alone, and --restart sends them again"
-    if limiter is None:  # batches have other limits
-        return
+    return f"{tally.about}{tally.requests:,} requests{before}{again}{later}"
+
+
+def _limits_now(plan: InputPlan, tally: RunTally, limiter: Limiter) -> Iterator[str]:
+    """The limits, and how long it takes under them."""
     yield f"state: {tally.store or 'in this process only'}"
     for name in list(plan.shares)[:SHOWN]:
         if quotas := tally.start[name]["quotas"]:  # a warning has named the others

@@ -246,12 +246,14 @@ def read_runs(place: notes.Notes) -> tuple[list[dict[str, Any]], int]:
     return [_sum(found) for found in runs], unreadable
 
 
+def _shard(age_s: float, note: RunNote) -> dict[str, Any]:
+    silent = note.state == RUNNING and age_s >= SILENT_S
+    return asdict(note) | {"state": SILENT if silent else note.state, "age_s": round(age_s, 1)}
+
+
 def _sum(found: Iterable[tuple[float, RunNote]]) -> dict[str, Any]:
     """One run from the notes of its shards. Speed and time left are about the shards that run, side by side."""
-    shards: list[dict[str, Any]] = []
-    for age_s, note in sorted(found, key=lambda each: each[1].shard):
-        silent = note.state == RUNNING and age_s >= SILENT_S
-        shards.append(asdict(note) | {"state": SILENT if silent else note.state, "age_s": round(age_s, 1)})
+    shards = [_shard(age_s, note) for age_s, note in sorted(found, key=lambda each: each[1].shard)]
     first, states = shards[0], Counter(shard["state"] for shard in shards)
     running = [shard for shard in shards if shard["state"] == RUNNING]
     shared = ("run", "input", "shards")

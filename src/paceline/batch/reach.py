@@ -10,7 +10,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 REPORT_EVERY_S: Final = 30.0
@@ -121,33 +121,44 @@ def _is_untrusted(error: BaseException) -> bool:
     return plain or isinstance(getattr(error, "certificate_error", None), ssl.SSLCertVerificationError)
 
 
+def _system_error(error: BaseException | None) -> OSError | None:
+    """The system's error inside the library's; ``None`` for none."""
+    while error is not None and not (isinstance(error, OSError) and error.errno is not None):
+        nested = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else None
+        error = nested or error.__cause__ or error.__context__
+    return error
+
+
+def _unresolved(error: socket.gaierror) -> str:
+    return "no such host" if error.errno == socket.EAI_NONAME else f"its name cannot be resolved: {error.strerror}"
+
+
+def _without_tls(error: ssl.SSLError) -> str:
+    if error.reason == NO_TLS:
+        return "this port does not speak TLS: try http://"
+    return f"TLS failed: {(error.reason or str(error)).replace('_', ' ').lower()}"
+
+
+_REASONS: Final[tuple[tuple[type[OSError], Callable[[Any], str]], ...]] = (
+    (ConnectionRefusedError, lambda _: "connection refused"),
+    (socket.gaierror, _unresolved),
+    (ssl.SSLCertVerificationError, lambda error: f"its certificate is not trusted: {error.verify_message.rstrip('.')}"),
+    (ssl.SSLError, _without_tls),
+    (OSError, lambda error: system_words(error)[:1].lower() + system_words(error)[1:]),
+)
+"""Why there was no connection, by the kind of the system's error: the first that it is."""
+
+
 def reason(error: BaseException) -> str:
     """Why there was no connection, in a few words, from the system's error inside the library's."""
     if isinstance(error, TimeoutError) or type(error).__name__ == "ConnectTimeout":  # of aiohttp; of httpx2
         return "connection timed out"
     error = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error  # aiohttp's
-    inner: BaseException | None = error
-    while inner is not None and not (isinstance(inner, OSError) and inner.errno is not None):
-        nested = inner.exceptions[0] if isinstance(inner, BaseExceptionGroup) else None
-        inner = nested or inner.__cause__ or inner.__context__
+    inner = _system_error(error)
     status = getattr(error, "status", None)  # of a proxy; the error's own text has the URL
     words = f"{status} {getattr(error, 'message', '')}" if status else str(error) or type(error).__name__
-    match inner:
-        case ConnectionRefusedError():
-            words = "connection refused"
-        case socket.gaierror(errno=socket.EAI_NONAME):
-            words = "no such host"
-        case socket.gaierror():
-            words = f"its name cannot be resolved: {inner.strerror}"
-        case ssl.SSLCertVerificationError():
-            words = f"its certificate is not trusted: {inner.verify_message.rstrip('.')}"
-        case ssl.SSLError() if inner.reason == NO_TLS:
-            words = "this port does not speak TLS: try http://"
-        case ssl.SSLError():
-            words = f"TLS failed: {(inner.reason or str(inner)).replace('_', ' ').lower()}"
-        case OSError():
-            system = system_words(inner)
-            words = system[:1].lower() + system[1:]
+    if inner is not None:
+        words = next(told(inner) for kind, told in _REASONS if isinstance(inner, kind))
     return "".join(c for c in words if c.isprintable())[:REASON_MAX]
 
 

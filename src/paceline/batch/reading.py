@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -51,6 +51,7 @@ LOOKED_AT: Final = 20
 
 NAME_MAX, NAME_WORDS = 40, 4
 """The most characters and words of what may be the name of a column there; more are a sentence."""
+_Rows = Iterator[Mapping[str, Any]]
 _decoder, _SOLID = json.JSONDecoder(), re.compile(r"\S")
 _FIELD: Final = 2**31 - 1
 """The longest field of a table that the module csv takes on every system. Its own limit is shorter than a long prompt."""
@@ -94,7 +95,7 @@ class Damaged(dict[str, Any]):
 
 
 @contextmanager
-def read_rows(path: str, *, cut: str | None = None) -> Iterator[Iterator[Mapping[str, Any]]]:
+def read_rows(path: str, *, cut: str | None = None) -> Iterator[_Rows]:
     """The rows of a file in any of these forms.
 
     Args:
@@ -160,21 +161,23 @@ def _zstd(file: BinaryIO) -> BinaryIO:
     raise QuotaError("it is compressed by zstd, which this Python does not read: pip install backports.zstd")
 
 
-def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tuple[str, Iterator[Mapping[str, Any]]]:
+def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tuple[str, _Rows]:
     """What the rows are written in, and the rows."""
     head = file.read(4)
     file.seek(0)
-    if head.startswith(_PARQUET):
-        return "Parquet", _parquet(file, name)
-    if head.startswith(_ARROW):
-        return "Arrow", _arrow(file, name)
-    if head.startswith((_ZIP, _XLS)):
-        return "Excel, its first sheet", _excel(file, name, layout)
+    for begin, kind, read in _BINARY:
+        if head.startswith(begin):
+            return kind, read(file, name, layout)
     encoding = "utf-16" if head.startswith(_UTF16) else "utf-8-sig"
     text = io.TextIOWrapper(file, encoding, newline="")
     opened.callback(text.detach)  # the file is read again for a table of answers
     if layout.lines:
         return "lines of text", _prompts(text)
+    return _json_in(text, name, layout) or _table_in(text, name, layout)
+
+
+def _json_in(text: io.TextIOWrapper, name: str, layout: Layout) -> tuple[str, _Rows] | None:
+    """The rows of a text that is JSON; ``None`` for another one."""
     first, end = _first_character(text), _end(name)
     is_json = first in ("[", "{") and (end in OF_JSON or layout.cut is not None or _begins_json(text))
     if is_json and first == "[":
@@ -183,7 +186,12 @@ def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tup
         return _objects(text, layout)
     if first == '"' and end in OF_JSON:
         return "JSON lines", _one_a_line(text, layout.cut)
-    begin = text.readline()
+    return None
+
+
+def _table_in(text: io.TextIOWrapper, name: str, layout: Layout) -> tuple[str, _Rows]:
+    """The rows of a table, or the lines of a text that is none."""
+    end, begin = _end(name), text.readline()
     text.seek(0)
     separator = _SEPARATORS.get(end) or max(",\t;", key=begin.count)
     csv.field_size_limit(_FIELD)  # of the process; it stays, because another thread may read a table, too
@@ -221,7 +229,7 @@ def _first_lines(text: io.TextIOWrapper) -> list[str]:
     return begin
 
 
-def _prompts(text: io.TextIOWrapper) -> Iterator[Mapping[str, Any]]:
+def _prompts(text: io.TextIOWrapper) -> _Rows:
     return ({"prompt": line.strip()} for line in text if line.strip())
 
 
@@ -258,7 +266,19 @@ def _first_character(text: io.TextIOWrapper) -> str:
     return character
 
 
-def _objects(text: io.TextIOWrapper, layout: Layout) -> tuple[str, Iterator[Mapping[str, Any]]]:
+def _are_lines(begin: list[str], layout: Layout) -> bool:
+    """Whether each line is an object, by the first two."""
+    cut = layout.cut
+    try:
+        are_lines = cut is not None or len(begin) == 2 or not _is_of_rows(_decoder.decode(begin[0]), layout.fields)
+        if cut is None or not begin[0].startswith(cut):
+            _decoder.decode(begin[0])
+    except ValueError:
+        return cut is None and len(begin) == 2 and _is_broken(begin[0]) and _is_object(begin[1])
+    return are_lines
+
+
+def _objects(text: io.TextIOWrapper, layout: Layout) -> tuple[str, _Rows]:
     """Objects, one in a line or over several; or one that holds them all.
 
     It has a list of them, as ``{"requests": [...]}`` of Anthropic's batches, or rows by their identity, ``{"1": {"question": ...}, "2": ...}``. An
@@ -267,13 +287,7 @@ def _objects(text: io.TextIOWrapper, layout: Layout) -> tuple[str, Iterator[Mapp
     cut, told = layout.cut, layout.fields
     begin = list(islice((line for line in text if line.strip()), 2))
     text.seek(0)
-    try:
-        are_lines = cut is not None or len(begin) == 2 or not _is_of_rows(_decoder.decode(begin[0]), told)
-        if cut is None or not begin[0].startswith(cut):
-            _decoder.decode(begin[0])
-    except ValueError:
-        are_lines = cut is None and len(begin) == 2 and _is_broken(begin[0]) and _is_object(begin[1])
-    if are_lines:
+    if _are_lines(begin, layout):
         return "JSON lines", _one_a_line(text, cut)
     values = _in_turn(text.read())
     if cut is None and len(values) == 1 and _is_of_rows(values[0], told):
@@ -283,7 +297,7 @@ def _objects(text: io.TextIOWrapper, layout: Layout) -> tuple[str, Iterator[Mapp
     return "JSON objects", map(_row, values)
 
 
-def _one_a_line(text: io.TextIOWrapper, cut: str | None) -> Iterator[Mapping[str, Any]]:
+def _one_a_line(text: io.TextIOWrapper, cut: str | None) -> _Rows:
     """The JSON object of each line, without those that begin with ``cut`` and do not end."""
     for number, line in enumerate(text, 1):
         if line.strip():
@@ -373,7 +387,7 @@ def _row(value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _table(reader: csv.DictReader[str], name: str) -> Iterator[Mapping[str, Any]]:
+def _table(reader: csv.DictReader[str], name: str) -> _Rows:
     require_unique(reader.fieldnames or (), name)
     rows = iter(reader)
     while True:
@@ -392,7 +406,7 @@ def _table(reader: csv.DictReader[str], name: str) -> Iterator[Mapping[str, Any]
             yield row
 
 
-def _excel(file: BinaryIO, name: str, layout: Layout) -> Iterator[Mapping[str, Any]]:
+def _excel(file: BinaryIO, name: str, layout: Layout) -> _Rows:
     """The rows of the first sheet, without those that are empty."""
     old = file.read(4) == _XLS
     file.seek(0)
@@ -412,7 +426,7 @@ def _excel(file: BinaryIO, name: str, layout: Layout) -> Iterator[Mapping[str, A
             yield {str(field): None if is_missing(value) else value for field, value in row.items()}
 
 
-def _arrow(file: BinaryIO, name: str) -> Iterator[Mapping[str, Any]]:
+def _arrow(file: BinaryIO, name: str) -> _Rows:
     try:
         ipc = import_module("pyarrow.ipc")
     except ImportError:
@@ -423,7 +437,7 @@ def _arrow(file: BinaryIO, name: str) -> Iterator[Mapping[str, Any]]:
         yield from reader.get_batch(number).to_pylist()
 
 
-def _parquet(file: BinaryIO, name: str) -> Iterator[Mapping[str, Any]]:
+def _parquet(file: BinaryIO, name: str) -> _Rows:
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError:
@@ -432,3 +446,11 @@ def _parquet(file: BinaryIO, name: str) -> Iterator[Mapping[str, Any]]:
     require_unique(content.schema_arrow.names, name)
     for batch in content.iter_batches(1_000):
         yield from batch.to_pylist()
+
+
+_BINARY: Final[tuple[tuple[tuple[bytes, ...], str, Callable[[BinaryIO, str, Layout], _Rows]], ...]] = (
+    ((_PARQUET,), "Parquet", lambda file, name, _: _parquet(file, name)),
+    ((_ARROW,), "Arrow", lambda file, name, _: _arrow(file, name)),
+    ((_ZIP, _XLS), "Excel, its first sheet", _excel),
+)
+"""Files that are no text: how they begin, what they are, and what reads their rows."""

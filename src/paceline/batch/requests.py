@@ -178,28 +178,14 @@ def read_request(line: int, raw: bytes | None, provider: str | None = None) -> R
 
 def request_of(line: int, value: Mapping[str, Any], provider: str | None = None, *, unit: str = "line") -> RunRequest:
     """The request in the fields of a line; see :func:`read_request`."""
-    path: Any
     if "params" in value and "body" not in value:
         path, body, name = MESSAGES, value["params"], "params"
     else:
-        if value.get("method", "POST") != "POST":
-            raise BadLineError(f"method is {_quote(value['method'])}: only 'POST' can be sent")
-        path, body, name = value.get("url"), value.get("body"), "body"
-        if path is None:
-            raise BadLineError(f"url is missing: {FORM}")
-        if not isinstance(path, str) or not path.startswith("/"):
-            shown = keyless(path) if isinstance(path, str) else path
-            raise BadLineError(f"url is {_quote(shown)}: it must be a path like '/v1/chat/completions'")
+        path, body, name = _path(value), value.get("body"), "body"
     if provider == "azure" and (path in BARE or path.startswith("/v1/")):
         path = f"/openai/v1{path.removeprefix('/v1')}"
     format_of = next(name for end, name in FORMATS.items() if path.rstrip("/").endswith(end))
-    custom_id = value.get("custom_id")
-    number = isinstance(custom_id, int) and not isinstance(custom_id, bool)
-    if number:
-        custom_id = str(custom_id)
-    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= ID_MAX:
-        text = f"it must be a string of 1 to {ID_MAX} characters, or an integer"
-        raise BadLineError(f"custom_id is {_quote(custom_id)}: {text}")
+    custom_id, number = _custom_id(value)
     if not isinstance(body, dict):
         raise BadLineError(f"{name} is missing or not a JSON object")
     dialect = provider_named(provider or format_of)
@@ -208,6 +194,37 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None,
         model = call.model
     if not isinstance(model, str) or not model:
         raise BadLineError(f"{name}.model is {_quote(model)}: it must be the name of a model")
+    _check_body(path, body, name)
+    shares = value.get("shares") is True
+    return RunRequest(line, custom_id, dialect, path, body, model, number, unit, shares)
+
+
+def _path(value: Mapping[str, Any]) -> str:
+    """The path to which a line of OpenAI's format is posted."""
+    path = value.get("url")
+    if value.get("method", "POST") != "POST":
+        raise BadLineError(f"method is {_quote(value['method'])}: only 'POST' can be sent")
+    if path is None:
+        raise BadLineError(f"url is missing: {FORM}")
+    if not isinstance(path, str) or not path.startswith("/"):
+        shown = keyless(path) if isinstance(path, str) else path
+        raise BadLineError(f"url is {_quote(shown)}: it must be a path like '/v1/chat/completions'")
+    return path
+
+
+def _custom_id(value: Mapping[str, Any]) -> tuple[str, bool]:
+    """The identity of a line, and whether it is a number there."""
+    custom_id = value.get("custom_id")
+    number = isinstance(custom_id, int) and not isinstance(custom_id, bool)
+    text = str(custom_id) if number else custom_id
+    if not isinstance(text, str) or not 0 < len(text) <= ID_MAX:
+        words = f"it must be a string of 1 to {ID_MAX} characters, or an integer"
+        raise BadLineError(f"custom_id is {_quote(text)}: {words}")
+    return text, number
+
+
+def _check_body(path: str, body: Mapping[str, Any], name: str) -> None:
+    """Refuse a body whose answer would not be read, and one without a field that the path requires."""
     if body.get("stream"):
         raise BadLineError(f"{name}.stream is true: streamed answers are not supported; remove it")
     if body.get("background"):
@@ -219,8 +236,6 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None,
     for field in next((fields for end, fields in REQUIRED.items() if path.rstrip("/").endswith(end)), ()):
         if not body.get(field):
             raise BadLineError(f"{name}.{field} is {_quote(body.get(field))}: it is required for {keyless(path)}")
-    shares = value.get("shares") is True
-    return RunRequest(line, custom_id, dialect, path, body, model, number, unit, shares)
 
 
 _SECRET: Final = re.compile(r"([?&#][^=&#\s]*=|//)(?:(?<=//)[^/@\s]*(?=@)|(?<!//)[^&#\s]+)")

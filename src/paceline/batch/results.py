@@ -98,6 +98,61 @@ class Recovered:
         return {line: name for line, name in self.before.items() if name not in UNSTABLE}
 
 
+@dataclass(slots=True)
+class _Read:
+    """Counts the lines of an output, each request once; the fields are those of :class:`Recovered`, and the lines to drop."""
+
+    index: Index
+    answered: int = 0
+    failed: int = 0
+    unknown: int = 0
+    doubtful: int = 0
+    corrupt: int = 0
+    final: Counter[str] = field(default_factory=Counter)
+    before: dict[int, str] = field(default_factory=dict)
+    dropped: array[int] = field(default_factory=lambda: array("Q"))
+
+    @property
+    def lines(self) -> int:
+        """How many lines have been read that are answers."""
+        return self.answered + self.failed + self.unknown + self.final.total()
+
+    def take(self, number: int, raw: bytes, custom_id: str, told: Recorded) -> None:
+        """Count a line of the output; it is dropped if its request is sent again, or has another line."""
+        ok, name, again = told
+        line = self.index.line_of(custom_id)
+        if line is None and (ok is not False or _INVALID not in raw):
+            self.unknown += 1
+        elif line is not None and (ok is not False or not again) and self.index.mark(line):
+            self._answered(ok, name)
+        else:
+            self.dropped.append(number)
+            self.failed += line is not None and ok is False and again and not self.index.is_refused(line)
+            self._is_again(line, name, again=again)
+
+    def adds(self, custom_id: str, told: Recorded) -> bool:
+        """Count a line that was saved elsewhere; whether it belongs into the output."""
+        ok, name, again = told
+        line = self.index.line_of(custom_id)
+        if (ok is False and again) or (line is not None and not self.index.mark(line)):
+            self._is_again(line, name, again=again)
+            return False
+        if line is None:
+            self.unknown += 1
+        else:
+            self._answered(ok, name)
+        return True
+
+    def _answered(self, ok: bool | None, name: str) -> None:
+        self.answered += ok is not False
+        self.doubtful += ok is None
+        self.final.update([name] if ok is False else ())
+
+    def _is_again(self, line: int | None, name: str, *, again: bool) -> None:
+        if line is not None and name in NAMES and again:
+            self.before[line] = sys.intern(name)
+
+
 def encode_answer(custom_id: str | int, response: dict[str, Any] | None, error: dict[str, Any] | None) -> bytes:
     """One line of output, in JSON that every reader accepts. ASCII only, so that no text can break a line or an encoding.
 
@@ -226,48 +281,40 @@ class ResultsFile:
             raise OutputError(f"{self.path}: {error.strerror}") from None
 
     def _recover(self, index: Index, *, repair: bool) -> Recovered:
-        dropped, final, before = array("Q"), Counter[str](), dict[int, str]()
-        answered = failed = unknown = doubtful = corrupt = 0
-        end, raw = 0, b"\n"
+        read, end, raw = _Read(index), 0, b"\n"
         with open(self.path, "rb") as file:
             for number, raw in enumerate(file, 1):
                 found = read_answer(raw, self._acceptance)
-                if found is None and is_torn(raw, before=answered + failed + unknown + final.total()):
+                if found is None and is_torn(raw, before=read.lines):
                     break
                 end += len(raw)
-                if found is None:
-                    if not repair:
-                        raise OutputError(self._no_answer(number))
-                    corrupt += 1
-                    dropped.append(number)
-                    continue
-                custom_id, (ok, name, again) = found
-                if ok is None and repair:
-                    corrupt += 1
-                    dropped.append(number)
-                    continue
-                line = index.line_of(custom_id)
-                if line is None and (ok is not False or _INVALID not in raw):
-                    unknown += 1
-                elif line is not None and (ok is not False or not again) and index.mark(line):
-                    answered += ok is not False
-                    doubtful += ok is None
-                    final.update([name] if ok is False else ())
+                if found is None and not repair:
+                    raise OutputError(self._no_answer(number))
+                if found is None or (repair and found[1][0] is None):
+                    read.corrupt += 1
+                    read.dropped.append(number)
                 else:
-                    dropped.append(number)
-                    failed += line is not None and ok is False and again and not index.is_refused(line)
-                    if line is not None and name in NAMES and again:
-                        before[line] = sys.intern(name)
-        torn = end < os.path.getsize(self.path)
-        aside = ""
-        if dropped:
-            aside = self._rewrite(dropped, end, corrupt=corrupt > 0)
+                    read.take(number, raw, *found)
+        torn, aside = end < os.path.getsize(self.path), ""
+        if read.dropped:
+            aside = self._rewrite(read.dropped, end, corrupt=read.corrupt > 0)
         elif not raw.endswith(b"\n"):
             with open(self.path, "r+b") as file:
                 file.truncate(end)
                 file.seek(end)
                 file.write(b"" if torn else b"\n")
-        return Recovered(answered, failed, unknown, torn, doubtful, corrupt, aside, 0, final, before)
+        return Recovered(
+            read.answered,
+            read.failed,
+            read.unknown,
+            torn,
+            read.doubtful,
+            read.corrupt,
+            aside,
+            0,
+            read.final,
+            read.before,
+        )
 
     def _no_answer(self, number: int) -> str:
         """What to do about a line that is not an answer."""
@@ -337,25 +384,14 @@ class ResultsFile:
         Raises:
             OutputError: This file cannot take it.
         """
-        answered = unknown = doubtful = 0
-        final, before = Counter(recovered.final), dict(recovered.before)
+        read = _Read(index, final=Counter(recovered.final), before=dict(recovered.before))
         for path in list(self._earlier()):
             try:
                 with closing(Appender(self.path)) as out, open(path, "rb") as saved:
                     for raw in saved:
                         found = read_answer(raw, self._acceptance)
-                        if found is None:  # a kill may have cut the last line
-                            continue
-                        custom_id, (ok, name, again) = found
-                        line = index.line_of(custom_id)
-                        if (ok is not False or not again) and (line is None or index.mark(line)):
+                        if found is not None and read.adds(*found):  # a kill may have cut the last line
                             out.append(raw if raw.endswith(b"\n") else raw + b"\n")
-                            unknown += line is None
-                            answered += line is not None and ok is not False
-                            doubtful += line is not None and ok is None
-                            final.update([name] if line is not None and ok is False else ())
-                        elif line is not None and name in NAMES and again:
-                            before[line] = sys.intern(name)
                     out.sync()
             except OSError as error:
                 raise OutputError(
@@ -364,12 +400,12 @@ class ResultsFile:
             os.unlink(path)
         return dataclasses.replace(
             recovered,
-            answered=recovered.answered + answered,
-            unknown=recovered.unknown + unknown,
-            doubtful=recovered.doubtful + doubtful,
-            added=answered + unknown + final.total() - recovered.final.total(),
-            final=final,
-            before=before,
+            answered=recovered.answered + read.answered,
+            unknown=recovered.unknown + read.unknown,
+            doubtful=recovered.doubtful + read.doubtful,
+            added=read.lines - recovered.final.total(),
+            final=read.final,
+            before=read.before,
         )
 
     def set_aside(self) -> str | None:

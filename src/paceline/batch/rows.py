@@ -12,7 +12,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from paceline.batch.acceptance import Acceptance
 from paceline.batch.caller import Call
@@ -23,6 +23,9 @@ from paceline.core.hints import needs
 from paceline.core.results import QuotaError
 from paceline.data.frames import Made, Vectors, dicts, rows_of
 from paceline.pacing.owners import LOOK_S, in_a_loop, in_a_thread
+
+if TYPE_CHECKING:
+    from paceline.batch.job import Job
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -106,8 +109,6 @@ def run(
     try:
         from paceline.batch.address import provider_of
         from paceline.batch.job import Job
-        from paceline.batch.progress import logged, view
-        from paceline.batch.runner import INTERRUPTED, interrupts
         from paceline.config import Config
     except (ModuleNotFoundError, QuotaError) as error:  # the second: settings lack their packages
         raise ImportError(f"paceline.run {needs('cli')}") from error
@@ -116,12 +117,11 @@ def run(
     acceptance = Acceptance.parse(schema, cut_off, again)
     found, table = _read_rows(rows)
     given = {
-        "model": model, "prompt": prompt, "files": files or None, "key": key, "journal": journal, "output": output,
-        "into": None if into == "answer" else into, "max_tokens": max_tokens, "schema": schema, "cut_off": cut_off, "again": again or None,
-        "task": task, "mode": None if mode == "sync" else mode, "deadline": deadline, "restart": restart or None,
-        "repair": repair or None, "progress": None if progress else False, "strict": strict or None, **settings,
+        "model": model, "prompt": prompt, "files": files, "key": key, "journal": journal, "output": output, "into": into,
+        "max_tokens": max_tokens, "schema": schema, "cut_off": cut_off, "again": again, "task": task, "mode": mode,
+        "deadline": deadline, "restart": restart, "repair": repair, "progress": progress, "strict": strict, **settings,
     }  # fmt: skip
-    is_path = isinstance(rows, str | os.PathLike)
+    folder, shown = _place(rows)
     form = Form(
         model,
         key=key,
@@ -129,19 +129,11 @@ def run(
         provider=provider_of(config),
         schema=json_schema,
         task=task,
-        files=(files,) if isinstance(files, str) else tuple(files),
-        folder=os.path.dirname(rows) if is_path else "",  # noqa: PTH120
-        caller=Call({name: value for name, value in given.items() if value is not None}),
+        files=_each(files),
+        folder=folder,
+        caller=Call(_unusual(given)),
     )
-    # Rows that have their answers already, as a cell of a notebook that runs again gives them, are the same rows.
-    named = f"{{{prompt}}}" if isinstance(prompt, str) else ""
-    new = {name for name, _ in columns(UNSENT, into, acceptance) if f"{{{name}" not in named and name != key}
-    asked = [_without(row, new) for row in found]
-    if callable(prompt):
-        asked, form = _prompted(asked, prompt, strict=strict), replace(form, column="prompt")
-    elif prompt is not None:
-        is_text = "{" in prompt or (form.files and found and prompt not in found[0])
-        form = replace(form, template=prompt) if is_text else replace(form, column=prompt)
+    asked, form = _asked(found, prompt, form, [name for name, _ in columns(UNSENT, into, acceptance)], strict=strict)
     kept, written = _places(journal, output, into)
     job = Job(
         "",
@@ -156,31 +148,74 @@ def run(
         acceptance=acceptance,
         of_rows=True,
     )
-    lines, remark, ready = lines_of(asked, form, repr(os.fspath(rows)) if is_path else "rows")
+    lines, remark, ready = lines_of(asked, form, shown)
     if not lines:
         return table(found, {name: [] for name, _ in columns(UNSENT, into, acceptance)})
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "rows.jsonl"
         source.write_bytes(b"".join(line.line for line in lines))
         path = kept or str(Path(folder) / "answers.jsonl")
-        shown = view(quiet=not progress)
-        with logged(shown):
-            if remark:
-                shown.say(remark)
-            start = partial(replace(job, source=str(source), output=path, strict=strict or ready).run, shown)
-            # The loop of a notebook runs here. An interrupt stops the job as Ctrl-C stops the command.
-            code, report = in_a_thread(start, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else start()
-        if code == INTERRUPTED:
-            raise KeyboardInterrupt
-        path = report["output"] or path  # another one, if the name belongs to another file by now
+        path = _sent(replace(job, source=str(source), output=path, strict=strict or ready), remark, progress=progress)
+        ids = [line.custom_id for line in lines]
         with RecordedAnswers(path, acceptance) as answers:
-            told = [dict(columns(answers.of(line.custom_id), into, acceptance)) for line in lines]
+            told = [dict(columns(answers.of(one), into, acceptance)) for one in ids]
             made = {into: Vectors} if answers.vectors else {}
     if written is not None:
-        bare = [_without(row, told[0]) for row in found]
-        pairs = [(line.custom_id, row) for line, row in zip(lines, bare, strict=True)]
+        pairs = list(zip(ids, (_without(row, told[0]) for row in found), strict=True))
         replace(written, journal=path).write(lambda: nullcontext(iter(pairs)), acceptance)
     return table(found, {name: made.get(name, list)(row[name] for row in told) for name in told[0]})
+
+
+def _place(rows: Any) -> tuple[str, str]:
+    """The folder of the file that is named, and what messages call the rows."""
+    if isinstance(rows, str | os.PathLike):
+        return os.path.dirname(rows), repr(os.fspath(rows))  # noqa: PTH120
+    return "", "rows"
+
+
+def _each(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _unusual(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that are not the usual ones, for messages that repeat the call."""
+    usual = run.__kwdefaults__ or {}
+    return {name: value for name, value in given.items() if value is not None and value != usual.get(name)}
+
+
+def _asked(
+    found: list[dict[str, Any]], prompt: Any, form: Form, answers: Sequence[str], *, strict: bool
+) -> tuple[list[dict[str, Any]], Form]:
+    """The rows as they are asked about, and where their prompts are.
+
+    Rows that have their ``answers`` already, as a cell of a notebook that runs again gives them, are the same rows.
+    """
+    named = f"{{{prompt}}}" if isinstance(prompt, str) else ""
+    new = {name for name in answers if f"{{{name}" not in named and name != form.key}
+    asked = [_without(row, new) for row in found]
+    if callable(prompt):
+        return _prompted(asked, prompt, strict=strict), replace(form, column="prompt")
+    if prompt is None:
+        return asked, form
+    is_text = "{" in prompt or (form.files and found and prompt not in found[0])
+    return asked, replace(form, template=prompt) if is_text else replace(form, column=prompt)
+
+
+def _sent(job: Job, remark: str, *, progress: bool) -> str:
+    """Run the job; the file of the answers, which is another one if the name belongs to another file by now."""
+    from paceline.batch.progress import logged, view
+    from paceline.batch.runner import INTERRUPTED, interrupts
+
+    shown = view(quiet=not progress)
+    with logged(shown):
+        if remark:
+            shown.say(remark)
+        start = partial(job.run, shown)
+        # The loop of a notebook runs here. An interrupt stops the job as Ctrl-C stops the command.
+        code, report = in_a_thread(start, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else start()
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return report["output"] or str(job.output)
 
 
 def _awaited(function: Callable[_P, _R]) -> Callable[_P, Coroutine[Any, Any, _R]]:

@@ -254,26 +254,30 @@ class Runner:
             return
         if error is None or outcome.error is not None or self.stop is not None:
             self._record(request, outcome, error, raised=more is not None)
-            return
-        name = error["code"]
-        if name in UNSTABLE:
-            following: tuple[RunRequest, Metered] | None = (request, metered)
         else:
-            following = self._raised(request) if name == State.CUT_OFF and more is None else None
-        raised = more is not None
+            await self._once_more(request, metered, outcome, error, raised=more is not None)
+
+    async def _once_more(
+        self, request: RunRequest, metered: Metered, outcome: RunOutcome, error: dict[str, Any], *, raised: bool
+    ) -> None:
+        """Ask for another answer in place of one that is none, if it may be better, and record one of them."""
+        following: tuple[RunRequest, Metered] | None = (request, metered)
+        if error["code"] not in UNSTABLE:
+            following = self._raised(request) if error["code"] == State.CUT_OFF and not raised else None
         if following is None:
             self._record(request, outcome, error, raised=raised)
             return
+        kept: dict[str, Any] | None = error
         self.sender.free()  # its answer is paid for; the next attempt may wait, and be cancelled
         try:
             second, wrong = await self._ask(*following)
             if second is not None and second.error is None:
                 raised = raised or following[0] is not request
-                request, outcome, error = following[0], second, wrong
+                request, outcome, kept = following[0], second, wrong
         except PausedError:
             pass
         finally:  # also if the second attempt fails, the first answer is recorded
-            self._record(request, outcome, error, raised=raised)
+            self._record(request, outcome, kept, raised=raised)
 
     async def _ask(self, request: RunRequest, metered: Metered) -> tuple[RunOutcome | None, dict[str, Any] | None]:
         """Send a request once; return its outcome, unless the run ends because of it, and the error to record."""
