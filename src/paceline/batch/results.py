@@ -100,7 +100,7 @@ class Recovered:
 
 @dataclass(slots=True)
 class _Read:
-    """Counts the lines of an output, each request once; the fields are those of :class:`Recovered`, and the lines to drop."""
+    """Counts the lines of an output, each request once; the fields of :class:`Recovered`, and the lines to drop."""
 
     index: Index
     answered: int = 0
