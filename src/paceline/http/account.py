@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from paceline.core.queue import LaneName
 from paceline.pacing.accounts import Payer
-from paceline.pacing.pacer import Pacer
+from paceline.pacing.pacer import PERSON, Pacer
 from paceline.pacing.permit import holds_permit
 from paceline.pacing.plan_use import UNNAMED, Client
 from paceline.providers import parse
@@ -92,7 +93,10 @@ def payer_of(
         session=header(_SESSION[name]) if login else "",  # an API key is not renewed in the middle of a session
         person=lambda: _person(sent[0], header, body if login else dict),
     )
-    return payer._replace(client=_client(pacer, header, body), waits=_waits(header)) if login else payer
+    if not login:
+        return payer
+    client = _client(pacer, header, body)
+    return payer._replace(client=client, lane=_lane(header, client))
 
 
 def _client(pacer: Pacer, header: Header, body: Callable[[], Mapping[str, Any]]) -> Client:
@@ -120,15 +124,20 @@ def sends_login(provider: str, header: Header) -> bool:
     return bool(sent) and is_login(name, sent[0], header)
 
 
-_TERMINAL: Final = re.compile(r"^claude-cli/.{1,80}[ ,(]cli\)?$")
-"""The ``user-agent`` of Claude Code in a terminal; of ``claude -p`` it ends in ``sdk-cli`` (2.1.332, run 2026-11)."""
+_TERMINAL: Final = re.compile(r"^claude-cli/.{1,80}[ ,(]cli\)?$|^codex[-_](?:tui|cli_rs)/")
+"""The ``user-agent`` of Claude Code in a terminal, which ends in ``sdk-cli`` for ``claude -p``; and of Codex, where ``codex exec`` has
+``codex_exec/`` (2.1.332 and 0.171, run 2026-11). WEAK: of Codex in a terminal the requests before its first turn were seen, and ``codex_cli_rs`` is what older
+versions send (openai/codex ``default_client.rs``)."""
 
 
-def _waits(header: Header) -> bool:
-    """Whether a person waits for the answer, as far as a request shows it: a terminal sends it, and no subagent there."""
-    if header("x-claude-code-agent-id"):
-        return False
-    return _TERMINAL.match(header("user-agent")) is not None
+def _lane(header: Header, client: Client) -> LaneName | None:
+    """The lane of a person who waits for the answer, as far as a request shows it: a terminal sends it, and no subagent there.
+
+    Else that of the session: one with many subagents is one of several that share the plan. ``None``: no session is named.
+    """
+    if not (client.agent or header("x-claude-code-agent-id")) and _TERMINAL.match(header("user-agent")):
+        return PERSON
+    return (f"session {client.session}", None, None) if client.session else None
 
 
 def telling(body: Mapping[str, Any]) -> dict[str, Any]:

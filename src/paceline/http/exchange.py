@@ -359,7 +359,7 @@ class Exchange:
                 again=last,
                 timeout=self._timeout_s,
                 name=self._name,
-                waits=self.metered.payer is not None and self.metered.payer.waits,
+                lane=None if self.metered.payer is None else self.metered.payer.lane,
             )
             self.tries.place(acquisition.waiter)
             self.waits = True

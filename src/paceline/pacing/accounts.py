@@ -18,6 +18,7 @@ from paceline.pacing.plans import Plans
 
 if TYPE_CHECKING:
     from paceline.core.pool import Pool
+    from paceline.core.queue import LaneName
     from paceline.pacing.pools import Pools
     from paceline.providers.base import Provider
 
@@ -77,13 +78,13 @@ class Account:
 class Payer(NamedTuple):
     """Who pays for a request: the account, and the digest of the credential that it was sent with; and what it claims of its client.
 
-    ``waits``: whether a person waits for the answer.
+    ``lane``: where its requests stand that the user has put into no lane.
     """
 
     account: Account
     credential: bytes
     client: Client = UNNAMED
-    waits: bool = False
+    lane: LaneName | None = None
 
     def refused(self) -> None:
         """The provider has refused this credential."""

@@ -50,7 +50,7 @@ log = logging.getLogger("paceline")
 NAME_MAX = 200
 """The longest name of a waiter, in characters."""
 
-PERSON: Final = LaneSpec(INTERACTIVE, priority=1)
+PERSON: Final[LaneName] = (INTERACTIVE, None, 1)
 
 DEFAULT_LANE_NAME: Final[LaneName] = (DEFAULT_LANE.name, None, None)
 
@@ -134,7 +134,7 @@ class Pacer:
         again: Permit | None = None,
         timeout: float | None = None,
         name: str | None = None,
-        waits: bool = False,
+        lane: LaneName | None = None,
     ) -> Acquisition:
         """Like :meth:`BaseLimiter.acquire`, for a client's call, with the scheduler of the pool.
 
@@ -147,13 +147,13 @@ class Pacer:
             again: As for :meth:`BaseLimiter.acquire`.
             timeout: As there.
             name: As there.
-            waits: Whether a person waits for the answer: outside of all lanes, the request is in the lane ``interactive``.
+            lane: The lane of a request that the user has put into none; by default the lane ``default``.
         """
         cost, cached_tokens, lost_ns = estimate()
         if self.pools.unusual:
             self.pools.warn_of_unmetered(scheduler.pool.name, {CONCURRENCY, *cost, *units})
-        lane = PERSON if waits and again is None and current_lane.get() is DEFAULT_LANE_NAME else None
-        waiter = self.waiter(scheduler, cost, timeout, lane=lane, again=again, name=name, units=cost)
+        spec = None if again is not None else self._lanes[self._lane_of(name, lane)]
+        waiter = self.waiter(scheduler, cost, timeout, lane=spec, again=again, name=name, units=cost)
         waiter.estimate, waiter.cached_tokens, waiter.lost_ns = estimate, cached_tokens, lost_ns
         return Acquisition(scheduler, waiter)
 
@@ -234,14 +234,16 @@ class Pacer:
             return None
         return self.clock.now_ns() + round((checked_timeout(timeout) or 0) * NS)
 
-    def _lane_of(self, name: str | None) -> LaneName:
-        """The surrounding lane; outside of all lanes, the lane of the priority of the waiter ``name``."""
+    def _lane_of(self, name: str | None, outside: LaneName | None = None) -> LaneName:
+        """The surrounding lane; ``outside`` of all lanes and priorities, which the waiter ``name`` may have."""
         around = current_lane.get()
-        if name is not None and self._priorities and around is DEFAULT_LANE_NAME:
+        if around is not DEFAULT_LANE_NAME:
+            return around
+        if name is not None:
             for pattern, priority in self._priorities:
                 if fnmatchcase(name, pattern):
                     return f"priority {priority}", None, priority
-        return around
+        return outside or around
 
 
 class BaseLimiter:
