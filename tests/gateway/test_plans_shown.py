@@ -119,6 +119,63 @@ def test_codex_and_its_subagents(serve, upstream, client):
     assert (row["window"], one["program"], one["subagents"]) == ("codex 5h", "codex", 1)
 
 
+PAGES = {
+    "anthropic": ("/api/oauth/usage", CLAUDE, {"five_hour": {"utilization": 77.0, "resets_at": "2099-01-01T00:00:00Z"}}, "5h"),
+    "chatgpt": (
+        "/backend-api/wham/usage", CHATGPT,
+        {"rate_limit": {"primary_window": {"used_percent": 77, "limit_window_seconds": 18_000, "reset_after_seconds": 60}}}, "codex 5h",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("provider", PAGES)
+def test_what_a_client_looks_up_itself_is_read_while_it_passes(serve, client, provider):
+    path, login, page, window = PAGES[provider]
+
+    async def answer(scope, receive, send):
+        while (await receive()).get("more_body"):
+            pass
+        body = json.dumps(page if scope["path"] == path else {"type": "message", "content": [{"text": "hi"}]}).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        await send({"type": "http.response.body", "body": body})
+
+    with stub(answer) as url:
+        running = serve(url, upstreams={provider: {"base_url": url}})
+        plans, headers = f"{running.url}/api/v1/plans", {"authorization": f"Bearer {login}"}
+        look = running.url + f"/{provider}{path}"
+        assert client.get(look, headers=headers).json() == page
+        assert (
+            client.get(plans).json()["plans"] == []
+        )  # a look makes no account, which would know nobody's renewed token
+        turn = "/anthropic/v1/messages" if provider == "anthropic" else "/chatgpt/backend-api/codex/responses"
+        ask(client, running, {}, turn, login)
+        assert client.get(look, headers=headers).json() == page
+        [row] = client.get(plans).json()["plans"]
+    assert (row["window"], row["used"], row["state"]) == (window, 0.77, "open")
+
+
+def test_an_event_of_a_stream_is_read(serve, client):
+    events = [
+        {"type": "codex.rate_limits", "rate_limits": {"primary": {"used_percent": 77, "window_minutes": 300, "reset_after_seconds": 60}}},
+        {"type": "response.created", "response": {"id": "r"}},
+        {"type": "response.output_text.delta", "delta": "hi"},
+        {"type": "response.completed", "response": {"id": "r", "status": "completed", "usage": {"input_tokens": 9, "output_tokens": 3}}},
+    ]  # fmt: skip
+
+    async def answer(scope, receive, send):
+        while (await receive()).get("more_body"):
+            pass
+        body = b"".join(b"event: %b\ndata: %b\n\n" % (one["type"].encode(), json.dumps(one).encode()) for one in events)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.body", "body": body})
+
+    with stub(answer) as url:
+        running = serve(url, upstreams={"chatgpt": {"base_url": url}})
+        ask(client, running, {"session-id": SESSION}, "/chatgpt/backend-api/codex/responses", CHATGPT, stream=True)
+        [row] = client.get(f"{running.url}/api/v1/plans").json()["plans"]
+        assert (row["window"], row["used"], len(row["sessions"])) == ("codex 5h", 0.77, 1)
+
+
 def test_a_line_never_fails(serve, upstream, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]

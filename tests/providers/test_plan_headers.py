@@ -6,6 +6,7 @@ import time
 import pytest
 
 from paceline.core.results import RefusalKind
+from paceline.providers.plan_bodies import is_page, plan_headers_in
 from paceline.providers.plan_headers import plan_readings, refused_window
 from paceline.providers.registry import provider_named
 
@@ -132,6 +133,93 @@ def test_a_wrong_clock_here_does_not_move_the_end():
     assert read(on_its_way)["5h"][1] == 600.0
     late = claude(five_h="0.5 allowed 1400") | {"date": "Mon, 21 Sep 2026 14:26:40 GMT"}
     assert read(late)["5h"][1] == 600.0
+
+
+def window(percent, seconds=9_000, *, minutes=300):
+    """A window of Codex, as its event has it."""
+    at = int(NOW_S) + seconds
+    return {"used_percent": percent, "window_minutes": minutes, "reset_after_seconds": seconds, "reset_at": at}
+
+
+def on_page(primary, secondary=None):
+    """A limit on Codex's page: the names of its fields are others."""
+    slots = {"primary_window": primary, "secondary_window": secondary}
+    return {
+        slot: one and {**one, "window_minutes": None, "limit_window_seconds": one["window_minutes"] * 60}
+        for slot, one in slots.items()
+    }
+
+
+BODIES = {
+    "Claude's page": (
+        {
+            "five_hour": {"utilization": 33.0, "resets_at": "2026-09-21T16:43:20.528743+00:00"},
+            "seven_day": {"utilization": 100, "resets_at": "2026-09-22T14:13:20+00:00"},
+            "seven_day_opus": None,
+            "seven_day_sonnet": {"utilization": 0.5, "resets_at": None},
+            "extra_usage": {"is_enabled": False, "monthly_limit": None, "used_credits": None, "utilization": None},
+        },
+        {
+            "5h": (0.33, 9_000.529, None, 5 * H, None),
+            "7d": (1.0, D, None, 7 * D, None),
+            "7d_sonnet": (0.005, None, None, 7 * D, "Sonnet"),
+        },
+    ),
+    "Codex's event": (
+        {
+            "type": "codex.rate_limits", "plan_type": "pro",
+            "rate_limits": {"allowed": True, "limit_reached": False, "primary": window(7), "secondary": window(29.5, minutes=10_080)},
+            "code_review_rate_limits": None,
+        },
+        {"codex 5h": (0.07, 9_000.0, None, 5 * H, None), "codex 7d": (0.295, 9_000.0, None, 7 * D, None)},
+    ),
+    "an event about one model's limit": (
+        {"type": "codex.rate_limits", "metered_limit_name": "codex_bengalfox", "rate_limits": {"primary": window(2), "secondary": None}},
+        {"codex-bengalfox 5h": (0.02, 9_000.0, None, 5 * H, "bengalfox")},
+    ),
+    "Codex's page": (
+        {
+            "plan_type": "pro", "rate_limit": on_page(window(1, minutes=10_080)),
+            "additional_rate_limits": [
+                {"limit_name": "GPT-5.3-Codex-Spark", "metered_feature": "codex_bengalfox", "rate_limit": on_page(window(40), window(5, minutes=10_080))},
+                None,
+            ],
+        },
+        {
+            "codex 7d": (0.01, 9_000.0, None, 7 * D, None),
+            "codex-bengalfox 5h": (0.4, 9_000.0, None, 5 * H, "GPT-5.3-Codex-Spark"),
+            "codex-bengalfox 7d": (0.05, 9_000.0, None, 7 * D, "GPT-5.3-Codex-Spark"),
+        },
+    ),
+    "nonsense": (
+        {"five_hour": {"utilization": float("nan")}, "seven_day": {"utilization": "sk-ant"}, "seven_day_opus": 7, "rate_limits": [],
+         "additional_rate_limits": {"x": 1}, "rate_limit": {"primary_window": {"used_percent": 10**400, "reset_at": True}}},
+        {},
+    ),
+    "no plan": ({"id": "r", "usage": {"input_tokens": 9}}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "expected"), BODIES.values(), ids=BODIES)
+def test_bodies_say_the_same_as_headers(body, expected):
+    found = read(plan_headers_in(body))
+    assert found.keys() == expected.keys()
+    for name, row in expected.items():
+        assert found[name] == pytest.approx(row, abs=1e-3)
+
+
+def test_that_an_event_s_limit_is_paid_with_credits():
+    body = {"type": "codex.rate_limits", "metered_limit_name": "codex-x", "rate_limits": {"primary": window(100)}}
+    for told, paid in ((None, False), ({"has_credits": False}, False), ({"has_credits": True}, True)):
+        [one] = plan_readings(plan_headers_in(body | {"credits": told}), NOW_S)
+        assert one.paid is paid
+
+
+def test_the_pages_of_two_providers():
+    assert is_page("anthropic", "/api/oauth/usage")
+    assert is_page("chatgpt", "/backend-api/wham/usage")
+    assert not is_page("chatgpt", "/api/oauth/usage")
+    assert not is_page("gemini", "/api/oauth/usage")
 
 
 REFUSED = {

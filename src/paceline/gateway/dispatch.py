@@ -67,9 +67,9 @@ from paceline.gateway.waiting import (
     resumes,
     returns,
 )
-from paceline.http.account import Header, payer_of, sends_login
+from paceline.http.account import Header, login_of, payer_of, sends_login
 from paceline.http.describe import Metered, at_account, body_of, describe, is_metered, metered
-from paceline.http.exchange import Exchange, Exchanged
+from paceline.http.exchange import Exchange, Exchanged, Tap
 from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
@@ -78,7 +78,10 @@ from paceline.pacing.answers import cause_of_error
 from paceline.pacing.pacer import NAME_MAX, current_lane
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import TIMEOUT_MAX_S
+from paceline.providers.plan_bodies import is_page, plan_headers_in
+from paceline.providers.plan_headers import plan_readings
 from paceline.providers.registry import no_keys
+from paceline.providers.streams import JsonReader
 
 log = logging.getLogger("paceline.gateway")
 
@@ -289,7 +292,24 @@ class Dispatch:
             self._count_unpaced(request, reply.status, cause_of_error(error))
             raise no_answer(error) from error
         self._count_unpaced(request, reply.status, cause)
+        self._read_page(request, sent, reply)
         return await as_listed(request, reply)
+
+    def _read_page(self, request: Incoming, sent: Relayed, reply: ClientReply) -> None:
+        """Read what a page says of a client's plan, which the client has asked for, while it passes."""
+        pacer, provider = self._limiter.pacer, request.place.members[0].provider.name
+        if not (request.method == "GET" and reply.is_good and is_page(provider, request.path)):
+            return
+        if not (account := login_of(pacer, provider, _header_of(request))):
+            return
+        headers = sent.head(reply)[1]
+        dated = {"date": headers["date"]} if "date" in headers else {}
+
+        def read(page: Mapping[str, Any]) -> None:
+            if found := plan_readings(plan_headers_in(page) | dated, pacer.clock.now_ns() / NS):
+                pacer.accounts.read_plan(account, found)
+
+        sent.tap(reply, headers, Tap(JsonReader(read), lambda *_: None))
 
     def _count_unpaced(self, request: Incoming, status: int, cause: str | None) -> None:
         """Count what came of a request that costs nothing; it has no model."""

@@ -76,19 +76,13 @@ def payer_of(
         query_key: The key in its query; empty for none.
     """
     name = provider.name
-    headers = _key_headers(name)
-    if not headers or holds_permit():
+    sent = _sent(name, header, query_key)
+    if not sent or sent[0].startswith(PASSING) or holds_permit():
         return None
-    sent = [_bare(value) for one in headers if (value := header(one))]
-    if query_key:
-        sent.append(query_key)
-    if not sent or sent[0].startswith(PASSING):
-        return None
-    pays = [f"{one}: {value}" for one in PAYS.get(name, ()) if (value := header(one))]
     login = is_login(name, sent[0], header)
     payer = pacer.accounts.of(
         provider,
-        "\n".join((*sent, *pays)),
+        _credential(name, sent, header),
         is_login=login,
         session=header(_SESSION[name]) if login else "",  # an API key is not renewed in the middle of a session
         person=lambda: _person(sent[0], header, body if login else dict),
@@ -97,6 +91,25 @@ def payer_of(
         return payer
     client = _client(pacer, header, body)
     return payer._replace(client=client, lane=_lane(header, client))
+
+
+def login_of(pacer: Pacer, provider: str, header: Header) -> str:
+    """The account of the login that is sent with a request which costs nothing; empty if it has not been used for one that does."""
+    sent = _sent(provider, header)
+    account = pacer.accounts.known(provider, _credential(provider, sent, header)) if sent else None
+    return account.name if account is not None and account.is_login else ""
+
+
+def _sent(provider: str, header: Header, query_key: str = "") -> list[str]:
+    """The credentials in a request; none where they are no account of their own."""
+    headers = _key_headers(provider)
+    found = [_bare(value) for one in headers if (value := header(one))]
+    return [*found, query_key] if query_key and headers else found
+
+
+def _credential(provider: str, sent: list[str], header: Header) -> str:
+    """What tells who pays."""
+    return "\n".join((*sent, *(f"{one}: {value}" for one in PAYS.get(provider, ()) if (value := header(one)))))
 
 
 def _client(pacer: Pacer, header: Header, body: Callable[[], Mapping[str, Any]]) -> Client:
@@ -120,7 +133,7 @@ def _subagent(header: Header) -> str:
 def sends_login(provider: str, header: Header) -> bool:
     """Whether a request has the login to a plan, where it goes to ``provider`` or to an account of it."""
     name = base_of(provider)
-    sent = [_bare(value) for one in _key_headers(name) if (value := header(one))]
+    sent = _sent(name, header)
     return bool(sent) and is_login(name, sent[0], header)
 
 
@@ -133,7 +146,7 @@ versions send (openai/codex ``default_client.rs``)."""
 def _lane(header: Header, client: Client) -> LaneName | None:
     """The lane of a person who waits for the answer, as far as a request shows it: a terminal sends it, and no subagent there.
 
-    Else that of the session: one with many subagents is one of several that share the plan. ``None``: no session is named.
+    Else the lane of the session: one with many subagents is one of several that share the plan. ``None``: no session is named.
     """
     if not (client.agent or header("x-claude-code-agent-id")) and _TERMINAL.match(header("user-agent")):
         return PERSON

@@ -65,6 +65,7 @@ from paceline.providers.answers import plausible
 from paceline.providers.base import COUNTING, Provider, Usage, UsageReader
 from paceline.providers.finish import state_of
 from paceline.providers.meanings import refuses_key
+from paceline.providers.plan_bodies import plan_headers_in
 from paceline.providers.plan_headers import plan_readings
 from paceline.providers.registry import provider_for_host
 from paceline.providers.verdict import Beginning, Decode, Judged, Verdict
@@ -259,7 +260,7 @@ class Exchange:
         self._seen = seen
         self._head: tuple[int, Mapping[str, str]] = 0, {}  # of the last answer
         self._begun = False  # whether the answer has reported a usage
-        self._windows: list[str] = []  # of the plan that pays, as the answer states them
+        self._windows: set[str] = set()  # of the plan that pays, as its answers state them
 
     async def run(self) -> Any:
         """Make attempts until there is a response for the caller: the provider's, or a refusal of paceline's own."""
@@ -446,10 +447,9 @@ class Exchange:
         """Keep what a response says of the plan of the account that has paid."""
         now_s = self.pacer.clock.now_ns() / NS
         found = plan_readings(headers, now_s, None if refusal is None else refusal.window)
-        self._windows = [reading.window for reading in found]
         if found:
-            self.pacer.accounts.plans.read(self.metered.provider.name, found, served=refusal is None)
-            self.pacer.pools.read_plan(self.metered.provider.name, found)
+            self._windows.update(reading.window for reading in found)
+            self.pacer.accounts.read_plan(self.metered.provider.name, found, served=refusal is None)
 
     def _observe(self, headers: Mapping[str, str], permit: Permit, refusal: Refusal | None) -> None:
         """Let the pool learn from the headers of a response.
@@ -562,6 +562,8 @@ class Exchange:
 
     def _end(self, reader: UsageReader, settle: Settle, usage: Usage | None, refusal: Refusal | None) -> None:
         """The body of an answer has passed; a reader of another package may not know how far the model has come."""
+        if (plan := getattr(reader, "plan", None)) is not None:
+            self._read_plan(plan_headers_in(plan), None)
         if (state := getattr(reader, "state", None)) is not None:
             self.metered.scheduler.finished(state)
         settle(usage, refusal)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from paceline.core.queue import LaneName
     from paceline.pacing.pools import Pools
     from paceline.providers.base import Provider
+    from paceline.providers.plan_headers import PlanReading
 
 DIGEST_BYTES: Final = 16
 """The bytes of a digest that are kept: two credentials never have the same one."""
@@ -180,6 +181,15 @@ class Accounts:
             del account.credentials[oldest], self._by_credential[oldest]
         self._claim(provider.name, claim, account)
         return account
+
+    def known(self, provider: str, credential: str) -> Account | None:
+        """The account of a credential that has been used; ``None`` for any other one."""
+        return self._by_credential.get(self._digest(provider, credential)) if self._key else None
+
+    def read_plan(self, account: str, readings: list[PlanReading], *, served: bool = False) -> None:
+        """Keep what an answer has stated of the plan of an account; ``served``: as for :meth:`Plans.read`."""
+        self.plans.read(account, readings, served=served)
+        self._pools.read_plan(account, readings)
 
     def digits(self, claimed: str) -> str:
         """Some digits that stand for a name which a client claims; empty for none. To be called after :meth:`of`."""

@@ -15,6 +15,7 @@ from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import IMAGES, BaseProvider, CostRule
 from paceline.providers.naming import others_of
 from paceline.providers.parse import as_mapping, as_text, count
+from paceline.providers.plan_headers import EVENT
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.quota_headers import Documented
 from paceline.providers.streams import Found, TranscriptReader
@@ -96,6 +97,7 @@ class OpenAIDialect(BaseProvider):
 
     media = MEDIA
     units = frozenset({IMAGES, AUDIO_SECONDS})
+    events = (*BaseProvider.events, EVENT.encode())
     asks_usage = (
         True  # ``stream_options`` (WEAK: checked for OpenAI; a host that refuses it gets the request without it)
     )

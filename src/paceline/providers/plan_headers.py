@@ -89,6 +89,12 @@ class Form(NamedTuple):
     active: str = ""
 
 
+ACTIVE: Final = "x-codex-active-limit"
+"""Names the family that limits a request."""
+
+EVENT: Final = "codex.rate_limits"
+"""The type of the event of a stream that says the same as the headers of Codex (:mod:`paceline.providers.plan_bodies`)."""
+
 _MINUTES: Final = {"d": 1_440, "h": 60, "m": 1}
 _OFF_MIN: Final = 3
 """Minutes by which a stated length may differ from whole hours or days: 299 are 5 hours (``get_limits_duration`` of Codex, 2026)."""
@@ -124,7 +130,7 @@ FORMS: Final = (
             r"x-(?P<family>codex(?:-[a-z0-9_.-]{1,40}?)?)-"
             r"(?:(?P<slot>primary|secondary)-(?P<part>used-percent|window-minutes|reset-after-seconds|reset-at)|limit-name)"
         ),
-        _codex, 100.0, "used-percent", ("reset-after-seconds", "reset-at"), "limit-name", "x-codex-active-limit",
+        _codex, 100.0, "used-percent", ("reset-after-seconds", "reset-at"), "limit-name", ACTIVE,
     ),
 )  # fmt: skip
 

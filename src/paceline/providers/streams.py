@@ -17,6 +17,7 @@ from paceline.core.results import Refusal
 from paceline.providers.base import Usage
 from paceline.providers.finish import FINISHED, SIGNS, State, state_in, state_of
 from paceline.providers.parse import as_text, decode
+from paceline.providers.plan_headers import EVENT
 
 Found = tuple[Usage | None, Refusal | None, bool]
 """What an event contains: the usage, a refusal, and whether the event ends the answer."""
@@ -133,6 +134,8 @@ class SseReader(_Reader):
         super().__init__()
         self._on_event, self._needles = on_event, needles
         self._after_cr = False
+        self.plan: Mapping[str, Any] | None = None
+        """What the stream says of a plan, as its last event of that kind."""
 
     def feed(self, chunk: bytes) -> None:
         if self.done or not chunk:
@@ -189,6 +192,8 @@ class SseReader(_Reader):
         # Some servers leave out the blank line between two events: then each line is one.
         for data in [whole] if whole is not None else map(decode, lines):
             if isinstance(data, dict):
+                if data.get("type") == EVENT:
+                    self.plan = data
                 self._take(self._on_event(data, self.usage))
                 self._end(state_in(data))
         if b"[DONE]" in lines:
