@@ -215,7 +215,8 @@ def _perplexity_usage(usage: Usage, found: Mapping[str, Any]) -> Usage:
 
 
 # Z.ai: "Usage limit reached for 5 hour. Your limit will reset at 2026-08-27 21:31:39", in English or Chinese (2026-08).
-# The instant is taken for China's time: one was more than five hours ahead of UTC.
+# The instant has no zone. Both the international and the Chinese host mean China's time (oh-my-pi#11014, 2026-09-12: 00:35:41 was 16:35:41 UTC
+# on the plan's page). If that is past, the instant is taken for UTC.
 
 PROMPTS: Final = "prompts"
 """Z.ai's unit of coding plans."""
@@ -232,14 +233,15 @@ def _zai_refusal(refusal: Refusal, text: str, headers: Headers) -> Refusal:
 
 def _zai_wait_s(text: str, headers: Headers) -> float | None:
     reset = _ZAI_RESET.search(text)
-    return parse.seconds_until(parse.rfc3339_s(f"{reset[1]}T{reset[2]}+08:00"), headers) if reset else None
+    ends = (parse.rfc3339_s(f"{reset[1]}T{reset[2]}{zone}") for zone in ("+08:00", "Z")) if reset else ()
+    return next(filter(None, (parse.seconds_until(end_s, headers) for end_s in ends)), None)
 
 
 _KIMI_WINDOW = re.compile(r"\((\d{1,3})-(day|hour)\) usage limit")
 
 
 def _moonshot_refusal(refusal: Refusal, text: str, _headers: Headers) -> Refusal:
-    """The coding plan's window: a 403 ``access_terminated_error`` that states no end (openclaw#142656, 2026)."""
+    """The coding plan's window, at its own host: a 403 ``access_terminated_error`` that states no end (openclaw#142656, 2026)."""
     if (stated := _KIMI_WINDOW.search(text)) is None:
         return refusal
     return replace(refusal, window=f"{stated[1]}{stated[2][0]}", of_account=True)
@@ -375,14 +377,15 @@ DIALECTS: Final = {
         codes={"429": Refusal(RefusalKind.RATE, unit=CONCURRENCY)},  # its only limit
         usage=lambda usage, found: _cached(usage, found.get("prompt_cache_hit_tokens")),
     ),
-    "moonshot": Compatibility(refine=_moonshot_refusal),
+    **dict.fromkeys(("moonshot", "kimi_code"), Compatibility(refine=_moonshot_refusal)),
     "zai": Compatibility(
         refine=_zai_refusal,
         codes={
             **dict.fromkeys(("1113", "1309"), Refusal(RefusalKind.MONEY)),  # arrears; the plan has expired
             "1302": Refusal(RefusalKind.RATE),
             "1305": Refusal(RefusalKind.CAPACITY),
-            **dict.fromkeys(("1308", "1310"), Refusal(RefusalKind.RATE, unit=PROMPTS)),  # the plan's hours; its week
+            # the plan's hours; its week; others of docs.z.ai/api-reference/api-code with the same words (hermes-agent#103038, 2026-09-04)
+            **dict.fromkeys(("1308", "1310", *map(str, range(1316, 1322))), Refusal(RefusalKind.RATE, unit=PROMPTS)),
         },
     ),
     "dashscope": Compatibility(
