@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import logging
+import traceback
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler
 
@@ -90,6 +91,24 @@ def test_a_credential_without_money_stops_itself_alone(server, caplog, send):
     assert len(others) == 2
     assert all(name.startswith("openai@") and len(name) == len("openai@123456/gpt-5") for name in others)
     assert not any(key in json.dumps(status, default=str) + caplog.text for key in (POOR, RICH, OTHER))
+
+
+def test_no_credential_is_in_an_event_or_an_exception(server):
+    events, told = [], []
+    limiter = paceline.Limiter(events=events.append)
+    with paceline.instrument(limiter, provider="openai"):
+        for key in (RICH, POOR, POOR):
+            headers = {"authorization": f"Bearer {key}"}
+            told.append(httpx.post(f"{server.base_url}/v1/chat/completions", json=CHAT, headers=headers).text)
+        with pytest.raises(httpx.TransportError) as unreachable:
+            SENDERS["httpx"]("http://127.0.0.1:9/v1/chat/completions", RICH)
+    told.append("".join(traceback.format_exception(unreachable.value)))
+    [pool] = (name for name in limiter.status()["pools"] if "@" in name)
+    with pytest.raises(paceline.PoolStoppedError) as stopped:
+        limiter.acquire(pool, tokens=0).wait()
+    told += ["".join(traceback.format_exception(stopped.value)), repr(stopped.value)]
+    assert events
+    assert not any(key in "".join(told) + repr(events) + repr(vars(stopped.value)) for key in (POOR, RICH))
 
 
 def test_a_name_of_the_users_own_stays(server):

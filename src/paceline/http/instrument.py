@@ -136,7 +136,10 @@ def _sync_send(pacer: Pacer, fallback: Provider | None, original: Any) -> Any:
         plain = functools.partial(original, self, **options)
         if _is_paced_below(self, request):
             return plain(request)
-        return exchange_sync(pacer, plain, request, fallback=fallback)
+        response = exchange_sync(pacer, plain, request, fallback=fallback)
+        if not options.get("stream"):
+            response.read()  # one of paceline's own has not been
+        return response
 
     return send
 
@@ -147,7 +150,10 @@ def _async_send(pacer: Pacer, fallback: Provider | None, original: Any) -> Any:
         plain = functools.partial(original, self, **options)
         if _is_paced_below(self, request):
             return await plain(request)
-        return await exchange_async(pacer, plain, request, fallback=fallback)
+        response = await exchange_async(pacer, plain, request, fallback=fallback)
+        if not options.get("stream"):
+            await response.aread()
+        return response
 
     return send
 
