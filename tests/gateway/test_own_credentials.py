@@ -217,7 +217,8 @@ def test_no_credential_is_written_or_shown(serve, upstream, client, tmp_path, ca
     keys = (RICH, POOR, "sk-unknown-5e", POOR)
     told = b"".join(ask(client, running, key).content for key in keys)
     told += ask(client, running, LOGIN + "up", MESSAGES, "claude-opus-4-5", x_paceline_timeout="0").content
-    shown = b"".join(client.get(running.url + path).content for path in ("/", "/status", "/metrics", "/api/v1/usage"))
+    paths = ("/", "/status", "/metrics", *(f"/api/v1/{name}" for name in ("usage", "plans", "rate-limits/status")))
+    shown = b"".join(client.get(running.url + path).content for path in paths)
     running.stop()
     written = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
     everything = told + shown + written + caplog.text.encode()
