@@ -31,10 +31,11 @@ def test_a_window():
         "-",
         "8 Dec 10:28",
     ]
-    assert plan_words.ends(ROW | {"ends_s": 20.0}, NOW_S) == "10:28, in 1 min"
+    assert plan_words.ends(ROW | {"ends_s": 20.0}, NOW_S) == "10:28, in 20 s"
     past = ROW | {"ends_s": -70.0, "state": "shut", "waiting": 1}
     assert plan_words.ends(past, NOW_S) == "10:26, past"
     assert plan_words.line([past], NOW_S) == "5 h used up (41% here), 1 wait"
+    assert plan_words.line([past | {"state": "probing"}], NOW_S) == "5 h used up (41% here), 1 wait, tested now"
     assert plan_words.used_up(past, NOW_S) == "anthropic@7f3a91: 5 h used up, 1 request waits"
 
 
@@ -47,6 +48,8 @@ def test_a_window():
         ({"status": "rejected"}, "used up"),
         ({"status": "rejected", "waiting": 1}, "used up: 1 request waits"),
         ({"state": "shut", "waiting": 3, "test_s": 600.0}, "used up: 3 requests wait, tested next at 10:38"),
+        ({"state": "probing", "waiting": 3}, "used up: 3 requests wait, tested now"),
+        ({"state": "probing"}, "used up, tested now"),
         ({"state": "held", "waiting": 2}, "2 requests wait, held back by [plans]"),
         ({"state": "opening", "status": "rejected"}, "about 210 requests like these"),
     ],

@@ -58,6 +58,18 @@ def test_the_first_answer_of_the_next_window_is_ours():
         assert use.own == (0.5 if window else 0.25)  # of the first window nobody saw the beginning
 
 
+def test_answers_of_requests_that_were_under_way_together_come_in_any_order():
+    use = WindowUse()
+    read(use, 0.0)
+    for n, used in enumerate((0.33, 1.0, 0.67)):
+        use.read(PlanReading("5h", used, 18_000.0, read_s=NOW_S + 10 + n), sent_s=NOW_S + 9)
+        use.charge(Client("claude", f"s{n}"), 100.0)
+    assert use.own == 1.0
+    assert len(use.sessions()) == 3
+    use.read(PlanReading("5h", 0.67, 18_000.0, read_s=NOW_S + 20), sent_s=NOW_S + 19)  # a window that has opened early
+    assert use.sessions() == []
+
+
 def test_stated_numbers_may_tremble(use):
     read(use, 0.79, 12_010.0, 18_050.0)
     assert use.own == pytest.approx(0.19)

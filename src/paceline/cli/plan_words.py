@@ -41,7 +41,9 @@ def clock(ends_s: float, now_s: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """``2 h 31 min``."""
+    """``2 h 31 min``, ``40 s``."""
+    if seconds < 59.5:
+        return f"{max(round(seconds), 1)} s"
     minutes = max(round(seconds / 60), 1)
     if minutes < 60:
         return f"{minutes} min"
@@ -75,11 +77,16 @@ def left(row: Row, now_s: float) -> str:
     if is_shut(row):
         who = f": {waiting(row['waiting'])}" if row.get("waiting") else ""
         test = f", tested next at {clock(row['test_s'], now_s)}" if who and row.get("test_s") is not None else ""
-        return f"used up{who}{test}"
+        return f"used up{who}{tested_now(row) or test}"
     if row.get("state") == "held" and row["waiting"]:
         return f"{waiting(row['waiting'])}, held back by [plans]"
     count = row.get("requests_left")
     return "-" if count is None else f"about {requests(count)} like these"
+
+
+def tested_now(row: Row) -> str:
+    """That a request is under way which shows whether a window is used up still; empty where there is none."""
+    return ", tested now" if row.get("state") == "probing" else ""
 
 
 def requests(count: int) -> str:
@@ -136,7 +143,7 @@ def line(rows: Sequence[Row], now_s: float, most: int = 500) -> str:
         until = "" if not is_ahead(row) else f" until {ends(row, now_s).partition(',')[0]}"
         if is_shut(row):
             who = f", {row['waiting']:,} wait" if row.get("waiting") else ""
-            text = f"{name(row)} used up{here}{who}{until}"
+            text = f"{name(row)} used up{here}{who}{tested_now(row) or until}"
         else:
             held = f", {row['waiting']:,} held back" if row.get("state") == "held" else ""
             text = f"{name(row)} {share(row['used'])}{here}{held}" + until * (

@@ -449,7 +449,8 @@ class Exchange:
         found = plan_readings(headers, now_s, None if refusal is None else refusal.window)
         if found:
             self._windows.update(reading.window for reading in found)
-            self.pacer.accounts.read_plan(self.metered.provider.name, found, served=refusal is None)
+            sent_s = self.record.granted_ns / NS
+            self.pacer.accounts.read_plan(self.metered.provider.name, found, served=refusal is None, sent_s=sent_s)
 
     def _observe(self, headers: Mapping[str, str], permit: Permit, refusal: Refusal | None) -> None:
         """Let the pool learn from the headers of a response.

@@ -186,9 +186,11 @@ class Accounts:
         """The account of a credential that has been used; ``None`` for any other one."""
         return self._by_credential.get(self._digest(provider, credential)) if self._key else None
 
-    def read_plan(self, account: str, readings: list[PlanReading], *, served: bool = False) -> None:
-        """Keep what an answer has stated of the plan of an account; ``served``: as for :meth:`Plans.read`."""
-        self.plans.read(account, readings, served=served)
+    def read_plan(
+        self, account: str, readings: list[PlanReading], *, served: bool = False, sent_s: float = 0.0
+    ) -> None:
+        """Keep what an answer has stated of the plan of an account, as :meth:`Plans.read`."""
+        self.plans.read(account, readings, served=served, sent_s=sent_s)
         self._pools.read_plan(account, readings)
 
     def digits(self, claimed: str) -> str:

@@ -5,6 +5,7 @@ What a client claims of itself is shown, and is no more than that: no limit, sto
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 from paceline.estimation.plan_weight import PlanWeight
@@ -72,35 +73,44 @@ class _Session:
 class WindowUse:
     """What this process uses of one window, from the first answer on that has stated it."""
 
-    __slots__ = ("_amount", "_ends_s", "_first", "_requests", "_sessions", "_used", "_weight")
+    __slots__ = ("_amount", "_ends_s", "_first", "_requests", "_sessions", "_used", "_used_s", "_weight")
 
     def __init__(self) -> None:
         self._weight = PlanWeight()
         self._used: float | None = None
+        self._used_s = 0.0  # when that was read first
         self._first = self._amount = 0.0  # used when it was seen first, and the own amount since
         self._requests = 0
         self._ends_s: float | None = None
         self._sessions: dict[tuple[str, str], _Session] = {}
 
-    def read(self, reading: PlanReading) -> None:
-        """An answer states the window."""
+    def read(self, reading: PlanReading, sent_s: float = inf) -> None:
+        """An answer states the window. ``sent_s``: when its request was sent, since 1970.
+
+        Answers to requests that were under way together come in any order: one that states less is of another window only if it was
+        sent after the larger share was read.
+        """
         ends_s = None if reading.until_s is None else reading.read_s + reading.until_s
         used = self._used if reading.used is None else reading.used
-        another = self._is_another(used, ends_s)
+        late = sent_s < self._used_s
+        another = self._is_another(used, ends_s, late=late)
+        if late and not another and used is not None and self._used is not None:
+            used = max(used, self._used)
         if another:
             self._amount, self._requests, self._sessions = 0.0, 0, {}
             self._used = None
         if used is not None and self._used is None:
             self._first = 0.0 if another else used  # the one before was seen to end, so all of this one may be ours
             self._weight.begin(used, reading.read_s)
-        elif reading.used is not None:
-            self._weight.read(reading.used, reading.read_s)
-        self._used = used
+        elif used is not None and reading.used is not None:
+            self._weight.read(used, reading.read_s)
+        if used != self._used:
+            self._used, self._used_s = used, reading.read_s
         self._ends_s = self._ends_s if ends_s is None else ends_s
 
-    def _is_another(self, used: float | None, ends_s: float | None) -> bool:
+    def _is_another(self, used: float | None, ends_s: float | None, *, late: bool) -> bool:
         later = ends_s is not None and self._ends_s is not None and ends_s > self._ends_s + ANOTHER_S
-        return later or (used is not None and self._used is not None and used < self._used - ANOTHER)
+        return later or (not late and used is not None and self._used is not None and used < self._used - ANOTHER)
 
     def charge(self, client: Client, amount: float) -> None:
         """A request is charged."""

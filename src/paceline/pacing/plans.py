@@ -65,8 +65,15 @@ class Plans:
         self._told: set[str] = set()
         self._lock = threading.RLock()  # a finalizer may end a request within a charge
 
-    def read(self, account: str, readings: Iterable[PlanReading], *, served: bool = False) -> None:
-        """Keep what an answer has stated. ``served``: it is no refusal; the first one that states that it costs money is told."""
+    def read(self, account: str, readings: Iterable[PlanReading], *, served: bool = False, sent_s: float = inf) -> None:
+        """Keep what an answer has stated.
+
+        Args:
+            account: The account.
+            readings: What was stated.
+            served: It is no refusal; the first one that states that it costs money is told.
+            sent_s: When its request was sent, since 1970.
+        """
         with self._lock:
             windows, uses = self._windows.setdefault(account, {}), self._uses.setdefault(account, {})
             for first in list(self._windows)[:-KEPT_MAX] if len(self._windows) > KEPT_MAX else ():
@@ -74,7 +81,7 @@ class Plans:
             for reading in readings:
                 windows.pop(reading.window, None)  # the newest one is the last
                 windows[reading.window] = reading
-                uses.setdefault(reading.window, WindowUse()).read(reading)
+                uses.setdefault(reading.window, WindowUse()).read(reading, sent_s)
                 if served and reading.paid and account not in self._told:
                     self._told.add(account)
                     log.warning(
