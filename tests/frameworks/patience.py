@@ -1,12 +1,13 @@
-"""How long Claude Code and Codex wait for an answer: ``python tests/frameworks/patience.py [claude@VERSION] [codex@VERSION] ...``.
+"""How long coding agents wait for an answer: ``python tests/frameworks/patience.py [claude@VERSION] [codex@VERSION] ...``.
 
 Run it for each release of a client, and put what it prints into the tables of ``src/paceline/gateway/waiting.py``. Each
-client asks once, with an invented login, before a server that sends nothing, or the head of a stream and a note every 15 s.
+client asks once, with an invented login or key, before a server that sends nothing, or the head of a stream and a note every 15 s.
 After ``--most`` seconds it answers. All of them run at once: they only wait.
 """
 
 import argparse
 import asyncio
+import json
 import subprocess
 import sys
 import tempfile
@@ -14,13 +15,18 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from plan_world import NOTES, VERSIONS, Server, answer_of, arguments, environ, is_turn, program, respond
+from plan_world import NOTES, VERSIONS, Server, answer_of, arguments, environ, is_turn, program, respond, streams
 
 EVERY_S = 15.0
 LIFTED = dict.fromkeys(
     ("API_TIMEOUT_MS", "CLAUDE_STREAM_IDLE_TIMEOUT_MS", "CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS"), "86400000"
 )
-MANNERS = {"claude": ("silence", "ping", "comment"), "codex": ("silence", "keepalive", "comment")}
+MANNERS = {
+    "claude": ("silence", "ping", "comment"), "codex": ("silence", "keepalive", "comment"),
+    "opencode": ("silence", "ping", "comment"), "gemini": ("silence", "blank"),
+}  # fmt: skip
+LIFTS = ("claude", "codex")
+"""The clients whose limits settings lift."""
 
 
 class Waiting(Server):
@@ -36,7 +42,7 @@ class Waiting(Server):
             return await respond(writer, asked, 200, {}, {"models": []})
         note, left_s = NOTES.get(self.manner), self.most_s - asked.at_s
         body, kind = answer_of(asked)
-        if note is not None and asked.body.get("stream"):
+        if note is not None and streams(asked):
             head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
             writer.write(head)
         else:
@@ -66,6 +72,12 @@ def measure(name, version, manner, most_s, *, lifted):
         env, command = environ(folder, name), arguments(name, path=path)
         if name == "claude":
             env |= {"ANTHROPIC_BASE_URL": server.url} | (LIFTED if lifted else {})
+        elif name == "gemini":
+            env["GOOGLE_GEMINI_BASE_URL"] = server.url
+        elif name == "opencode":
+            options = {"options": {"baseURL": f"{server.url}/v1", "apiKey": "key"}}
+            settings = {"provider": {"anthropic": options}, "model": "anthropic/claude-sonnet-4-5", "autoupdate": False}
+            env["OPENCODE_CONFIG_CONTENT"] = json.dumps(settings)
         else:
             idle = ", stream_idle_timeout_ms=86400000" if lifted else ""
             at = f'base_url="{server.url}/backend-api/codex", wire_api="responses", requires_openai_auth=true'
@@ -86,11 +98,10 @@ def measure(name, version, manner, most_s, *, lifted):
         except subprocess.TimeoutExpired:
             code = "still waits"
         ended_s = time.monotonic() - began_s
-        waits = [
-            f"{one.closed_s - one.at_s:.0f} s{'' if one.body.get('stream') else ' (no stream)'}" for one in server.turns
-        ]
+        waits = [f"{one.closed_s - one.at_s:.0f} s{'' if streams(one) else ' (no stream)'}" for one in server.turns]
     manner += " lifted" if lifted else ""
-    return f"{name} {version:<9} {manner:<17} {', '.join(waits)}; {code} after {ended_s:.0f} s"
+    agent = next((one.headers.get("user-agent", "") for one in server.turns), "")
+    return f"{name} {version:<9} {manner:<17} {', '.join(waits)}; {code} after {ended_s:.0f} s; {agent}"
 
 
 def main():
@@ -104,7 +115,13 @@ def main():
     for client in clients:
         program(*client)
     ways = {"no": (False,), "yes": (True,), "both": (False, True)}[asked.lifted]
-    runs = [(*client, manner, lifted) for client in clients for manner in MANNERS[client[0]] for lifted in ways]
+    runs = [
+        (*client, manner, lifted)
+        for client in clients
+        for manner in MANNERS[client[0]]
+        for lifted in ways
+        if client[0] in LIFTS or not lifted
+    ]
     with ThreadPoolExecutor(len(runs)) as threads:
         found = [threads.submit(measure, *run[:3], asked.most, lifted=run[3]) for run in runs]
         for one in found:

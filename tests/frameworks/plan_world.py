@@ -1,4 +1,4 @@
-"""Claude Code and Codex from npm with logins that were invented, and a server for them whose plans have short windows.
+"""Claude Code, Codex and others from npm with logins that were invented, and a server for them whose plans have short windows.
 
 Nothing of it leaves this machine: a proxy that is not there stands in the way of every other host.
 """
@@ -20,14 +20,17 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 HOMES = Path(__file__).resolve().parents[2] / ".venv-frameworks" / "agent_clients"
-PACKAGES = {"claude": "@anthropic-ai/claude-code", "codex": "@openai/codex"}
-VERSIONS = {"claude": "2.1.332", "codex": "0.171.0"}
+PACKAGES = {
+    "claude": "@anthropic-ai/claude-code", "codex": "@openai/codex", "opencode": "opencode-ai", "gemini": "@google/gemini-cli",
+}  # fmt: skip
+VERSIONS = {"claude": "2.1.332", "codex": "0.171.0", "opencode": "1.18.33", "gemini": "0.61.0"}
 INSTALL_S = 300
 
 NOTES = {
     "ping": b'event: ping\ndata: {"type": "ping"}\n\n',
     "keepalive": b'event: keepalive\ndata: {"type": "keepalive", "sequence_number": 0}\n\n',
     "comment": b": waiting\n\n",
+    "blank": b"\n",
 }
 PACELINE = [str(Path(sys.executable).with_name("paceline"))]
 
@@ -82,6 +85,11 @@ def environ(folder, account):
             ("DISABLE_AUTOUPDATER", "DISABLE_TELEMETRY", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"), "1"
         )
         return env | quiet | {"CLAUDE_CODE_OAUTH_TOKEN": login(account), "CLAUDE_CONFIG_DIR": str(home / "claude")}
+    if not account.startswith("codex"):  # they have a key
+        settings = home / ".gemini" / "settings.json"
+        settings.parent.mkdir(exist_ok=True)
+        settings.write_text(json.dumps({"security": {"auth": {"selectedType": "gemini-api-key"}}}))
+        return env | {"GEMINI_API_KEY": "key", "GEMINI_CLI_TRUST_WORKSPACE": "true"}
     codex = home / "codex"
     codex.mkdir(exist_ok=True)
     tokens = {"id_token": login(account), "access_token": login(account), "refresh_token": "r", "account_id": account}
@@ -92,7 +100,13 @@ def environ(folder, account):
 
 def arguments(name, prompt="say hello", *, path=""):
     """The arguments with which a client makes one turn and ends."""
-    return [path or program(name), *(["-p", prompt] if name == "claude" else ["exec", "--skip-git-repo-check", prompt])]
+    words = {
+        "claude": ["-p"],
+        "gemini": ["-m", "gemini-3.1-pro-preview", "-p"],
+        "codex": ["exec", "--skip-git-repo-check"],
+        "opencode": ["run"],
+    }[name]
+    return [path or program(name), *words, prompt]
 
 
 @dataclass
@@ -186,7 +200,12 @@ class Server:
 
 def is_turn(asked):
     """Whether a request asks a model for an answer."""
-    return asked.method == "POST" and asked.path.endswith(("/messages", "/responses"))
+    return asked.method == "POST" and asked.path.endswith(("/messages", "/responses", "enerateContent"))
+
+
+def streams(asked):
+    """Whether it asks for a stream."""
+    return bool(asked.body.get("stream")) or asked.path.endswith(":streamGenerateContent")
 
 
 async def respond(writer, asked, status, headers, body):
@@ -217,6 +236,13 @@ def answer_of(asked, text="Hello there"):
             {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
             {"type": "message_stop"},
         ]
+    elif asked.path.endswith("enerateContent"):
+        content = {"role": "model", "parts": [{"text": text}]}
+        usage = {"promptTokenCount": 9, "candidatesTokenCount": 3, "totalTokenCount": 12}
+        value = {"candidates": [{"content": content, "finishReason": "STOP", "index": 0}], "usageMetadata": usage}
+        if not streams(asked):
+            return value, "application/json"
+        return b"data: %b\n\n" % json.dumps(value).encode(), "text/event-stream"
     else:
         content = [{"type": "output_text", "text": text, "annotations": []}]
         item = {"type": "message", "id": "i", "role": "assistant", "status": "completed", "content": content}

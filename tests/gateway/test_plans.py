@@ -161,6 +161,8 @@ def test_claude_code_is_fed_if_its_limits_are_lifted(running, client, agent):
         (f"claude-cli/{'9' * 5_000} (external, cli)", {}, (False, True, True, 360)),
         ("codex_exec/0.171.0 (Debian 12.0.0; x86_64)", {}, (True, False, False, None)),
         ("ai/6.0 runtime/node.js/v20.20.2", {}, (True, False, False, 300)),
+        ("opencode/1.18.33 ai-sdk/provider-utils/4.0.46 runtime/bun/1.3.14", {}, (True, False, False, 300)),
+        ("GeminiCLI-tui/0.61.0/gemini-3.1-pro-preview (linux; x64; terminal)", {}, (True, False, False, 60)),
         ("", {}, (True, False, False, None)),
     ],
 )

@@ -85,7 +85,8 @@ _MANNERS: Final = (
     Manner(b"claude-cli/", (2, 1, 332), 360.0, 750.0, returns=True, resumes=b", cli)"),
     Manner(b"claude-cli/", (), 300.0, 300.0, 300.0, returns=True),  # 2.1.197
     Manner(b"runtime/node", (), _HEAD_S, None, _HEAD_S),  # Vercel's SDK
-    Manner(b"runtime/bun", (), _HEAD_S, None, _HEAD_S),
+    Manner(b"runtime/bun", (), _HEAD_S, None, _HEAD_S),  # opencode 1.18.33 too, which asks again five times and more
+    Manner(b"geminicli-tui/", (), 60.0, None, 60.0),  # 0.61.0, which asks ten times, and ends
 )
 """The first row of a client that its version fits counts. Codex 0.171 waits on in any case: 1,300 s without a head, and with an event
 ``keepalive``. Comments alone it does not count: after 300 s it asks again, five times."""
