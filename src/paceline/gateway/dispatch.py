@@ -429,9 +429,7 @@ class Dispatch:
         """The request that another process has read, at each member; nothing for one that costs nothing."""
         pacer = self._limiter.pacer
         for upstream, call in zip(request.place.members, seen.calls, strict=False):
-            payer = (
-                None if upstream.key else self._payer(request, upstream, unquote(request.path), lambda: seen.telling)
-            )
+            payer = self._payer(request, upstream, lambda: seen.telling)
             provider = upstream.provider if payer is None else payer.account.provider
             scheduler = pacer.pools.of_model(provider.name, call.model)
             yield replace(metered(pacer, provider, replace(call, provider=provider.name), scheduler), payer=payer)
@@ -460,7 +458,7 @@ class Dispatch:
         pacer, path = self._limiter.pacer, unquote(request.path)
         for upstream in request.place.members:
             own, own_path = renamed(body, asked, upstream.models), unquote(renamed_path(request.path, upstream.models))
-            payer = None if upstream.key else self._payer(request, upstream, path, partial(body_of, body))
+            payer = self._payer(request, upstream, partial(body_of, body))
             same = own is None and own_path == path
             one = at_account(pacer, first, upstream.provider, payer) if first is not None and same else None
             one = one or describe(pacer, upstream.provider, own_path, own or body, payer)
@@ -479,12 +477,10 @@ class Dispatch:
             of_all = self._last_of_all[name] = LastRefusal(credential)
         return last, of_all
 
-    def _payer(
-        self, request: Incoming, upstream: Upstream, path: str, body: Callable[[], Mapping[str, Any]]
-    ) -> Payer | None:
-        """Who pays for a request that is sent with its client's own credential; ``body`` returns its fields."""
+    def _payer(self, request: Incoming, upstream: Upstream, body: Callable[[], Mapping[str, Any]]) -> Payer | None:
+        """Who pays for a request that is sent with its client's own credential; ``None`` for another one. ``body`` returns its fields."""
         provider: Any = upstream.provider
-        if not is_metered(provider, path):
+        if upstream.key or not is_metered(provider, unquote(request.path)):
             return None
         return payer_of(self._limiter.pacer, provider, _header_of(request), body, key_in_query(request.query))
 
