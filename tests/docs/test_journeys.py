@@ -125,9 +125,9 @@ def test_the_messages_of_a_limiter_are_those_of_the_page(paceline_emulator, capl
 
     def send(**settings):
         world = paceline_emulator(limits={"*": "20 requests/min"}, **settings)
-        with paceline.Limiter(quotas, retry=paceline.RetryPolicy(max_elapsed_s=0.1)) as limiter:
-            with openai.OpenAI(base_url=f"{world.base_url}/v1", api_key="any", max_retries=0) as client:
-                limiter.attach(client, provider="openai").chat.completions.create(**ask)
+        client = openai.OpenAI(base_url=f"{world.base_url}/v1", api_key="any", max_retries=0)
+        with client, paceline.Limiter(quotas, retry=paceline.RetryPolicy(max_elapsed_s=0.1)) as limiter:
+            limiter.attach(client, provider="openai").chat.completions.create(**ask)
 
     with paceline.Limiter(quotas) as limiter, paceline.Limiter(quotas, store="redis://127.0.0.1:1/0") as away:
         limiter.acquire("jobs").wait().settle()
