@@ -353,22 +353,27 @@ def heads() -> dict[str, dict[str, Any]]:
 
 def _joined(name: str, known: dict[str, Any] | None, head: Mapping[str, Any], *, trusted: bool) -> dict[str, Any]:
     """The head ``known`` with what another place says of it."""
-    said = {key: value for key, value in head.items() if key not in KINDS}
-    if known is not None and not trusted:
-        said = {key: value for key, value in said.items() if key in FREE}
     if known is None:
-        known = {"key_env": f"{re.sub(r'[^A-Z0-9]+', '_', name.upper()).strip('_')}_API_KEY"}
-        if not trusted:
-            left_out = {"key_env", "base_url_env", "aliases", "makes"}
-            said = {key: value for key, value in said.items() if key not in left_out} | {"rootless": True}
-    joined = known | said
+        key_env = f"{re.sub(r'[^A-Z0-9]+', '_', name.upper()).strip('_')}_API_KEY"
+        joined = {"key_env": key_env} | _without(head, *KINDS, *(() if trusted else _SENDS))
+        joined |= {} if trusted else {"rootless": True}
+    else:
+        joined = known | (_without(head, *KINDS) if trusted else _without(head, *(head.keys() - FREE), *KINDS))
     tiers = list(dict.fromkeys(tier for row in head.get(LIMITS, ()) for tier in form.tiers_of(row)))
     if tiers and "ladders" not in joined:
         joined["ladders"] = [[[tier] for tier in tiers]]
-    if "ladders" in joined:
-        names = [tier for ladder in joined["ladders"] for rung in ladder for tier in rung]
-        joined["default_tier"] = joined["default_tier"] if joined.get("default_tier") in names else names[0]
+    names = [tier for ladder in joined.get("ladders", ()) for rung in ladder for tier in rung]
+    if names and joined.get("default_tier") not in names:
+        joined["default_tier"] = names[0]
     return joined
+
+
+_SENDS: Final = "key_env", "base_url_env", "aliases", "makes"
+"""What of a new provider leads requests or keys to it."""
+
+
+def _without(head: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in head.items() if key not in keys}
 
 
 @cache

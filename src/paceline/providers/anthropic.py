@@ -137,16 +137,7 @@ class Anthropic(BaseProvider):
         elif usage:
             stops = kind is None or as_mapping(event.get("delta")).get("stop_reason")
             usage = replace(usage, partial=usage.partial or not stops)
-        if usage and known:
-            side = usage if usage.input_tokens else known
-            usage = replace(
-                side,
-                output_tokens=max(usage.output_tokens, known.output_tokens),
-                hour_write_tokens=min(max(usage.hour_write_tokens, known.hour_write_tokens), side.cache_write_tokens),
-                tier=usage.tier or known.tier,
-                partial=usage.partial,
-            )
-        return usage, None, False
+        return _joined(usage, known) if usage and known else usage, None, False
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
         """Find a limit of a mode, and what the organization does not have."""
@@ -157,6 +148,18 @@ class Anthropic(BaseProvider):
         kind = RefusalKind.NEVER_FITS if no_fast or _REQUIRED.search(text) else refusal.kind
         scope = RefusalScope.MODE if no_fast or _MODE.search(text) else refusal.scope
         return replace(refusal, kind=kind, scope=scope)
+
+
+def _joined(usage: Usage, known: Usage) -> Usage:
+    """What an event states, and what is known from the events before."""
+    side = usage if usage.input_tokens else known
+    return replace(
+        side,
+        output_tokens=max(usage.output_tokens, known.output_tokens),
+        hour_write_tokens=min(max(usage.hour_write_tokens, known.hour_write_tokens), side.cache_write_tokens),
+        tier=usage.tier or known.tier,
+        partial=usage.partial,
+    )
 
 
 def _counted(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -289,36 +289,41 @@ class OpenRouter(Compatible):
         """Find out whose limit the error names, and what a 402 concerns."""
         metadata = as_mapping(error.get("metadata"))
         source = as_text(metadata.get("limit_source"))[:100]
-        named = {str(name).lower(): as_text(value) for name, value in as_mapping(metadata.get("headers")).items()}
-        headers = {name: value for name, value in named.items() if name.startswith("x-ratelimit-")} | dict(headers)
-        told, free = (
-            f"{source} {as_text(metadata.get('reason'))[:100]} {text[:1_000]}",
-            _FREE_LIMIT.search(f"{source} {text[:1_000]}"),
-        )
+        headers = _named_headers(metadata) | dict(headers)
         refusal = replace(refusal, code=source or as_text(error.get("code"))[:100])
-        if refusal.kind is RefusalKind.MONEY and (less := _AFFORDS_LESS.search(told) or _IN_FLIGHT.search(told)):
-            kind = RefusalKind.RATE if less.re is _IN_FLIGHT else RefusalKind.MONEY
-            return replace(refusal, kind=kind, scope=RefusalScope.REQUEST)
+        if refusal.kind is RefusalKind.MONEY:
+            return _openrouter_money(refusal, f"{source} {as_text(metadata.get('reason'))[:100]} {text[:1_000]}")
         if refusal.kind is not RefusalKind.RATE:
             return refusal
+        free = _FREE_LIMIT.search(f"{source} {text[:1_000]}")
         # An answer without an error object comes from OpenRouter's protection against floods: it limits the account.
-        if not (free or not error or "x-ratelimit-limit" in headers):
-            # With a key of the user's own at the host, a plan there may be used up, which Z.ai says with its end (2026-09).
-            raw = f"{text[:1_000]} {as_text(metadata.get('raw'))[:1_000]}"
-            ends_s = _zai_wait_s(raw, headers) if "Limit Exhausted" in raw else None
-            return replace(refusal, retry_after_s=ends_s) if ends_s else replace(refusal, kind=RefusalKind.CAPACITY)
+        if error and not free and "x-ratelimit-limit" not in headers:
+            return _of_host(refusal, f"{text[:1_000]} {as_text(metadata.get('raw'))[:1_000]}", headers)
         [reading] = _openrouter_readings(headers) or [Reading(REQUESTS)]
         period_s = parse.PERIODS_S[(free[1] or free[2]).replace("daily", "day")] if free else reading.period_s
-        return replace(
-            refusal,
-            retry_after_s=refusal.retry_after_s
-            or parse.reset_s(headers.get(self.wait_header), headers, time.time())
-            or None,
-            unit=REQUESTS if period_s else None,
-            period_s=period_s,
-            limit=reading.limit,
-            pool=FREE if free else None,
-        )
+        reset_s = parse.reset_s(headers.get(self.wait_header), headers, time.time())
+        wait_s, pool = refusal.retry_after_s or reset_s or None, FREE if free else None
+        unit = REQUESTS if period_s else None
+        return replace(refusal, retry_after_s=wait_s, unit=unit, period_s=period_s, limit=reading.limit, pool=pool)
+
+
+def _named_headers(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The headers of a limit that stand in an error."""
+    named = {str(name).lower(): as_text(value) for name, value in as_mapping(metadata.get("headers")).items()}
+    return {name: value for name, value in named.items() if name.startswith("x-ratelimit-")}
+
+
+def _of_host(refusal: Refusal, said: str, headers: Headers) -> Refusal:
+    """With a key of the user's own at the host, a plan there may be used up, which Z.ai says with its end (2026-09)."""
+    ends_s = _zai_wait_s(said, headers) if "Limit Exhausted" in said else None
+    return replace(refusal, retry_after_s=ends_s) if ends_s else replace(refusal, kind=RefusalKind.CAPACITY)
+
+
+def _openrouter_money(refusal: Refusal, told: str) -> Refusal:
+    if _AFFORDS_LESS.search(told):
+        return replace(refusal, scope=RefusalScope.REQUEST)
+    in_flight = _IN_FLIGHT.search(told)
+    return replace(refusal, kind=RefusalKind.RATE, scope=RefusalScope.REQUEST) if in_flight else refusal
 
 
 # Replicate: one limit for all predictions of an account; what a prediction generates is billed by time or by token, and

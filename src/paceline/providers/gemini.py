@@ -59,20 +59,17 @@ class Gemini(OpenAIDialect):
             is_batch = call is not None and call.endpoint == "embeddings" and texts > 1
             return replace(call, requests=texts) if call is not None and is_batch else call
         model, method = match.groups()
-        endpoint = METHODS.get(method)
-        if endpoint is None:
-            return None
-        settings = as_mapping(body.get("generationConfig") or body.get("generation_config"))
+        return self._own(model, method, body) if method in METHODS else None
+
+    def _own(self, model: str, method: str, body: Mapping[str, Any]) -> Call:
+        """Describe a call of one of ``METHODS``."""
+        endpoint = METHODS[method]
+        both = [as_mapping(body.get(name)) for name in ("generationConfig", "generation_config") if body.get(name)]
+        settings = both[0] if both else {}
         names = ("systemInstruction", "system_instruction", "contents", "content", "requests")
         schemas = [body.get("tools"), settings.get("responseSchema"), settings.get("responseJsonSchema")]
-        both = [as_mapping(body.get(name)) for name in ("generationConfig", "generation_config") if body.get(name)] or [
-            settings
-        ]
-        choices = max(*(parse.stated(one.get("candidateCount"), one.get("candidate_count")) for one in both), 1)
-        most = (
-            max(parse.stated(one.get("maxOutputTokens"), one.get("max_output_tokens")) for one in both) * choices
-            or None
-        )
+        choices = max(_largest(both, "candidateCount", "candidate_count"), 1)
+        most = _largest(both, "maxOutputTokens", "max_output_tokens") * choices or None
         parts, schemas = [body.get(name) for name in names], [schema for schema in schemas if schema]
         most = 0 if endpoint == "embed" else most
         call = self._call(endpoint, model, parts, schemas, most, stream=method.startswith("stream"))
@@ -137,6 +134,11 @@ class Gemini(OpenAIDialect):
         if refusal.kind is RefusalKind.RATE and unit is None and period_s is None:
             return replace(refusal, kind=self.unnamed)
         return refusal
+
+
+def _largest(holders: list[Mapping[str, Any]], *names: str) -> int:
+    """The largest count in any of these fields."""
+    return max((parse.stated(*map(one.get, names)) for one in holders), default=0)
 
 
 def _audio_of(details: Any) -> int:

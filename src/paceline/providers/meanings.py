@@ -139,9 +139,10 @@ def refuses_key(status: int, error: Mapping[str, Any]) -> bool:
     return KEY_INVALID in codes_of(error) or _BAD_KEY.match(message_of(error)) is not None
 
 
-def meaning(
-    status: int | None, codes: list[str], text: str, own: Mapping[str, Refusal] | None = None
-) -> Refusal | None:
+NO_CODES: Final[Mapping[str, Refusal]] = {}
+
+
+def meaning(status: int | None, codes: list[str], text: str, own: Mapping[str, Refusal] = NO_CODES) -> Refusal | None:
     """What an error means, as a refusal with its kind, and what a code of the provider tells of its quota.
 
     Args:
@@ -153,11 +154,10 @@ def meaning(
     Returns:
         ``None`` for an error that is no refusal.
     """
-    mine = [refusal for code in (*codes, str(status)) if own and (refusal := own.get(code)) is not None]
-    found = [refusal for code in codes if (refusal := MEANINGS.get(code.lower())) is not None]
-    found += [Refusal(RefusalKind.MONEY) for code in codes if _SPENT.fullmatch(code)]
-    for kind in _kinds_by_words(status, codes, text):
-        found.append(Refusal(kind))
+    mine = [own[code] for code in (*codes, str(status)) if code in own]
+    found = [MEANINGS[code.lower()] for code in codes if code.lower() in MEANINGS]
+    found += [Refusal(RefusalKind.MONEY) for _ in filter(_SPENT.fullmatch, codes)]
+    found += map(Refusal, _kinds_by_words(status, codes, text))
     said = bool(found)
     if not (said and status == 503):  # proxies use it for refusals of any kind
         found += filter(None, [MEANINGS.get(str(status))])

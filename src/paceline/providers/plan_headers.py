@@ -177,17 +177,22 @@ def plan_readings(headers: Headers, now_s: float, refused: str | None = None) ->
             reading.used or 0.0
         ):  # lengths that are not stated: the fuller one
             found[reading.window] = reading
-    over_all = groups.get(_OVER_ALL, {})
-    if claimed := _claim(over_all):
-        _, length_s = _claude(claimed, {}) or ("", None)
-        own = found.get(claimed) or PlanReading(claimed, length_s=length_s, scope=_scope(claimed) or None, read_s=now_s)
-        until_s = _until_s(over_all.get("reset"), headers, now_s) if own.until_s is None else own.until_s
-        found[claimed] = replace(own, until_s=until_s, status=own.status or _word(over_all.get("status")))
+    if claimed := _claim(over_all := groups.get(_OVER_ALL, {})):
+        found[claimed] = _of_claim(found.get(claimed), claimed, over_all, headers, now_s)
     if _states(headers, IN_USE):
         found = {name: replace(one, paid=True) for name, one in found.items()}
     if refused in found:
         found[refused] = replace(found[refused], status=REJECTED)
     return list(found.values())
+
+
+def _of_claim(own: PlanReading | None, claimed: str, over_all: Texts, headers: Headers, now_s: float) -> PlanReading:
+    """The reading of the window that the status over all is about."""
+    if own is None:
+        _, length_s = _claude(claimed, {}) or ("", None)
+        own = PlanReading(claimed, length_s=length_s, scope=_scope(claimed) or None, read_s=now_s)
+    until_s = _until_s(over_all.get("reset"), headers, now_s) if own.until_s is None else own.until_s
+    return replace(own, until_s=until_s, status=own.status or _word(over_all.get("status")))
 
 
 def refused_window(headers: Headers, now_s: float) -> PlanReading | None:
@@ -255,13 +260,18 @@ def _windows(groups: Mapping[_Group, Texts], headers: Headers, now_s: float) -> 
         share = parse.number(texts.get(form.used))
         used = None if share is None or not 0 <= share <= USED_MAX * form.whole else share / form.whole
         end = next((texts[part] for part in form.resets if part in texts), None)
-        named = group.family.removeprefix(DEFAULT).lstrip("-") if form.active else _scope(name)
-        about = groups.get(_Group(group.form, group.family, ""), {}).get(form.scope) or named
-        scope = "".join(filter(str.isprintable, about))[:SCOPE_MAX] or None
+        scope = _about_what(group, name, groups)
         until_s, status = _until_s(end, headers, now_s), _word(texts.get("status"))
         limits = group.family == active
         paid = limits and (used or 0.0) >= 1.0 and form.active != "" and _states(headers, CREDITS)
         yield PlanReading(name, used, until_s, status, length_s, scope, now_s, paid), limits
+
+
+def _about_what(group: _Group, window: str, groups: Mapping[_Group, Texts]) -> str | None:
+    form = FORMS[group.form]
+    named = group.family.removeprefix(DEFAULT).lstrip("-") if form.active else _scope(window)
+    about = groups.get(_Group(group.form, group.family, ""), {}).get(form.scope) or named
+    return "".join(filter(str.isprintable, about))[:SCOPE_MAX] or None
 
 
 def _active(form: Form, number: int, groups: Iterable[_Group], headers: Headers) -> str:

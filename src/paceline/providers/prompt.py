@@ -64,35 +64,15 @@ def _gather(root: Any, texts: list[str], media: MediaTokens, *, keys: bool) -> i
             break
         node = stack.pop()
         if isinstance(node, str):
-            if len(node) < SHORT:
-                texts.append(node)
-            else:
-                tokens += _long(node, texts, media)
+            tokens += _text(node, texts, media)
         elif isinstance(node, dict):
-            if len(node) == 2 and not keys and "role" in node and type(node.get("content")) is str:  # most messages
-                if len(node["content"]) < SHORT:
-                    texts.append(node["content"])
-                else:
-                    tokens += _long(node["content"], texts, media)
-                tokens += PER_MESSAGE
-                continue
             if keys:
                 texts.extend(key for key in node if isinstance(key, str))
                 stack.extend(node.values())
-                continue
-            kind, constant = node.get("type"), _media(node, media)
-            tokens += constant or (PER_MESSAGE if "role" in node else 0)
-            if constant:
-                continue
-            if kind == "tool_use":  # the arguments of a call are any JSON
-                texts.append(str(node.get("name")))
-                tokens += _gather(node.get("input"), texts, media, keys=True)
-            elif kind == "text" and "data" in node:  # a document that is plain text
-                stack.append(node["data"])
+            elif len(node) == 2 and "role" in node and type(node.get("content")) is str:  # most messages
+                tokens += PER_MESSAGE + _text(node["content"], texts, media)
             else:
-                stack.extend([value for key, value in node.items() if key not in _SKIPPED])
-                if kind is None and "data" in node:
-                    stack.append(node["data"])
+                tokens += _part(node, stack, texts, media)
         elif isinstance(node, list | tuple):
             if node and type(node[0]) is int:  # token ids
                 tokens += len(node)
@@ -103,8 +83,28 @@ def _gather(root: Any, texts: list[str], media: MediaTokens, *, keys: bool) -> i
     return tokens
 
 
-def _long(text: str, texts: list[str], media: MediaTokens) -> int:
-    """Append what is text in a long string to ``texts``; return the tokens of the media in it."""
+def _part(node: dict[str, Any], stack: list[Any], texts: list[str], media: MediaTokens) -> int:
+    """Put what is to be read of a part on ``stack``; return the tokens of the part itself."""
+    kind, constant = node.get("type"), _media(node, media)
+    if constant:
+        return constant
+    tokens = PER_MESSAGE if "role" in node else 0
+    if kind == "tool_use":  # the arguments of a call are any JSON
+        texts.append(str(node.get("name")))
+        return tokens + _gather(node.get("input"), texts, media, keys=True)
+    plain = kind == "text" and "data" in node  # a document that is plain text
+    if not plain:
+        stack.extend([value for key, value in node.items() if key not in _SKIPPED])
+    if plain or (kind is None and "data" in node):
+        stack.append(node["data"])
+    return tokens
+
+
+def _text(text: str, texts: list[str], media: MediaTokens) -> int:
+    """Append a text to ``texts``, or what is text in a long one; return the tokens of the media in it."""
+    if len(text) < SHORT:
+        texts.append(text)
+        return 0
     kinds, rest = media_in(text)
     texts.append(rest)
     return sum(getattr(media, kind) for kind in kinds)

@@ -173,45 +173,64 @@ def _reading(
     family: Family, texts: dict[str, str], headers: Headers, now_s: float, documented: Documented
 ) -> Reading | None:
     """The reading in the parts of one family; ``None`` for one that does not count."""
-    limit, remaining, stated_s = _amounts(family, texts)
-    whole = limit is not None and remaining is not None and 0 <= remaining <= limit
-    if (limit is None and remaining is None) or not (documented.alone or whole):
+    amounts = _amounts(family, texts, alone=documented.alone)
+    if amounts is None:
         return None
+    limit, remaining, stated_s = amounts
     reset = texts.get("reset")
-    reset_s = parse.reset_s(reset, headers, now_s) if reset is not None and documented.resets else None
-    period_s, basis = stated_s or documented.periods.get(family.words), Basis.STATED
-    if not stated_s and (period_s is None or family.words in documented.assumed):
-        basis = Basis.ASSUMED
+    reset_s = parse.reset_s(reset, headers, now_s) if documented.resets else None
     plain = reset_s is not None and parse.number(reset) == reset_s
-    if reset_s and limit and remaining is not None and remaining < limit and (basis is Basis.STATED or not plain):
+    period_s, basis = _period(family, stated_s, documented)
+    if reset_s and limit and remaining is not None and (basis is Basis.STATED or not plain):
         period_s, basis, scale = _shown(reset_s, limit, limit - remaining, period_s, basis, in_ms=plain)
         reset_s, plain = reset_s * (scale or 1.0), plain and scale is None
-    number = None
-    unclear = reset_s is not None and (reset_s > period_s if period_s else bool(family.words))
-    if unclear and (plain or (period_s is None and not documented.alone)):
-        number = reset_s if period_s is None else None  # readings together show whether it is an instant
-        reset_s = None  # it is in another unit, or about something else
     if period_s is None and documented.known and limit is not None:  # what is left is that in any period
         return None
+    reset_s, number = _clear(reset_s, period_s, family, plain=plain, alone=documented.alone)
     rounded = 1.0 if family.unit == REQUESTS else documented.rounded
     until_s, rounded_s = _until_s(reset, headers, now_s), documented.reset_rounded_s
     return Reading(family.unit, limit, remaining, reset_s, period_s, rounded, rounded_s, basis, number, until_s)
 
 
-def _amounts(family: Family, texts: dict[str, str]) -> tuple[float | None, float | None, float | None]:
-    """The limit, what remains of it, and the period that a header states."""
+def _amounts(
+    family: Family, texts: dict[str, str], *, alone: bool
+) -> tuple[float | None, float | None, float | None] | None:
+    """The limit, what remains of it, and the period that a header states; ``None`` if one of the first two counts not alone, or is nonsense."""
     limit_text = texts.get("limit")
     limit, remaining = parse.amount(limit_text), parse.remainder(texts.get("remaining"))
     stated_s = parse.amount(texts.get("renewalperiod")) or family.period_s
     if limit is None and limit_text and (window := _WINDOW.fullmatch(limit_text)):
         limit, stated_s = parse.amount(window[1]), parse.amount(window[2])
-    return limit, None if remaining == -1 else remaining, stated_s  # Azure: -1 is unknown
+    remaining = None if remaining == -1 else remaining  # Azure: -1 is unknown
+    whole = limit is not None and remaining is not None and 0 <= remaining <= limit
+    return (limit, remaining, stated_s) if whole or (alone and (limit, remaining) != (None, None)) else None
+
+
+def _period(family: Family, stated_s: float | None, documented: Documented) -> tuple[float | None, Basis]:
+    """The period that is stated, or documented, and how well."""
+    if stated_s:
+        return stated_s, Basis.STATED
+    period_s = documented.periods.get(family.words)
+    sure = period_s is not None and family.words not in documented.assumed
+    return period_s, Basis.STATED if sure else Basis.ASSUMED
+
+
+def _clear(
+    reset_s: float | None, period_s: float | None, family: Family, *, plain: bool, alone: bool
+) -> tuple[float | None, float | None]:
+    """The reset, if it fits to its period, or to none; else a number alone, where readings together show whether it is an instant."""
+    unclear = reset_s is not None and (reset_s > period_s if period_s else bool(family.words))
+    if not unclear or not (plain or (period_s is None and not alone)):
+        return reset_s, None
+    return None, reset_s if period_s is None else None  # it is in another unit, or about something else
 
 
 def _shown(
     reset_s: float, limit: float, used: float, period_s: float | None, basis: Basis, *, in_ms: bool
 ) -> tuple[float | None, Basis, float | None]:
     """The period that the numbers show, how well, and the seconds of the unit that the reset is in; ``None`` where they prove nothing."""
+    if used <= 0:
+        return period_s, basis, None
     bucket_s, stated = reset_s * limit / used, basis is Basis.STATED  # the period, if it is a bucket
     proof = _proof(bucket_s, (period_s or 0.0,) if stated else USUAL_S, in_ms=in_ms)
     if proof is not None and reset_s >= SHORTEST_S:

@@ -12,9 +12,9 @@ from paceline.core.quota import REQUESTS, TOKENS
 from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Headers
-from paceline.providers.meanings import codes_of, details_of, meaning
+from paceline.providers.meanings import NO_CODES, codes_of, details_of, meaning
 from paceline.providers.parse import as_mapping, as_text
-from paceline.providers.plan_headers import refused_window
+from paceline.providers.plan_headers import PlanReading, refused_window
 from paceline.providers.texts import TEXT_MAX, Said, quota_named, said_in
 
 Codes = Mapping[str, Refusal]
@@ -22,7 +22,7 @@ Codes = Mapping[str, Refusal]
 
 
 def classify(
-    status: int | None, error: Mapping[str, Any], text: str, headers: Headers, codes: Codes | None = None
+    status: int | None, error: Mapping[str, Any], text: str, headers: Headers, codes: Codes = NO_CODES
 ) -> Refusal | None:
     """The refusal in an error; ``None`` for any other error.
 
@@ -34,30 +34,26 @@ def classify(
         codes: Codes of the provider, which hold before the common ones.
     """
     text = text[:TEXT_MAX]
-    named = headers.get("x-amzn-errortype", "").partition(":")[0]
-    names = [*filter(None, [named[:100]]), *codes_of(error)]
+    named = headers.get("x-amzn-errortype", "").partition(":")[0][:100]
+    names = [*filter(None, [named]), *codes_of(error)]
     said = meaning(parse.stated_status(error) if status is None else status, names, text, codes)
     if said is None:
         return None
-    facts, kind, scope = facts_in(error, text), said.kind, RefusalScope.POOL
-    if kind in (RefusalKind.RATE, RefusalKind.NEVER_FITS):
-        kind = _by_numbers(kind, facts, text)
-    if kind is RefusalKind.NEVER_FITS and facts.limit != 0:  # with a limit of 0 the model or the mode is not enabled
-        scope = RefusalScope.REQUEST
+    facts = facts_in(error, text)
+    kind = _by_numbers(said.kind, facts, text)
+    fits = kind is not RefusalKind.NEVER_FITS or facts.limit == 0  # then the model or the mode is not enabled
     waits = [wait for wait in (parse.retry_after_s(headers), facts.wait_s) if wait]
-    wait_s = parse.longest(*waits)
     refusal = Refusal(
         kind=kind,
         message=text[:300] if error else "",
         code=names[0] if names else "",
-        retry_after_s=facts.reset_s if wait_s is None else wait_s,
+        retry_after_s=max(waits, default=facts.reset_s),
         sooner_s=min(waits) if len(set(waits)) > 1 else None,
-        scope=scope,
+        scope=RefusalScope.POOL if fits else RefusalScope.REQUEST,
     )
     if kind in (RefusalKind.MONEY, RefusalKind.CAPACITY):  # they say nothing of a quota
         return refusal
-    window = refused_window(headers, time.time()) if kind is RefusalKind.RATE else None
-    return replace(
+    refusal = replace(
         refusal,
         unit=said.unit or _unit_of(facts, names),
         period_s=said.period_s or facts.period_s,
@@ -65,17 +61,23 @@ def classify(
         used=facts.used,
         requested=facts.requested,
         limits=facts.limits,
-        retry_after_s=refusal.retry_after_s or (window.until_s if window else None) or None,
-        window=window.window if window else None,
-        of_account=window is not None and window.scope is None,
     )
+    window = refused_window(headers, time.time()) if kind is RefusalKind.RATE else None
+    return refusal if window is None else _of_window(refusal, window)
+
+
+def _of_window(refusal: Refusal, window: PlanReading) -> Refusal:
+    wait_s = refusal.retry_after_s or window.until_s or None
+    return replace(refusal, retry_after_s=wait_s, window=window.window, of_account=window.scope is None)
 
 
 def _by_numbers(kind: RefusalKind, facts: Said, text: str) -> RefusalKind:
-    """Whether a request is too large for a quota, ever: by the numbers where a refusal states them, and by its words where not.
+    """Whether a request that is refused for a rate is too large for a quota, ever: by the numbers where a refusal states them, and by its words where not.
 
     OpenAI says "Request too large ... Limit 250000, Requested 546", too, while others use up the quota: it fits later.
     """
+    if kind not in (RefusalKind.RATE, RefusalKind.NEVER_FITS):
+        return kind
     if facts.limit == 0:
         return RefusalKind.NEVER_FITS
     if facts.limit is None or facts.requested is None or facts.unit is None:

@@ -98,10 +98,7 @@ def _without_table(provider: str, model: str) -> Published:
 @lru_cache(maxsize=1_024)
 def _lookup(provider: str, model: str, tier: str | int | None, is_first: bool) -> Published:
     table = _table(provider)
-    asked = _tier(provider, table, tier)
-    is_organization = tier is None and asked == facts.ORGANIZATION
-    if is_organization and not is_first:  # of the key in the environment, and not of another account
-        is_organization, asked = False, _nearest_first(table, asked)[1]
+    asked, named = _asked(provider, table, tier, is_first)
     names = _spellings(provider, model)
     found = _best(table, names, asked) or _best(table, (DEFAULT,), asked)
     if found is None:  # of a user's file: a table's default states every tier or a lower one
@@ -109,19 +106,34 @@ def _lookup(provider: str, model: str, tier: str | int | None, is_first: bool) -
     row, matched, stated = found
     if remark := newer_row(table["limits"], row, matched, stated):
         warnings.warn(f"{provider}/{matched}: {remark}", PacelineWarning, stacklevel=2)
-    quotas = parse_quotas(row[stated])
-    named = is_organization or tier is not None or len(tiers(provider)) == 1
     about = _is_about(provider, model, row, matched)
     confidence = row["confidence"] if stated == asked and (about or model == DEFAULT) else ASSUMED
     sure = named and about and row["confidence"] != ASSUMED and stated in _equals(table, asked)
-    sources = dict.fromkeys(quotas, _source(SourceKind.PUBLISHED if sure else SourceKind.ASSUMED, row, stated))
-    rest = None if matched == DEFAULT or row.get("complete") else _best(table, (DEFAULT,), asked)
-    if rest is not None:
-        units, (other, _, at) = {quota.unit for quota in quotas}, rest
-        left_out = [quota for quota in parse_quotas(other[at]) if quota.unit not in units]
-        sources |= dict.fromkeys(left_out, _source(SourceKind.ASSUMED, other, at))
+    kind = SourceKind.PUBLISHED if sure else SourceKind.ASSUMED
+    sources = dict.fromkeys(parse_quotas(row[stated]), _source(kind, row, stated))
+    if matched != DEFAULT and not row.get("complete"):
+        sources = _with_rest(sources, _best(table, (DEFAULT,), asked))
     pool, where = provider_named(provider).pool(model), row.get("where", "")
     return Published(sources, pool, stated, row["source"], row["as_of"], confidence, matched, where)
+
+
+def _asked(provider: str, table: dict[str, Any], tier: str | int | None, is_first: bool) -> tuple[str, bool]:
+    """The tier whose limits are looked for, and whether it is known to be the account's."""
+    asked = _tier(provider, table, tier)
+    if tier is not None or (is_first and asked == facts.ORGANIZATION):
+        return asked, True
+    if asked == facts.ORGANIZATION:  # it is of the key in the environment, and not of another account
+        asked = _nearest_first(table, asked)[1]
+    return asked, len(tiers(provider)) == 1
+
+
+def _with_rest(sources: dict[Quota, Source], rest: _Found | None) -> dict[Quota, Source]:
+    """The limits, and those of a table's default on other units."""
+    if rest is None:
+        return sources
+    (row, _, tier), units = rest, {quota.unit for quota in sources}
+    left_out = [quota for quota in parse_quotas(row[tier]) if quota.unit not in units]
+    return sources | dict.fromkeys(left_out, _source(SourceKind.ASSUMED, row, tier))
 
 
 def _source(kind: SourceKind, row: dict[str, Any], tier: str) -> Source:

@@ -138,8 +138,22 @@ def said_in(text: str) -> Said:
     unit, period_s = _quota(named, text)
     limits = (_found(_LIMIT, text), _amount(named.get("limit")), _found(_SHORT_LIMIT, text))
     limit, used = next((limit for limit in limits if limit is not None), None), _found(_USED, text)
+    unit, period_s, limit, used = _exceeded(text, unit, period_s, limit, used)
+    reset = _RESET.search(text)
+    reset_s = duration_s(reset[1]) if reset else None
+    several = _several(text) if used is None else ()
+    if several:
+        named_one = next((reading for reading in several if reading.unit == unit), None)
+        period_s, limit = (period_s, None) if named_one is None else (named_one.period_s, named_one.limit)
+    return Said(unit, period_s, limit, used, _found(_REQUESTED, text), wait_in(text), reset_s, several)
+
+
+def _exceeded(
+    text: str, unit: str | None, period_s: float | None, limit: float | None, used: float | None
+) -> tuple[str | None, float | None, float | None, float | None]:
+    """The quota that is used up, if a message has the use of several; else the given one."""
     since = 0
-    for pair in _PAIR.finditer(text):  # of several quotas, the exceeded one
+    for pair in _PAIR.finditer(text):
         amounts = _amount(pair[1]) or 0.0, _amount(pair[2]) or 0.0
         if since == 0 or amounts[0] >= amounts[1]:
             used, limit = amounts
@@ -150,17 +164,10 @@ def said_in(text: str) -> Said:
             break
     for short, so_far, most in _EACH.findall(text):
         if int(so_far) >= int(most):
-            (unit, period_s), used, limit = _in_short(short), float(so_far), float(most)
-            break
+            return *_in_short(short), float(most), float(so_far)
     if not text.isascii() and limit is None:
         used, limit = _found(_CHINESE_USED, text), _found(_CHINESE_LIMIT, text)
-    reset = _RESET.search(text)
-    reset_s = duration_s(reset[1]) if reset else None
-    several = _several(text) if used is None else ()
-    if several:
-        named_one = next((reading for reading in several if reading.unit == unit), None)
-        period_s, limit = (period_s, None) if named_one is None else (named_one.period_s, named_one.limit)
-    return Said(unit, period_s, limit, used, _found(_REQUESTED, text), wait_in(text), reset_s, several)
+    return unit, period_s, limit, used
 
 
 def _several(text: str) -> tuple[Reading, ...]:
@@ -195,23 +202,30 @@ def _quota(named: dict[str, str], text: str) -> tuple[str | None, float | None]:
     """Unit and period of the parts that name a quota."""
     short = named.get("short") or named.get("qps")
     short_unit, short_s = _in_short(short) if short else (None, None)
+    return _unit_in(named, text, short_unit), _period_in(named, text, short_s)
+
+
+def _unit_in(named: dict[str, str], text: str, short: str | None) -> str | None:
     words = named.get("unit") or named.get("many")
-    unit = unit_of(words) if words else short_unit
-    period_s = period_of(named.get("count"), named["period"]) if "period" in named else short_s
-    if "seconds" in named:
-        period_s = parse.amount(named["seconds"])
+    unit = unit_of(words) if words else short
     if unit is None and "limit" in named:
         name = _EXCEEDED.search(text)
         unit = (quota_named(name[1])[0] if name else None) or REQUESTS
-    if period_s is None and "every" in named:
-        period_s = _EVERY[named["every"].lower()]
     if unit is None and _CONCURRENT.search(text):
         unit = CONCURRENCY
-    if text.isascii():
-        return unit, period_s
-    period = _CHINESE_PERIOD.search(text)
-    unit = unit or next((unit for pattern, unit in _CHINESE_UNITS if pattern.search(text)), None)
-    return unit, period_s or (_PERIODS[period[1]] if period else None)
+    if unit or text.isascii():
+        return unit
+    return next((unit for pattern, unit in _CHINESE_UNITS if pattern.search(text)), None)
+
+
+def _period_in(named: dict[str, str], text: str, short_s: float | None) -> float | None:
+    period_s = period_of(named.get("count"), named["period"]) if "period" in named else short_s
+    if "seconds" in named:
+        period_s = parse.amount(named["seconds"])
+    if period_s is None and "every" in named:
+        period_s = _EVERY[named["every"].lower()]
+    chinese = None if period_s or text.isascii() else _CHINESE_PERIOD.search(text)
+    return _PERIODS[chinese[1]] if chinese else period_s
 
 
 def _in_short(letters: str) -> tuple[str, float]:

@@ -259,27 +259,30 @@ class Beginning:
     def _whole(self, body: bytearray) -> Judged:
         """The verdict on a body that is no stream."""
         kind = self._headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind.startswith(("audio/", "image/", "video/")) or kind == "application/octet-stream":
+        if kind.startswith(_MEDIA):
             return Judged(Verdict.RESULT, self._status)
-        text = kind in ("text/plain", "text/vtt", "application/x-subrip")
         payload = self.payload
         if payload is None and len(body) <= HELD_MAX:
             payload = decode(body.removeprefix(BOM))
-        if payload is None and len(body) > HELD_MAX and _is_json(body) and (not self._ended or _is_closed(body)):
+        elif payload is None and _is_json(body) and (not self._ended or _is_closed(body)):
             return Judged(Verdict.RESULT, self._status)  # too long for an error, and whole
         if payload is None or isinstance(payload, str | int | float):
-            if self._call.endpoint in TEXTS and (text or (body and not body.lstrip().startswith(b"<"))):
-                return Judged(Verdict.RESULT, self._status)
-            return _unreadable(body, f"{_form(body)} of {len(body):,} bytes, and no JSON object")
+            return self._text(body, kind)
         error = parse.error_in(payload)
-        outranks = getattr(self._provider, "errors_outrank", False)
-        if error is not None and (outranks or not has_content(payload)):
-            return self._of_error(bytes(body), error)
-        if error is not None:
-            _log_both(self._provider.name)
         if error is None and not has_result(payload, strict=self._strict):
             return _unreadable(body, "a JSON value without a result")
+        if error is not None:
+            if getattr(self._provider, "errors_outrank", False) or not has_content(payload):
+                return self._of_error(bytes(body), error)
+            _log_both(self._provider.name)
         return Judged(Verdict.RESULT, self._status, payload=payload)
+
+    def _text(self, body: bytearray, kind: str) -> Judged:
+        """The verdict on a body that is no JSON object."""
+        is_text = kind in _TEXT or (body and not body.lstrip().startswith(b"<"))
+        if self._call.endpoint in TEXTS and is_text:
+            return Judged(Verdict.RESULT, self._status)
+        return _unreadable(body, f"{_form(body)} of {len(body):,} bytes, and no JSON object")
 
     def _of_error(self, body: bytes, error: Mapping[str, Any]) -> Judged:
         """The verdict on an error in an answer whose status is below 400."""
@@ -290,6 +293,8 @@ class Beginning:
         return Judged(Verdict.FAULT, status or SERVER_FAULT, error=error)
 
 
+_MEDIA: Final = "audio/", "image/", "video/", "application/octet-stream"
+_TEXT: Final = "text/plain", "text/vtt", "application/x-subrip"
 TEXTS: Final = frozenset({"transcriptions", "speech"})
 """The endpoints whose answer can be a text."""
 
@@ -340,10 +345,8 @@ def has_result(payload: Any, *, strict: bool = True) -> bool:
         return bool(payload)
     if not isinstance(payload, MAPPING):
         return False
-    if payload.get("choices") or payload.get("candidates"):
-        return True
     if "choices" in payload or "candidates" in payload:  # never empty in the answer of an API that has them
-        return bool(payload.get("promptFeedback") or payload.get("prompt_feedback"))
+        return any(map(payload.get, ("choices", "candidates", "promptFeedback", "prompt_feedback")))
     if any(payload.get(name) is not None for name in _RESULTS) or as_mapping(payload.get("message")):
         return True  # a message that is a text may say anything
     if "id" in payload and isinstance(payload.get("status"), str):  # a job, or an answer in the background
