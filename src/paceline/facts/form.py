@@ -79,7 +79,33 @@ _ROW: Final = {
     "confidence": _Field(" or ".join(map(repr, CONFIDENCES)), lambda value: value in CONFIDENCES),
 }
 _LIMITS: Final = _ROW | {"complete": _HEAD["slashes"]}
-_MODELS: Final = _ROW | {"from": _DAY, "until": _DAY}
+PRICE: Final = ("input", "output", "cached", "cache_write", "hour_write", "request", "audio", "audio_output")
+"""What a price may state: all in USD for a million tokens, but ``request`` in USD for one request."""
+
+MTOK: Final = 1_000_000
+"""Prices are stated for a million tokens."""
+
+
+def is_price(value: Any) -> bool:
+    """Whether a table has the form of a price."""
+    return (
+        isinstance(value, Mapping)
+        and {"input", "output"} <= value.keys() <= set(PRICE)
+        and all(
+            isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < MTOK for one in value.values()
+        )
+    )
+
+
+_ABOUT_MODEL: Final = {
+    "from": _DAY,
+    "until": _DAY,
+    "output_max": _Field("tokens, e.g. 128_000", lambda value: type(value) is int and 0 < value <= 1e9),
+    "price": _Field(
+        f"USD for a million tokens, e.g. {{ input = 2.5, output = 10.0 }}; known: {', '.join(PRICE)}", is_price
+    ),
+}
+_MODELS: Final = _ROW | _ABOUT_MODEL
 
 
 def tiers_of(row: Mapping[str, Any]) -> list[str]:
@@ -146,10 +172,10 @@ def _row(written: Any, place: str, kind: str, tiers: list[str]) -> dict[str, Any
         raise QuotaError(
             f'{place}: give the day on which it was read (day = 2026-11-28), or about = "2026" if it is not known'
         )
-    stated = tiers_of(row) if kind == "limits" else [name for name in ("from", "until") if name in row]
+    stated = _stated(row, kind)
     if not stated:
         raise QuotaError(
-            f"{place}: it states {'no limit: name a tier' if kind == 'limits' else 'no from and no until'}"
+            f"{place}: it states {'no limit: name a tier' if kind == 'limits' else 'none of ' + ', '.join(_ABOUT_MODEL)}"
         )
     for tier in stated if kind == "limits" else ():
         try:
@@ -157,6 +183,11 @@ def _row(written: Any, place: str, kind: str, tiers: list[str]) -> dict[str, Any
         except QuotaError as error:
             raise QuotaError(f"{place}.{tier}: {error}") from None
     return {"confidence": "assumed", **row, "as_of": row.get("day", row.get("about"))}
+
+
+def _stated(row: Mapping[str, Any], kind: str) -> list[str]:
+    """The tiers, or what a row states of models."""
+    return tiers_of(row) if kind == LIMITS else [name for name in _ABOUT_MODEL if name in row]
 
 
 def _fields(table: Any, place: str, known: Mapping[str, _Field], joint: str = ".") -> dict[str, Any]:
@@ -220,10 +251,9 @@ def _check_once(rows: Iterable[Mapping[str, Any]], place: str, kind: str) -> Non
     seen: dict[tuple[str, str], int] = {}
     for number, row in enumerate(rows, 1):
         for pattern in row["match"]:
-            for tier in tiers_of(row) if kind == LIMITS else ("",):
+            for tier in _stated(row, kind):
                 if before := seen.get((pattern, tier)):
-                    what = f"{pattern!r}{tier and f' for {tier}'}"
-                    raise QuotaError(f"{place}[{number}].match: {what} is in {kind}[{before}], too: keep one")
+                    raise QuotaError(f"{place}[{number}].match: {pattern!r} for {tier} is in {kind}[{before}], too: keep one")
                 seen[pattern, tier] = number
 
 

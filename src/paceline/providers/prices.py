@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -17,14 +16,13 @@ from typing import Any, Final
 
 from paceline.core.hints import why_missing
 from paceline.core.results import QuotaError
+from paceline.facts.form import MTOK, PRICE, is_price
 from paceline.providers.base import Usage
 from paceline.providers.parse import undated
 from paceline.providers.registry import PROVIDERS, base_of
+from paceline.providers.tables import stated
 
 log = logging.getLogger("paceline")
-
-MTOK: Final = 1_000_000
-"""Prices are stated for a million tokens."""
 
 PROBE: Final = 1_000
 """The tokens with which a price is asked for."""
@@ -37,32 +35,6 @@ STARTS: Final = (32_000, 100_000, 128_000, 199_999, 200_000, 256_000, 272_000, 5
 
 PLAIN: Final = frozenset({"", "auto", "default", "standard", "standard_only", "on_demand", "batch"})
 """Service tiers at the standard price; of a batch, what it saves is counted apart."""
-
-OUTPUTS: Final = (
-    # WEAK: those without a source were not looked up. If one is too low, a budget can be passed by the difference. To look at:
-    # https://developers.openai.com/api/docs/models ("max output tokens"), https://ai.google.dev/gemini-api/docs/models
-    (re.compile(r"gpt-5-pro"), 272_000),
-    # 5.5, 6, 6.1 and 6.2: third parties that cite OpenAI's pages (vercel.com/ai-gateway/models, 2026-11)
-    (re.compile(r"gpt-[56](?:\.\d)?(?:-|$)"), 128_000),
-    (re.compile(r"o(?:1|3|4-mini)(?:-pro)?(?:-20|$)|o3-mini"), 100_000),
-    (re.compile(r"gpt-4\.1(?:-|$)"), 32_768),
-    (re.compile(r"gpt-4o(?:-|$)"), 16_384),
-    (re.compile(r"gpt-(?:4-turbo|3\.5-turbo)(?:-|$)"), 4_096),
-    # 6 240 for the largest picture, and 100 for each of three partial ones (the guide to image generation, 2026)
-    (re.compile(r"gpt-image-1(?:-mini|\.5)?(?:-20|$)"), 6_540),
-    # In proportion to the pixels, 3840 x 2160 at most (WEAK: no tokens are documented)
-    (re.compile(r"(?:chatgpt|gpt)-image-|image_generation$"), 35_000),
-    # "Max output": https://platform.claude.com/docs/en/models/opus-5/overview (2026-11) for 5; WEAK for the others
-    (re.compile(r"claude-(?:\w+-(?:4[-.][6-9]|[5-9])|mythos|fable)|claude-3[-.]7"), 128_000),
-    (re.compile(r"claude-(?:(?:sonnet|haiku)-4|opus-4[-.]5)"), 64_000),
-    (re.compile(r"claude-opus-4(?:[-.][01])?(?:-20|@|$)"), 32_000),
-    (re.compile(r"gemini-(?:2\.5|3(?:\.\d)?)-"), 65_536),
-    (re.compile(r"gemini-2\.0-"), 8_192),
-)
-"""The most output of models whose context window is many times as large."""
-
-FIELDS: Final = ("input", "output", "cached", "cache_write", "hour_write", "request", "audio", "audio_output")
-"""What a price may state: all in USD for a million tokens, but ``request`` in USD for one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,35 +88,6 @@ class Price:
         return (usage.input_tokens * of_input + usage.output_tokens * of_output) / MTOK + self.request
 
 
-def _images(of_input: float, output: float, cached: float) -> Price:
-    """Of a model that makes pictures: text counts as pictures do, which are dearer."""
-    return Price(of_input, output, cached, of_input, of_input)
-
-
-_GPT_IMAGE_1: Final = _images(10.0, 40.0, 2.5)
-OWN: Final = {
-    # "No token costs": https://docs.perplexity.ai/getting-started/pricing, 2026
-    "perplexity/search-api": Price(0.0, 0.0, 0.0, 0.0, 0.0, request=0.005),
-    # "Token counting is free to use": https://platform.claude.com/docs/en/build-with-claude/token-counting, 2026
-    "anthropic/count_tokens": Price(0.0, 0.0, 0.0, 0.0, 0.0),
-    "perplexity/async-api": Price(0.0, 0.0, 0.0, 0.0, 0.0),  # the pool; the model in it has the price
-    # genai-prices has text alone. https://developers.openai.com/api/docs/pricing#image-tokens, cited by third parties, 2026
-    "gpt-image-1": _GPT_IMAGE_1,
-    "image_generation": _GPT_IMAGE_1,  # the tool of Responses, where the server chooses: the dearest
-    "gpt-image-1-mini": _images(2.5, 8.0, 0.25),
-    **dict.fromkeys(("gpt-image-1.5", "chatgpt-image"), _images(8.0, 32.0, 2.0)),
-    **dict.fromkeys(("gpt-image-2", "gpt-image-2.5-sunburst", "gpt-image-2.5-flare"), _images(8.0, 30.0, 2.0)),
-    # https://ai.google.dev/gemini-api/docs/pricing, "images", 2026 (WEAK: cited by third parties)
-    **dict.fromkeys(("gemini-2.5-flash-image", "gemini-2.5-flash-image-preview"), _images(0.3, 30.0, 0.3)),
-    **dict.fromkeys(("gemini-3-pro-image", "gemini-3-pro-image-preview"), _images(2.0, 120.0, 2.0)),
-    **dict.fromkeys(("gemini-3.1-flash-image", "gemini-3.1-flash-image-preview"), _images(0.5, 60.0, 0.5)),
-    # WEAK: not looked up, as above
-    "gpt-4o-audio-preview": Price(2.5, 10.0, 2.5, 2.5, 2.5, audio=40.0, audio_output=80.0),
-    "gpt-4o-mini-audio-preview": Price(0.15, 0.6, 0.15, 0.15, 0.15, audio=10.0, audio_output=20.0),
-}
-"""Prices that genai-prices does not have, or has of text alone."""
-
-
 class Prices:
     """Prices by provider, model, service tier and length of the input.
 
@@ -184,10 +127,9 @@ class Prices:
 
     def output_max(self, provider: str, model: str) -> int | None:
         """The tokens that an answer of a model has at most, its context window if no more is known; ``None``: nothing is."""
-        name = model.rpartition("/")[2]
-        stated = next((most for pattern, most in OUTPUTS if pattern.match(name)), None)
-        found = self._model(provider, model) if stated is None else None
-        return stated if found is None else found[1].context_window
+        most: int | None = stated(provider, model, "output_max")
+        found = self._model(provider, model) if most is None else None
+        return most if found is None else found[1].context_window
 
     def find(self, provider: str, model: str, tier: str = "", input_tokens: float = 0) -> Price | None:
         """The price of a model for inputs of this length; ``None`` if it is not known."""
@@ -200,7 +142,9 @@ class Prices:
         given = next(filter(None, of_tier), None)
         if given is not None:
             return given
-        given = next((known[name] for known in (self._given, OWN) for name in names if name in known), None)
+        given = next((self._given[name] for name in names if name in self._given), None)
+        if given is None and (fields := stated(provider, model, "price")):
+            given = _price(fields)
         library = None if given is not None else self._model(provider, model)
         if tier and (given is not None or (library is not None and not _has_tier(library[1], tier))):
             self._warn_of_tier(provider, model, tier)
@@ -267,7 +211,7 @@ class Prices:
             for one in each.models if each.id == wanted else ():
                 with suppress(LookupError):  # not sold by tokens
                     prices.append(self._probe(each, one, least=STARTS[-1] + 1))
-        return Price(*(max(getattr(price, field) for price in prices) for field in FIELDS)) if prices else None
+        return Price(*(max(getattr(price, field) for price in prices) for field in PRICE)) if prices else None
 
     def _warn_of_tier(self, provider: str, model: str, tier: str) -> None:
         if (provider, model, tier) not in self._warned and len(self._warned) < WARNED_MAX:
@@ -296,27 +240,14 @@ def _id_of(provider: str) -> str:
 
 
 def _given(name: str, fields: Mapping[str, float]) -> Price:
-    for field, value in fields.items():
-        if (
-            field not in FIELDS
-            or isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not 0 <= value < MTOK
-        ):
-            raise QuotaError(
-                f"price of {name!r}: {field} = {value!r}: give {', '.join(FIELDS)}, in USD for a million tokens"
-            )
-    if not {"input", "output"} <= fields.keys():
-        raise QuotaError(f"price of {name!r}: give input and output, in USD for a million tokens")
-    of_input = fields["input"]
-    write = fields.get("cache_write", of_input)
-    return Price(
-        of_input,
-        fields["output"],
-        fields.get("cached", of_input),
-        write,
-        fields.get("hour_write", write),
-        fields.get("request", 0.0),
-        fields.get("audio", of_input),
-        fields.get("audio_output", fields["output"]),
-    )
+    if not is_price(fields):
+        raise QuotaError(
+            f"price of {name!r}: {dict(fields)!r:.200}: give input and output, and if need be {', '.join(PRICE[2:])}, in USD for a million tokens"
+        )
+    return _price(fields)
+
+
+def _price(fields: Mapping[str, float]) -> Price:
+    of_input, write = fields["input"], fields.get("cache_write", fields["input"])
+    usual = {"cached": of_input, "cache_write": write, "hour_write": write}
+    return Price(**(usual | dict(fields)))

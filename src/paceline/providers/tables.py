@@ -128,7 +128,7 @@ def _asked(provider: str, table: dict[str, Any], tier: str | int | None, is_firs
 
 
 def _with_rest(sources: dict[Quota, Source], rest: _Found | None) -> dict[Quota, Source]:
-    """The limits, and those of a table's default on other units."""
+    """The limits, with the limits of the table's default on other units."""
     if rest is None:
         return sources
     (row, _, tier), units = rest, {quota.unit for quota in sources}
@@ -158,16 +158,30 @@ def _is_about(provider: str, model: str, row: dict[str, Any], matched: str) -> b
     return bool(born) and born <= row["as_of"]  # a day that is not known counts from its beginning
 
 
-def life_of(provider: str, model: str) -> Life | None:
-    """The life of a model, if the data set knows it."""
+@lru_cache(maxsize=1_024)
+def about_model(provider: str, model: str, *fields: str) -> dict[str, Any] | None:
+    """The row about ``model`` itself that states one of these fields, if the data set has one."""
     names = _spellings(provider, model)
     found = [
         (len(pattern.rstrip("*")), row)
         for row in facts.rows(base_of(provider), facts.MODELS)
         for pattern in row["match"]
-        if _matches(names, pattern)
+        if not row.keys().isdisjoint(fields) and _matches(names, pattern)
     ]
-    return Life.of(max(found, key=lambda one: one[0])[1]) if found else None
+    return max(found, key=lambda one: one[0])[1] if found else None
+
+
+def stated(provider: str, model: str, field: str) -> Any:
+    """What the data set states of ``model`` at this provider, or else of its maker's model of this name; ``None`` for nothing."""
+    bare = model.rpartition("/")[2]
+    row = about_model(provider, model, field) or about_model(maker(bare) or provider, bare, field)
+    return row and row[field]
+
+
+def life_of(provider: str, model: str) -> Life | None:
+    """The life of a model, if the data set knows it."""
+    row = about_model(provider, model, "from", "until")
+    return None if row is None else Life.of(row)
 
 
 def ending(provider: str, model: str) -> str:
@@ -289,5 +303,5 @@ def _nearest_first(table: dict[str, Any], tier: str) -> list[str]:
     return [tier]
 
 
-for _clear in (_lookup, _table):
+for _clear in (_lookup, _table, about_model):
     facts.forgotten_with_facts(_clear.cache_clear)
