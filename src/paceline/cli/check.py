@@ -69,10 +69,9 @@ def command(
     if any(of_organization.values()):
         raise click.UsageError("--project and --workspace need --admin")
     from paceline.check.probe import probe, target
-    from paceline.config import Config, parse_limit
 
     try:
-        config = Config.load(file, given={**given, "limits": dict(parse_limit(text) for text in limits)}, named=True)
+        config = options.settings(file, limits, given)
         names = models or tuple(name for name in config.limits if not name.endswith("*"))
         if not names:
             raise click.UsageError("name a model, e.g. 'paceline check gpt-6-luna'")

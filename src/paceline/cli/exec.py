@@ -64,15 +64,13 @@ def command(
     **given: Any,
 ) -> None:
     """Run COMMAND with its requests paced: in all its Python processes, and for other programs through a gateway."""
-    from paceline.config import Config, parse_limit
     from paceline.launcher.command import FORCE, StartError, run
     from paceline.launcher.kind import is_python
     from paceline.pacing.lack import raise_files
     from paceline.stores import NO_STORE
 
     try:
-        given["limits"] = dict(parse_limit(text) for text in limits)
-        config = Config.load(file, given=given, named=True)
+        config = options.settings(file, limits, given)
         arguments = config.arguments(patient=False)
     except PacelineError as error:
         click.echo(f"paceline exec: {error}", err=True)

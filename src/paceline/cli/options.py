@@ -14,6 +14,7 @@ from paceline.pacing.settings import PlainSettings, declared
 
 if TYPE_CHECKING:
     from paceline.batch.forms import Form
+    from paceline.config import Config
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -28,7 +29,12 @@ LIMIT: Decorator = click.option(
 )
 TIER: Decorator = click.option("--tier", help=_TEXTS["tier"].brief)
 BASE_URL: Decorator = click.option("--base-url", help="The server's root, with or without /v1.")
-CONFIG: Decorator = click.option("--config", "file", type=click.Path(path_type=Path), help="Settings as TOML or YAML.")
+CONFIG: Decorator = click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help="Settings as TOML or YAML; by default $PACELINE_CONFIG, or paceline.toml or paceline.yaml in the current folder.",
+)
 KEY: Decorator = click.option("--key", envvar="PACELINE_KEY", help="What the page asks for; or PACELINE_KEY.")
 STORE: Decorator = click.option(
     "--store", help="Where quotas are kept: sqlite:PATH, redis://HOST, ..., or memory: for no store."
@@ -174,3 +180,23 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: 
         before = row[0]
     console.print(table if rows or not empty else empty)
     return True
+
+
+def settings(file: Path | None, limits: Sequence[str], given: dict[str, Any]) -> Config:
+    """The settings of a command that sends or plans: the file's and the environment's, and before them its options.
+
+    Args:
+        file: The file that ``--config`` names; else it is found, as :func:`~paceline.config.find_file` does.
+        limits: The values of ``--limit``.
+        given: The other options, to which the limits are added.
+
+    Raises:
+        QuotaError: A setting is invalid, or a file that was found leads keys to a foreign address.
+    """
+    from paceline.config import Config, find_file, parse_limit
+    from paceline.config.servers import check_address
+
+    given["limits"] = dict(parse_limit(text) for text in limits)
+    config = Config.load(find_file(file), given=given, named=file is not None)
+    check_address(config)
+    return config

@@ -131,7 +131,6 @@ def command(
     **given: Any,
 ) -> None:
     """Simulate work under given limits: its duration, what binds it, waits, use of the quotas, cost."""
-    from paceline.config import Config, parse_limit
     from paceline.emulator.settings import SettingsError
 
     if by is not None and within_s is not None:
@@ -161,8 +160,7 @@ def command(
         form = options.form(given)
         if agents or Path(source).suffix in WORKLOADS:
             _require_plain(form)
-        given["limits"] = dict(parse_limit(text) for text in limits)
-        config = Config.load(file, given=given, named=True)
+        config = options.settings(file, limits, given)
         every = by is not None or within_s is not None
         works: dict[str, Callable[[], Work]] = {
             f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents

@@ -47,15 +47,13 @@ def command(
     """Replay recorded traffic under given limits: what waits, for how long, and what binds."""
     from paceline.batch.reading import read_rows
     from paceline.cli import plan
-    from paceline.config import Config, parse_limit
     from paceline.emulator.settings import SettingsError
     from paceline.planner.logs import OWN, read_log
     from paceline.planner.replay import work_of
     from paceline.planner.workload import CALLS_MAX
 
     try:
-        given["limits"] = dict(parse_limit(text) for text in limits)
-        config = Config.load(file, given=given, named=True)
+        config = options.settings(file, limits, given)
         with read_rows(str(source), cut=OWN) as rows:
             read = read_log(rows, str(source))
         log = read.requests

@@ -122,7 +122,6 @@ def command(
     from paceline.batch.progress import logged, view
     from paceline.batch.requests import WHOLE, Shard
     from paceline.batch.runner import INTERRUPTED, USAGE
-    from paceline.config import Config, parse_limit
     from paceline.pacing.lack import raise_files
 
     if mode == "sync" and (batch_lines is not None or batch_queue is not None):
@@ -135,8 +134,7 @@ def command(
         raise click.UsageError("--json and -o - both use standard output: choose one")
     try:
         form = options.form(given)
-        given["limits"] = dict(parse_limit(text) for text in limits)
-        config = Config.load(file, given=given, named=True)
+        config = options.settings(file, limits, given)
         job = Job(
             source,
             output,

@@ -179,6 +179,18 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
     return Server(name, provider, base_url, variable, key, table.get("models", {}), file)
 
 
+def check_address(config: Config) -> None:
+    """Look where ``base_url`` leads keys.
+
+    Raises:
+        QuotaError: It stands in a file that was found, and is no address of the provider, nor on this machine.
+    """
+    if config.base_url:
+        at_host = provider_for_host(urlsplit(config.base_url).hostname or "")
+        provider = provider_named(config.provider) if config.provider else at_host or provider_named("openai")
+        _check_named(config, "", config.base_url, provider, at_host)
+
+
 def _check_named(config: Config, name: str, base_url: str, provider: Provider, at_host: Provider | None) -> None:
     """A key goes to an address in a file only if it is the provider's own, or this machine, or the user has named the file.
 
