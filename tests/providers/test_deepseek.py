@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from cases import check_error, check_usage, each, feed, load, sse
 
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Rule
+from paceline.core.results import RefusalKind
 from paceline.providers.base import Usage
 from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
@@ -63,3 +65,18 @@ def test_published():
     found = provider_for_host("api.deepseek.com")
     assert found is not None
     assert found.name == "deepseek"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "unit"),
+    [
+        ({"code": "insufficient_quota", "message": "You exceeded your current quota"}, RefusalKind.MONEY, None),
+        ({"message": "Insufficient Balance"}, RefusalKind.MONEY, None),
+        ({"message": "The server is overloaded"}, RefusalKind.CAPACITY, None),
+        ({"code": "rate_limit_exceeded", "message": "Rate limit reached"}, RefusalKind.RATE, CONCURRENCY),
+        ({"message": "Please wait"}, RefusalKind.RATE, CONCURRENCY),
+    ],
+)
+def test_a_status_alone_says_less_than_a_name(error, kind, unit):
+    refusal = PROVIDER.refusal(429, {}, json.dumps({"error": error}).encode())
+    assert (refusal.kind, refusal.unit) == (kind, unit)
