@@ -2,6 +2,9 @@
 
 import http.server
 import json
+import signal
+import subprocess
+import sys
 import threading
 from datetime import date
 
@@ -162,6 +165,45 @@ def test_twenty_rows_are_written_and_the_next_run_uses_them(provider, folder, mo
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-of-another-organization")
     facts.forget()
     assert stated("anthropic", "claude-test-7") == before
+
+
+def test_each_program_uses_the_rows_of_the_organization(provider, folder, monkeypatch, tmp_path, paceline_emulator):
+    url, _ = provider(ANTHROPIC, {ADMIN})
+    monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", USUAL)
+    assert run("--admin", "--provider", "anthropic", "--base-url", url, "--yes").exit_code == 0
+    made, served = [], []
+
+    class Kept(paceline.Limiter):
+        def __init__(self, *args, **settings):
+            super().__init__(*args, **settings)
+            made.append(self)
+
+    def serve(settings, listener, *_):
+        served.append(settings)
+        listener.close()
+
+    monkeypatch.setattr("paceline.batch.job.Limiter", Kept)
+    monkeypatch.setattr("paceline.gateway.server.serve", serve)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    emulator = paceline_emulator(limits="*=10000 requests/min")
+    params = {"model": "claude-test-7", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
+    (tmp_path / "in.jsonl").write_text(json.dumps({"custom_id": "1", "params": params}) + "\n", "utf-8")
+    planned = run("plan", "in.jsonl", "--json", of=app)
+    assert "1007 requests/min" in planned.output, planned.output
+    ran = run(
+        "run", "in.jsonl", "--provider", "anthropic", "--base-url", emulator.base_url, "--store", "memory:", of=app
+    )
+    assert (ran.exit_code, emulator.tally()["admitted"]) == (0, 1), ran.output
+    assert run("serve", "--port", "0", of=app).exit_code == 0
+    made.append(paceline.Limiter(**served[0].config.arguments()))
+    used = [str(limiter.limits.model("anthropic", "claude-test-7").quotas[0]) for limiter in made]
+    assert used == ["1007 requests/min"] * 2
+    assert [*made[0].status()["pools"]] == ["anthropic/claude-test-7"]
+    code = "import httpx2\nfrom paceline.providers.tables import lookup\nprint(lookup('anthropic', 'claude-test-7').quotas[0])"
+    command = [sys.executable, "-m", "paceline", "exec", "--", sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == "1007 requests/min\n"
 
 
 def test_a_workspace_has_its_own_limits_and_the_organization_s(provider, monkeypatch):

@@ -10,12 +10,15 @@ import sys
 import threading
 import tomllib
 from datetime import date
+from pathlib import Path
 
 import httpx2
 import pytest
 from click.testing import CliRunner
 
 from paceline import facts
+from paceline.batch.address import at_home
+from paceline.batch.forms import Form
 from paceline.cli.app import app
 from paceline.cli.limits import command
 from paceline.config import Config, data_set
@@ -243,33 +246,87 @@ def test_a_check_finds_the_data_set_right(tmp_path):
         assert CliRunner().invoke(command, ["check", str(file)]).exit_code == 0, file
 
 
-@pytest.mark.parametrize("place", ["user", "project"])
-def test_all_programs_use_the_same_facts(users, tmp_path, place):
-    """Code, run, exec, serve and plan have limits by one look-up."""
+CODE = "import httpx2\nfrom paceline.providers.tables import lookup\nprint(lookup('acme', 'acme-1').quotas[0])"
+
+
+@pytest.fixture
+def limiters(monkeypatch):
+    """The limiters of runs and gateways, which are made as ever."""
+    made = []
+
+    class Kept(Limiter):
+        def __init__(self, *args, **settings):
+            super().__init__(*args, **settings)
+            made.append(self)
+
+    monkeypatch.setattr("paceline.batch.job.Limiter", Kept)
+    return made
+
+
+@pytest.mark.parametrize("place", ["user", "named", "found"])
+def test_all_programs_use_the_same_facts(users, tmp_path, monkeypatch, place, limiters, paceline_emulator):
     if place == "user":
         users(ACME)
-    config = project(tmp_path, ACME if place == "project" else "", named=True)
-    environ = {"ACME_KEY": "sk-acme"}
+    project(tmp_path, "" if place == "user" else ACME)
+    facts.forget()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACME_KEY" if place != "found" else "ACME_API_KEY", "sk-acme")
+    facts.add_project(str(tmp_path / "paceline.toml"), {}, trusted=True)
+    emulator = paceline_emulator(limits="*=1000 requests/min")
     request = {"model": "acme-1", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
     line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": request}
     requests = tmp_path / "in.jsonl"
     requests.write_text(json.dumps(line) + "\n", "utf-8")
-    options = [str(requests), "--provider", "acme", "--config", str(tmp_path / "paceline.toml")]
-    planned = CliRunner().invoke(app, ["plan", *options, "--json"])
+    named = ["--config", str(tmp_path / "paceline.toml")] if place == "named" else []
+
+    shown = CliRunner().invoke(app, ["limits", "acme", "acme-1", "--json", *named])
+    assert json.loads(shown.output)["quotas"] == ["7 requests/s"]
+    planned = CliRunner().invoke(app, ["plan", str(requests), "--provider", "acme", "--json", *named])
     assert "7 requests/s" in planned.output, planned.output
-    limiter = Limiter(**config.arguments("acme"))  # as a run makes it
-    limiter.scheduler("acme/acme-1")
-    assert limiter.status()["pools"]["acme/acme-1"]["quotas"][0]["quota"] == "7 requests/s"
-    served = next(one for one in _configured(config, environ) if one.name == "acme")
-    assert served.root == "https://api.acme.example"
-    if place == "user":  # a process inherits the variable
-        return
-    code = "import httpx2\nfrom paceline.providers.tables import lookup\nprint(lookup('acme', 'acme-1').quotas[0])"
+    words = ["run", str(requests), "--provider", "acme", "--base-url", emulator.base_url, "--store", "memory:", *named]
+    ran = CliRunner().invoke(app, words)
+    assert (ran.exit_code, emulator.tally()["admitted"]) == (0, 1), ran.output
+    assert limiters[0].status()["pools"]["acme/acme-1"]["quotas"][0]["quota"] == "7 requests/s"
+    config = Config.load(tmp_path / "paceline.toml", {}, named=place == "named")
+    served = [one.root for one in _configured(config, {"ACME_KEY": "sk-acme"}) if one.name == "acme"]
+    assert served == ([] if place == "found" else ["https://api.acme.example"])
     ran = subprocess.run(
-        [sys.executable, "-m", "paceline", "exec", "--config", options[-1], "--", sys.executable, "-c", code],
+        [sys.executable, "-m", "paceline", "exec", *named, "--", sys.executable, "-c", CODE],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.stdout == "7 requests/s\n", ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "url"),
+    [
+        ([], "elsewhere.example"),
+        (["--config", "paceline.toml"], None),
+        (["--base-url", "http://127.0.0.1:9"], None),
+    ],
+)
+def test_the_address_of_a_found_file_gets_no_key_of_a_run(tmp_path, monkeypatch, words, url):
+    monkeypatch.chdir(tmp_path)
+    Path("paceline.toml").write_text('base_url = "http://elsewhere.example/v1"', "utf-8")
+    Path("in.jsonl").write_text("", "utf-8")
+    said = CliRunner().invoke(app, ["plan", "in.jsonl", *words]).output
+    assert ("a key would go to elsewhere.example" in said) == (url is not None), said
+
+
+@pytest.mark.parametrize(
+    ("words", "provider", "model"),
+    [
+        (["--model", "groq/openai/gpt-oss-120b"], "groq", "openai/gpt-oss-120b"),
+        (["--model", "groq/openai/gpt-oss-120b", "--base-url", "http://127.0.0.1:9/v1"], None, "groq/openai/gpt-oss-120b"),
+        (["--model", "nvidia/nemotron", "--provider", "nvidia"], "nvidia", "nvidia/nemotron"),
+        (["--model", "meta-llama/llama-4"], None, "meta-llama/llama-4"),
+    ],
+)  # fmt: skip
+def test_the_beginning_of_a_model_s_name_is_its_provider(words, provider, model):
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    config = Config.load(given={"provider": given.get("--provider"), "base_url": given.get("--base-url")}, environ={})
+    form = at_home(Form(model=given["--model"]), config)
+    assert (form.provider, form.model) == (provider, model)
 
 
 class TestAProjectsSettings:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from urllib.parse import urlsplit
 
 from yarl import URL
 
+from paceline.batch.forms import Form
 from paceline.config import Config
 from paceline.config.servers import root_named
 from paceline.core.results import QuotaError
@@ -20,6 +21,7 @@ from paceline.providers.registry import (
     credentials,
     is_loopback,
     locate,
+    prefixed,
     provider_for_host,
     provider_named,
     under_name,
@@ -55,6 +57,16 @@ def provider_of(config: Config) -> str | None:
         return provider_named(config.provider).name
     provider = provider_for_host(urlsplit(config.base_url).hostname or "") if config.base_url else None
     return provider.name if provider else None
+
+
+def at_home(form: Form, config: Config) -> Form:
+    """``form`` with the provider whose API every request uses: as set, or by the beginning of its model, as in ``groq/llama-4``.
+
+    A server of your own may have models with such names, and so may a provider that is named: theirs stay as they are.
+    """
+    provider = provider_of(config)
+    found = prefixed(form.model) if form.model and not (provider or config.base_url or config.group) else None
+    return replace(form, provider=provider) if found is None else replace(form, provider=found[0].name, model=found[1])
 
 
 def root_of(provider: Provider, base_url: str | None, environ: Mapping[str, str]) -> tuple[str | None, str]:

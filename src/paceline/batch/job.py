@@ -28,8 +28,8 @@ from paceline.batch.address import (
     account_of,
     address_at,
     address_of,
+    at_home,
     placing,
-    provider_of,
     root_of,
 )
 from paceline.batch.batches import Batches
@@ -140,7 +140,7 @@ class Job:
             if table is not None:
                 self._require_other_file(file, table.path)
                 table.require_own()
-            form = replace(self.form, provider=provider_of(self.config))
+            form = at_home(self.form, self.config)
             lines = Lines(file, of_rows=True, ready=False) if self.of_rows else as_lines(file, self.source, form)
             if lines.recognised:
                 view.say(lines.recognised)

@@ -21,10 +21,11 @@ from paceline.providers.base import Provider
 from paceline.providers.embeddings import embeds
 from paceline.providers.registry import (
     generate_path,
-    is_provider,
+    has_slashes,
     locate,
     maker,
     output_limit,
+    prefixed,
     provider_for_host,
     provider_named,
 )
@@ -109,12 +110,13 @@ def target(name: str, config: Config, environ: Mapping[str, str]) -> ProbeTarget
 
 def _provider_of(name: str, config: Config) -> tuple[Provider, str]:
     """The provider of the model called ``name``, and the model's name there."""
-    prefix, _, rest = name.partition("/")
+    found = prefixed(name)
     if config.provider:
         provider = provider_named(config.provider)
-        return provider, rest if rest and provider_named(prefix).name == provider.name else name
-    if rest and is_provider(prefix):
-        return provider_named(prefix), rest
+        is_own = found is not None and found[0].name == provider.name and not has_slashes(provider.name)
+        return provider, found[1] if found is not None and is_own else name
+    if found is not None:
+        return found
     at_address = provider_for_host(urlsplit(config.base_url).hostname or "") if config.base_url else None
     if at_address is not None:
         return at_address, name

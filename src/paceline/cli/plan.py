@@ -350,7 +350,7 @@ def _calls(source: Path, form: Form, config: Config) -> Iterator[Request]:
     """
     from dataclasses import replace
 
-    from paceline.batch.address import placing, provider_of
+    from paceline.batch.address import at_home, placing
     from paceline.batch.forms import as_lines
     from paceline.batch.requests import BadLineError, Source
     from paceline.limiter.limiter import Limiter
@@ -358,7 +358,7 @@ def _calls(source: Path, form: Form, config: Config) -> Iterator[Request]:
 
     limiter, left_out = Limiter(**config.arguments()), 0
     pacer, place = limiter.pacer, placing(config, limiter.limits, os.environ)
-    form = replace(form, provider=provider_of(config))
+    form = at_home(form, config)
     with source.open("rb") as file:
         lines = as_lines(file, str(source), form)
         given = Source(lines.file, form.provider, of_rows=lines.of_rows, strict=lines.ready)

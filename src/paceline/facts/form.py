@@ -253,7 +253,9 @@ def _check_once(rows: Iterable[Mapping[str, Any]], place: str, kind: str) -> Non
         for pattern in row["match"]:
             for tier in _stated(row, kind):
                 if before := seen.get((pattern, tier)):
-                    raise QuotaError(f"{place}[{number}].match: {pattern!r} for {tier} is in {kind}[{before}], too: keep one")
+                    raise QuotaError(
+                        f"{place}[{number}].match: {pattern!r} for {tier} is in {kind}[{before}], too: keep one"
+                    )
                 seen[pattern, tier] = number
 
 

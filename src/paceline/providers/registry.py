@@ -135,6 +135,12 @@ def is_provider(name: str) -> bool:
     return clean in PROVIDERS or clean in _added
 
 
+def prefixed(name: str) -> tuple[Provider, str] | None:
+    """The provider and its model in a name like ``groq/openai/gpt-oss-120b``; ``None`` if the name begins with no known provider."""
+    prefix, _, model = name.partition("/")
+    return (provider_named(prefix), model) if model and is_provider(prefix) else None
+
+
 ROOTLESS: Final = (
     "data that you have not named sends nothing anywhere: if its hosts are in your settings, name these with --config"
 )
