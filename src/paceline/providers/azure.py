@@ -8,13 +8,12 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from paceline.core.quota import TOKENS
+from paceline.core.quota import DAY_S, TOKENS
 from paceline.core.results import Refusal
 from paceline.providers.base import Call, Headers
 from paceline.providers.common import CostRule
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.quota_headers import Documented
-from paceline.providers.texts import DAY_S
 
 _DEPLOYMENT = re.compile(r"/deployments/([^/]{1,100})/")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from paceline.core.quota import Cost
+from paceline.core.quota import MONTH_S, Cost
 from paceline.core.results import Refusal, RefusalKind
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
@@ -15,7 +15,6 @@ from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.streams import Found, JsonReader
-from paceline.providers.texts import MONTH_S
 
 INPUTS: Final = "inputs"
 """The unit of embeddings: one text or image."""

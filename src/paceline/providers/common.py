@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
+from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
 from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.estimation.estimate import SAFE_ENCODING
 from paceline.providers import parse
@@ -16,12 +16,12 @@ from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.quota_headers import NOTHING, readings_in
 from paceline.providers.refusals import classify
 from paceline.providers.streams import Found, JsonReader, SseReader
-from paceline.providers.texts import AUDIO_SECONDS, DAY_S
+from paceline.providers.texts import AUDIO_SECONDS
 
 IMAGES: Final = "images"
 """The unit of images that are made, and of those that Cohere embeds."""
 
-PERIOD_NAMES: Final = {60.0: "minute", 3_600.0: "hour", 86_400.0: "day"}
+PERIOD_NAMES: Final = {60.0: "minute", 3_600.0: "hour", DAY_S: "day"}
 
 
 def token_cost(input_tokens: float, output_tokens: float, output_weight: float = 1.0) -> Cost:

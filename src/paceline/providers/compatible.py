@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
+from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
@@ -22,7 +22,6 @@ from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.quota_headers import NOTHING, Documented
 from paceline.providers.registry import PROVIDERS
 from paceline.providers.streams import JsonReader
-from paceline.providers.texts import DAY_S
 
 UNCACHED_TOKENS: Final = "uncached_tokens"
 """Cerebras' unit: input without cached reads, and output."""
@@ -300,7 +299,7 @@ class OpenRouter(Compatible):
         if error and not free and "x-ratelimit-limit" not in headers:
             return _of_host(refusal, f"{text[:1_000]} {as_text(metadata.get('raw'))[:1_000]}", headers)
         [reading] = _openrouter_readings(headers) or [Reading(REQUESTS)]
-        period_s = parse.PERIODS_S[(free[1] or free[2]).replace("daily", "day")] if free else reading.period_s
+        period_s = parse.seconds_in(free[1] or free[2]) if free else reading.period_s
         reset_s = parse.reset_s(headers.get(self.wait_header), headers, time.time())
         wait_s, pool = refusal.retry_after_s or reset_s or None, FREE if free else None
         unit = REQUESTS if period_s else None

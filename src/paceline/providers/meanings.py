@@ -159,7 +159,9 @@ def meaning(status: int | None, codes: list[str], text: str, own: Mapping[str, R
     found += [Refusal(RefusalKind.MONEY) for _ in filter(_SPENT.fullmatch, codes)]
     found += map(Refusal, _kinds_by_words(status, codes, text))
     said = bool(found)
-    if str(status) in own and all(one.kind is RefusalKind.RATE for one in found):  # a status alone says less than a name
+    if str(status) in own and all(
+        one.kind is RefusalKind.RATE for one in found
+    ):  # a status alone says less than a name
         mine.append(own[str(status)])
     if not (said and status == 503):  # proxies use it for refusals of any kind
         found += filter(None, [MEANINGS.get(str(status))])

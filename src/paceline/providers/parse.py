@@ -10,9 +10,10 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
+from paceline.core.quota import DAY_S, MONTH_S
 from paceline.providers.base import Headers, Usage
 
-MAX_WAIT_S: Final = 366 * 86_400.0  # a wait or reset beyond a year is nonsense
+MAX_WAIT_S: Final = 366 * DAY_S  # a wait or reset beyond a year is nonsense
 MAX_COUNT: Final = 1e15  # so is a limit, a remainder or a count beyond this
 BOM: Final = b"\xef\xbb\xbf"
 """The byte order mark that some servers write before a text."""
@@ -20,25 +21,24 @@ UNKNOWN: Final = "unknown"
 """The model of a request that names none."""
 NUMBER: Final = int, float
 MAPPING: Final = dict, Mapping  # nearly always a dict, and the check of the other takes five times as long
-PERIODS_S: Final = {"second": 1.0, "sec": 1.0, "minute": 60.0, "min": 60.0, "hour": 3_600.0, "day": 86_400.0}
-"""Periods in seconds, by the names that providers use in headers and messages."""
+_PERIODS_S: Final = {
+    "second": 1.0, "sec": 1.0, "s": 1.0, "minute": 60.0, "min": 60.0, "m": 60.0, "hour": 3_600.0, "hr": 3_600.0, "h": 3_600.0,
+    "day": DAY_S, "dai": DAY_S, "d": DAY_S, "week": 7 * DAY_S, "w": 7 * DAY_S, "month": MONTH_S, "毫秒": 1e-3, "秒": 1.0, "分钟": 60.0, "分": 60.0,
+    "小时": 3_600.0, "天": DAY_S, "日": DAY_S, "周": 7 * DAY_S, "月": MONTH_S, "ms": 1e-3, "millisecond": 1e-3, "us": 1e-6, "µs": 1e-6,
+    "ns": 1e-9,
+}  # fmt: skip
+"""Seconds of a period, by the words for it, also in ``daily``; a month has 30 days."""
+
+
+def seconds_in(word: str) -> float | None:
+    """The seconds of a period, by one of the words for it: ``s``, ``minutes``, ``daily``; ``None`` for an unknown one."""
+    word = word.lower()
+    return _PERIODS_S.get(word) or _PERIODS_S.get(word.removesuffix("s")) or _PERIODS_S.get(word.removesuffix("ly"))
+
 
 _SNAPSHOT = re.compile(r"(?:[-@]20\d\d-?[01]\d-?[0-3]\d|-(?:0[1-9]|1[0-2])[0-3]\d|-latest)$", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?", re.ASCII)
 _PART = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s{0,2}(h|ms|m|us|µs|ns|seconds?|s)\s{0,2}", re.ASCII)
-_SECONDS = {
-    "h": 3_600.0,
-    "m": 60.0,
-    "s": 1.0,
-    "second": 1.0,
-    "seconds": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ns": 1e-9,
-}
-
-
 HEADERS_MAX: Final = 1_000  # headers of one answer that are read
 
 
@@ -118,7 +118,7 @@ def go_duration_s(text: str | None) -> float | None:
         match = _PART.match(clean, at)
         if match is None:
             return None
-        total += float(match[1]) * _SECONDS[match[2]]
+        total += float(match[1]) * (seconds_in(match[2]) or 0.0)
         at = match.end()
     return wait(round(total, 9)) if at else None
 
@@ -195,13 +195,13 @@ def until_midnight_s(zone: str, now_s: float | None) -> float:
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     if now_s is None:
-        return 86_400.0
+        return DAY_S
     try:
         now = datetime.fromtimestamp(now_s, ZoneInfo(zone))
         midnight = datetime.combine(now.date() + timedelta(days=1), time(), now.tzinfo)
-        return wait(midnight.timestamp() - now_s) or 86_400.0
+        return wait(midnight.timestamp() - now_s) or DAY_S
     except (ValueError, OverflowError, OSError, ZoneInfoNotFoundError):
-        return 86_400.0
+        return DAY_S
 
 
 def longest(*waits: float | None) -> float | None:

@@ -10,8 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from math import isnan
-from math import nan as NAN  # noqa: N812
 from typing import Any, Final
 
 from paceline.core.hints import why_missing
@@ -46,8 +44,8 @@ class Price:
         cache_write: Of input that was written to a cache.
         hour_write: Of input that was written to a cache which keeps it for an hour.
         request: The fee for each request, in US dollars.
-        audio: Of input that is audio; as ``input`` by default.
-        audio_output: Of output that is audio; as ``output`` by default.
+        audio: Of input that is audio.
+        audio_output: Of output that is audio.
     """
 
     input: float
@@ -56,15 +54,8 @@ class Price:
     cache_write: float
     hour_write: float
     request: float = 0.0
-    audio: float = NAN
-    audio_output: float = NAN
-
-    def __post_init__(self) -> None:
-        """Take what is not given as text."""
-        if isnan(self.audio):
-            object.__setattr__(self, "audio", self.input)
-        if isnan(self.audio_output):
-            object.__setattr__(self, "audio_output", self.output)
+    audio: float = 0.0
+    audio_output: float = 0.0
 
     def of(self, usage: Usage) -> float:
         """The price of an answer with this usage."""
@@ -249,5 +240,11 @@ def _given(name: str, fields: Mapping[str, float]) -> Price:
 
 def _price(fields: Mapping[str, float]) -> Price:
     of_input, write = fields["input"], fields.get("cache_write", fields["input"])
-    usual = {"cached": of_input, "cache_write": write, "hour_write": write}
+    usual = {
+        "cached": of_input,
+        "cache_write": write,
+        "hour_write": write,
+        "audio": of_input,
+        "audio_output": fields["output"],
+    }
     return Price(**(usual | dict(fields)))

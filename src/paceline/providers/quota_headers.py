@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
+from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
 from paceline.core.results import Basis, Reading
 from paceline.providers import parse
 from paceline.providers.base import Headers
-from paceline.providers.texts import AUDIO_SECONDS, DAY_S
+from paceline.providers.texts import AUDIO_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,6 @@ _UNITS: Final = {
     "output-tokens": OUTPUT_TOKENS, "input-images": "input_images", "images": "images", "audio-seconds": AUDIO_SECONDS,
 }  # fmt: skip
 _ORDER: Final = list(dict.fromkeys(_UNITS.values()))
-_PERIODS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": DAY_S}
 # "tokens-per-minute", "req-10-second", "requests-day", "tokens-1h", "minute"; a month's quota is no speed, and is not read
 _FAMILY = re.compile(r"([a-z-]*?)(?:(?:^|-)(?:per-)?(?:(\d{1,5})-?)?(second|minute|hour|day|(?<=\d)[smhd]))?")
 # Of the IETF's draft: "api";q=1000;w=300 and "api";r=999;t=295; of its older form limit=100, remaining=50, reset=5
@@ -142,7 +141,7 @@ def _about(header: str) -> tuple[Family, str] | None:
     match = _FAMILY.fullmatch(family)
     if part not in _PARTS or match is None or match[1] not in _UNITS:
         return None
-    period_s = float(match[2] or 1) * _PERIODS[match[3][0]] or None if match[3] else None
+    period_s = float(match[2] or 1) * (parse.seconds_in(match[3]) or 0.0) or None if match[3] else None
     of = start if _STARTS[start] else ""  # one answer may spell the others in several ways
     return Family(match[1], _UNITS[match[1]], period_s, of, handed_on=name != header), part
 

@@ -16,17 +16,7 @@ from paceline.providers import parse
 
 TEXT_MAX: Final = 2_048
 
-DAY_S: Final = 86_400.0
-MONTH_S: Final = 30 * DAY_S
 AUDIO_SECONDS: Final = "audio_seconds"
-
-_PERIODS: Final = {
-    "second": 1.0, "sec": 1.0, "s": 1.0, "minute": 60.0, "min": 60.0, "m": 60.0, "hour": 3_600.0, "hr": 3_600.0, "h": 3_600.0,
-    "day": DAY_S, "d": DAY_S, "week": 7 * DAY_S, "w": 7 * DAY_S, "month": MONTH_S, "毫秒": 1e-3, "秒": 1.0, "分钟": 60.0, "分": 60.0,
-    "小时": 3_600.0, "天": DAY_S, "日": DAY_S, "周": 7 * DAY_S, "月": MONTH_S, "ms": 1e-3, "millisecond": 1e-3, "us": 1e-6, "µs": 1e-6,
-    "ns": 1e-9,
-}  # fmt: skip
-"""Seconds of a period, by the words for it; a month has 30 days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +84,6 @@ _SHORT_UNITS: Final = {
     "r": REQUESTS,
     "q": REQUESTS,
 }
-_SHORT_PERIODS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": DAY_S}
-_EVERY: Final = {"hour": 3_600.0, "dai": DAY_S, "week": 7 * DAY_S, "month": MONTH_S}
 _EXCEEDED = re.compile(r"\bexceeded for (\w{3,80})")  # "... per 60s exceeded for UserByModelByMinuteOutputTokens"
 _STATED = re.compile(
     rf"(?<![\w.,-])(?P<limit>{_AMOUNT})(?P<thousands>[km])? ?"
@@ -223,15 +211,15 @@ def _period_in(named: dict[str, str], text: str, short_s: float | None) -> float
     if "seconds" in named:
         period_s = parse.amount(named["seconds"])
     if period_s is None and "every" in named:
-        period_s = _EVERY[named["every"].lower()]
+        period_s = parse.seconds_in(named["every"])
     chinese = None if period_s or text.isascii() else _CHINESE_PERIOD.search(text)
-    return _PERIODS[chinese[1]] if chinese else period_s
+    return parse.seconds_in(chinese[1]) if chinese else period_s
 
 
 def _in_short(letters: str) -> tuple[str, float]:
     """Unit and period of ``TPM``, ``rpd``, ``QPS``."""
     letters = letters.lower()
-    return _SHORT_UNITS[letters[:-2]], _SHORT_PERIODS[letters[-1]]
+    return _SHORT_UNITS[letters[:-2]], parse.seconds_in(letters[-1]) or 0.0
 
 
 def _found(pattern: re.Pattern[str], text: str) -> float | None:
@@ -249,14 +237,14 @@ def wait_in(text: str) -> float | None:
     if match is not None:
         return duration_s(match[1])
     chinese = None if text.isascii() else _CHINESE_WAIT.search(text)
-    return parse.wait(float(chinese[1]) * _PERIODS[chinese[2]]) if chinese else None
+    return parse.wait(float(chinese[1]) * (parse.seconds_in(chinese[2]) or 0.0)) if chinese else None
 
 
 def duration_s(text: str) -> float | None:
     """The seconds of a duration in words or letters: ``1h 2m``, ``3 minutes``, ``16 days``; ``None`` for none."""
     total, parts = 0.0, 0
     for amount, word in _TIMES.findall(text):
-        seconds = _PERIODS.get(word.lower()) or _PERIODS.get(word.lower().removesuffix("s"))
+        seconds = parse.seconds_in(word)
         if seconds is None:
             return None
         total, parts = total + float(amount) * seconds, parts + 1
@@ -265,7 +253,7 @@ def duration_s(text: str) -> float | None:
 
 def period_of(count: str | None, word: str) -> float | None:
     """The seconds of a period, e.g. ``("86400", "s")`` or ``(None, "minutes")``; ``None`` for an unknown word."""
-    seconds = _PERIODS.get(word.lower()) or _PERIODS.get(word.lower().removesuffix("s"))
+    seconds = parse.seconds_in(word)
     return None if seconds is None else parse.wait(float(count or 1) * seconds) or None
 
 
@@ -296,7 +284,7 @@ _UNITS: Final = (
     ("image", "images"),
     ("request", REQUESTS),
 )
-_NAMED_PERIODS: Final = (("day", DAY_S), ("hour", 3_600.0), ("minute", 60.0), ("second", 1.0))
+_LONGEST_FIRST: Final = ("day", "hour", "minute", "second")
 
 
 def quota_named(name: str, metric: str = "") -> tuple[str | None, float | None]:
@@ -308,5 +296,5 @@ def quota_named(name: str, metric: str = "") -> tuple[str | None, float | None]:
     """
     name, metric = (words.lower().replace("_", "") for words in (name, metric))
     unit = next((unit for word, unit in _UNITS if word in f"{name} {metric}"), None)
-    period_s = next((seconds for word, seconds in _NAMED_PERIODS if f"per{word}" in name or f"by{word}" in name), None)
-    return unit, period_s
+    period = next((word for word in _LONGEST_FIRST if f"per{word}" in name or f"by{word}" in name), None)
+    return unit, parse.seconds_in(period) if period else None
