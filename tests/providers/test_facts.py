@@ -28,6 +28,8 @@ from paceline.facts.lives import Life
 from paceline.gateway.server import end_watch
 from paceline.gateway.upstreams import _configured
 from paceline.limiter.limiter import Limiter
+from paceline.providers.base import Usage
+from paceline.providers.prices import Prices
 from paceline.providers.registry import PROVIDERS, locate, provider_for_host, provider_named
 from paceline.providers.roots import host_root, usual_root
 from paceline.providers.tables import is_listed, known_providers, life_of, lookup, models
@@ -327,6 +329,29 @@ def test_the_beginning_of_a_model_s_name_is_its_provider(words, provider, model)
     config = Config.load(given={"provider": given.get("--provider"), "base_url": given.get("--base-url")}, environ={})
     form = at_home(Form(model=given["--model"]), config)
     assert (form.provider, form.model) == (provider, model)
+
+
+def test_a_budget_counts_with_the_users_facts(users):
+    model = '[[providers.openai.models]]\nmatch = "gpt-7"\nsource = "s"\nday = 2026-11-27\n'
+    users(model + "output_max = 77\nprice = { input = 2.0, output = 8.0, request = 0.5 }\n")
+    prices = Prices({})
+    for provider, name in (("openai", "gpt-7"), ("openrouter", "openai/gpt-7"), ("azure", "gpt-7-2026-11-01")):
+        assert prices.output_max(provider, name) == 77
+        assert prices.usd(provider, name, Usage(1_000_000, 1_000_000)) == pytest.approx(10.5)
+    given = Prices({"openai/gpt-7": {"input": 1.0, "output": 1.0}})
+    assert given.usd("openai", "gpt-7", Usage(1_000_000, 0)) == 1.0
+    users(model + "price = { input = 2.0 }\n")
+    with pytest.raises(QuotaError, match=r"facts.toml: providers.openai.models\[1\].price: .*USD for a million tokens"):
+        models("openai")
+
+
+def test_a_wrong_field_is_named_with_its_line(users):
+    users(f"# mine\n{ROW}{ROW.replace('777', '-7').replace('gpt-7', 'gpt-8')}")
+    with pytest.raises(QuotaError, match=r"facts.toml: providers.openai.limits\[2\].tier_2: .* \(at line 15\)$"):
+        models("openai")
+    users(f"{ACME}keys = 1\n")
+    with pytest.raises(QuotaError, match=r"providers.acme.limits\[1\].keys: 1: .* \(at line 12\)$"):
+        models("openai")
 
 
 class TestAProjectsSettings:
