@@ -73,8 +73,8 @@ _READ: Final = {
     RefusalKind.RATE: (None, 403, 500, 503),
 }  # fmt: skip
 """The statuses at which words are read; ``None``: of an error inside an answer."""
-_REFUSING: Final = (413, 429, 498, 502, 503, 504, 529)
-"""The statuses of refusals that are not about money; at a 403 or 500 a code or words must say so."""
+_REFUSING: Final = (None, 413, 429, 498, 502, 503, 504, 529)
+"""The statuses of refusals that are not about money, and ``None``, of an error inside an answer; at a 403 or 500 a code or words must say so."""
 
 
 _NAMES: Final = ("error_code", "code", "Code", "type", "status", "reason")
@@ -139,6 +139,13 @@ def refuses_key(status: int, error: Mapping[str, Any]) -> bool:
     return KEY_INVALID in codes_of(error) or _BAD_KEY.match(message_of(error)) is not None
 
 
+def _named(status: int | None, codes: list[str], text: str) -> list[Refusal]:
+    """What the codes and the words of an error say, without its status."""
+    found = [MEANINGS[code.lower()] for code in codes if code.lower() in MEANINGS]
+    found += [Refusal(RefusalKind.MONEY) for _ in filter(_SPENT.fullmatch, codes)]
+    return [*found, *map(Refusal, _kinds_by_words(status, codes, text))]
+
+
 NO_CODES: Final[Mapping[str, Refusal]] = {}
 
 
@@ -155,9 +162,7 @@ def meaning(status: int | None, codes: list[str], text: str, own: Mapping[str, R
         ``None`` for an error that is no refusal.
     """
     mine = [own[code] for code in codes if code in own]
-    found = [MEANINGS[code.lower()] for code in codes if code.lower() in MEANINGS]
-    found += [Refusal(RefusalKind.MONEY) for _ in filter(_SPENT.fullmatch, codes)]
-    found += map(Refusal, _kinds_by_words(status, codes, text))
+    found = _named(status, codes, text)
     said = bool(found)
     if str(status) in own and all(
         one.kind is RefusalKind.RATE for one in found
@@ -170,4 +175,4 @@ def meaning(status: int | None, codes: list[str], text: str, own: Mapping[str, R
     first = min(mine or found, key=lambda refusal: ORDER.index(refusal.kind))
     if mine or first.kind in (RefusalKind.MONEY, RefusalKind.NEVER_FITS):
         return first
-    return first if status is None or status in _REFUSING or (status in (403, 500) and said) else None
+    return first if status in _REFUSING or (status in (403, 500) and said) else None
