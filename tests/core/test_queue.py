@@ -38,7 +38,7 @@ def go(line: Queue, share: float = 1.0) -> Waiter:
 
 
 def nothing_left(line: Queue) -> bool:
-    kept = line._lanes or line._virtual or line._waiting or line._busy or line._idle
+    kept = line._lanes or line._virtual or line._waiting or line._families or line._busy or line._idle
     return not (line.length or kept or line.next_deadline_ns or line.deadlines)
 
 
@@ -51,7 +51,8 @@ steps = st.lists(
 @given(script=steps)
 def test_inside_a_lane_everybody_keeps_the_order_of_arrival(script):
     line, waiting, gone = Queue(), {}, []
-    lanes = [LaneSpec(f"lane-{i}", 1 + i, i // 2) for i in range(4)]
+    house = LaneSpec("house", 3, parent=LaneSpec("street"))
+    lanes = [LaneSpec(f"lane-{i}", 1 + i, i // 2, parent=(None, house)[i % 2]) for i in range(4)]
     for step, lane, pick in script:
         if step == "join":
             waiter = join(line, lanes[lane])
@@ -115,6 +116,49 @@ def test_two_busy_lanes_share_by_weight_within_two_maximum_costs(costs, weights,
         ahead.append(ahead[-1] + share / lanes[name].weight * (1 if name == "a" else -1))
     bound = sum(50 / weight for weight in weights)
     assert max(ahead) - min(ahead) <= bound + 1e-6  # so in any interval
+
+
+class TestLanesOfAParent:
+    team = LaneSpec("team", 2)
+    lanes = (LaneSpec("alone"), LaneSpec("a", parent=team), LaneSpec("b", parent=team), LaneSpec("c", 2, parent=team))
+
+    def went(self, line, number):
+        return Counter(go(line).lane.name for _ in range(number))
+
+    def busy(self, lanes, each=1_000):
+        line = Queue()
+        return line, [join(line, lane) for _ in range(each) for lane in lanes]
+
+    def test_the_busy_ones_divide_its_share(self):
+        line, waiters = self.busy(self.lanes)
+        assert self.went(line, 600) == {"alone": 200, "a": 100, "b": 100, "c": 200}
+        for waiter in waiters:
+            if waiter.lane.name in "bc":
+                line.withdraw(waiter)
+        assert self.went(line, 600) == pytest.approx({"alone": 200, "a": 400}, abs=2)
+
+    def test_a_part_has_parts(self):
+        front = LaneSpec("front", 3, parent=self.team)
+        users = [LaneSpec(f"front/{name}", parent=front) for name in "uvw"]
+        line, _ = self.busy((*self.lanes[:2], *users))
+        assert self.went(line, 720) == pytest.approx(
+            {"alone": 240, "a": 120, "front/u": 120, "front/v": 120, "front/w": 120}, abs=2
+        )
+
+    def test_one_that_changes_its_parent_leaves_nothing_behind(self):
+        line, _ = self.busy((self.lanes[0], self.lanes[1]), 10)
+        join(line, LaneSpec("a", 3, parent=LaneSpec("other", 0.5)))
+        assert line._families == {("other", 0): (1, 3)}
+        self.went(line, 21)
+        assert nothing_left(line)
+
+    def test_a_late_correction_is_divided_as_the_share(self):
+        line, _ = self.busy(self.lanes[:3], 3)
+        while (gone := go(line)).lane.name != "b":
+            pass
+        finish = line._lanes["b"].finish
+        line.correct(gone, 5.0)
+        assert line._lanes["b"].finish - finish == 5.0  # of the two busy ones each has a weight of 1
 
 
 def test_an_idle_lane_saves_nothing_up():

@@ -235,7 +235,7 @@ class Both:
             assert self.line.head() is waiter
             self.go()
         assert not self.waiting
-        for left in ("_lanes", "_virtual", "_waiting", "_busy", "_idle"):
+        for left in ("_lanes", "_virtual", "_waiting", "_families", "_busy", "_idle"):
             assert not getattr(self.line, left)
 
 

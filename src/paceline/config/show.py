@@ -58,7 +58,7 @@ def _settings(config: Config) -> Iterator[SettingRow]:
         values[LANES][name]["limits"] = [str(quota) for quota in parsed(lane.limits)]
     values["retry"] = asdict(RetryPolicy()) | values["retry"]
     values[BREAKER] = values[BREAKER] or False
-    left_out = {("retry", "max_attempts"), *((LANES, lane, "name") for lane in config.lanes)}
+    left_out = {("retry", "max_attempts"), *((LANES, lane, of) for lane in config.lanes for of in ("name", "parent"))}
     left_out |= {(name,) for name in (*OVERRIDES, CONCURRENCY, PRICES, "priorities") if not values[name]}
     for path, value in leaves(values):
         if path not in left_out and value != {}:

@@ -15,6 +15,10 @@ A cost is one number here: how many seconds of the scarcest quota it takes.
 The lanes are kept in two sorted lists: the busy ones, in which requests wait, and the idle ones, which are empty and
 whose finish is still ahead of the virtual time. So the next request is found about as fast with thousands of lanes as
 with one.
+
+A lane with a parent has no share of its own: the busy lanes of one parent divide the weight of that by theirs.
+WEAK: a lane that was idle starts at the present virtual time, so a parent whose lanes take turns to be idle gets more than its share; and
+the places of its other lanes, where a cached prompt makes these earlier, are not computed again when the number of busy ones changes.
 """
 
 from __future__ import annotations
@@ -37,12 +41,14 @@ class LaneSpec:
     """A class of work: its name, its share among busy lanes, and its priority (higher goes first).
 
     ``limits``: quotas that hold for the lane over all pools, as values or in their notation (``"60 requests/min"``).
+    ``parent``: the lane of which it is a part: it has a part of its share, and is bounded by its limits, too.
     """
 
     name: str = "default"
     weight: float = 1.0
     priority: int = 0
     limits: Quota | str | Iterable[Quota | str] = ()
+    parent: LaneSpec | None = None
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
@@ -55,6 +61,15 @@ class LaneSpec:
 
 
 DEFAULT_LANE = LaneSpec()
+
+
+def line_of(lane: LaneSpec) -> list[LaneSpec]:
+    """The lane, its parent, and so on."""
+    found = [lane]
+    while (parent := found[-1].parent) is not None:
+        found.append(parent)
+    return found
+
 
 LaneName = tuple[str, float | None, int | None]
 """A name of a lane, with the weight and the priority that the caller gave, if any."""
@@ -89,7 +104,8 @@ class Lanes(dict[LaneName, LaneSpec]):
         name, weight, priority = lane
         known = self._known.get(name) or LaneSpec(name)
         weight = known.weight if weight is None else weight
-        spec = self[lane] = LaneSpec(name, weight, known.priority if priority is None else priority)
+        priority = known.priority if priority is None else priority
+        spec = self[lane] = LaneSpec(name, weight, priority, parent=known.parent)
         return spec
 
 
@@ -263,6 +279,8 @@ class Queue:
         self._lanes: dict[str, _Lane] = {}
         self._virtual: dict[int, float] = {}  # priority -> virtual time
         self._waiting: defaultdict[int, int] = defaultdict(int)  # priority -> number of waiters
+        # parent and priority -> how many of its lanes are busy, and the sum of their weights
+        self._families: dict[tuple[str, int], tuple[int, float]] = {}
         # One key per lane. A key may be too early, because a request of the lane was granted since or cost more than
         # estimated; it is corrected when it comes first.
         self._busy: list[_Key] = []
@@ -282,6 +300,10 @@ class Queue:
         lane = self._lanes.get(spec.name)
         if lane is None:
             lane = self._lanes[spec.name] = _Lane(spec)
+        if lane.waiters and lane.spec is not spec:
+            self._count_busy(lane.spec, -1)
+        if not lane.waiters or lane.spec is not spec:
+            self._count_busy(spec, 1)
         before, lane.spec = lane.spec.priority, spec  # the latest weight and priority hold for the whole lane
         if waiter.returned:
             waiter.lost_ns = 0  # it goes before all others
@@ -344,7 +366,7 @@ class Queue:
             if following is None:
                 heapq.heappop(keys)
                 continue
-            weight, cost_s, (waiter, oldest) = lane.spec.weight, self.seconds_of(gone.amounts), following
+            weight, cost_s, (waiter, oldest) = self._weight(lane.spec), self.seconds_of(gone.amounts), following
             finish, ahead = max(start, finish) + cost_s / weight, _ahead(gone, cost_s, ahead)
             fronts[name] = waiter, order, finish, ahead
             start = max(start, _start(waiter, finish, ahead, weight))
@@ -357,7 +379,7 @@ class Queue:
             The cost of the waiters of its lane that it overtakes, if all cost as much as the first; 0 for none.
         """
         lane = self._lanes[head.lane.name]
-        priority, finish = lane.spec.priority, lane.finish
+        priority, finish, weight = lane.spec.priority, lane.finish, self._weight(lane.spec)
         start, overtaken = finish, 0.0
         if not lane.cached:
             lane.waiters.popitem(last=False)
@@ -370,10 +392,10 @@ class Queue:
             else:
                 lane.owed = max(0.0, lane.owed - OVERTAKING * cost_s)
             del lane.waiters[head.number]
-            start = _start(head, finish, lane.ahead, lane.spec.weight)
+            start = _start(head, finish, lane.ahead, weight)
         virtual = self._virtual.get(priority, 0.0)
         self._virtual[priority] = max(virtual, start)
-        lane.finish = max(virtual, finish) + cost_s / lane.spec.weight
+        lane.finish = max(virtual, finish) + cost_s / weight
         lane.ahead = _ahead(head, cost_s, lane.ahead)
         self._one_less(lane)
         return overtaken
@@ -389,7 +411,7 @@ class Queue:
         """Add ``cost_s``, the true cost less the estimate of a granted ``waiter``, to the finish of its lane."""
         lane = self._lanes.get(waiter.lane.name)
         if lane is not None:
-            lane.finish += cost_s / lane.spec.weight
+            lane.finish += cost_s / self._weight(lane.spec)
             lane.ahead += -cost_s if waiter.lost_ns else cost_s
             start = lane.key[1]
             moves = lane.cached or not lane.waiters
@@ -504,9 +526,30 @@ class Queue:
         spec, start, lost_ns = lane.spec, lane.finish, inf
         if lane.cached:
             head = self._next(lane)
-            start, lost_ns = _start(head, start, lane.ahead, spec.weight), _haste(head, lane.ahead)
+            start, lost_ns = _start(head, start, lane.ahead, self._weight(spec)), _haste(head, lane.ahead)
         start = max(self._virtual.get(spec.priority, 0.0), start)
         return -spec.priority, start, lost_ns, next(iter(lane.waiters), 0), id(lane), spec.name
+
+    def _weight(self, spec: LaneSpec) -> float:
+        """The weight of a lane at present; with a parent, a part of that's among its busy lanes."""
+        weight, priority = spec.weight, spec.priority
+        while (parent := spec.parent) is not None:
+            _, busy = self._families.get((parent.name, priority), (0, 0.0))
+            weight *= parent.weight / max(busy, spec.weight)  # an idle lane, which is corrected, is not among them
+            spec = parent
+        return weight
+
+    def _count_busy(self, spec: LaneSpec, by: int) -> None:
+        """Count a lane that has begun to wait (1) or has ended (-1) in its parent, and the first and last one of that in its parent."""
+        priority = spec.priority
+        while (parent := spec.parent) is not None:
+            family = parent.name, priority
+            number, busy = self._families.pop(family, (0, 0.0))
+            if number + by:  # the last one takes the noise of the sum with it
+                self._families[family] = number + by, busy + by * spec.weight
+            if number and number + by:
+                return
+            spec = parent
 
     def _place(self, lane: _Lane) -> None:
         """Compute the key of ``lane`` again, and move it to its place in the sorted lists."""
@@ -526,6 +569,7 @@ class Queue:
         priority = lane.spec.priority
         self._waiting[priority] -= 1
         if not lane.waiters:
+            self._count_busy(lane.spec, -1)
             lane.owed = 0.0
             lane.cached.clear()
             self._place(lane)
@@ -551,5 +595,6 @@ class Queue:
         self._lanes.clear()
         self._virtual.clear()
         self._waiting.clear()
+        self._families.clear()
         self._busy.clear()
         self._idle.clear()
