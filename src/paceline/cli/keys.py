@@ -19,8 +19,14 @@ FILE = click.option(
     "--keys", "file", type=click.Path(path_type=Path), help="The file; in this user's folder by default."
 )
 
-_NO_LIST: Final = {"models": "all", "limits": "none", "endpoints": "none"}
-"""What stands for no list, by field."""
+_NONE: Final[dict[str, tuple[Any, Any]]] = {
+    "models": (("all",), ()), "limits": (("none",), ()), "endpoints": (("none",), ()), "team": ("none", ""), "users": ("none", "")
+}  # fmt: skip
+"""What stands for nothing, by field, and what is kept then."""
+
+_HELP_USERS: Final = (
+    "The client serves many people, and names the one who asks in this header, e.g. X-OpenWebUI-User-Id."
+)
 
 
 @click.group(name="keys")
@@ -43,18 +49,10 @@ def command() -> None:
     help="An unmetered one that it may use, e.g. 'GET /v1/models' or '/v1/files*'; repeatable; the list of models by default.",
 )
 @click.option("--may-read", is_flag=True, help="It may read the page, the status and the metrics, too.")
+@click.option("--team", default="", help='The team whose share and limits it is under; [lanes."team/NAME"] sets these.')
+@click.option("--users", metavar="HEADER", default="", help=_HELP_USERS)
 @FILE
-def add(
-    *,
-    name: str,
-    weight: float,
-    priority: int,
-    models: tuple[str, ...],
-    limits: tuple[str, ...],
-    endpoints: tuple[str, ...],
-    may_read: bool,
-    file: Path | None,
-) -> None:
+def add(*, name: str, file: Path | None, **fields: Any) -> None:
     """Make a key for NAME and print it. It is shown once: only its hash is kept.
 
     The key is a lane of its own, so that it cannot hold up the others.
@@ -62,8 +60,7 @@ def add(
     try:
         keys = _keys(file)
         first = not keys
-        fields = {"models": models, "limits": limits, "endpoints": endpoints, "may_read": may_read}
-        key = keys.add(name, weight=weight, priority=priority, **fields)
+        key = keys.add(name, **fields)
     except PacelineError as error:
         _fail(error)
     click.echo(key)
@@ -81,11 +78,13 @@ def add(
 @click.option(
     "--may-read/--may-not-read", default=None, help="Whether it may read the page, the status and the metrics."
 )
+@click.option("--team", help="In place of its team; 'none' for none. What it has used stays with the team before.")
+@click.option("--users", metavar="HEADER", help=f"{_HELP_USERS} 'none': one client.")
 @FILE
 def change(*, name: str, file: Path | None, **options: Any) -> None:
     """Change what the key of NAME may do. Its secret stays, and so does what is not named here."""
     fields = {field: value for field, value in options.items() if value not in (None, ())}
-    fields |= {field: () for field, all_ in _NO_LIST.items() if fields.get(field) == (all_,)}
+    fields |= {field: kept for field, (word, kept) in _NONE.items() if fields.get(field) == word}
     if not fields:
         _fail(PacelineError("nothing to change: name at least one option, see `paceline keys change --help`"))
     try:
@@ -120,10 +119,23 @@ def list_(*, file: Path | None) -> None:
         keys = _keys(file).all()
     except PacelineError as error:
         _fail(error)
-    header = ("name", "created", "weight", "priority", "models", "limits", "endpoints", "page", "former secret")
+    header = (
+        "name",
+        "team",
+        "created",
+        "weight",
+        "priority",
+        "models",
+        "limits",
+        "endpoints",
+        "page",
+        "users",
+        "former secret",
+    )
     rows = [
         (
             one.name,
+            one.team or "-",
             one.created,
             f"{one.weight:g}",
             str(one.priority),
@@ -131,6 +143,7 @@ def list_(*, file: Path | None) -> None:
             ", ".join(one.limits) or "-",
             ", ".join(("metered", *(one.endpoints or ("the list of models",)))),
             "yes" if one.may_read else "no",
+            one.users or "-",
             f"until {one.former_until}" if one.former else "-",
         )
         for one in keys

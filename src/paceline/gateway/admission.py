@@ -52,6 +52,11 @@ class Admission:
         why = "this key is unknown or revoked" if given else "a key is missing"
         raise RequestError(401, "key", f"{why}: send one of `paceline keys add` as the API key")
 
+    def without_users(self, headers: Headers) -> Headers:
+        """What is passed on: no header in which any key names users, also of a client whose key does not."""
+        users = self._keys.user_headers
+        return [pair for pair in headers if pair[0] not in users] if users else headers
+
     def behind_key(self, path: str) -> str | None:
         """What follows the key in a path that begins with one; ``None`` for any other path.
 

@@ -275,6 +275,7 @@ class Gateway:
         place, there = found
         if passed is not None and any(one.key for one in place.members):
             raise RequestError(401, "key", "the key in the path is for servers that get their clients' own credentials")
+        scope["headers"] = self._admission.without_users(headers)
         request = Incoming(
             scope, receive, send, connection, first=values, key=key, given=given, place=place, path=there, query=query
         )

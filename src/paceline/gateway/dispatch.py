@@ -40,6 +40,7 @@ from paceline.gateway.refusals import LastRefusal
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, plain, readable
 from paceline.gateway.rights import Asked, check_rights
 from paceline.gateway.shares import Shares, fits
+from paceline.gateway.teams import ClientLanes
 from paceline.gateway.upstreams import (
     ACCOUNT,
     JUDGED_HEADERS,
@@ -123,7 +124,7 @@ class Dispatch:
         self._last_of_all: dict[str, LastRefusal] = {}  # by account: those about all that it sends
         self._forgotten = 0  # accounts, since the last collection
         limiter.pacer.accounts.forgotten = self._forget
-        self._limited: dict[str, ClientKey] = {}  # the keys whose limits the limiter has
+        self._lanes = ClientLanes(limiter)
         self._unreported: set[tuple[str, str]] = set()  # the keys and pools of streams without usage, as logged
         self._takes_usage: dict[str, bool] = {}  # by server: whether it can be asked for the usage of a stream
         self._bodies = Bodies()
@@ -371,15 +372,12 @@ class Dispatch:
         for text in (lane, name, options.get(_STICKY)):
             if text is not None and not 0 < len(text) <= NAME_MAX:
                 raise RequestError(400, "option", f"a lane, a name or a key must have 1 to {NAME_MAX} characters")
-        if key is not None:
-            current_lane.set((key.name, key.weight, key.priority))
-        elif lane is not None or priority is not None:
+        if key is None and (lane is not None or priority is not None):
             current_lane.set((lane or f"priority {priority:g}", None, None if priority is None else int(priority)))
         pacer = self._limiter.pacer
         try:
-            if key is not None and self._limited.get(key.name) is not key:  # new, or read again
-                self._limiter.limit_lane(key.name, key.limits)
-                self._limited[key.name] = key
+            if key is not None:
+                current_lane.set(self._lanes.of(key, request.user))
             found = list(self._described(request, body, asked) if seen is None else self._metered(request, seen))
         except QuotaError as error:
             raise RequestError(429, "quota", str(error)) from None
@@ -401,7 +399,7 @@ class Dispatch:
                 raise RequestError(*seen.refusal)
             if not any(self._has_room(key, one.scheduler) for one in found):
                 raise RequestError(429, "queue_full", "too many requests of this key wait already: send this one later")
-        if pacer.allowances.bounds_money(current_lane.get()[0]):
+        if pacer.allowances.bounds_money(pacer.lane()):
             for i, sent in enumerate(requests):
                 sent.ask_usage(self._takes_usage, partial(_asking_in, sent, i, seen), BODY_MAX)
         for sent, one in zip(requests, found, strict=True):
@@ -449,7 +447,8 @@ class Dispatch:
         queue, most = scheduler.pool.queue, self._limiter.pacer.settings.waiting_max
         if fits(key.identity, queue.length, queue.length, 1, most):  # even if all are its own
             return True
-        own = scheduler.read(lambda _: queue.waiting().get(key.name, 0))
+        waiting = scheduler.read(lambda _: queue.waiting())
+        own = sum(number for lane, number in waiting.items() if lane.partition("/")[0] == key.name)
         return fits(key.identity, own, queue.length, 1, most)
 
     def _described(self, request: Incoming, body: bytes, asked: dict[str, Any]) -> Iterator[Metered]:
@@ -702,7 +701,8 @@ def _has_login(held: HeldRequest) -> bool:
 
 def _identity_of(request: Incoming) -> Callable[[], Identity]:
     body = b"".join(request.parts)
-    return partial(identity, request.owner, request.method, request.path, request.query, request.headers, body)
+    method = f"{request.user} {request.method}"  # a place and an answer are one user's
+    return partial(identity, request.owner, method, request.path, request.query, request.headers, body)
 
 
 def _asking_in(sent: Relayed, member: int, seen: Seen | None) -> Asking | None:

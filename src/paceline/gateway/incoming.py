@@ -14,6 +14,7 @@ from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import Destination
+from paceline.pacing.pacer import NAME_MAX
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -132,6 +133,19 @@ class Incoming:
     def owner(self) -> str:
         """The identity of the client's key, which has a part of each bound; empty for none."""
         return "" if self.key is None else self.key.identity
+
+    @property
+    def user(self) -> str:
+        """The user whom a front end names; empty for none.
+
+        Raises:
+            RequestError: The name is no line of text, or is too long.
+        """
+        header = "" if self.key is None else self.key.users
+        found = self.first.get(header.lower().encode("ascii"), b"").decode("utf-8", "replace")
+        if len(found) > NAME_MAX or not found.isprintable():
+            raise RequestError(400, "user", f"{header} must have at most {NAME_MAX} characters, all of them printable")
+        return found
 
     def options(self) -> dict[bytes, str]:
         """Its headers that are options of the gateway."""

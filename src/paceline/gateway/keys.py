@@ -21,6 +21,7 @@ from paceline.core.queue import LaneSpec
 from paceline.core.quota import parse_quotas
 from paceline.core.results import PacelineError, QuotaError
 from paceline.gateway.stamps import Stamp, Watched, stamp
+from paceline.gateway.upstreams import KEY_HEADERS
 from paceline.pacing.allowances import check_limits
 from paceline.pacing.durable import WriteTurn, open_binary, replacing
 from paceline.providers.registry import base_of
@@ -34,6 +35,7 @@ SALT_BYTES: Final = 32
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 _ENDPOINT: Final = re.compile(r"([A-Z]+ )?/[!-~]{0,200}")
+_USERS: Final = re.compile(r"[Xx]-(?!(?i:paceline-))[A-Za-z0-9-]{1,98}")
 _LISTED: Final = re.compile(r"(?:GET|HEAD) (?:/[\w.-]+)*?(?:/models(?:/(?P<model>[\w.:-]{1,200}))?|/api/tags)/?")
 """What each key may ask for, unless its endpoints are named: the list of models, and one of them. Ollama's list is ``/api/tags``."""
 _LISTING: Final = re.compile(r"(?:GET|HEAD) (?:/[\w.-]+)*/models(?:/[\w.:/*-]*)?")
@@ -62,6 +64,8 @@ class ClientKey:
         former: The SHA-256 of the secret before, which is valid for some time after a rotation; empty: none.
         former_until: Until when, in UTC.
         first: The SHA-256 of its first secret, where it has another one by now; empty otherwise.
+        team: The team whose share and limits the key has a part of; empty: none.
+        users: The header in which the client, a front end for many people, names the one who asks; empty: it is for one client.
     """
 
     name: str
@@ -76,6 +80,8 @@ class ClientKey:
     former: str = ""
     former_until: str = ""
     first: str = ""
+    team: str = ""
+    users: str = ""
 
     def __post_init__(self) -> None:
         """Refuse invalid values.
@@ -85,6 +91,12 @@ class ClientKey:
         """
         if not _NAME.fullmatch(self.name):
             raise QuotaError(f"invalid name of a key {self.name[:100]!r}: use letters, digits, '.', '_', '@' and '-'")
+        if self.team and not _NAME.fullmatch(self.team):
+            raise QuotaError(f"invalid name of a team {self.team[:100]!r}: use letters, digits, '.', '_', '@' and '-'")
+        if self.users and (not _USERS.fullmatch(self.users) or self.users.lower().encode() in KEY_HEADERS):
+            raise QuotaError(
+                f"invalid header of users {self.users[:100]!r}: name one that begins with X-, such as X-OpenWebUI-User-Id"
+            )
         LaneSpec(self.name, self.weight, self.priority)
         if self.limits:
             check_limits(self.name, parse_quotas(list(self.limits)))
@@ -145,6 +157,9 @@ class KeyFile:
     Args:
         file: The file; it need not exist.
 
+    Attributes:
+        user_headers: The headers, in small letters, in which any key names users.
+
     Raises:
         KeyFileError: The file cannot be read.
     """
@@ -153,6 +168,7 @@ class KeyFile:
         self.file = file
         self._all: list[ClientKey] = []
         self._by_digest: dict[str, ClientKey] = {}
+        self.user_headers: frozenset[bytes] = frozenset()
         self._stamp: Stamp | None = None
         self._watched = Watched("the keys that were read before stay valid", file)
         self._read()
@@ -286,6 +302,7 @@ class KeyFile:
             self._by_digest = {one.former: one for one in self._all if one.former} | {
                 one.digest: one for one in self._all
             }
+            self.user_headers = frozenset(one.users.lower().encode("ascii") for one in self._all if one.users)
             self._stamp = seen
         except FileNotFoundError:
             if self._all:

@@ -38,6 +38,7 @@ from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.signals import came_early, end_by_signals, heed, held_back
+from paceline.gateway.teams import counted_as
 from paceline.gateway.upstreams import Upstreams
 from paceline.gateway.usage import NO_KEY
 from paceline.limiter.limiter import Limiter
@@ -172,7 +173,9 @@ class ProcessSettings:
             store=StoreWatch(limiter.pacer.pools.worker, self.config.on_store_failure),
             begun=begun,
             access=None if self.access_log is None else AccessLog(self.access_log),
-            tally=Tally(limiter, lambda lane: lane if admission.needs_key else NO_KEY) if self.tallies else None,
+            tally=Tally(limiter, lambda lane: counted_as(lane) if admission.needs_key else NO_KEY)
+            if self.tallies
+            else None,
             takes_over=self.takes_over,
             tells_quotas=self.tells_quotas,
             names_account=self.names_account,

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from paceline.core.results import StoreError
 from paceline.gateway.errors import RequestError
 from paceline.limiter.limiter import Limiter
-from paceline.limiter.tally import Tally
+from paceline.limiter.tally import NO_TEAM, PARTS, Tally
 
 USAGE: Final = "/api/v1/usage"
 """The path of the report."""
@@ -28,14 +28,16 @@ def report(tally: Tally, name: str | None, query: str) -> dict[str, Any]:
     Args:
         tally: Counts.
         name: The name of the key.
-        query: The query of the request: ``from`` and ``to`` are the first and the last day.
+        query: The query of the request: ``from`` and ``to`` are the first and the last day, ``by`` is ``key``, ``team`` or ``user``.
 
     Raises:
-        RequestError: A day is invalid, or the sums cannot be read now.
+        RequestError: An option is invalid, or the sums cannot be read now.
     """
-    first, last = _day(query, "from"), _day(query, "to")
+    first, last, by = _day(query, "from"), _day(query, "to"), parse_qs(query).get("by", ["key"])[0]
+    if by not in PARTS:
+        raise RequestError(400, "option", f"by must be one of {', '.join(PARTS)}")
     try:
-        return tally.report(name, first, last)
+        return tally.report(name, first, last, by)
     except StoreError as error:
         raise RequestError(503, "store", f"what was used cannot be read now: {error}") from None
 
@@ -63,5 +65,7 @@ class Counted:
         return getattr(self._limiter, name)
 
     def status(self, *given: Any, **options: Any) -> Mapping[str, Any]:
-        """See :meth:`paceline.Limiter.status`; ``keys`` are the sums."""
-        return {**self._limiter.status(*given, **options), "keys": self._tally.since_start()}
+        """See :meth:`paceline.Limiter.status`; ``keys`` and ``teams`` are the sums."""
+        status = {**self._limiter.status(*given, **options), "keys": self._tally.since_start()}
+        teams = self._tally.since_start("team")
+        return status | ({"teams": teams} if teams.keys() - {NO_TEAM} else {})

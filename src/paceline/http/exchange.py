@@ -55,7 +55,7 @@ from paceline.pacing.allowances import Asked, Charge
 from paceline.pacing.answers import ANSWERED, UNREADABLE, cause_of_error, cause_of_status
 from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.faults import Fault, fault_of
-from paceline.pacing.pacer import Pacer, current_lane
+from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Acquisition, Permit, current_permit, holds_permit
 from paceline.pacing.plan_use import UNNAMED
 from paceline.pacing.retry import Again, GiveUp
@@ -290,7 +290,7 @@ class Exchange:
         from paceline.pacing.traffic import Entry
 
         call, started_ns = self.metered.call, self.pacer.clock.now_ns()
-        entry = Entry(started_ns / NS, self.record.pool, current_lane.get()[0], call.model, call.input_tokens)
+        entry = Entry(started_ns / NS, self.record.pool, self.pacer.lane().name, call.model, call.input_tokens)
         entry.max_output_tokens, entry.status = call.max_output_tokens, 0
 
         def end(usage: Usage | None, refusal: Refusal | None) -> None:
@@ -331,7 +331,7 @@ class Exchange:
     async def _hold(self) -> None:
         """Hold the cost of the request in the allowances of its lane."""
         asked = [Asked(one.call, one.expected) for one in self._asked()]
-        self.charge = self.pacer.allowances.charge(current_lane.get()[0], asked, self._timeout_s)
+        self.charge = self.pacer.allowances.charge(self.pacer.lane(), asked, self._timeout_s)
         if self.charge is not None:
             for acquisition, account in self.charge.steps():
                 self.acquisition, self.waits = acquisition, True

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.queue import LaneSpec
+from paceline.core.queue import LaneName, LaneSpec
 from paceline.integrations import package
 from paceline.pacing.pacer import current_lane
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _flatmachines = package("flatmachines", "flatmachines>=4.2")
 
-LaneSettings = tuple[str, float | None, int | None]
+LaneSettings = LaneName | LaneSpec
 """A lane's name, weight and priority; ``None`` for the limiter's own settings of that lane."""
 
 _outside: ContextVar[tuple[tuple[str, LaneSettings], ...]] = ContextVar("paceline_flatmachines_outside", default=())

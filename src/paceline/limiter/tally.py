@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from paceline.core.queue import LaneSpec
 from paceline.core.results import QuotaError, StoreError
 from paceline.limiter.limiter import Limiter
 from paceline.providers.base import Usage
@@ -37,10 +38,27 @@ PART: Final = 100
 WITNESS: Final = "\t"
 """In place of a name in the row that shows whether the place still has what this process has told; no key can have it. No other process tells that row."""
 
+PARTS: Final = ("key", "team", "user")
+"""What a name tells of a request, where it tells more than its key; the team and the user may be missing."""
+
+NO_TEAM: Final = "-"
+
 Sums = dict[tuple[int, str], list[float]]
 """Sums by the day, counted from 1970 in UTC, and the name."""
 
 _EPOCH: Final = dt.date(1970, 1, 1)
+_BETWEEN: Final = "\t"  # the parts of a name
+
+
+def counted_name(key: str, team: str = "", user: str = "") -> str:
+    """The name under which the requests of a key are counted. A request counts for the team that its key had then."""
+    return _BETWEEN.join((key, team, user)).rstrip(_BETWEEN)
+
+
+def part_of(name: str, by: str) -> str:
+    """What a sum by one of :data:`PARTS` calls the requests of ``name``: a user with the key, or the key alone for one client."""
+    key, team, user = (*name.split(_BETWEEN), "", "")[:3]
+    return {"key": key, "team": team or NO_TEAM, "user": f"{key}/{user}" if user else key}[by]
 
 
 class Tally:
@@ -51,11 +69,11 @@ class Tally:
 
     Args:
         limiter: The limiter.
-        name_of: Returns the name under which the requests of a lane are counted.
+        name_of: Returns the name under which the requests of a lane are counted, as :func:`counted_name` makes it.
         kept: Where the sums of all processes are; by default beside the store of the limiter.
     """
 
-    def __init__(self, limiter: Limiter, name_of: Callable[[str], str], kept: Tallies | None = None) -> None:
+    def __init__(self, limiter: Limiter, name_of: Callable[[LaneSpec], str], kept: Tallies | None = None) -> None:
         worker = limiter.pacer.pools.worker
         self._kept = kept or tallies_beside(worker.store if isinstance(worker, StoreWorker) else None)
         self._allowances, self._name_of = limiter.pacer.allowances, name_of
@@ -77,7 +95,7 @@ class Tally:
             self._priced = False
         self._allowances.tally = self.count
 
-    def count(self, lane: str, provider: str, model: str, usage: Usage) -> None:
+    def count(self, lane: LaneSpec, provider: str, model: str, usage: Usage) -> None:
         """Count a request that is charged."""
         usd = self._allowances.price(provider, model, usage) if self._priced else usage.usd
         where = today(), self._name_of(lane)
@@ -92,10 +110,14 @@ class Tally:
             else:
                 sums[4] += usd
 
-    def since_start(self) -> dict[str, dict[str, float]]:
-        """The sums of this process by name, in the order of the first requests."""
+    def since_start(self, by: str = "key") -> dict[str, dict[str, float]]:
+        """The sums of this process by one of :data:`PARTS`, in the order of the first requests."""
         with self._lock:
-            return {name: _row(sums) for name, sums in _with(self._own, dict(self._news)).items()}
+            own = _with(self._own, dict(self._news))
+        found: dict[str, list[float]] = {}
+        for name, sums in own.items():
+            found[part_of(name, by)] = added(found.get(part_of(name, by)), sums)
+        return {name: _row(sums) for name, sums in found.items()}
 
     def flush(self) -> None:
         """Write what is new, and what the place has lost.
@@ -157,13 +179,16 @@ class Tally:
         except StoreError as error:
             log.warning("what was used last is not kept: %s", error)
 
-    def report(self, name: str | None, first: dt.date | None = None, last: dt.date | None = None) -> dict[str, Any]:
-        """The sums of all processes and of those before, by name and day.
+    def report(
+        self, key: str | None, first: dt.date | None = None, last: dt.date | None = None, by: str = "key"
+    ) -> dict[str, Any]:
+        """The sums of all processes and of those before, by key, team or user, and day.
 
         Args:
-            name: The name; ``None``: all.
+            key: The key whose requests they are; ``None``: all.
             first: The first day, in UTC; ``None``: ``DAYS`` in all.
             last: The last one; ``None``: today.
+            by: One of :data:`PARTS`.
 
         Raises:
             StoreError: They cannot be read now.
@@ -171,18 +196,19 @@ class Tally:
         end = today() if last is None else (last - _EPOCH).days
         begin = max(end - DAYS + 1 if first is None else (first - _EPOCH).days, today() - KEEP_DAYS)
         self.flush()
-        names: dict[str, Any] = {} if name is None else {name: {**dict.fromkeys(FIELDS, 0), "days": {}}}
+        none = {**dict.fromkeys(FIELDS, 0)}
+        names: dict[str, Any] = {} if key is None or by != "key" else {key: {**none, "days": {}}}
         found: Sums = {}
-        for (day, key, _), sums in self._kept.read(begin, end).items():
-            if key != WITNESS:
-                found[day, key] = added(found.get((day, key)), sums)
-        for (day, key), sums in sorted(found.items()):
-            if name in (None, key):
-                row = _row(sums)
-                total = names.setdefault(key, {**dict.fromkeys(FIELDS, 0), "days": {}})
-                total |= _row([total[field] + row[field] for field in FIELDS])
-                total["days"][_text(day)] = row
-        return {"from": _text(begin), "to": _text(end), "priced": self._priced, "keys": names}
+        for (day, name, _), sums in self._kept.read(begin, end).items():
+            if name != WITNESS and key in (None, part_of(name, "key")):
+                where = day, part_of(name, by)
+                found[where] = added(found.get(where), sums)
+        for (day, name), sums in sorted(found.items()):
+            row = _row(sums)
+            total = names.setdefault(name, {**none, "days": {}})
+            total |= _row([total[field] + row[field] for field in FIELDS])
+            total["days"][_text(day)] = row
+        return {"from": _text(begin), "to": _text(end), "priced": self._priced, f"{by}s": names}
 
 
 def _with(own: dict[str, list[float]], news: Sums) -> dict[str, list[float]]:

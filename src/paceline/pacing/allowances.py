@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from paceline.core.budget import ALONE, LEAST_USD, BudgetWaiter
-from paceline.core.queue import DEFAULT_LANE, LaneSpec, Waiter
+from paceline.core.queue import DEFAULT_LANE, LaneSpec, Waiter, line_of
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Cost, Quota
 from paceline.core.results import AcquireTimeoutError, BudgetError, QuotaError
 from paceline.pacing.permit import Acquisition, Permit
@@ -40,7 +40,7 @@ AUDIO_TOKENS_S: Final = 32
 OUTPUT_MAX: Final = 1_000_000
 """The tokens of output that are charged where no maximum is known and the answer reports no usage: no model writes more in an answer."""
 
-Tally = Callable[[str, str, str, "Usage"], None]
+Tally = Callable[[LaneSpec, str, str, "Usage"], None]
 """Called with the lane, the provider, the model and the usage of a request that is charged."""
 
 ACCOUNTS_MAX: Final = 20_000
@@ -82,7 +82,6 @@ class Allowance:
     Attributes:
         rates: The queue for quotas on requests and tokens, in which requests wait; ``None`` without any.
         budget: The one for quotas on US dollars (:class:`~paceline.core.budget.BudgetPool`); ``None`` without any.
-        lane: In which its requests wait, so that the waits for its own limits are told as its own.
     """
 
     name: str
@@ -90,10 +89,6 @@ class Allowance:
     rates: Scheduler | None
     budget: Scheduler | None
     warned: dict[int, int] = field(default_factory=dict)
-    lane: LaneSpec = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.lane = LaneSpec(self.name) if self.name else DEFAULT_LANE
 
     def warn(self) -> None:
         """Log once in each period that most of the budget is spent."""
@@ -189,15 +184,20 @@ class Allowances:
         found = [each for allowance in list(self._by_lane.values()) for each in (allowance.rates, allowance.budget)]
         return [scheduler for scheduler in found if scheduler is not None]
 
-    def of(self, lane: str) -> list[Allowance]:
-        """The allowances that a request in ``lane`` is charged to."""
-        return [allowance for name in (EVERYONE, lane) if (allowance := self._by_lane.get(name)) is not None]
+    def of(self, lane: LaneSpec) -> list[tuple[Allowance, LaneSpec]]:
+        """The allowances that a request in ``lane`` is charged to, each with the lane in which it waits there.
 
-    def bounds_money(self, lane: str) -> bool:
+        Its own come first: a wait for these keeps no other lane from what it shares. The lanes of a parent share its limits.
+        """
+        line = line_of(lane)
+        waits = [*zip((one.name for one in line), (lane, *line), strict=False), (EVERYONE, DEFAULT_LANE)]
+        return [(found, within) for name, within in waits if (found := self._by_lane.get(name)) is not None]
+
+    def bounds_money(self, lane: LaneSpec) -> bool:
         """Whether a request in ``lane`` is charged to a budget."""
-        return any(allowance.budget is not None for allowance in self.of(lane))
+        return any(allowance.budget is not None for allowance, _ in self.of(lane))
 
-    def charge(self, lane: str, asked: Sequence[Asked], timeout_s: float | None) -> Charge | None:
+    def charge(self, lane: LaneSpec, asked: Sequence[Asked], timeout_s: float | None) -> Charge | None:
         """What a request in ``lane`` will hold of the allowances, and be counted as; ``None`` if it is charged to nothing.
 
         Args:
@@ -212,7 +212,7 @@ class Allowances:
         if not allowances and tally is None:
             return None
         most = list[Most]()
-        budget = next((allowance.budget for allowance in allowances if allowance.budget is not None), None)
+        budget = next((allowance.budget for allowance, _ in allowances if allowance.budget is not None), None)
         if budget is not None:
             prices = self._prices()
             for one in asked:
@@ -282,7 +282,7 @@ class Charge:
     """What one request holds of its allowances, from before its first attempt to its end.
 
     Args:
-        allowances: The allowances.
+        allowances: The allowances, each with the lane in which it waits there.
         asked: The request.
         most: What it costs at most; ``None`` where there is no budget.
         prices: Returns the prices.
@@ -295,7 +295,7 @@ class Charge:
 
     def __init__(
         self,
-        allowances: list[Allowance],
+        allowances: list[tuple[Allowance, LaneSpec]],
         asked: Asked,
         most: Most | None,
         prices: Callable[[], Prices],
@@ -311,17 +311,15 @@ class Charge:
 
     def steps(self) -> Iterable[tuple[Acquisition, Allowance | None]]:
         """The acquisitions to be made one after another, each with its allowance if it is one of a budget."""
-        for allowance in reversed(
-            self._allowances
-        ):  # a wait for a lane's own keeps no other lane from the budget of all
+        for allowance, lane in self._allowances:
             if allowance.budget is not None:
                 assert self._most is not None
-                yield _ask_budget(allowance.budget, allowance.lane, self._most, self._timeout_s), allowance
-        for allowance in self._allowances:
+                yield _ask_budget(allowance.budget, lane, self._most, self._timeout_s), allowance
+        for allowance, lane in self._allowances:
             if allowance.rates is not None:
                 usage = self._estimate()
                 cost: Cost = {INPUT_TOKENS: float(usage.input_tokens), OUTPUT_TOKENS: float(usage.output_tokens)}
-                yield _ask(allowance.rates, allowance.lane, cost, self._timeout_s), None
+                yield _ask(allowance.rates, lane, cost, self._timeout_s), None
 
     def _estimate(self) -> Usage:
         return self._expected or self._asked.expected()
@@ -369,7 +367,7 @@ class Charge:
             else:
                 counted = self._counted(usage)
                 permit.settle(input_tokens=counted.input_tokens, output_tokens=counted.output_tokens)
-        for allowance in self._allowances:
+        for allowance, _ in self._allowances:
             if allowance.budget is not None:
                 allowance.warn()
         self._count(usage, call)

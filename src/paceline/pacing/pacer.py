@@ -9,12 +9,13 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.ledger import total_tokens
 from paceline.core.plan import INTERACTIVE
-from paceline.core.queue import DEFAULT_LANE, Estimate, LaneName, Lanes, LaneSpec, Waiter
+from paceline.core.queue import DEFAULT_LANE, Estimate, LaneName, Lanes, LaneSpec, Waiter, line_of
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, REQUESTS, TOKENS, USD, Cost
 from paceline.core.results import NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
 from paceline.estimation.calibration import Calibrations
@@ -54,7 +55,7 @@ PERSON: Final[LaneName] = (INTERACTIVE, None, 1)
 
 DEFAULT_LANE_NAME: Final[LaneName] = (DEFAULT_LANE.name, None, None)
 
-current_lane: ContextVar[LaneName] = ContextVar("paceline_lane", default=DEFAULT_LANE_NAME)
+current_lane: ContextVar[LaneName | LaneSpec] = ContextVar("paceline_lane", default=DEFAULT_LANE_NAME)
 
 
 @contextmanager
@@ -62,7 +63,7 @@ def lane(name: str | LaneSpec, *, weight: float | None = None, priority: int | N
     """Acquire everything inside the block through the lane ``name``, also inside SDKs.
 
     Args:
-        name: The lane. A :class:`LaneSpec` brings its weight and its priority; its limits hold where ``Limiter(lanes=...)`` has it.
+        name: The lane. A :class:`LaneSpec` brings its weight, its priority and its parent; its limits hold where ``Limiter(lanes=...)`` has it.
         weight: Its share among busy lanes of the same priority; by default as in ``Limiter(lanes=...)``, or 1.
         priority: A higher one always goes first; the latest value holds for the whole lane. By default as in
             ``Limiter(lanes=...)``, or 0.
@@ -70,6 +71,7 @@ def lane(name: str | LaneSpec, *, weight: float | None = None, priority: int | N
     Raises:
         QuotaError: The name is no text or empty, the weight is not above 0, or the priority is not a whole number.
     """
+    parent = name.parent if isinstance(name, LaneSpec) else None
     if isinstance(name, LaneSpec):
         weight, priority = name.weight if weight is None else weight, name.priority if priority is None else priority
         name = name.name
@@ -77,8 +79,8 @@ def lane(name: str | LaneSpec, *, weight: float | None = None, priority: int | N
         raise QuotaError(
             f"the name of a lane is a {type(name).__name__}: give a text, e.g. lane('wrap'), or a LaneSpec"
         )
-    _ = Lanes()[name, weight, priority]  # invalid values raise here
-    token = current_lane.set((name, weight, priority))
+    spec = Lanes()[name, weight, priority]  # invalid values raise here
+    token = current_lane.set((name, weight, priority) if parent is None else replace(spec, parent=parent))
     try:
         yield
     finally:
@@ -121,7 +123,7 @@ class Pacer:
         self.pools = Pools(settings, limits, worker, notify, self.health)
         self.accounts = Accounts(self.pools)
         self.allowances = Allowances(self.pools.allowance, dict(settings.prices or {}), settings.unpriced)
-        for spec in lanes:
+        for spec in (one for each in lanes for one in line_of(each) if one.limits):
             self.allowances.set(spec.name, parsed(spec.limits))
         self.allowances.set(EVERYONE, check_budget(parsed(settings.budget)))
 
@@ -152,7 +154,7 @@ class Pacer:
         cost, cached_tokens, lost_ns = estimate()
         if self.pools.unusual:
             self.pools.warn_of_unmetered(scheduler.pool.name, {CONCURRENCY, *cost, *units})
-        spec = None if again is not None else self._lanes[self._lane_of(name, lane)]
+        spec = None if again is not None else self.lane(name, outside=lane)
         waiter = self.waiter(scheduler, cost, timeout, lane=spec, again=again, name=name, units=cost)
         waiter.estimate, waiter.cached_tokens, waiter.lost_ns = estimate, cached_tokens, lost_ns
         return Acquisition(scheduler, waiter)
@@ -213,9 +215,7 @@ class Pacer:
             if (until_ns := self.deadline_ns(timeout)) is not None:
                 waiter.deadline_ns = until_ns if waiter.deadline_ns is None else min(waiter.deadline_ns, until_ns)
         else:
-            spec = (
-                lane if isinstance(lane, LaneSpec) else self._lanes[(lane, None, None) if lane else self._lane_of(name)]
-            )
+            spec = self.lane(name, lane)
             if timeout is None:
                 timeout = self.settings.acquire_timeout_s
             waiter = Waiter(cost, spec, None if timeout is None else self.deadline_ns(timeout), name)
@@ -234,8 +234,14 @@ class Pacer:
             return None
         return self.clock.now_ns() + round((checked_timeout(timeout) or 0) * NS)
 
-    def _lane_of(self, name: str | None, outside: LaneName | None = None) -> LaneName:
-        """The surrounding lane; ``outside`` of all lanes and priorities, which the waiter ``name`` may have."""
+    def lane(
+        self, name: str | None = None, lane: str | LaneSpec | None = None, outside: LaneName | None = None
+    ) -> LaneSpec:
+        """The given ``lane``, or else the surrounding one; outside of all lanes, the lane of the priority of the waiter ``name``, or ``outside``."""
+        found = ((lane, None, None) if isinstance(lane, str) and lane else lane) or self._lane_of(name, outside)
+        return found if isinstance(found, LaneSpec) else self._lanes[found]
+
+    def _lane_of(self, name: str | None, outside: LaneName | None) -> LaneName | LaneSpec:
         around = current_lane.get()
         if around is not DEFAULT_LANE_NAME:
             return around

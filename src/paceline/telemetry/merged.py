@@ -46,16 +46,17 @@ def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     plans: dict[tuple[str, ...], list[Any]] = {}
     for row in (row for status in statuses for row in status.get("plans", ())):
         plans.setdefault((row["account"], row["window"]), []).append(row)
-    keys: dict[str, Any] = {}
-    for name, sums in (item for status in statuses for item in status.get("keys", {}).items()):
-        keys[name] = summed((keys.get(name, {}), sums))
+    used: dict[str, dict[str, Any]] = {}
+    for by, table in ((by, status[by]) for by in ("keys", "teams") for status in statuses if by in status):
+        found = used.setdefault(by, {})
+        found |= {name: summed((found.get(name, {}), sums)) for name, sums in table.items()}
     together: dict[str, Any] = {
         "pools": {name: _pool(found) for name, found in sorted(pools.items())},
         "plans": [_plan(found) for found in plans.values()],
         "answers": [*answers.values()],
         "unpaced": [*unpaced.values()],
     }
-    return dict(statuses[0]) | together | ({"keys": keys} if keys else {})
+    return dict(statuses[0]) | together | used
 
 
 def _plan(found: list[Any]) -> dict[str, Any]:

@@ -124,7 +124,7 @@ SCHEMAS: Final = {
     ),
     "Unpaced": _object(provider=TEXT, host=TEXT, kind=TEXT, count=COUNT, remedy=TEXT),
     "Status": _object(
-        ("plans", "answers", "unpaced", "facts", "keys", "ready", "runs"),
+        ("plans", "answers", "unpaced", "facts", "keys", "teams", "ready", "runs"),
         pools=_table(_ref("Pool")),
         plans=_list(_ref("Plan")),
         answers=_list(_ref("Answers")),
@@ -140,6 +140,7 @@ SCHEMAS: Final = {
             "description": "The data set of what is known of providers, and the files of yours that add to it.",
         },
         keys={**_table(_table(NUMBER)), "description": "Of a gateway: what each client key has used since its start."},
+        teams={**_table(_table(NUMBER)), "description": "The same by team, if any key has one; `-`: the keys without."},
         ready={"type": "boolean", "description": "Of a gateway: whether `/readyz` answers 200."},
         runs={
             **_list({"type": "object"}),

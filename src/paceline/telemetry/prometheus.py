@@ -26,7 +26,7 @@ LANES_MAX: Final = 100
 """The lanes of a pool that have a label; the others are added up as ``other``."""
 
 KEYS_MAX: Final = 1_000
-"""The client keys that have a label, in the order of their first requests; the others are added up as ``other``."""
+"""The client keys, and the teams, that have a label, in the order of their first requests; the others are added up as ``other``."""
 
 POOLS_MAX: Final = 1_000
 """The pools that have a label, those first that were exported first; the others are added up as ``other``. Their models are clients' words."""
@@ -139,7 +139,8 @@ class _Collector:
         for row in self._status.get("unpaced", ()):
             unpaced.add_metric([row["provider"], row["host"], row["kind"]], row["count"])
         yield unpaced
-        yield from _keys(self._status.get("keys", {}))
+        yield from _used("key", "client key", self._status.get("keys", {}))
+        yield from _used("team", "team", self._status.get("teams", {}))
         if "ready" in self._status:
             yield GaugeMetricFamily("paceline_ready", "Whether /readyz answers 200.", value=self._status["ready"])
         build = GaugeMetricFamily("paceline_build_info", "1, with the versions.", labels=["version", "python"])
@@ -243,16 +244,13 @@ def _stores(pools: Mapping[str, Any]) -> Iterator[Metric]:
     yield up
 
 
-def _keys(keys: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:
-    """What each client key has used. The first keys keep their label, so that no sum goes back."""
-    requests = CounterMetricFamily(
-        "paceline_key_requests", "Requests that were charged, by client key.", labels=["key"]
-    )
-    tokens = CounterMetricFamily(
-        "paceline_key_tokens", "Their tokens; input has the cached ones.", labels=["key", "kind"]
-    )
-    usd = CounterMetricFamily("paceline_key_usd", "Their price in US dollars, where it is known.", labels=["key"])
-    listed = list(keys.items())
+def _used(label: str, what: str, used: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:
+    """What each client key, or each team, has used. The first ones keep their label, so that no sum goes back."""
+    of = f"paceline_{label}"
+    requests = CounterMetricFamily(f"{of}_requests", f"Requests that were charged, by {what}.", labels=[label])
+    tokens = CounterMetricFamily(f"{of}_tokens", "Their tokens; input has the cached ones.", labels=[label, "kind"])
+    usd = CounterMetricFamily(f"{of}_usd", "Their price in US dollars, where it is known.", labels=[label])
+    listed = list(used.items())
     rest = summed(sums for _, sums in listed[KEYS_MAX:])
     for name, sums in [*listed[:KEYS_MAX], *([(OTHER, rest)] if rest else [])]:
         requests.add_metric([name], sums["requests"])

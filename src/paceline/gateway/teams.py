@@ -1,0 +1,67 @@
+"""Whose a request is: the lane of its key, a part of its team's, or of one user of a front end; and the name under which it is counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from paceline.core.queue import LANES_MAX, LaneSpec, line_of
+from paceline.core.waits import OTHER
+from paceline.gateway.keys import ClientKey
+from paceline.limiter.limiter import Limiter
+from paceline.limiter.tally import counted_name
+
+TEAM: Final = "team/"
+"""What the lane of a team begins with. No key can have such a name, and the settings of the lane are the team's."""
+
+NOBODY: Final = "-"
+"""The user of a request that names none, where the key is for the users of a front end."""
+
+
+class ClientLanes:
+    """The lanes of client keys, with the limits of these.
+
+    Args:
+        limiter: The limiter.
+    """
+
+    def __init__(self, limiter: Limiter) -> None:
+        self._limiter = limiter
+        self._of_key: dict[str, tuple[ClientKey, LaneSpec]] = {}  # the keys whose limits the limiter has
+        self._of_user: dict[str, LaneSpec] = {}
+
+    def of(self, key: ClientKey, user: str) -> LaneSpec:
+        """The lane of a request.
+
+        Args:
+            key: Its key.
+            user: The user whom it names, if the key is for users; empty for none.
+
+        Raises:
+            QuotaError: The limits of the key cannot be counted here.
+        """
+        known, lane = self._of_key.get(key.name, (None, None))
+        if lane is None or known is not key:  # new, or read again
+            team = self._limiter.pacer.lane(lane=TEAM + key.team) if key.team else None
+            lane = LaneSpec(key.name, key.weight, key.priority, parent=team)
+            self._limiter.limit_lane(key.name, key.limits)
+            self._of_key[key.name] = key, lane
+        return self._user(lane, user or NOBODY) if key.users else lane
+
+    def _user(self, parent: LaneSpec, user: str) -> LaneSpec:
+        """The lane of a user of a front end. Their number has a bound, because their names come from it."""
+        name = f"{parent.name}/{user}"
+        if name not in self._of_user and len(self._of_user) >= LANES_MAX:
+            name = f"{parent.name}/{OTHER}"
+        lane = self._of_user.get(name)
+        if lane is None or lane.parent is not parent:
+            own = self._limiter.pacer.lane(lane=name)
+            lane = self._of_user[name] = replace(own, priority=parent.priority, limits=(), parent=parent)
+        return lane
+
+
+def counted_as(lane: LaneSpec) -> str:
+    """The name under which the requests of a lane are counted: its key, the team of that, and the user."""
+    key, _, user = lane.name.partition("/")
+    top = line_of(lane)[-1].name
+    return counted_name(key, top.removeprefix(TEAM) if top.startswith(TEAM) else "", user)
