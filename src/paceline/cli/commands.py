@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "exec": Command("run a program unchanged, with its requests paced"),
     "serve": Command("serve the APIs of providers, with a queue instead of 429s", "gateway"),
     "keys": Command("make and revoke the keys of the gateway's clients"),
+    "usage": Command("show what keys, teams and users of a gateway have used"),
     "init": Command("write a first configuration, or convert a litellm proxy's"),
     "check": Command("ask a provider for the limits of a key, and compare"),
     "status": Command("show the pools of a running program, or of a store"),

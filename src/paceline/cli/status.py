@@ -177,8 +177,12 @@ def page_url(url: str) -> httpx2.URL:
     return where
 
 
-def _fetch(url: str, key: str | None, timeout_s: float) -> Mapping[str, Any]:
-    """Read the status page at ``url``."""
+def fetch(where: httpx2.URL, key: str | None, timeout_s: float) -> Any:
+    """Read the JSON at an address of a page; ``None`` for something else.
+
+    Raises:
+        ReadError: It cannot be read.
+    """
     import asyncio
 
     import httpx2
@@ -186,7 +190,6 @@ def _fetch(url: str, key: str | None, timeout_s: float) -> Mapping[str, Any]:
     from paceline.batch.reach import reason
     from paceline.cli.standing import ReadError
 
-    where = page_url(url)
     try:
         code, body = asyncio.run(_get(where, key, timeout_s))
     except TimeoutError:
@@ -206,6 +209,15 @@ def _fetch(url: str, key: str | None, timeout_s: float) -> Mapping[str, Any]:
         if code in (401, 403):
             message = f"{message or 'it needs a key'} (give one with --key, or in PACELINE_KEY)"
         raise ReadError(f"{where} answers {code}" + (f": {plain(message)}" if message else ": is this a status page?"))
+    return page
+
+
+def _fetch(url: str, key: str | None, timeout_s: float) -> Mapping[str, Any]:
+    """Read the status page at ``url``."""
+    from paceline.cli.standing import ReadError
+
+    where = page_url(url)
+    page = fetch(where, key, timeout_s)
     if isinstance(page, dict) and isinstance(page.get("quotas"), list):  # the page of a single pool
         page = {"pools": {where.path.partition("/status/")[2]: page}}
     if not isinstance(page, dict) or not isinstance(page.get("pools"), dict):

@@ -1,0 +1,103 @@
+"""``paceline usage``: what the keys, teams and users of a gateway have used."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import click
+
+from paceline.cli.line import GATEWAY, USUAL
+from paceline.cli.options import KEY, print_table
+from paceline.cli.status import UNREACHED, fetch, page_url, plain
+
+COLUMNS: Final = ("requests", "input_tokens", "cached_tokens", "output_tokens", "usd", "unpriced_requests")
+
+FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
+"""What a cell begins with that a spreadsheet computes; users of a front end choose their names."""
+
+_PATH: Final = "/api/v1/usage"
+
+EPILOG = """Examples:
+
+\b
+  paceline usage --by team
+  paceline usage http://gateway:8080 --by user --month 2026-11 --csv > november.csv
+
+Exit codes: 0 shown, 1 nothing could be read there, 2 a wrong option."""
+
+
+def _month(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[dt.date, dt.date] | None:
+    if value is None:
+        return None
+    try:
+        first = dt.date.fromisoformat(f"{value}-01")
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no month: write it like 2026-11") from None
+    return first, (first + dt.timedelta(31)).replace(day=1) - dt.timedelta(1)
+
+
+@click.command(name="usage", epilog=EPILOG)
+@click.argument("url", required=False)
+@KEY
+@click.option(
+    "--by", type=click.Choice(["key", "team", "user"]), default="key", show_default=True, help="A row for each."
+)
+@click.option(
+    "--month", callback=_month, metavar="YYYY-MM", help="The month, by days in UTC; the last 31 days by default."
+)
+@click.option("--csv", "as_csv", is_flag=True, help="A table of comma-separated values on standard output.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0.1, 600), default=30.0, show_default=True, help="Seconds in all."
+)
+def command(
+    url: str | None, key: str | None, by: str, month: tuple[dt.date, dt.date] | None, timeout_s: float, *, as_csv: bool
+) -> None:
+    """Show the requests, tokens and US dollars that the gateway at URL (http://127.0.0.1:8080 by default) has charged.
+
+    A key made with --may-read shows all, another one its own.
+    """
+    from paceline.cli.standing import ReadError
+
+    where = page_url(url or os.environ.get(GATEWAY) or USUAL)
+    where = where.copy_with(path=where.path.rstrip("/").removesuffix(_PATH) + _PATH)
+    asked = {"by": by} | ({"from": f"{month[0]}", "to": f"{month[1]}"} if month else {})
+    rows, why = None, f"{where} answers, but not as a gateway that sums by {by}: is it an older version?"
+    try:
+        found = fetch(where.copy_merge_params(asked), key, timeout_s)
+        rows = found.get(f"{by}s") if isinstance(found, dict) else None
+    except ReadError as error:
+        why = str(error)
+    if not isinstance(rows, dict):
+        click.echo(f"paceline usage: {why}", err=True)
+        raise SystemExit(UNREACHED)
+    if as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow((by, *COLUMNS))
+        writer.writerows((_defused(name), *_amounts(row)) for name, row in sorted(rows.items()))
+    else:
+        shown = [(plain(name), *(_grouped(cell) for cell in _amounts(row))) for name, row in sorted(rows.items())]
+        print_table((by, *(column.replace("_", " ") for column in COLUMNS)), shown, empty="nothing was charged")
+    if month and found["from"] > f"{month[0]}":
+        click.echo(f"paceline usage: days before {plain(found['from'])} are kept no more", err=True)
+    if not found.get("priced", True):
+        click.echo("paceline usage: the gateway lacks the extra budget, so no price is known", err=True)
+
+
+def _amounts(row: Mapping[str, Any]) -> Iterator[str]:
+    """The amounts of a row: dollars with all digits that are no noise."""
+    for column in COLUMNS:
+        yield f"{row.get(column, 0):.9f}" if column == "usd" else str(row.get(column, 0))
+
+
+def _grouped(number: str) -> str:
+    return f"{int(number):,}" if number.isdigit() else f"{float(number):,.4f}"
+
+
+def _defused(cell: str) -> str:
+    """A cell that no spreadsheet computes."""
+    return f"'{cell}" if len(cell) > 1 and cell.startswith(FORMULAS) else cell
