@@ -41,7 +41,7 @@ class LaneSpec:
     """A class of work: its name, its share among busy lanes, and its priority (higher goes first).
 
     ``limits``: quotas that hold for the lane over all pools, as values or in their notation (``"60 requests/min"``).
-    ``parent``: the lane of which it is a part: it has a part of its share, and is bounded by its limits, too.
+    ``parent``: the lane that it is a part of: it has a part of its share, and is bounded by its limits, too.
     """
 
     name: str = "default"

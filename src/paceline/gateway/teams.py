@@ -14,7 +14,7 @@ from paceline.limiter.tally import counted_name
 TEAM: Final = "team/"
 """What the lane of a team begins with. No key can have such a name, and the settings of the lane are the team's."""
 
-NOBODY: Final = "-"
+UNNAMED: Final = "-"
 """The user of a request that names none, where the key is for the users of a front end."""
 
 
@@ -46,7 +46,7 @@ class ClientLanes:
             lane = LaneSpec(key.name, key.weight, key.priority, parent=team)
             self._limiter.limit_lane(key.name, key.limits)
             self._of_key[key.name] = key, lane
-        return self._user(lane, user or NOBODY) if key.users else lane
+        return self._user(lane, user or UNNAMED) if key.users else lane
 
     def _user(self, parent: LaneSpec, user: str) -> LaneSpec:
         """The lane of a user of a front end. Their number has a bound, because their names come from it."""
