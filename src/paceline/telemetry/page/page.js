@@ -19,7 +19,7 @@ let kind = "";
 
 // Words.
 
-const formats = [0, 1].map((digits) => new Intl.NumberFormat("en", { maximumFractionDigits: digits }));
+const formats = [0, 1, 2].map((digits) => new Intl.NumberFormat("en", { maximumFractionDigits: digits }));
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const number = (value, digits = 0) => formats[digits].format(value);
 const amount = (value) => number(value, value < 10 && value % 1 ? 1 : 0);
@@ -385,6 +385,16 @@ function renderPlans() {
   listed(at("sessions"), [...first.values()].map(sessionText));
 }
 
+// Teams.
+
+const TEAMS = 40;
+
+function renderTeams() {
+  const teams = Object.entries(status.teams ?? {}).sort((a, b) => b[1].usd - a[1].usd || b[1].requests - a[1].requests).slice(0, TEAMS);
+  show(at("teams-section"), teams.length > 0);
+  rows(at("teams"), teams, ([name, sums]) => [name === "-" ? "no team" : name, number(sums.requests), number(sums.input_tokens), number(sums.output_tokens), number(sums.usd, 2)]);
+}
+
 // The page.
 
 function render() {
@@ -407,6 +417,7 @@ function render() {
   show(at("nothing"), every.length === 0);
   renderTrouble();
   renderPlans();
+  renderTeams();
   headline(every);
   fillNumbers(at("answers"), answers(every));
   show(at("unpaced-section"), (status.unpaced ?? []).length > 0);
