@@ -626,8 +626,7 @@ class Dispatch:
         task = held.task = held.task or asyncio.create_task(held.exchange.run())
         due_s = rhythm.begin_s if rhythm.note is not None else rhythm.until_s
         connection, send = request.connection, request.send
-        reply: ClientReply | None = None
-        kept = False
+        answered = kept = False
         try:
             while not await ended(task, due_s):
                 if rhythm.note is None:
@@ -641,17 +640,17 @@ class Dispatch:
                     headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
                     await send({"type": "http.response.start", "status": 200, "headers": headers})
                 await send({"type": "http.response.body", "body": rhythm.note, "more_body": True})
-            reply = task.result()
+            answered = True
         except asyncio.CancelledError:
             kept = connection.gone and self._keep_place(held, request.parts)
             raise
-        else:
-            return reply
         finally:
-            if reply is None and not kept:  # the client is gone, or there is no answer
+            if not (answered or kept):  # the client is gone
                 task.cancel()
                 with suppress(asyncio.CancelledError, Exception):
                     (await task).close()
+        reply: ClientReply = task.result()  # once: its error has no traceback the second time
+        return reply
 
     async def _pass_on(self, reply: ClientReply, send: Send, connection: Connection) -> None:
         """Send an answer; one that has broken off is ``broken`` afterwards."""
