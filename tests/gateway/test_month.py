@@ -31,6 +31,7 @@ EPOCH = dt.date(1970, 1, 1)
 DAYS = [(dt.date(2026, 10, 30) - EPOCH).days + n for n in range(4)]
 PRICE = 1e-4  # of a token, in USD
 OUTPUT_MAX = 20
+MOST = OUTPUT_MAX + 20  # tokens of a request, with its input
 
 
 class Provider:
@@ -236,4 +237,5 @@ async def test_the_bill_agrees_with_the_providers_count(serve, tmp_path, monkeyp
     assert answered + month.refused == calls
     assert month.refused  # and what the team has used is its budget and one request at most
     used = provider.sums(team, DAYS)["interns"]
-    assert budget - 2 * PRICE * 40 <= PRICE * sum(used[1:]) <= budget + PRICE * 40
+    # What each gateway had not told yet counts as unused, each time that Redis has come back empty.
+    assert budget - 2 * PRICE * MOST <= PRICE * sum(used[1:]) <= budget + PRICE * MOST * (1 + 2 * 2)
