@@ -79,15 +79,22 @@ class TestBounds:
             running = serve(url, limits=FAST, lanes={"team/search": {"limits": ["1 requests/day"]}})
             assert client.post(running.url + CHAT, json=chat(), headers=bearer(greedy)).status_code == 200
             with ThreadPoolExecutor(4) as pool:
-                for key in (greedy, greedy, modest):
+                for number, key in enumerate((greedy, greedy, modest), 1):
                     pool.submit(client.post, running.url + CHAT, json=chat(), headers=bearer(key))
-                    waiting = running.pool("lane/team/search")["waiting"]
-                    until(lambda: running.pool("lane/team/search")["waiting"] > waiting)  # noqa: B023
+                    until(lambda: running.pool("lane/team/search")["waiting"] == number)  # noqa: B023
                 assert running.pool("lane/team/search")["lanes"] == {"greedy": 2, "modest": 1}
                 queue = running.limiter.pacer.allowances.schedulers[0].pool.queue
                 assert [one.lane.name for one in queue.peek(3)] == ["greedy", "modest", "greedy"]
                 running.limiter.limit_lane("team/search", "100k requests/min")
                 running.server.should_exit = True
+
+    def test_a_slip_in_the_name_of_a_team_is_told(self, serve, keys, client, emulator, caplog):
+        secrets = [keys.add(name, team=team) for name, team in (("alice", "search"), ("bob", "serach"))]
+        running = serve(emulator.base_url, lanes={"team/search": {"limits": ["1 usd/day"]}})
+        for key in secrets:
+            assert client.post(running.url + CHAT, json=chat(), headers=bearer(key)).status_code == 200
+        assert [one.args[0] for one in caplog.records if "has no limit" in one.message] == ["bob"]
+        assert "did you mean 'team/search'" in caplog.text
 
 
 class TestSums:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Final
 
+from paceline.core.hints import did_you_mean
 from paceline.core.queue import LANES_MAX, LaneSpec, line_of
 from paceline.core.waits import OTHER
 from paceline.gateway.keys import ClientKey
 from paceline.limiter.limiter import Limiter
 from paceline.limiter.tally import counted_name
+
+log = logging.getLogger("paceline.gateway")
 
 TEAM: Final = "team/"
 """What the lane of a team begins with. No key can have such a name, and the settings of the lane are the team's."""
@@ -29,6 +33,7 @@ class ClientLanes:
         self._limiter = limiter
         self._of_key: dict[str, tuple[ClientKey, LaneSpec]] = {}  # the keys whose limits the limiter has
         self._of_user: dict[str, LaneSpec] = {}
+        self._teams = [one.name for one in limiter.pacer.settings.lanes if one.name.startswith(TEAM)]
 
     def of(self, key: ClientKey, user: str) -> LaneSpec:
         """The lane of a request.
@@ -42,11 +47,21 @@ class ClientLanes:
         """
         known, lane = self._of_key.get(key.name, (None, None))
         if lane is None or known is not key:  # new, or read again
-            team = self._limiter.pacer.lane(lane=TEAM + key.team) if key.team else None
+            team = self._team(key) if key.team else None
             lane = LaneSpec(key.name, key.weight, key.priority, parent=team)
             self._limiter.limit_lane(key.name, key.limits)
             self._of_key[key.name] = key, lane
         return self._user(lane, user or UNNAMED) if key.users else lane
+
+    def _team(self, key: ClientKey) -> LaneSpec:
+        """The lane of the team of a key; a slip in its name would end its limits in silence."""
+        name = TEAM + key.team
+        if self._teams and name not in self._teams:
+            hint = did_you_mean(name, self._teams)
+            log.warning(
+                'key %s: its team has no limit, because [lanes."%s"] is not in the settings%s', key.name, name, hint
+            )
+        return self._limiter.pacer.lane(lane=name)
 
     def _user(self, parent: LaneSpec, user: str) -> LaneSpec:
         """The lane of a user of a front end. Their number has a bound, because their names come from it."""
