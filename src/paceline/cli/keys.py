@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 import click
 
@@ -51,19 +51,30 @@ def command() -> None:
 @click.option("--may-read", is_flag=True, help="It may read the page, the status and the metrics, too.")
 @click.option("--team", default="", help='The team whose share and limits it is under; [lanes."team/NAME"] sets these.')
 @click.option("--users", metavar="HEADER", default="", help=_HELP_USERS)
+@click.option(
+    "--secret-file",
+    metavar="FILE",
+    type=click.File(encoding="utf-8", lazy=True),
+    help="Take over the secret in this file, '-' for standard input, or its hash as 'sha256:HEX', in place of making one.",
+)
 @FILE
-def add(*, name: str, file: Path | None, **fields: Any) -> None:
+def add(*, name: str, secret_file: TextIO | None, file: Path | None, **fields: Any) -> None:
     """Make a key for NAME and print it. It is shown once: only its hash is kept.
 
-    The key is a lane of its own, so that it cannot hold up the others.
+    The key is a lane of its own, so that it cannot hold up the others. A client that has a secret of another proxy keeps it with
+    --secret-file, and nothing is printed then.
     """
     try:
+        hashed = "" if secret_file is None else _hash_in(secret_file)
         keys = _keys(file)
         first = not keys
-        key = keys.add(name, **fields)
+        key = keys.add(name, hashed, **fields)
     except PacelineError as error:
         _fail(error)
-    click.echo(key)
+    if key:
+        click.echo(key)
+    else:
+        click.echo(f"{name} keeps the secret that it has; its SHA-256 is in {keys.file}", err=True)
     if first:
         click.echo("paceline keys: from now on each client of a gateway with this file needs a key", err=True)
 
@@ -166,6 +177,17 @@ def _keys(file: Path | None) -> KeyFile:
     from paceline.gateway.keys import KeyFile, keys_file
 
     return KeyFile(file or keys_file(os.environ))
+
+
+def _hash_in(secret_file: TextIO) -> str:
+    from paceline.core.results import QuotaError
+    from paceline.gateway.keys import taken_over
+
+    try:
+        return taken_over(secret_file.read(10_000))
+    except (QuotaError, UnicodeDecodeError) as error:
+        why = error if isinstance(error, QuotaError) else "it is not UTF-8"
+        raise QuotaError(f"--secret-file {secret_file.name}: {why}") from None
 
 
 def _fail(error: PacelineError) -> NoReturn:

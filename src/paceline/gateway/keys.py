@@ -33,6 +33,20 @@ PREFIX: Final = "pk-"
 
 SALT_BYTES: Final = 32
 
+SECRET_MIN: Final = 22
+"""Characters of a secret of another proxy behind its prefix: so many of base64 have 128 bits, as litellm's own have (1.106, 2026-11)."""
+
+_VARIETY: Final = 8
+"""The different characters of a random secret: of 32 hex digits, one in 20 million has less."""
+
+HASHED: Final = "sha256:"
+"""What the hash of a secret has before its hex digits."""
+
+_HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
+_SECRET: Final = re.compile(r"[!-~]{1,1000}")
+_PREFIXED: Final = re.compile(r"[A-Za-z]{1,8}[-_]")
+_WORDS: Final = re.compile(r"[A-Za-z][a-z]{3,}|[A-Z]{4,}")
+_NO_WORD: Final = re.compile(r"[bcdfghjklmnpqrstvwxz]{4}", re.IGNORECASE)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 _ENDPOINT: Final = re.compile(r"([A-Z]+ )?/[!-~]{0,200}")
 _USERS: Final = re.compile(r"[Xx]-(?!(?i:paceline-))[A-Za-z0-9-]{1,98}")
@@ -190,18 +204,25 @@ class KeyFile:
         """All keys by name."""
         return sorted(self._all, key=lambda one: one.name)
 
-    def add(self, name: str, **fields: Any) -> str:
-        """Make a key and write the file; returns the key, which is kept nowhere.
+    def add(self, name: str, hashed: str = "", **fields: Any) -> str:
+        """Make a key and write the file; returns the key, which is kept nowhere, or nothing for a secret that its client has.
+
+        Args:
+            name: The name of the key.
+            hashed: The hash of the secret that its client has; see :func:`taken_over`.
+            **fields: Fields of :class:`ClientKey`.
 
         Raises:
-            QuotaError: A value is invalid, or there is a key of that name.
+            QuotaError: A value is invalid, or there is a key of that name or with that secret.
             KeyFileError: The file cannot be written.
         """
-        key = _secret()
-        made = ClientKey(name, digest(key), _utc(), **fields)
+        key = "" if hashed else _secret()
+        made = ClientKey(name, hashed or digest(key), _utc(), **fields)
         with self._only_writer():
             if any(one.name == name for one in self._all):
                 raise QuotaError(f"there is a key named {name!r} already: `paceline keys change` gives it other rights")
+            if (other := self._by_digest.get(made.digest)) is not None:
+                raise QuotaError(f"the key {other.name} has this secret already: the gateway tells clients apart by it")
             self._write([*self._all, made])
         return key
 
@@ -341,6 +362,36 @@ def _utc(later_s: float = 0.0) -> str:
 def digest(key: str) -> str:
     """The form in which a key is kept."""
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+def taken_over(text: str) -> str:
+    """The hash of a secret that a client has of another proxy: of the secret itself, or as given behind ``sha256:``.
+
+    Raises:
+        QuotaError: It is no secret, or one that can be guessed; the message does not quote it.
+    """
+    secret = text.strip()
+    if secret.lower().startswith(HASHED):
+        hashed = secret[len(HASHED) :].strip()
+        if not _HEX.fullmatch(hashed):
+            raise QuotaError(f"behind {HASHED} stand the 64 hex digits of the SHA-256 of one secret")
+        return hashed.lower()
+    if not _SECRET.fullmatch(secret):
+        raise QuotaError("one secret is asked for, in one line, of ASCII characters without spaces")
+    if _HEX.fullmatch(secret):
+        raise QuotaError(
+            f"64 hex digits can be a secret or the hash of one, by which a thief of the hash would be let in: write {HASHED} before a hash,"
+            f" and of a secret {HASHED} with its SHA-256"
+        )
+    random = _PREFIXED.sub("", secret, count=1)
+    in_words = sum(len(word) for word in _WORDS.findall(random) if not _NO_WORD.search(word))
+    if len(random) < SECRET_MIN or len(set(random)) < _VARIETY or 2 * in_words > len(random):
+        raise QuotaError(
+            f"this secret can be guessed: it has less than {SECRET_MIN} characters behind its prefix, or few different ones, or is made of words."
+            " Of a secret its SHA-256 is kept, which is safe for random ones alone. Leave the option out, and give this client the key that is made;"
+            f" if you know that it is random, write {HASHED} with its SHA-256"
+        )
+    return digest(secret)
 
 
 def keys_file(environ: Mapping[str, str]) -> Path:
