@@ -101,6 +101,25 @@ UNREPORTED_MAX: Final = 1_000
 _DROPPED: Final = HOP_BY_HOP | {_TIMEOUT, _LANE, _PRIORITY, _NAME, _KEEPALIVE, _ID, _STICKY, b"accept-encoding"}
 
 
+class _Content(NamedTuple):
+    """The body of a request without its encoding.
+
+    Attributes:
+        read: Its bytes; empty if another process has read them.
+        asked: Its fields, where names of models decide on what is sent.
+        seen: What another process has read in it; ``None``: it is read here.
+    """
+
+    read: bytes
+    asked: dict[str, Any]
+    seen: Seen | None
+
+    @property
+    def telling(self) -> Mapping[str, Any]:
+        """The fields that tell what goes together."""
+        return self.asked if self.seen is None else self.seen.telling
+
+
 class Dispatch:
     """Passes the requests of clients on, each when its permit is there, and their answers back.
 
@@ -196,12 +215,7 @@ class Dispatch:
             self._under_way.use(owner, -1)
 
     async def _relay(self, request: Incoming) -> None:
-        place = request.place
-        for upstream in place.members:
-            if request.key is not None and not upstream.key:
-                variable = upstream.provider.key_env
-                why = f"set {variable} for it" if variable else no_keys(upstream.provider.name)
-                raise RequestError(503, "no_key", f"the gateway has no key for {upstream.name}: {why}")
+        _check_keys(request)
         reply: ClientReply | None = None
         try:
             body = await self._bodies.read(request, partial(_is_unread, request))
@@ -209,18 +223,7 @@ class Dispatch:
                 reply = await self._upload(request)
             else:
                 options = request.options()
-                encoding = request.first.get(b"content-encoding", b"identity")
-                read, seen = plain(encoding, body, LARGE + 1), None
-                if is_large(read) and (seen := await self._read_apart(request, body, encoding)) is not None:
-                    read = b""
-                elif len(read) > LARGE:
-                    read = plain(encoding, body, BODY_MAX)
-                asked = fields_of(read) if place.reads_names else {}
-                requests, bodies = list[Relayed](), dict(enumerate(seen.bodies)) if seen is not None else {}
-                for i, upstream in enumerate(place.members if request.method == "POST" else place.members[:1]):
-                    own_body = bodies.get(i) or renamed(read, asked, upstream.models) or body
-                    requests.append(self._relayed(request, upstream, own_body, renamed=own_body is not body))
-                exchange = self._exchange(request, requests, read, asked, options, seen)
+                requests, exchange = await self._prepared(request, body, options)
                 if self._life.draining:  # the body ended after the signal
                     raise stopping()
                 if exchange is None:
@@ -242,6 +245,24 @@ class Dispatch:
             if reply is not None:
                 reply.close()
                 _note(request, reply)
+
+    async def _prepared(
+        self, request: Incoming, body: bytes, options: dict[bytes, str]
+    ) -> tuple[list[Relayed], KeptExchange | KeptRoutedExchange | None]:
+        """What is sent to each member of the place of a request, and its exchange; ``None`` for one that costs nothing."""
+        place = request.place
+        encoding = request.first.get(b"content-encoding", b"identity")
+        read, seen = plain(encoding, body, LARGE + 1), None
+        if is_large(read) and (seen := await self._read_apart(request, body, encoding)) is not None:
+            read = b""
+        elif len(read) > LARGE:
+            read = plain(encoding, body, BODY_MAX)
+        asked = fields_of(read) if place.reads_names else {}
+        requests, bodies = list[Relayed](), dict(enumerate(seen.bodies)) if seen is not None else {}
+        for i, upstream in enumerate(place.members if request.method == "POST" else place.members[:1]):
+            own_body = bodies.get(i) or renamed(read, asked, upstream.models) or body
+            requests.append(self._relayed(request, upstream, own_body, renamed=own_body is not body))
+        return requests, self._exchange(request, requests, _Content(read, asked, seen), options)
 
     async def _relay_held(
         self, request: Incoming, held: HeldRequest, options: dict[bytes, str], asked_s: float | None
@@ -346,72 +367,69 @@ class Dispatch:
         return Relayed(self.client, upstream, request.method, path, query, sent, body)
 
     def _exchange(
-        self,
-        request: Incoming,
-        requests: list[Relayed],
-        body: bytes,
-        asked: dict[str, Any],
-        options: dict[bytes, str],
-        seen: Seen | None,
+        self, request: Incoming, requests: list[Relayed], content: _Content, options: dict[bytes, str]
     ) -> KeptExchange | KeptRoutedExchange | None:
         """The exchange of a request that costs something; ``None`` for another one.
 
         Args:
             request: The request.
             requests: What is sent to each member of its place.
-            body: Its body, decoded.
-            asked: The fields of the body, for a group.
+            content: Its body.
             options: Its options.
-            seen: What another process has read in its body; ``None``: it is read here.
         """
         if request.method != "POST":
             return None
-        key, place = request.key, request.place
-        lane, priority = options.get(_LANE), number(options, _PRIORITY, -1_000_000, 1_000_000)
+        place, pacer = request.place, self._limiter.pacer
         name, timeout_s = options.get(_NAME), number(options, _TIMEOUT, 0, TIMEOUT_MAX_S)
-        for text in (lane, name, options.get(_STICKY)):
-            if text is not None and not 0 < len(text) <= NAME_MAX:
-                raise RequestError(400, "option", f"a lane, a name or a key must have 1 to {NAME_MAX} characters")
-        if key is None and (lane is not None or priority is not None):
-            current_lane.set((lane or f"priority {priority:g}", None, None if priority is None else int(priority)))
-        pacer = self._limiter.pacer
-        try:
-            if key is not None:
-                current_lane.set(self._lanes.of(key, request.user))
-            found = list(self._described(request, body, asked) if seen is None else self._metered(request, seen))
-        except QuotaError as error:
-            raise RequestError(429, "quota", str(error)) from None
-        first = place.members[0]
-        if found and place.choice is not None:
-            _refuse_login(request)
+        _take_lane(request.key, options)
+        found = self._found(request, content)
         if not found:
-            announce(first.provider.name, first.host, request.path)
+            announce(place.members[0].provider.name, place.members[0].host, request.path)
             return None
-        for one in found:
-            owner = request.owner if one.payer is None else one.payer.account.name
-            if not self._models.use(owner, one.scheduler, time.monotonic()):
-                message = f"more than {MODELS_MAX} models were named of late: one that is not used for {IDLE_S:g} s makes room"
-                raise RequestError(429, "models", message)
-        if key is not None:
-            if seen is None:
-                self._check_rights(key, request, found[0], body, asked)
-            elif seen.refusal is not None:
-                raise RequestError(*seen.refusal)
-            if not any(self._has_room(key, one.scheduler) for one in found):
-                raise RequestError(429, "queue_full", "too many requests of this key wait already: send this one later")
+        self._admit(request, found, content)
         if pacer.allowances.bounds_money(pacer.lane()):
             for i, sent in enumerate(requests):
-                sent.ask_usage(self._takes_usage, partial(_asking_in, sent, i, seen), BODY_MAX)
+                sent.ask_usage(self._takes_usage, partial(_asking_in, sent, i, content.seen), BODY_MAX)
         for sent, one in zip(requests, found, strict=True):
             if one.payer is not None:
                 sent.last = self._last_of(one.scheduler, one.payer)
         ways = [Way(sent, one, sent.target()) for sent, one in zip(requests, found, strict=True)]
         if place.choice is None:
             return KeptExchange(pacer, *ways[0], timeout_s=timeout_s, name=name)
-        sticky = options.get(_STICKY) or (asked if seen is None else seen.telling).get(STICKY)
+        sticky = options.get(_STICKY) or content.telling.get(STICKY)
         named = {member.name: way for member, way in zip(place.members, ways, strict=True)}
         sticky = str(sticky)[:NAME_MAX] if sticky else None
         return KeptRoutedExchange(pacer, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name)
+
+    def _found(self, request: Incoming, content: _Content) -> list[Metered]:
+        """The request as each member of its place meters it; nothing for one that costs nothing."""
+        key = request.key
+        try:
+            if key is not None:
+                current_lane.set(self._lanes.of(key, request.user))
+            if content.seen is not None:
+                return list(self._metered(request, content.seen))
+            return list(self._described(request, content.read, content.asked))
+        except QuotaError as error:
+            raise RequestError(429, "quota", str(error)) from None
+
+    def _admit(self, request: Incoming, found: list[Metered], content: _Content) -> None:
+        """Refuse a metered request for more than its client may ask for."""
+        key = request.key
+        if request.place.choice is not None:
+            _refuse_login(request)
+        for one in found:
+            owner = request.owner if one.payer is None else one.payer.account.name
+            if not self._models.use(owner, one.scheduler, time.monotonic()):
+                message = f"more than {MODELS_MAX} models were named of late: one that is not used for {IDLE_S:g} s makes room"
+                raise RequestError(429, "models", message)
+        if key is not None:
+            if content.seen is None:
+                self._check_rights(key, request, found[0], content.read, content.asked)
+            elif content.seen.refusal is not None:
+                raise RequestError(*content.seen.refusal)
+            if not any(self._has_room(key, one.scheduler) for one in found):
+                raise RequestError(429, "queue_full", "too many requests of this key wait already: send this one later")
 
     async def _read_apart(self, request: Incoming, body: bytes, encoding: bytes) -> Seen | None:
         """What another process reads in a large body; ``None`` where it has to be read here."""
@@ -691,6 +709,25 @@ class Dispatch:
             await send({"type": "http.response.body", "body": b""})
         if release is not None:
             release()
+
+
+def _check_keys(request: Incoming) -> None:
+    """Refuse a request of a client key to a server that the gateway has no key for."""
+    for upstream in request.place.members:
+        if request.key is not None and not upstream.key:
+            variable = upstream.provider.key_env
+            why = f"set {variable} for it" if variable else no_keys(upstream.provider.name)
+            raise RequestError(503, "no_key", f"the gateway has no key for {upstream.name}: {why}")
+
+
+def _take_lane(key: ClientKey | None, options: dict[bytes, str]) -> None:
+    """Wait in the lane that a client without a key names."""
+    lane, priority = options.get(_LANE), number(options, _PRIORITY, -1_000_000, 1_000_000)
+    for text in (lane, options.get(_NAME), options.get(_STICKY)):
+        if text is not None and not 0 < len(text) <= NAME_MAX:
+            raise RequestError(400, "option", f"a lane, a name or a key must have 1 to {NAME_MAX} characters")
+    if key is None and (lane is not None or priority is not None):
+        current_lane.set((lane or f"priority {priority:g}", None, None if priority is None else int(priority)))
 
 
 def _has_login(held: HeldRequest) -> bool:
