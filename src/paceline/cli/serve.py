@@ -230,7 +230,8 @@ def _greeting(address: str, settings: ProcessSettings, upstreams: Any) -> Iterat
     own = [name for name, one in upstreams.items() if one.key]
     listens, address = address, client_address(address)
     yield f"paceline gateway at {listens}  (page: {address}/)"
-    if (native := upstreams.native) is not None and base_of(native.members[0].provider.name) == "anthropic":
+    native = upstreams.native
+    if native is not None and not native.routes and base_of(native.members[0].provider.name) == "anthropic":
         yield f"in place of the provider's address: ANTHROPIC_BASE_URL={address}"
     else:
         base = "/v1" if native is not None else "/openai/v1"

@@ -46,7 +46,10 @@ RUN_S: Final = 30 * 86_400.0
 
 LIMITS, JOINT, CONCURRENCY, LANES, BREAKER = "limits", "joint_limits", "concurrency", "lanes", "breaker"
 UPSTREAMS, GROUPS, PRICES = "upstreams", "groups", "prices"
-FACTS: Final = "providers"
+FACTS, NAMES = "providers", "models"
+TARGETS_MAX: Final = 6
+"""The places of one name: the first and five more, as many as litellm goes on to (``max_fallbacks``, 1.106)."""
+
 TABLES: Final = (UPSTREAMS, GROUPS, PRICES)
 """Tables of tables."""
 
@@ -330,6 +333,16 @@ class UpstreamTable(TypedDict, total=False):
     models: Annotated[dict[Name, Text], table('"gpt-6-luna" = "my-deployment"')]
 
 
+def _targets(value: Any) -> tuple[str, ...]:
+    """Where the requests for one model go."""
+    targets = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else ()
+    if not targets or not all(isinstance(one, str) and one.strip() for one in targets):
+        raise ValueError(
+            f'{shown(value)}: write a list of servers with a model, e.g. ["openai/gpt-6-luna", "groq/llama"]'
+        )
+    return tuple(one.strip() for one in targets)
+
+
 class GroupTable(TypedDict, total=False):
     """Several servers for the same requests; see :class:`paceline.Group`."""
 
@@ -394,6 +407,10 @@ FORMS: Final[dict[str, Any]] = {
         'local = { provider = "vllm", base_url = "http://127.0.0.1:8000" }',
     ),
     GROUPS: _named(Annotated[GroupTable, table('members = ["eu", "us"]')], 'gpt = { members = ["eu", "us"] }'),
+    NAMES: _named(
+        Annotated[Any, PlainValidator(_targets, json_schema_input_type=str | list[str])],
+        'smart = ["openai/gpt-6-luna", "groq/openai/gpt-oss-120b"]',
+    ),
     "settings": Annotated[SynonymsTable, table("acquire_timeout = 300")],
     FACTS: Annotated[Any, PlainValidator(_facts, json_schema_input_type=dict[str, Any])],
 }

@@ -39,6 +39,8 @@ class FileSettings(PlainSettings):
     upstreams: Mapping[str, Mapping[str, Any]] = setting({}, "The servers of the gateway and of groups, by name.")
     groups: Mapping[str, Mapping[str, Any]] = setting({}, "Several servers for the same requests, by name.")
     group: str | None = setting(None, "The group that answers all requests of a run.")
+    models: Mapping[str, tuple[str, ...]] = setting({},
+        "For the gateway, by the names of models at its one address: where each goes, then where to if that fails.")
     providers: Mapping[str, Mapping[str, Any]] = setting({},
         "Facts about providers, which are used in all of the process. See ``paceline.facts``.")
     # fmt: on

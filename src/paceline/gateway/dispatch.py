@@ -7,7 +7,7 @@ import gc
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
+from paceline.core.hints import did_you_mean
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError
 from paceline.gateway.admission import refuse_unmetered
@@ -22,12 +23,13 @@ from paceline.gateway.answers import KeptAnswers
 from paceline.gateway.asked import Asking, asking
 from paceline.gateway.client import Headers, Upload, UpstreamClient
 from paceline.gateway.errors import RequestError, as_event, come_back, no_answer, own, stopping
+from paceline.gateway.fallback import Passed, why_failed, why_out
 from paceline.gateway.incoming import BODY_MAX, BODY_S, OPTION, Bodies, Connection, Incoming, Send, number
-from paceline.gateway.keys import ClientKey
+from paceline.gateway.keys import ClientKey, lists
 from paceline.gateway.life import Life
-from paceline.gateway.listing import as_listed, cause_of, check_listing
+from paceline.gateway.listing import as_listed, cause_of, check_listing, own_list
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
-from paceline.gateway.names import fields_of, model_asked, renamed, renamed_path
+from paceline.gateway.names import fields_of, model_asked, name_asked, renamed, renamed_path
 from paceline.gateway.reading import (
     LARGE,
     STICKY,
@@ -47,6 +49,7 @@ from paceline.gateway.upstreams import (
     OF_CLIENT,
     Upstream,
     key_in_query,
+    path_at,
     without_key,
 )
 from paceline.gateway.waiting import (
@@ -54,6 +57,7 @@ from paceline.gateway.waiting import (
     NOTES_EVERY_S,
     NOTES_FROM_S,
     SOON,
+    Further,
     HeldRequest,
     Identity,
     KeptExchange,
@@ -70,7 +74,7 @@ from paceline.gateway.waiting import (
 )
 from paceline.http.account import Header, login_of, payer_of, sends_login
 from paceline.http.describe import Metered, at_account, body_of, describe, is_metered, metered
-from paceline.http.exchange import Exchange, Exchanged, Tap
+from paceline.http.exchange import Exchanged, Tap
 from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
@@ -79,6 +83,7 @@ from paceline.pacing.answers import cause_of_error
 from paceline.pacing.pacer import NAME_MAX, current_lane
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import TIMEOUT_MAX_S
+from paceline.pacing.tries import Tries
 from paceline.providers.plan_bodies import is_page, plan_headers_in
 from paceline.providers.plan_headers import plan_readings
 from paceline.providers.registry import no_keys
@@ -147,8 +152,8 @@ class Dispatch:
         self._unreported: set[tuple[str, str]] = set()  # the keys and pools of streams without usage, as logged
         self._takes_usage: dict[str, bool] = {}  # by server: whether it can be asked for the usage of a stream
         self._bodies = Bodies()
-        self._waiting: dict[str, Exchange] = {}  # by the id of the request
-        self._tasks: dict[asyncio.Task[Any], Exchange] = {}  # those that wait for a permit or an answer
+        self._waiting: dict[str, HeldRequest] = {}  # by the id of the request
+        self._tasks: dict[asyncio.Task[Any], HeldRequest] = {}  # those that wait for a permit or an answer
         self._places = KeptPlaces(self._end)
         self._answers = KeptAnswers()
         self._reader = BodyReader()
@@ -166,8 +171,8 @@ class Dispatch:
     def hand_back(self) -> None:
         """Turn away the requests that wait, if the gateway lets none wait any more."""
         if self._life.draining:
-            for task, exchange in list(self._tasks.items()):
-                if exchange.waits:
+            for task, held in list(self._tasks.items()):
+                if held.exchange.waits:
                     task.cancel()
 
     def expire(self, now_s: float) -> None:
@@ -188,9 +193,10 @@ class Dispatch:
 
     def place(self, called: str) -> dict[str, Any] | None:
         """The place in the queue of the request with this id; ``None`` for an unknown one."""
-        exchange = self._waiting.get(called)
-        if exchange is None:
+        held = self._waiting.get(called)
+        if held is None:
             return None
+        exchange = held.exchange
         why = exchange.acquisition.why() if exchange.acquisition is not None else None
         state: dict[str, Any] = {"id": called, "pool": exchange.record.pool, "state": "in flight"}
         if why is not None:
@@ -223,18 +229,25 @@ class Dispatch:
                 reply = await self._upload(request)
             else:
                 options = request.options()
-                requests, exchange = await self._prepared(request, body, options)
+                if request.place.routes is not None and lists(request.method, unquote(request.path)):
+                    refuse_unmetered(request.key, request.method, request.path)
+                    await self._pass_on(own_list(request, request.place.routes), request.send, request.connection)
+                    return
+                first, *others = await self._routed(request, body)
+                requests, exchange = await self._prepared(first, body, options)
                 if self._life.draining:  # the body ended after the signal
                     raise stopping()
                 if exchange is None:
-                    refuse_unmetered(request.key, request.method, request.path)
-                    reply = await self._send_unpaced(request, requests[0])
+                    refuse_unmetered(request.key, first.method, first.path)
+                    reply = await self._send_unpaced(first, requests[0])
                 else:
                     # Before a place is claimed: nothing may fail after that.
                     asked_s = number(options, _KEEPALIVE, *NOTES_S, also=0.0)
                     same = await asyncio.to_thread(_identity_of(request)) if len(body) > LARGE else None
                     found = self._held_place(request, exchange, requests, same)
                     if isinstance(found, HeldRequest):
+                        if found.task is None and others:
+                            found.further = self._further(found, [first, *others], body, options)
                         await self._relay_held(request, found, options, asked_s)
                         return
                     reply = found
@@ -246,6 +259,58 @@ class Dispatch:
                 reply.close()
                 _note(request, reply)
 
+    async def _routed(self, request: Incoming, body: bytes) -> list[Incoming]:
+        """The request at each place of its model, in their order; as it is where its path has named the place."""
+        routes = request.place.routes
+        if routes is None:
+            return [request]
+        encoding = request.first.get(b"content-encoding", b"identity")
+        read = plain(encoding, body, LARGE + 1)
+        seen = await self._read_apart(request, body, encoding, ()) if is_large(read) else None
+        name = name_asked(unquote(request.path), fields_of(read) if seen is None else seen.telling)
+        places = routes.find(name)
+        if not places:
+            why = f"no server has the model {name[:100]!r}{did_you_mean(name, routes)}" if name else "it names no model"
+            raise RequestError(404, "model", f"{why}: GET /v1/models lists the names of this address")
+        return [request.at(place) for place in places]
+
+    def _further(self, held: HeldRequest, at: list[Incoming], body: bytes, options: dict[bytes, str]) -> Further:
+        """What makes the exchange of a request at the next of its places, ``at``, when the one before has failed."""
+        others, passed, began_s = at[1:], Passed(at[0].place.asked), time.monotonic()
+        target = at[0].place.target
+        held.exchange.tries = self._once()
+
+        async def further(
+            reply: ClientReply | None, error: Exception | None
+        ) -> tuple[KeptExchange | KeptRoutedExchange, Sequence[Relayed]] | None:
+            nonlocal target
+            why = why_failed(reply, error) if reply or error else why_out(held.exchange)
+            while why and others:
+                request = others.pop(0)
+                passed.add(target, why, request.place.target)
+                target = request.place.target
+                try:
+                    _check_keys(request)
+                    requests, exchange = await self._prepared(request, body, _left(options, began_s))
+                except RequestError as refused:
+                    why = refused.word
+                    continue
+                if exchange is not None:
+                    if others:
+                        exchange.tries = self._once()
+                    return exchange, requests
+                why = "its API has no such call"
+            if reply is not None:
+                reply.fallback = passed.header(target)
+            return None
+
+        return further
+
+    def _once(self) -> Tries:
+        """The attempts at a place that has others behind it: one, beside those that wait their turn for its limits."""
+        pacer = self._limiter.pacer
+        return Tries(replace(pacer.retry, max_attempts=1), pacer.health, pacer.luck)
+
     async def _prepared(
         self, request: Incoming, body: bytes, options: dict[bytes, str]
     ) -> tuple[list[Relayed], KeptExchange | KeptRoutedExchange | None]:
@@ -253,7 +318,7 @@ class Dispatch:
         place = request.place
         encoding = request.first.get(b"content-encoding", b"identity")
         read, seen = plain(encoding, body, LARGE + 1), None
-        if is_large(read) and (seen := await self._read_apart(request, body, encoding)) is not None:
+        if is_large(read) and (seen := await self._read_apart(request, body, encoding, place.members)) is not None:
             read = b""
         elif len(read) > LARGE:
             read = plain(encoding, body, BODY_MAX)
@@ -358,12 +423,13 @@ class Dispatch:
         if b"accept-encoding" in request.first:
             sent += [(name, readable(value)) for name, value in request.headers if name == b"accept-encoding"]
         query, never = request.query, JUDGED_HEADERS
-        if upstream.key:
+        if upstream.key or request.open_path:  # the client cannot know to which provider a name leads
             client, never = request.given.encode("latin-1"), self._not_with_key
             sent = [pair for pair in sent if not (client and client in pair[1])]
             query = without_key(query, request.given)
         sent = [pair for pair in sent if pair[0].replace(b"_", b"-") not in never]  # the same name for many servers
-        path = renamed_path(request.path, upstream.models)
+        path = path_at(upstream, request.open_path) if request.open_path else request.path
+        path = renamed_path(path, upstream.models)
         return Relayed(self.client, upstream, request.method, path, query, sent, body)
 
     def _exchange(
@@ -431,13 +497,15 @@ class Dispatch:
             if not any(self._has_room(key, one.scheduler) for one in found):
                 raise RequestError(429, "queue_full", "too many requests of this key wait already: send this one later")
 
-    async def _read_apart(self, request: Incoming, body: bytes, encoding: bytes) -> Seen | None:
-        """What another process reads in a large body; ``None`` where it has to be read here."""
+    async def _read_apart(
+        self, request: Incoming, body: bytes, encoding: bytes, members: Sequence[Upstream]
+    ) -> Seen | None:
+        """What another process reads in a large body that ``members`` may get; ``None`` where it has to be read here."""
         place = request.place
         if request.method != "POST":
             return None
         group = "" if place.choice is None else place.name
-        servers = [(one.provider, one.models) for one in place.members]
+        servers = [(one.provider, one.models) for one in members]
         task = task_for(servers, group, request.path, request.query, request.headers, encoding, BODY_MAX, request.key)
         return None if task is None else await self._reader.read(request.owner, task, body)
 
@@ -497,7 +565,7 @@ class Dispatch:
     def _payer(self, request: Incoming, upstream: Upstream, body: Callable[[], Mapping[str, Any]]) -> Payer | None:
         """Who pays for a request that is sent with its client's own credential; ``None`` for another one. ``body`` returns its fields."""
         provider: Any = upstream.provider
-        if upstream.key or not is_metered(provider, unquote(request.path)):
+        if upstream.key or request.open_path or not is_metered(provider, unquote(request.path)):
             return None
         return payer_of(self._limiter.pacer, provider, _header_of(request), body, key_in_query(request.query))
 
@@ -589,16 +657,16 @@ class Dispatch:
             return shut
         task = connection.task
         assert task is not None
-        self._tasks[task] = exchange
+        self._tasks[task] = held
         called = options.get(_ID)
         if called is not None:
-            self._waiting[called[:NAME_MAX]] = exchange
+            self._waiting[called[:NAME_MAX]] = held
         try:
             until_s = None if note is not None else patience_s(headers)
             rhythm = _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
             reply = await self._waited(request, held, rhythm)
         except asyncio.CancelledError:
-            if not (self._life.state.closed and exchange.waits):
+            if not (self._life.state.closed and held.exchange.waits):
                 raise
             task.uncancel()
             reply = _of_its_own(stopping(), connection)
@@ -641,7 +709,7 @@ class Dispatch:
 
     async def _waited(self, request: Incoming, held: HeldRequest, rhythm: _Rhythm) -> ClientReply:
         """The answer to a request whose stream is kept alive, or whose place is kept if its client leaves."""
-        task = held.task = held.task or asyncio.create_task(held.exchange.run())
+        task = held.task = held.task or asyncio.create_task(held.run())
         due_s = rhythm.begin_s if rhythm.note is not None else rhythm.until_s
         connection, send = request.connection, request.send
         answered = kept = False
@@ -759,9 +827,17 @@ def _refuse_login(request: Incoming) -> None:
 
 def _is_unread(request: Incoming) -> bool:
     """Whether nothing of the body of a request is read, because it costs nothing."""
-    first = request.place.members[0]
-    if request.method == "POST" and first.provider.describe(unquote(request.path), {}) is not None:
+    place, path = request.place, unquote(request.path)
+    if place.routes is None:
+        reads = place.members[0].provider.describe(path, {}) is not None
+    else:
+        reads = place.routes.speaks(path)
+    if request.method == "POST" and reads:
         return False
+    if place.routes is not None:
+        raise RequestError(
+            404, "model", f"{path[:100]} names no model: begin the path with a server, e.g. /openai{path[:100]}"
+        )
     refuse_unmetered(request.key, request.method, request.path)
     return True
 
@@ -784,6 +860,8 @@ def _headers_of(reply: ClientReply, *, quotas: bool) -> Headers:
     headers, record = forwarded(reply.headers, drop), reply.record
     if not quotas and reply.status < 400 and reply.of_gateway:
         headers = [pair for pair in headers if b"ratelimit" not in pair[0]]
+    if reply.fallback:
+        headers.append((b"x-paceline-fallback", reply.fallback))
     if record is not None:
         headers.append((b"x-paceline-waited", b"%.3f" % record.waited_s))
         headers.append((b"x-paceline-attempts", b"%d" % record.attempts))
@@ -803,6 +881,12 @@ async def _pass_on_early(send: Send, connection: Connection, reply: ClientReply,
         headers = [pair for pair in _headers_of(reply, quotas=quotas) if pair[0] != b"content-length"]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": part, "more_body": True})
+
+
+def _left(options: dict[bytes, str], began_s: float) -> dict[bytes, str]:
+    """The options of a request at a further place, where it can wait for what is left of its time."""
+    most_s = number(options, _TIMEOUT, 0, TIMEOUT_MAX_S)
+    return options if most_s is None else {**options, _TIMEOUT: f"{max(most_s - time.monotonic() + began_s, 0):.3f}"}
 
 
 class _Rhythm(NamedTuple):

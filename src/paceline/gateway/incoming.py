@@ -6,14 +6,15 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
-from typing import Any, Final, Protocol
+from copy import copy
+from typing import Any, Final, Protocol, Self
 
 from paceline.gateway.access import AccessEntry
 from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.shares import Shares
-from paceline.gateway.upstreams import Destination
+from paceline.gateway.upstreams import Destination, path_at
 from paceline.pacing.pacer import NAME_MAX
 
 Event = MutableMapping[str, Any]
@@ -94,11 +95,12 @@ class Incoming:
         place: Where it goes.
         path: Its path there, not decoded.
         query: Its query.
+        open_path: Its path at the gateway, where the name of a model has led to the place; empty where the path has.
         parts: What has been counted of its body, and is in memory.
     """
 
     __slots__ = (
-        "connection", "entry", "first", "given", "headers", "key", "method", "parts", "path", "place", "query", "receive", "send",
+        "connection", "entry", "first", "given", "headers", "key", "method", "open_path", "parts", "path", "place", "query", "receive", "send",
     )  # fmt: skip
 
     def __init__(
@@ -122,7 +124,15 @@ class Incoming:
         self.entry: AccessEntry | None = scope["extensions"].get(ENTRY)
         self.key, self.given = key, given
         self.place, self.path, self.query = place, path, query
+        self.open_path = ""
         self.parts: list[bytes] = []
+
+    def at(self, place: Destination) -> Self:
+        """The same request at a place that the name of its model has led to."""
+        one = copy(self)
+        one.place, one.open_path = place, self.open_path or self.path
+        one.path = path_at(place.members[0], one.open_path)
+        return one
 
     @property
     def key_name(self) -> str:

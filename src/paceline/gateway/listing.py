@@ -10,6 +10,7 @@ from paceline.gateway.errors import RequestError, json_reply
 from paceline.gateway.incoming import Incoming
 from paceline.gateway.keys import lists, model_listed
 from paceline.gateway.relay import ClientReply, decoded, decoder
+from paceline.gateway.upstreams import Routes
 from paceline.pacing.answers import UNREADABLE, cause_of_status
 from paceline.providers import parse
 
@@ -55,6 +56,26 @@ async def as_listed(request: Incoming, reply: ClientReply) -> ClientReply:
         reply.close()
         raise RequestError(502, "list", "the server's list of models cannot be read, and this key may see a part of it")
     return reply
+
+
+def own_list(request: Incoming, routes: Routes) -> ClientReply:
+    """The names that the one address has, those that the key may use; or one of them, if it is asked for.
+
+    Raises:
+        RequestError: There is none of that name.
+    """
+    key, model = request.key, model_listed(request.method, unquote(request.path))
+    rows = []
+    for name in routes:
+        place = routes.first(name)
+        server = place.members[0].provider.name if place.choice is None else place.name
+        if key is None or key.allows(server, name):
+            rows.append({"id": name, "object": "model", "created": 0, "owned_by": place.target.partition("/")[0]})
+    if not model:
+        return json_reply(200, {"object": "list", "data": rows})
+    if (row := _row(rows, model)) is None:
+        raise RequestError(404, "model", f"there is no model {model!r} for this key")
+    return json_reply(200, row)
 
 
 def _keeps(request: Incoming) -> Callable[[str], bool]:

@@ -48,6 +48,12 @@ def model_asked(provider: Any, path: str, named: Mapping[str, Any], model: str) 
     return model if in_path in (None, UNKNOWN) else str(in_path)
 
 
+def name_asked(path: str, named: Mapping[str, Any]) -> str:
+    """The name of a model that decides on the server: in the path, decoded, or else in the body; empty for none."""
+    found = _IN_PATH.search(path)
+    return found[2] if found else str(named.get("model") or "")
+
+
 def renamed(body: bytes, asked: Mapping[str, Any], models: Mapping[str, str]) -> bytes | None:
     """The body with a server's own name of the model; ``None`` where it has no other.
 

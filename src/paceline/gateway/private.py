@@ -256,7 +256,9 @@ def find_login(config: Config, environ: Mapping[str, str], program: str = "") ->
             f"--login: {where} names {url.hostname}, and a login goes to {home} alone, or to a server on this machine"
         )
     tables = {login.provider: {"base_url": root, "provider": login.provider}}
-    way = GatewayWay(replace(config, upstreams=tables, groups={}, provider=None, base_url=None), dict(environ))
+    way = GatewayWay(
+        replace(config, upstreams=tables, groups={}, models={}, provider=None, base_url=None), dict(environ)
+    )
     place = f"/{login.provider}{url.path.rstrip('/') or ''}"
     if login.address:
         way.paths = {login.address: place}

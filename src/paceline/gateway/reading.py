@@ -40,6 +40,9 @@ DENSE_FROM: Final = 2**18
 DENSE: Final = 50_000
 """Commas in such a body from which on it is read elsewhere, too: so many values take 20 ms."""
 
+MODEL: Final = "model"
+"""The field with the name of a model, which decides on the servers of a body."""
+
 READ_S: Final = 30.0
 """The longest time in which a body is read: 64 MB of numbers take as long."""
 
@@ -136,7 +139,10 @@ def task_for(
 def look(task: Task, body: bytes) -> Seen:
     """Read a body."""
     read = plain(task.encoding, body, task.most)
-    fields, named = body_of(read), fields_of(read) if any(one.models for one in task.servers) or task.group else {}
+    fields, named = (
+        body_of(read),
+        fields_of(read) if any(one.models for one in task.servers) or task.group or not task.servers else {},
+    )
     calls, bodies, asked = list[Call](), list[bytes | None](), list[Asking | None]()
     providers = [_provider_of(server) for server in task.servers]
     for server, provider in zip(task.servers, providers, strict=True):
@@ -148,8 +154,14 @@ def look(task: Task, body: bytes) -> Seen:
         calls.append(call)
         bodies.append(own)
         asked.append(asking(own or read) if asks else None)
-    seen = Seen(tuple(calls), None, tuple(bodies), tuple(asked), telling(fields) | {STICKY: named.get(STICKY)})
-    if task.key is not None:
+    seen = Seen(
+        tuple(calls),
+        None,
+        tuple(bodies),
+        tuple(asked),
+        telling(fields) | {STICKY: named.get(STICKY), MODEL: named.get(MODEL)},
+    )
+    if task.key is not None and providers:
         provider = providers[0]
         try:
             model = model_asked(provider, unquote(task.path), named, calls[0].model)

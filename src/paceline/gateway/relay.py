@@ -84,12 +84,13 @@ class ClientReply:
         headers: Its headers.
         record: What is known of its exchange; ``None`` without one.
         root: The server's address, where it has an exchange.
+        fallback: Which place has answered after which others; empty for the first.
         broken: Whether the client is to see that the answer is not whole.
         seen: What has been read of the body since :meth:`start`; ``None`` without that, and if it is more than there was room for.
     """
 
     __slots__ = (
-        "_again", "_body", "_decode", "_fetched", "_key", "_room", "_tap", "_unasked", "_unread", "broken", "headers", "record",
+        "_again", "_body", "_decode", "_fetched", "_key", "_room", "_tap", "_unasked", "_unread", "broken", "fallback", "headers", "record",
         "root", "seen", "status",
     )  # fmt: skip
 
@@ -102,6 +103,7 @@ class ClientReply:
         self.status, self.headers = status, headers
         self.record: Exchanged | None = None
         self.root = ""
+        self.fallback = b""
         self.broken = False
         self.seen: bytearray | None = None
         self._again, self._room = b"", _NO_ROOM

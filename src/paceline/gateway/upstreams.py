@@ -6,8 +6,8 @@ import logging
 import posixpath
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
@@ -15,13 +15,15 @@ from urllib.parse import unquote, unquote_plus, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from paceline.config import Config
+from paceline.config.schema import TARGETS_MAX
 from paceline.config.servers import ServerGroup, group, read_key, server
 from paceline.core.hints import did_you_mean
+from paceline.core.results import QuotaError
 from paceline.gateway.stamps import Watched
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
 from paceline.providers.registry import ALIASES, CREDENTIALS, PROVIDERS, base_of, credentials, provider_named
-from paceline.providers.roots import host_root
+from paceline.providers.roots import host_root, joined, versioned
 
 log = logging.getLogger("paceline.gateway")
 
@@ -140,16 +142,94 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where requests go: a server, or the members of a group: ``choice`` chooses one for each request."""
+    """Where requests go: a server, or the members of a group: ``choice`` chooses one for each request.
+
+    By the name of a model, which ``routes`` knows, the request goes on to another one. That has the name, and the setting that has led
+    there, as ``asked`` and ``target``.
+    """
 
     name: str
     members: tuple[Upstream, ...]
     choice: Choice | None = None
+    asked: str = ""
+    target: str = ""
+    routes: Routes | None = None
 
     @property
     def reads_names(self) -> bool:
         """Whether the names in a body decide on what is sent."""
         return self.choice is not None or any(one.models for one in self.members)
+
+
+class Routes:
+    """The places of each name.
+
+    Args:
+        models: The targets of each name, ``SERVER/MODEL``. A name and its targets can have one ``*``, which stands for the same text.
+        places: The servers and groups by name.
+
+    Raises:
+        QuotaError: A target is no server with a model, or there are too many.
+    """
+
+    def __init__(self, models: Mapping[str, Sequence[str]], places: Mapping[str, Destination]) -> None:
+        self._places = places
+        self._exact: dict[str, tuple[Destination, ...]] = {}
+        self._patterns: list[tuple[str, str, Sequence[str]]] = []  # what stands before and behind the "*"
+        for name, targets in models.items():
+            self._check(name, targets)
+            before, star, behind = name.partition("*")
+            if star:
+                self._patterns.append((before, behind, targets))
+            else:
+                self._exact[name] = tuple(self._place(name, target) for target in targets)
+        self._patterns.sort(key=lambda one: -len(one[0] + one[1]))
+
+    def _check(self, name: str, targets: Sequence[str]) -> None:
+        if not 0 < len(targets) <= TARGETS_MAX:
+            raise QuotaError(f"models.{name}: it has {len(targets)} targets: give 1 to {TARGETS_MAX}")
+        if name.count("*") > 1 or any(one.count("*") > name.count("*") for one in targets):
+            raise QuotaError(f"models.{name}: a name can have one '*', and a target one only if its name has it")
+        for target in targets:
+            server, slash, model = target.partition("/")
+            if server not in self._places:
+                hint = did_you_mean(server, self._places) or f"; known: {', '.join(self._places)}"
+                raise QuotaError(f"models.{name}: {target!r}: {server!r} is no server or group{hint}")
+            if not slash or not model:
+                raise QuotaError(f"models.{name}: {target!r} has no model: write {server}/MODEL")
+
+    def __iter__(self) -> Iterator[str]:
+        """The names without a ``*``."""
+        return iter(self._exact)
+
+    def find(self, name: str) -> tuple[Destination, ...]:
+        """The places of ``name``, in their order; none for an unknown one."""
+        if name in self._exact:
+            return self._exact[name]
+        for before, behind, targets in self._patterns:
+            if name.startswith(before) and name.endswith(behind) and len(name) >= len(before) + len(behind):
+                part = name[len(before) : len(name) - len(behind)]
+                return tuple(self._place(name, target.replace("*", part)) for target in targets)
+        return ()
+
+    def _place(self, name: str, target: str) -> Destination:
+        """A server or a group that has ``name`` for the model of ``target``."""
+        server, _, model = target.partition("/")
+        place = self._places[server]
+        members = tuple(replace(one, models={name: one.models.get(model, model)}) for one in place.members)
+        return replace(place, members=members, asked=name, target=target)
+
+    def speaks(self, path: str) -> bool:
+        """Whether a server has a metered call at ``path``, decoded."""
+        every = [
+            *self._exact.values(),
+            *([self._places[one.partition("/")[0]] for one in part] for *_, part in self._patterns),
+        ]
+        return any(place.members[0].provider.describe(path, {}) is not None for places in every for place in places)
+
+    def first(self, name: str) -> Destination:
+        """The first place of a name without a ``*``."""
+        return self._exact[name][0]
 
 
 class Upstreams(Mapping[str, Upstream]):
@@ -162,7 +242,8 @@ class Upstreams(Mapping[str, Upstream]):
         environ: Holds the keys.
 
     Attributes:
-        native: The place for paths that begin with no name, such as ``/v1/messages``; ``None`` for none.
+        native: The place for paths that begin with no name, such as ``/v1/messages``: a server or a group, or none itself where the names of
+            models lead to one; ``None`` for none.
 
     Raises:
         QuotaError: A server has no address, its key is malformed, or a group is invalid.
@@ -176,6 +257,8 @@ class Upstreams(Mapping[str, Upstream]):
         if len(names) > 1 and len(config.groups) == 1:
             names = list(config.groups)
         self.native = self._places[names[0]] if len(names) == 1 else None
+        if config.models:
+            self.native = Destination("", (), routes=Routes(config.models, self._places))
 
     def _place(self, of: ServerGroup) -> Destination:
         return Destination(of.name, tuple(self._by_name[name] for name in of.members), of.choice())
@@ -215,6 +298,11 @@ def _configured(config: Config, environ: Mapping[str, str]) -> Iterable[Upstream
         one = server(config, name, environ)
         secret = Secret(one.key, one.key_file)
         yield Upstream(one.name, one.provider, one.root, secret, _proxy(one.root), one.models, one.key_env)
+
+
+def path_at(upstream: Upstream, path: str) -> str:
+    """The path of the one address, with ``/v1`` or without, as a server has it: Groq has OpenAI's paths behind ``/openai/v1``."""
+    return joined(upstream.root, versioned(path)).removeprefix(upstream.root)
 
 
 def _proxy(root: str) -> str | None:

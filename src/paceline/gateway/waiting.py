@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -15,7 +15,7 @@ from paceline.config.schema import RUN_S
 from paceline.core.progress import Row
 from paceline.core.results import Refusal
 from paceline.gateway.client import Headers
-from paceline.gateway.relay import Relayed
+from paceline.gateway.relay import ClientReply, Relayed
 from paceline.gateway.upstreams import KEY_HEADERS
 from paceline.http.exchange import Exchange
 from paceline.http.routed import RoutedExchange
@@ -294,6 +294,14 @@ class KeptRoutedExchange(_Present, RoutedExchange):
     """See :class:`~paceline.http.routed.RoutedExchange`."""
 
 
+Further = Callable[
+    [ClientReply | None, Exception | None],
+    Awaitable[tuple[KeptExchange | KeptRoutedExchange, Sequence[Relayed]] | None],
+]
+"""What makes the exchange at another place after an answer or an error, or before both where nothing is sent to a place now; ``None``:
+the present one is good."""
+
+
 class HeldRequest:
     """A metered request from its arrival to the beginning of its answer, over one connection or several.
 
@@ -305,6 +313,7 @@ class HeldRequest:
         named: Its identity by an ``Idempotency-Key``, by which its answer is kept; ``None`` without one.
 
     Attributes:
+        further: Makes the exchange at the next place of its model, after one that has failed; ``None``: there are no others.
         parts: Its body, as it is counted, while no client is connected.
         same: Its identity, while no client is connected.
         task: Runs the exchange.
@@ -312,7 +321,9 @@ class HeldRequest:
         left_s: When the last connection was closed.
     """
 
-    __slots__ = ("begun_s", "exchange", "identify", "left_s", "named", "parts", "reader", "requests", "same", "task")
+    __slots__ = (
+        "_present", "begun_s", "exchange", "further", "identify", "left_s", "named", "parts", "reader", "requests", "same", "task",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -326,11 +337,35 @@ class HeldRequest:
         self.named = named
         self.same: Identity | None = None
         self.reader: asyncio.Task[None] | None = None
-        exchange.present = asyncio.Event()
-        exchange.present.set()
+        self._present = exchange.present = asyncio.Event()
+        self._present.set()
+        self.further: Further | None = None
         self.parts: list[bytes] = []
         self.task: asyncio.Task[Any] | None = None
         self.left_s = 0.0
+
+    async def run(self) -> ClientReply:
+        """Its answer, from the first place of its model that has one; or else what the last one has answered."""
+        reply: ClientReply | None = None
+        error: Exception | None = None
+        while True:
+            after = None if self.further is None else await self.further(reply, error)
+            if after is not None:
+                if reply is not None:
+                    reply.close()
+                for sent in after[1]:
+                    sent.pass_on = self.requests[0].pass_on
+                self.exchange, self.requests = after
+                self.exchange.present, reply, error = self._present, None, None
+                continue  # the next place may be out, too
+            if error is not None:
+                raise error
+            if reply is not None:
+                return reply
+            try:
+                reply = await self.exchange.run()
+            except Exception as failed:  # noqa: BLE001  (another place may answer)
+                error = failed
 
 
 class KeptPlaces:

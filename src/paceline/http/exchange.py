@@ -330,7 +330,7 @@ class Exchange:
 
     async def _hold(self) -> None:
         """Hold the cost of the request in the allowances of its lane."""
-        asked = [Asked(one.call, one.expected) for one in self._asked()]
+        asked = [Asked(one.call, one.expected) for one in self.everywhere()]
         self.charge = self.pacer.allowances.charge(self.pacer.lane(), asked, self._timeout_s)
         if self.charge is not None:
             for acquisition, account in self.charge.steps():
@@ -345,7 +345,7 @@ class Exchange:
                 finally:
                     self.waits = False
 
-    def _asked(self) -> list[Metered]:
+    def everywhere(self) -> list[Metered]:
         """The request at each server that may answer it."""
         return [self.metered]
 

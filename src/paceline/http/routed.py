@@ -60,7 +60,8 @@ class RoutedExchange(Exchange):
         self._ways, self._choice, self._sticky, self._model = ways, choice, sticky, self.metered.call.model
         self._failed_at: set[str] = set()
 
-    def _asked(self) -> list[Metered]:
+    def everywhere(self) -> list[Metered]:
+        """See :class:`~paceline.http.exchange.Exchange`."""
         return [way.metered for way in self._ways.values()]
 
     async def _acquire(self, last: Permit | None) -> Permit:

@@ -181,6 +181,10 @@ class Health:
             one.pause(until_ns)
         return True
 
+    def paused_until_ns(self, scheduler: Scheduler) -> int:
+        """Until when a pool pauses for the failures of its hosts; 0 if it does not."""
+        return self._paused.get(scheduler, 0)
+
     def forget(self, host: str) -> None:
         """Forget a host: beside another one of the same pools, its closed breaker would keep them going."""
         with self._lock:

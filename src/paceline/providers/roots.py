@@ -48,6 +48,12 @@ def placed(provider: str, path: str) -> str:
     return (entry.path if entry.chat is None or not found["chat"] else entry.chat) + found["rest"]
 
 
+def versioned(path: str) -> str:
+    """A path of OpenAI's API with its version; any other one as it is."""
+    found = _OPENAI.match(path)
+    return path if found is None else "/v1" + found["rest"]
+
+
 def joined(root: str, path: str) -> str:
     """The URL of ``path`` below the server's ``root``.
 

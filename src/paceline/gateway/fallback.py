@@ -1,0 +1,82 @@
+"""What becomes of a request when the first place of its model cannot answer: the next place, and who is told."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Final
+from urllib.parse import quote
+
+from paceline.gateway.errors import TELL_S
+from paceline.gateway.relay import ClientReply
+from paceline.http.exchange import Exchange
+from paceline.pacing.answers import cause_of_error
+
+log = logging.getLogger("paceline.gateway")
+
+_OWN: Final = frozenset({"gave_up", "stopped", "never_fits", "timeout", "queue_full", "too_large", "unreadable"})
+"""The words of paceline's own refusals that another place may not have: the others are about the client, or the store."""
+
+_OF_PLACE: Final = frozenset({401, 402, 403, 404, 408, 429})
+"""The statuses below 500 that are about the place: its key, its money, its models, its load. The others are about the request."""
+
+
+def why_out(exchange: Exchange) -> str:
+    """Why nothing is sent to a place now: its servers have failed so often that their pools pause; empty if it is."""
+    health, pools = exchange.pacer.health, [one.scheduler for one in exchange.everywhere()]
+    return "failed before" if all(health.paused_until_ns(one) > one.now_ns() for one in pools) else ""
+
+
+def why_failed(reply: ClientReply | None, error: Exception | None) -> str:
+    """Why a request is to go on to the next place, in words that name nothing of it; empty for an answer that its client gets."""
+    if reply is None:
+        return cause_of_error(error) or "" if error is not None else ""
+    if reply.status < 400:
+        return ""
+    word = dict(reply.headers).get(b"x-paceline", b"").decode("latin-1")
+    if word:
+        return word if word in _OWN else ""
+    return f"status {reply.status}" if reply.status >= 500 or reply.status in _OF_PLACE else ""
+
+
+class Passed:
+    """The places at which one request has failed, for its client and the log."""
+
+    __slots__ = ("_failed", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._failed: list[tuple[str, str]] = []
+
+    def add(self, target: str, why: str, after: str) -> None:
+        """Note that ``target`` has failed, and that the request goes on to ``after``."""
+        self._failed.append((target, why))
+        tell(self.name, target, after, why)
+
+    def header(self, target: str) -> bytes:
+        """What the answer of ``target`` says; empty if it is the first one."""
+        failed = ", ".join(f"{quote(name, safe='/:@*+')} ({why})" for name, why in self._failed)
+        return f"{quote(target, safe='/:@*+')} after {failed}".encode() if failed else b""
+
+
+TOLD_MAX: Final = 1_000
+"""The failures that are remembered, so that each is told once in ``TELL_S``: patterns take names from clients."""
+
+_told: dict[tuple[str, str, str], tuple[float, int]] = {}
+
+
+def tell(name: str, target: str, after: str, why: str) -> None:
+    """Log a fallback: one kind once in ``TELL_S``, with the number since."""
+    now_s, kind = time.monotonic(), (target, after, why)
+    told_s, more = _told.get(kind, (-math.inf, 0))
+    if now_s - told_s < TELL_S:
+        _told[kind] = told_s, more + 1
+        return
+    if len(_told) >= TOLD_MAX:
+        _told.clear()
+    _told[kind] = now_s, 0
+    since = f", and {more} more before this one" if more else ""
+    log.warning(
+        "%s: %s cannot answer (%s): the request goes to %s%s", name[:100], target[:100], why, after[:100], since
+    )

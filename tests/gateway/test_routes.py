@@ -1,0 +1,219 @@
+"""Names of models at the one address: each goes to its servers, and to the next one if the first cannot answer."""
+
+import asyncio
+import json
+import socket
+
+import httpx2
+import pytest
+from gateway_helpers import chat, stub
+
+from paceline.config import Config
+from paceline.core.results import QuotaError
+from paceline.gateway import fallback, reading
+from paceline.gateway.keys import KeyFile
+from paceline.gateway.upstreams import Upstreams
+
+ANSWER = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "text": "hi"}
+CHUNK = b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n'
+FORM = (
+    b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\n\x00RIFF\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nsmart\r\n--b--\r\n'
+)
+
+
+class Servers:
+    """Servers below ``/a``, ``/b`` and ``/c``: each answers with the status that is set for it."""
+
+    def __init__(self):
+        self.seen, self.status, self.breaks = [], {}, set()
+
+    async def __call__(self, scope, receive, send):
+        body, more = b"", True
+        while more:
+            event = await receive()
+            body, more = body + event.get("body", b""), event.get("more_body", False)
+        which, path = scope["path"][1], scope["path"][2:]
+        form = b"gpt-5" if b"\r\ngpt-5\r\n" in body else b""
+        model = form.decode() or json.loads(body or b"{}").get("model")
+        self.seen.append((which, path, model, dict(scope["headers"]).get(b"authorization", b"").decode()))
+        status = self.status.get(which, 200)
+        kind = b"text/event-stream" if b'"stream"' in body and status == 200 else b"application/json"
+        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
+        if kind.startswith(b"text"):
+            await send({"type": "http.response.body", "body": CHUNK, "more_body": True})
+            if which in self.breaks:
+                await asyncio.sleep(0.05)
+                raise RuntimeError
+            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+        else:
+            error = {"error": {"message": "no", "type": "t"}}
+            await send({"type": "http.response.body", "body": json.dumps(ANSWER if status == 200 else error).encode()})
+
+    @property
+    def asked(self):
+        return [(which, model) for which, _, model, _ in self.seen]
+
+
+@pytest.fixture
+def servers():
+    return Servers()
+
+
+@pytest.fixture
+def routed(serve, servers, monkeypatch):
+    """Start a gateway in front of the three servers, with names for their models."""
+    for name in "ABC":
+        monkeypatch.setenv(f"KEY_{name}", f"sk-of-{name.lower()}")
+    monkeypatch.setattr(fallback, "_told", {})
+    with stub(servers) as url:
+
+        def start(models, more=None, **given):
+            tables = {
+                name: {"provider": "openai", "base_url": f"{url}/{name}", "key_env": f"KEY_{name.upper()}"}
+                for name in "abc"
+            }
+            tables["c"]["provider"] = "groq"
+            given = {"upstreams": tables | (more or {}), "models": models, "breaker": False, **given}
+            return serve(url, provider=None, **given)
+
+        yield start
+
+
+def test_each_name_goes_to_its_server_with_its_key(routed, servers, client):
+    models = {"smart": "a/gpt-5", "quick": "b/gpt-4", "meta/*": "c/meta-*", "all": ["two/gpt-5"]}
+    running = routed(models, groups={"two": {"members": ["a", "b"], "in_order": True}})
+    for name, path in (("smart", "/v1"), ("quick", ""), ("meta/llama", "/v1"), ("all", "/v1")):
+        answer = client.post(
+            f"{running.url}{path}/chat/completions", json=chat(model=name), headers={"authorization": "Bearer sk-mine"}
+        )
+        assert answer.status_code == 200, answer.text
+        assert "x-paceline-fallback" not in answer.headers
+    assert servers.seen == [
+        ("a", "/v1/chat/completions", "gpt-5", "Bearer sk-of-a"),
+        ("b", "/v1/chat/completions", "gpt-4", "Bearer sk-of-b"),
+        ("c", "/v1/chat/completions", "meta-llama", "Bearer sk-of-c"),
+        ("a", "/v1/chat/completions", "gpt-5", "Bearer sk-of-a"),
+    ]
+    pools = {name for name, pool in running.limiter.status()["pools"].items() if pool["counts"].get("granted")}
+    assert pools == {"openai@a/gpt-5", "openai@b/gpt-4", "groq/meta-llama"}  # of the group, by any way
+    unknown = client.post(f"{running.url}/v1/chat/completions", json=chat(model="smrt"))
+    assert (unknown.status_code, "did you mean 'smart'" in unknown.text) == (404, True)
+    assert client.post(f"{running.url}/v1/files", json={}).status_code == 404
+    assert [row["id"] for row in client.get(f"{running.url}/v1/models").json()["data"]] == ["smart", "quick", "all"]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_form_and_a_large_body(routed, servers, client, monkeypatch, large):
+    if large:
+        monkeypatch.setattr(reading, "LARGE", 10)
+        monkeypatch.setattr("paceline.gateway.dispatch.LARGE", 10)
+    servers.status["a"] = 503
+    running = routed({"smart": ["a/gpt-5", "b/gpt-5"]})
+    form = {"content-type": "multipart/form-data; boundary=b"}
+    assert client.post(f"{running.url}/v1/audio/transcriptions", content=FORM, headers=form).status_code == 200
+    assert client.post(f"{running.url}/v1/chat/completions", json=chat(model="smart")).status_code == 200
+    assert servers.asked == [("a", "gpt-5"), ("b", "gpt-5")] * 2
+
+
+def test_a_key_sees_and_uses_its_names_alone(routed, servers, client, tmp_path):
+    keys = KeyFile(tmp_path / "keys.json")
+    headers = {"authorization": f"Bearer {keys.add('mine', models=('smart',))}"}
+    running = routed({"smart": ["a/gpt-5", "b/gpt-4"], "quick": "b/gpt-4"}, keys=keys.file)
+    servers.status["a"] = 500
+    for name, status in (("smart", 200), ("quick", 403), ("gpt-5", 404)):
+        answer = client.post(f"{running.url}/v1/chat/completions", json=chat(model=name), headers=headers)
+        assert answer.status_code == status, answer.text
+    assert [row["id"] for row in client.get(f"{running.url}/v1/models", headers=headers).json()["data"]] == ["smart"]
+    assert client.get(f"{running.url}/v1/models/smart", headers=headers).json()["id"] == "smart"
+    assert client.get(f"{running.url}/v1/models/quick", headers=headers).status_code == 404
+    assert client.get(f"{running.url}/v1/models").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "why"),
+    [
+        (500, "ab", "status 500"),
+        (401, "ab", "status 401"),
+        (404, "ab", "status 404"),
+        (402, "ab", "stopped"),
+        (400, "a", ""),
+        (413, "ab", "never_fits"),
+        (503, "ab", "gave_up"),
+        (422, "a", ""),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_another_place_may_answer(routed, servers, client, caplog, status, asked, why, stream):
+    servers.status["a"] = status
+    running = routed({"smart": ["a/gpt-5", "b/gpt-4"]})
+    more = {"stream": True} if stream else {}
+    answer = client.post(f"{running.url}/v1/chat/completions", json=chat(model="smart", **more))
+    assert answer.status_code == (200 if why else status)
+    assert "".join(dict.fromkeys(which for which, _ in servers.asked)) == asked
+    assert answer.headers.get("x-paceline-fallback", "") == (f"b/gpt-4 after a/gpt-5 ({why})" if why else "")
+    assert (f"smart: a/gpt-5 cannot answer ({why}): the request goes to b/gpt-4" in caplog.text) == bool(why)
+
+
+def test_what_the_limits_of_a_place_forbid_another_one_may_allow(routed, servers, client):
+    limits = {"openai/gpt-5": "1 requests/hour", "openai/gpt-4": "10 tokens/min", "groq/llama": "100k requests/min"}
+    running = routed({"smart": ["a/gpt-5", "b/gpt-4", "c/llama"]}, limits=limits)
+    heads = [
+        client.post(
+            f"{running.url}/v1/chat/completions", json=chat(model="smart"), headers={"x-paceline-timeout": "5"}
+        ).headers
+        for _ in range(2)
+    ]
+    assert servers.asked == [("a", "gpt-5"), ("c", "llama")]
+    said = [head.get("x-paceline-fallback", "") for head in heads]
+    assert said == ["", "c/llama after a/gpt-5 (timeout), b/gpt-4 (never_fits)"]
+
+
+def test_a_server_that_is_down_and_one_without_a_key_are_passed(routed, servers, client, tmp_path):
+    keys = KeyFile(tmp_path / "keys.json")
+    headers = {"authorization": f"Bearer {keys.add('mine')}"}
+    with socket.socket() as free:  # bound and not listening: nothing answers there
+        free.bind(("127.0.0.1", 0))
+        down = {"provider": "openai", "base_url": f"http://127.0.0.1:{free.getsockname()[1]}", "key_env": "KEY_A"}
+        more = {"down": down, "cohere": {}}
+        running = routed({"smart": ["down/x", "cohere/y", "c/llama"]}, more=more, keys=keys.file)
+        answer = client.post(f"{running.url}/v1/chat/completions", json=chat(model="smart"), headers=headers)
+    assert answer.headers["x-paceline-fallback"] == "c/llama after down/x (unreachable), cohere/y (no_key)"
+
+
+def test_a_server_that_has_failed_often_is_left_out_at_once(routed, servers, client):
+    servers.status["a"] = 500
+    running = routed({"smart": ["a/gpt-5", "b/gpt-4"]}, breaker={"failures": 2, "first_pause_s": 600, "pause_s": 600})
+    said = [
+        client.post(f"{running.url}/v1/chat/completions", json=chat(model="smart")).headers["x-paceline-fallback"]
+        for _ in range(3)
+    ]
+    assert [which for which, _ in servers.asked] == ["a", "b", "a", "b", "b"]
+    assert said[-1] == "b/gpt-4 after a/gpt-5 (failed before)"
+
+
+def test_an_answer_that_has_begun_is_not_begun_again(routed, servers, client):
+    servers.breaks.add("a")
+    running = routed({"smart": ["a/gpt-5", "b/gpt-4"]})
+    with (
+        pytest.raises(httpx2.RemoteProtocolError),
+        client.stream("POST", f"{running.url}/v1/chat/completions", json=chat(model="smart", stream=True)) as answer,
+    ):
+        answer.read()
+    assert [which for which, _ in servers.asked] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("models", "said"),
+    [
+        ({"m": "opena/x"}, "'opena' is no server or group; did you mean 'openai'"),
+        ({"m": "openai"}, "has no model: write openai/MODEL"),
+        ({"m": ["openai/x"] * 7}, "it has 7 targets: give 1 to 6"),
+        ({"m": "openai/*"}, "a name can have one '*'"),
+        ({"*/*": "openai/*"}, "a name can have one '*'"),
+        ({"m": [1]}, "write a list of servers with a model"),
+    ],
+)
+def test_what_is_no_target(models, said):
+    with pytest.raises(QuotaError, match=said.replace("*", r"\*")):
+        Upstreams(Config.load(environ={}, given={"upstreams": {"openai": {}}, "models": models}), {})
