@@ -10,8 +10,9 @@ from click.testing import CliRunner
 from paceline.cli.app import app
 from paceline.config import Config
 from paceline.config.litellm import convert
-from paceline.config.servers import group, server
+from paceline.config.servers import group
 from paceline.config.starter import of_environment, of_settings
+from paceline.gateway.upstreams import Upstreams
 from paceline.testing import Emulator
 
 TEN = """
@@ -47,22 +48,22 @@ general_settings: {master_key: sk-1234, database_url: "postgresql://user:hidden@
 environment_variables: {LANGFUSE_SECRET_KEY: sk-lf-hidden}
 """
 LOST = (
-    "model_list[1] (gpt-4o): api_version: the path",
+    "model_list[1] (gpt-4o): api_version: requests go to",
     "model_list[4] (smart): timeout: a client has its own",
     "model_list[5] (claude): api_key: a key is written in the file: put it into the variable ANTHROPIC_API_KEY",
     "model_list[8] (nova): requests are signed",
-    "model_list[10] (embed): model_info: ",
+    "model_list[10] (embed): model_info: models are not described, but for their prices",
     "router_settings: routing_strategy: ",
-    "router_settings: allowed_fails, cooldown_time: ",
+    "router_settings: allowed_fails: the breaker counts",
+    "router_settings: cooldown_time: the breaker counts",
     "router_settings: redis_password: ",
     "litellm_settings: drop_params: ",
-    "litellm_settings: fallbacks: ",
+    "litellm_settings: request_timeout: ",
     "general_settings: master_key: clients have keys of their own",
     "general_settings: database_url: ",
     "environment_variables: set them in the environment",
     "openai, openai_key_2: they share the limits of their provider",
-    "translation: litellm takes requests in OpenAI's form for each model; here those for anthropic, gemini have",
-    "one address for all models: ",
+    "translation: requests in OpenAI's form go to the endpoints for it of anthropic, gemini",
 )
 ENVIRON = dict.fromkeys(("AZURE_EU_KEY", "AZURE_US_KEY", "OPENAI_KEY_2"), "a-key")
 
@@ -84,7 +85,11 @@ class TestConversion:
         (here / "litellm.yaml").write_text(TEN)
         done = init("--from", "litellm.yaml")
         assert done.exit_code == 0, done.output
-        assert "10 deployments became 10 limits, 8 upstreams, 1 group" in done.stderr
+        assert "10 deployments became 10 limits, 8 upstreams, 1 group, 8 models" in done.stderr
+        assert (
+            "the keys that it needs (any text where a server asks for none): AZURE_EU_KEY, AZURE_US_KEY, OPENAI_API_KEY, ANTHROPIC_API_KEY, "
+            in done.stderr
+        )
         for text in (done.stderr, Path("paceline.toml").read_text()):
             assert [start for start in LOST if start not in text] == []
             assert not any(secret in text for secret in ("written-in-the-file", "sk-1234", "hidden"))
@@ -95,37 +100,36 @@ class TestConversion:
         assert limits["groq/llama-3.3-70b-versatile"] == ["30 requests/min", "12k tokens/min"]
         assert limits["vllm/qwen3"] == ["32 concurrency"]
         assert [str(quota) for quota in config.joint_limits["*"]] == ["200 concurrency"]
-        assert (config.max_attempts, config.timeout_s, [str(quota) for quota in config.budget]) == (
-            4,
-            600,
-            ["100 usd/2592000s"],
-        )
+        assert (config.max_attempts, [str(quota) for quota in config.budget]) == (4, ["100 usd/2592000s window"])
+        assert config.models["gpt-4o"] == ("gpt_4o/gpt-4o", "anthropic/claude-sonnet-4-5")
+        assert config.models["gpt-4"] == config.models["gpt-4o"][:1]
         assert config.store is None  # its password is in no file
 
     def test_each_request_is_charged_to_the_pool_with_its_limits(self):
         made = convert(yaml.safe_load(TEN)).settings
         config = Config.load(given=made, environ={})
-        pools = set()
-        for name in config.upstreams:
-            one = server(config, name, ENVIRON)
-            for asked in config.upstreams[name].get("models", {}):
-                pools.add(f"{one.provider.name}/{one.renamed({'model': asked})['model']}")
+        found = {name: Upstreams(config, ENVIRON).native.routes.find(name)[0] for name in config.models}
+        pools = {f"{one.provider.name}/{one.models[name]}" for name, place in found.items() for one in place.members}
         assert pools == set(made["limits"]) - {"bedrock/amazon.nova-pro-v1:0"}
         gpt = group(config, "gpt_4o", ENVIRON)
         assert list(gpt.members) == ["azure_eu", "azure_us", "openai"]
         assert [one.root for one in gpt.servers] == [
             "https://eu.openai.azure.com/openai", "https://us.openai.azure.com/openai", "https://api.openai.com"
         ]  # fmt: skip
-        assert {one.renamed({"model": "gpt-4"})["model"] for one in gpt.servers} == {"gpt-4o-eu", "gpt-4o-us", "gpt-4o"}
+        assert {one.renamed({"model": "gpt-4o"})["model"] for one in gpt.servers} == {
+            "gpt-4o-eu",
+            "gpt-4o-us",
+            "gpt-4o",
+        }
 
     @pytest.mark.parametrize(("entries", "limits", "said"), [
         ([{"model": "openai/a", "rpm": 10}, {"model": "openai/a", "rpm": 5}], {"openai/a": {"rpm": 15}}, "their limits are added"),
         ([{"model": "openai/a", "rpm": "many"}], {}, "rpm is no number above 0"),
-        ([{"model": "azure/a", "api_base": "os.environ/BASE"}], {}, "api_base is in the variable BASE: write the address"),
+        ([{"model": "azure/a", "api_base": "os.environ/BASE"}], {}, "api_base is in the variable BASE: set it and convert again, or write the address"),
         ([{"model": "azure/a", "api_base": "https://u:hidden@h"}], {}, "api_base: it must be an address"),
         ([{"model": "a", "api_key": "hidden-1"}, {"model": "a", "api_key": "hidden-2"}], {}, "OPENAI_API_KEY_2"),
         ([{"model": "predibase/a", "rpm": 5}], {"predibase/a": {"rpm": 5}}, "predibase has no usual address"),
-        ([{"model": "predibase/a", "api_base": "https://h/v1"}], {}, "one address"),
+        ([{"model": "predibase/a", "api_base": "https://h/v1", "order": "first"}], {}, "order is no number"),
         ([{"model": "openai/a", "mock_response": "hidden"}], {}, "mock_response: it has no counterpart"),
     ])  # fmt: skip
     def test_what_is_special(self, entries, limits, said):
@@ -137,7 +141,7 @@ class TestConversion:
         Config.load(given=tomllib.loads(text), environ={})
 
     @pytest.mark.parametrize(("params", "more", "said"), [
-        ({"api_base": "os.environ/MY_BASE"}, {}, "api_base is in the variable MY_BASE: write the address. Its server is left out"),
+        ({"api_base": "os.environ/MY_BASE"}, {}, "api_base is in the variable MY_BASE: set it and convert again, or write the address. Its server is left out"),
         ({"base_url": "os.environ/MY_BASE"}, {}, "api_base is in the variable MY_BASE"),
         ({"api_base": "https://u:hidden@h"}, {}, "api_base: it must be an address"),
         ({"api_base": "https://h/v1?token=hidden"}, {}, "api_base: it must be an address"),
@@ -156,18 +160,20 @@ class TestConversion:
         assert 'add NAME = { provider = "openai", base_url = "https://...", key_env = "MY_KEY" } to [upstreams]' in lost
         assert "hidden" not in lost
 
-    @pytest.mark.parametrize(("name", "model", "upstreams", "said"), [
-        ("anthropic/*", "anthropic/*", {"anthropic": {}}, "anthropic in [upstreams] serves all of its models by the provider's own names; its limits are of all"),
-        ("*", "*", {}, "model *: of all providers: add an entry for each one to [upstreams]"),
-        ("*", "openai/*", {"openai": {}}, "a pattern of models: openai in [upstreams]"),
-        ("gpt-*", "openai/gpt-4*", {"openai": {}}, "a pattern of models: openai in [upstreams]"),
-        ("gpt-*", "openai/gpt-4o", {"openai": {}}, 'e.g. openai.models = { NAME = "gpt-4o" } in [upstreams]'),
-        ("bedrock/*", "bedrock/*", {}, "a server in [upstreams] serves all of its models; its limits are of all models together"),
+    @pytest.mark.parametrize(("name", "model", "models", "said"), [
+        ("anthropic/*", "anthropic/*", {"anthropic/*": "anthropic/*"}, "its limits are of all models together"),
+        ("*", "*", {}, "model *: write a name for each provider"),
+        ("*", "openai/*", {"*": "openai/*"}, "all: no server has the model"),
+        ("gpt-*", "openai/gpt-4*", {"gpt-*": "openai/gpt-4*"}, "all: no server has the model"),
+        ("gpt-*", "openai/gpt-4o", {"gpt-*": "openai/gpt-4o", "all": "openai/gpt-4o"}, "its limits are of all"),
+        ("gpt", "openai/gpt-*", {}, "what it stands for none without it"),
+        ("bedrock/*", "bedrock/*", {}, "requests are signed"),
     ])  # fmt: skip
-    def test_a_pattern_is_no_name(self, name, model, upstreams, said):
+    def test_a_pattern_is_a_name(self, name, model, models, said):
         entry = {"model_name": name, "litellm_params": {"model": model, "rpm": 5}}
         made = convert({"model_list": [entry], "router_settings": {"model_group_alias": {"all": name}}})
-        assert made.settings == ({"upstreams": upstreams} if upstreams else {})
+        assert made.settings.get("models", {}) == models
+        assert set(made.settings) <= {"models", "upstreams"}
         assert said in "\n".join(made.lost)
         Config.load(given=tomllib.loads(of_settings(made.settings, "x.yaml", made.lost)), environ={})
 
@@ -182,8 +188,8 @@ class TestConversion:
 
     @pytest.mark.parametrize(("table", "name", "value"), [
         ("router_settings", "num_retries", "os.environ/RETRIES"),
-        ("router_settings", "timeout", "soon"),
-        ("litellm_settings", "request_timeout", -1),
+        ("router_settings", "cooldown_time", "soon"),
+        ("litellm_settings", "num_retries", -1),
         ("general_settings", "global_max_parallel_requests", "many"),
         ("router_settings", "redis_host", "u:hidden@h"),
         ("router_settings", "redis_url", "redis://u:hidden@h"),
@@ -191,7 +197,7 @@ class TestConversion:
     def test_a_value_that_cannot_be_read_is_said_and_not_shown(self, table, name, value):
         deployments = [{"model_name": "m", "litellm_params": {"model": "openai/a"}}]
         made = convert({"model_list": deployments, table: {name: value}})
-        assert set(made.settings) == {"upstreams"}
+        assert set(made.settings) == {"upstreams", "models"}
         assert [one for one in made.lost if one.startswith(f"{table}: {name}")]
         assert "hidden" not in "".join(made.lost)
 

@@ -89,16 +89,20 @@ def _converted(source: Path) -> str:
     values = read_file(source, problems).values
     problems.check()
     try:
-        made = convert(values)
+        made = convert(values, os.environ)
     except QuotaError as error:
         raise QuotaError(f"{source}: {error}") from None
     Config.load(given=made.settings, environ={}, where=str(source))
-    tables = {name: len(made.settings.get(name, {})) for name in ("limits", "upstreams", "groups")}
+    tables = {name: len(made.settings.get(name, {})) for name in ("limits", "upstreams", "groups", "models")}
     counts = ", ".join(f"{count} {name if count != 1 else name[:-1]}" for name, count in tables.items())
     click.echo(f"{source}: {made.deployments} deployments became {counts}", err=True)
+    if made.variables:
+        click.echo(
+            f"  the keys that it needs (any text where a server asks for none): {', '.join(made.variables)}", err=True
+        )
     for one in made.lost:
-        click.echo(f"  lost: {one}", err=True)
-    return of_settings(made.settings, source.name, made.lost)
+        click.echo(f"  note: {one}", err=True)
+    return of_settings(made.settings, source.name, made.lost, made.variables)
 
 
 def _limits(models: Sequence[str], *, yes: bool) -> dict[str, list[str]]:

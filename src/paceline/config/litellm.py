@@ -5,14 +5,13 @@ The names are taken from litellm's documentation of ``config.yaml`` and of ``Rou
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from paceline.config.schema import parse_base_url
+from paceline.config.schema import TARGETS_MAX, parse_base_url
 from paceline.core.results import QuotaError
 from paceline.providers.registry import PROVIDERS, base_of, is_provider, maker, provider_named
 from paceline.providers.roots import host_root
@@ -23,6 +22,12 @@ VARIABLE: Final = "os.environ/"
 SIGNED: Final = {"bedrock": "AWS_BEARER_TOKEN_BEDROCK", "vertex": ""}
 """Providers whose usual credentials sign a request, so that no gateway can pass it on."""
 
+SIGNING: Final = (
+    "aws_region_name", "aws_access_key_id", "aws_secret_access_key", "aws_session_token", "aws_role_name", "aws_session_name",
+    "aws_profile_name", "vertex_project", "vertex_location", "vertex_credentials",
+)  # fmt: skip
+"""Settings of their credentials."""
+
 ELSEWHERE: Final = {
     "litellm_credential_name": "its address and its key are in credential_list",
     "use_litellm_proxy": "its requests go to another proxy",
@@ -32,47 +37,87 @@ ELSEWHERE: Final = {
 BASES: Final = ("API_BASE", "BASE_URL")
 """The ends of names of variables with the address of a provider, as litellm and the clients of providers have them."""
 
-REASONS: Final = {
-    "litellm_params.api_version": "the path of a request has it; Azure's /openai/v1 needs none",
+TRANSLATED: Final = ("anthropic", "gemini", "cohere")
+"""Providers with an API of their own beside OpenAI's."""
+
+
+class To(NamedTuple):
+    """Where a setting with a number goes.
+
+    Attributes:
+        paths: The settings that get it, with dots; none: another place of this file reads it.
+        made: Its value there.
+        note: What is different there.
+    """
+
+    paths: tuple[str, ...] = ()
+    made: Callable[[float], Any] = float
+    note: str = ""
+
+
+READ: Final = To()
+ATTEMPTS: Final = To(("retry.max_attempts",), lambda retries: int(retries) + 1)
+FAILS: Final = "the breaker counts failures in a row at a host, litellm the failures of a minute at a deployment"
+FAILURES: Final = To(("breaker.failures",), lambda fails: int(fails) + 1, FAILS)
+PAUSE: Final = To(("breaker.pause_s", "breaker.first_pause_s"), float, FAILS)
+WAITS: Final = (
+    "`paceline serve --timeout` bounds the time between two parts of an answer, acquire_timeout_s the wait in the queue"
+)
+TOO_LONG: Final = "a 400 for a prompt that is too long, or for its content, is about the request and goes to its client: no fallback has it"
+SEE_DATABASE: Final = (
+    "client keys are in a file (`paceline keys`), quotas and the sums of usage in the store: docs/stores.md"
+)
+CALLBACKS: Final = "traffic_log, the metrics and the listener of events are in docs/status.md and docs/events.md"
+
+ROWS: Final[Mapping[str, To | str]] = {
+    "model_list.model_name": READ, "model_list.litellm_params": READ, "model_list.rpm": READ, "model_list.tpm": READ, "model_list.model_info": "models are not described, but for their prices",
+    "litellm_params.model": READ, "litellm_params.custom_llm_provider": READ, "litellm_params.api_key": READ, "litellm_params.api_base": READ,
+    "litellm_params.base_url": READ, "litellm_params.rpm": READ, "litellm_params.tpm": READ, "litellm_params.max_parallel_requests": READ,
+    "litellm_params.weight": READ, "litellm_params.order": READ, **{f"litellm_params.{name}": READ for name in ELSEWHERE},
+    "litellm_params.input_cost_per_token": READ, "litellm_params.output_cost_per_token": READ,
+    "litellm_params.api_version": "requests go to Azure's API /openai/v1, which needs none",
     "litellm_params.timeout": "a client has its own; x-paceline-timeout bounds the wait in the queue",
     "litellm_params.stream_timeout": "a client states its own",
     "litellm_params.max_budget": "a budget is of the whole gateway, of a lane or of a client key: docs/budgets.md",
     "litellm_params.budget_duration": "see max_budget",
-    "litellm_params.input_cost_per_token": "prices are in [prices], in USD for a million tokens",
-    "litellm_params.output_cost_per_token": "prices are in [prices], in USD for a million tokens",
+    **{f"litellm_params.{name}": "it is for signed requests" for name in SIGNING},
+    "router_settings.num_retries": ATTEMPTS, "router_settings.allowed_fails": FAILURES, "router_settings.cooldown_time": PAUSE,
+    "router_settings.timeout": WAITS, "router_settings.stream_timeout": WAITS,
+    "router_settings.model_group_alias": READ, "router_settings.fallbacks": READ, "router_settings.default_fallbacks": READ,
+    "router_settings.redis_host": READ, "router_settings.redis_port": READ, "router_settings.redis_url": READ,
+    "router_settings.default_litellm_params": READ,
+    "router_settings.redis_password": "a password belongs into the variable PACELINE_STORE, with the whole URL of the store",
+    "router_settings.context_window_fallbacks": TOO_LONG, "router_settings.content_policy_fallbacks": TOO_LONG,
+    "router_settings.max_fallbacks": f"a name has {TARGETS_MAX} places at most",
     "router_settings.routing_strategy": "a group sends each request to the member where it can go soonest",
     "router_settings.routing_strategy_args": "see routing_strategy",
-    "router_settings.fallbacks": "no request is sent to another model; in a group, what one member cannot answer goes to the others",
-    "router_settings.context_window_fallbacks": "no request is sent to another model",
-    "router_settings.content_policy_fallbacks": "no request is sent to another model",
-    "router_settings.default_fallbacks": "no request is sent to another model",
     "router_settings.enable_pre_call_checks": "a request larger than its quota can ever hold fails before it is sent, always",
     "router_settings.retry_after": "the pause is the provider's own; retry.backoff_s is the first one where none is stated",
     "router_settings.retry_policy": "retry has one number of attempts for all errors",
-    "router_settings.redis_password": "a password belongs into the variable PACELINE_STORE, with the whole URL of the store",
-    "litellm_settings.fallbacks": "no request is sent to another model; in a group, what one member cannot answer goes to the others",
-    "litellm_settings.context_window_fallbacks": "no request is sent to another model",
-    "litellm_settings.success_callback": "traffic_log, the metrics and the listener of events are in docs/status.md and docs/events.md",
-    "litellm_settings.failure_callback": "see success_callback",
-    "litellm_settings.callbacks": "see success_callback",
+    "litellm_settings.num_retries": ATTEMPTS, "litellm_settings.allowed_fails": FAILURES, "litellm_settings.cooldown_time": PAUSE,
+    "litellm_settings.request_timeout": WAITS,
+    "litellm_settings.fallbacks": READ, "litellm_settings.default_fallbacks": READ,
+    "litellm_settings.context_window_fallbacks": TOO_LONG, "litellm_settings.content_policy_fallbacks": TOO_LONG,
+    "litellm_settings.max_budget": READ, "litellm_settings.budget_duration": READ,
+    "litellm_settings.success_callback": CALLBACKS, "litellm_settings.failure_callback": CALLBACKS, "litellm_settings.callbacks": CALLBACKS,
     "litellm_settings.cache": "answers are not cached; the prompt caches of the providers are used: docs/agents.md",
     "litellm_settings.cache_params": "see cache",
     "litellm_settings.drop_params": "requests pass unchanged, but for the name of the model",
-    "litellm_settings.max_budget": "a budget has a period: with a budget_duration it is converted, else write budget = ['100 usd/month']",
-    "litellm_settings.budget_duration": "a period in s, m, h or d beside a max_budget is converted, another one is not",
-    "general_settings.master_key": "clients have keys of their own: paceline keys",
-    "general_settings.database_url": "client keys are in a file (`paceline keys`), quotas and the sums of usage in the store: docs/stores.md",
+    "litellm_settings.modify_params": "see drop_params",
+    "litellm_settings.json_logs": "`paceline serve --log-format json`", "litellm_settings.set_verbose": "`paceline serve --log-level`",
+    "general_settings.global_max_parallel_requests": To(("joint_limits.*",), lambda most: f"{most:g} concurrency"),
+    "general_settings.master_key": "clients have keys of their own: `paceline keys add NAME --secret-file FILE` takes over a secret that they have",
+    "general_settings.database_url": SEE_DATABASE,
+    "general_settings.store_model_in_db": "models in the database are not read: add them to the file, and convert it again",
     "general_settings.alerting": "metrics for alerts are in docs/status.md",
+    "model_list": READ, "router_settings": READ, "litellm_settings": READ, "general_settings": READ,
     "include": "its files are not read: convert each of them",
-    "model_info": "models are not described; prices are in [prices], in USD for a million tokens",
+    "credential_list": "a server names the variable of its key: key_env in [upstreams]",
     "environment_variables": "set them in the environment: the file has no keys",
-}
-"""Why a setting is left out, and what there is in its place; others have no counterpart at all."""
+}  # fmt: skip
+"""Where each setting goes, or why it is left out and what there is in its place; others have no counterpart at all."""
 
-
-LIMITS_OF_ALL: Final = "; its limits are of all models together: write them to [joint_limits]"
-
-_WAITS: Final = "timeout, request_timeout: timeout_s bounds the wait in the queue, and not the answer"
+LIMITS_OF_ALL: Final = "its limits are of all models together: write them to [joint_limits]"
 
 
 @dataclass(slots=True)
@@ -81,13 +126,15 @@ class Converted:
 
     Attributes:
         settings: As a file of paceline has them.
-        lost: What has no counterpart, each with its place, and the reason; no values of keys.
+        lost: What differs or has no counterpart, each with its place, and the reason; no values of keys.
         deployments: How many deployments were read.
+        variables: The variables of the keys that its servers need.
     """
 
     settings: dict[str, Any]
     lost: list[str] = field(default_factory=list)
     deployments: int = 0
+    variables: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -101,9 +148,17 @@ class _Deployment:
     weight: float | None
     order: float | None
 
+    @property
+    def target(self) -> str:
+        return f"{self.server}/{self.model}"
 
-def convert(values: Mapping[str, Any]) -> Converted:
+
+def convert(values: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Converted:
     """Convert a litellm proxy's ``config.yaml``.
+
+    Args:
+        values: What is in it.
+        environ: Has the values, but for keys, that the file takes from variables.
 
     Raises:
         QuotaError: It has no ``model_list``, or a deployment without a model.
@@ -111,53 +166,115 @@ def convert(values: Mapping[str, Any]) -> Converted:
     entries = values.get("model_list")
     if not isinstance(entries, list) or not entries:
         raise QuotaError("it has no model_list: it must be the config.yaml of a litellm proxy")
-    conversion = _Conversion(
-        _table(_table(values, "router_settings"), "default_litellm_params"), _table(values, "environment_variables")
-    )
+    conversion = _Conversion(values, environ or {})
     for number, entry in enumerate(entries, 1):
         conversion.add(entry, f"model_list[{number}]")
-    conversion.route(_table(values, "router_settings"))
-    conversion.further(values)
+    for kind in ("router_settings", "litellm_settings", "general_settings"):
+        conversion.read(_table(values, kind), kind)
+    conversion.read(values, "")
     settings = conversion.settings()
-    return Converted(settings, conversion.lost(), len(entries))
+    return Converted(settings, conversion.lost(), len(entries), conversion.variables())
 
 
 class _Conversion:
-    def __init__(self, defaults: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
-        self._defaults, self._variables = defaults, variables
+    def __init__(self, values: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+        self._router, self._own = _table(values, "router_settings"), _table(values, "litellm_settings")
+        self._defaults, self._variables = (
+            _table(self._router, "default_litellm_params"),
+            _table(values, "environment_variables"),
+        )
+        self._environ = environ
         self._lost: dict[str, list[str]] = {}
         self._keys: dict[str, list[str]] = {}
         self._servers: dict[tuple[str, str, str], str] = {}
         self._upstreams: dict[str, dict[str, Any]] = {}
         self._deployments: list[_Deployment] = []
+        self._patterns: dict[str, list[str]] = {}
+        self._groups: dict[str, dict[str, Any]] = {}
+        self._prices: dict[str, dict[str, float]] = {}
         self._top: dict[str, Any] = {}
+
+    # Settings that are one number.
+
+    def read(self, table: Mapping[str, Any], kind: str, place: str = "") -> None:
+        """Read the settings of a table by their rows."""
+        for name, value in table.items():
+            row, where = ROWS.get(f"{kind}.{name}" if kind else str(name), "it has no counterpart"), place or kind
+            if isinstance(row, str):
+                self._lose(where, f"{name}: {row}")
+            elif row.paths and value is not None and (amount := self._amount(table, name, where)) is not None:
+                for path in row.paths:
+                    part, dot, rest = path.partition(".")
+                    inner = self._top.setdefault(part, {}) if dot else self._top
+                    inner.setdefault(rest or part, row.made(amount))
+                if row.note:
+                    self._lose(where, f"{name}: {row.note}")
+
+    def _amount(self, table: Mapping[str, Any], name: str, place: str, *, least: str = "of 0 or more") -> float | None:
+        """The number in a setting; another value is lost."""
+        value = self._value(table.get(name))
+        try:
+            amount = None if value is None or isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            amount = None
+        if amount is not None and 0 <= amount < 1e12 and (amount or least != "above 0"):
+            return amount
+        if value is not None:
+            self._lose(place, f"{name} is no number {least}")
+        return None
+
+    def _value(self, value: Any) -> Any:
+        """A value that is no key, from the environment if the file says so and it is there."""
+        if not isinstance(value, str) or not value.startswith(VARIABLE):
+            return value
+        return self._environ.get(value.removeprefix(VARIABLE), "").strip() or value
+
+    # Deployments, and their servers.
 
     def add(self, entry: Any, place: str) -> None:
         """Read one deployment."""
         params = entry.get("litellm_params") if isinstance(entry, Mapping) else None
         if not isinstance(params, Mapping) or not isinstance(params.get("model"), str):
             raise QuotaError(f"{place}: it has no litellm_params.model")
+        params = {**params, "model": self._value(params["model"])}
         name = str(entry.get("model_name") or params["model"])
         place = f"{place} ({name})"
+        self.read(params, "litellm_params", place)
+        self.read(entry, "model_list", place)
+        info = _table(entry, "model_info")
+        if params["model"] == "*":
+            self._lose(
+                place,
+                'model *: write a name for each provider, e.g. "openai/*" = "openai/*" in [models] and openai = {} in [upstreams]',
+            )
+            return
         provider, model = _named(params)
         if not model:
             raise QuotaError(f"{place}: litellm_params.model has no model behind its provider")
         limits = self._limits({**entry, **params}, place)
-        if params["model"] == "*":
-            self._lose(
-                place,
-                "model *: of all providers: add an entry for each one to [upstreams], e.g. openai = {}, which serves all of its models",
-            )
-            return
         server = self._server(provider, self._addressed(provider, params), place)
         if "*" in name + model:
-            self._lose(place, f"{_wildcard(model, server)}{LIMITS_OF_ALL if limits else ''}")
+            self._add_pattern(name, f"{server}/{model}" if server else "", place, limits=bool(limits))
             return
+        self._price({**info, **params}, f"{provider}/{model}", place)
         weight, order = (self._amount(params, part, place) for part in ("weight", "order"))
         self._deployments.append(_Deployment(place, name, provider, model, server, limits, weight, order))
-        known = {"model", "custom_llm_provider", "api_key", "api_base", "base_url", "rpm", "tpm", "max_parallel_requests", "weight", "order", *ELSEWHERE}  # fmt: skip
-        self._left_out(params, place, "litellm_params", known)
-        self._left_out(entry, place, "", {"model_name", "litellm_params", "rpm", "tpm"})
+
+    def _add_pattern(self, name: str, target: str, place: str, *, limits: bool) -> None:
+        """Read a deployment for all models of a form."""
+        if limits:
+            self._lose(place, LIMITS_OF_ALL)
+        if name.count("*") > 1 or target.count("*") > name.count("*"):
+            self._lose(
+                place, "a name has one * at most, and what it stands for none without it: name each model in [models]"
+            )
+        elif target:
+            self._patterns.setdefault(name, []).append(target)
+
+    def _price(self, of: Mapping[str, Any], model: str, place: str) -> None:
+        for theirs, ours in (("input_cost_per_token", "input"), ("output_cost_per_token", "output")):
+            if (price := self._amount(of, theirs, place)) is not None:
+                self._prices.setdefault(model, {})[ours] = round(price * 1e6, 6)
 
     def _addressed(self, provider: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """The settings of a deployment, with the address and the key that the file has for all."""
@@ -175,22 +292,9 @@ class _Conversion:
                 limits[ours] = amount
         return limits
 
-    def _amount(self, table: Mapping[str, Any], name: str, place: str, *, least: str = "of 0 or more") -> float | None:
-        """The number in a setting; another value is lost."""
-        value = table.get(name)
-        try:
-            amount = None if value is None or isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
-            amount = None
-        if amount is not None and 0 <= amount < 1e12 and (amount or least != "above 0"):
-            return amount
-        if value is not None:
-            self._lose(place, f"{name} is no number {least}")
-        return None
-
     def _server(self, provider: str, params: Mapping[str, Any], place: str) -> str:
         """The name in ``[upstreams]`` of the server of a deployment; empty for one that the gateway cannot serve."""
-        key = str(params.get("api_key") or "")
+        key, known = str(params.get("api_key") or ""), PROVIDERS.get(provider)
         if provider in SIGNED and not key:
             instead = f"; with a key in {SIGNED[provider]} it can" if SIGNED[provider] else ""
             self._lose(
@@ -198,14 +302,13 @@ class _Conversion:
             )
             return ""
         root = self._root(provider, params, place)
-        if root is None:
-            return ""
-        known = PROVIDERS.get(provider)
-        if not root and (known is None or host_root(provider_named(provider)) is None):
+        if root == "" and (known is None or host_root(provider_named(provider)) is None):
             self._lose(
                 place,
                 f"{provider} has no usual address: add an entry with its base_url to [upstreams]; its limits hold",
             )
+            return ""
+        if root is None:
             return ""
         if known is not None and urlsplit(root).hostname in known.hosts:
             root = ""
@@ -213,23 +316,29 @@ class _Conversion:
             root += (
                 "/openai"  # requests go to Azure's API /openai/v1, as litellm's clients send no deployments in paths
             )
-        variable = key.removeprefix(VARIABLE) if key.startswith(VARIABLE) else ""
+        return self._entry(provider, root, self._variable(provider, root, key, place))
+
+    def _variable(self, provider: str, root: str, key: str, place: str) -> str:
+        """The variable of a key; empty for the usual one of its provider.
+
+        A key that the file has for an address of its own gets a variable of its own: the provider's must not go there.
+        """
+        known = PROVIDERS.get(provider)
         usual = known.key_env if known is not None else f"{_slug(provider)}_API_KEY".upper()
+        variable = key.removeprefix(VARIABLE) if key.startswith(VARIABLE) else ""
         if key and not variable:
-            keys = self._keys.setdefault(provider, [])
+            own = f"{_words(provider, root)}_API_KEY".upper() if root else usual
+            keys = self._keys.setdefault(own, [])
             keys += [key] if key not in keys else []
-            variable = usual if keys[0] == key else f"{usual}_{keys.index(key) + 1}"
+            variable = own if keys[0] == key else f"{own}_{keys.index(key) + 1}"
             self._lose(place, f"api_key: a key is written in the file: put it into the variable {variable}")
-        if variable == usual:
-            variable = ""
+        return "" if variable == usual else variable
+
+    def _entry(self, provider: str, root: str, variable: str) -> str:
+        """The name of a server, which is added to ``[upstreams]`` when it comes first."""
         identity = (provider, root, variable)
         if identity not in self._servers:
-            url = urlsplit(root)
-            host = (url.hostname or "").partition(".")[0]
-            mark = (
-                (str(url.port or "") if host.isdigit() else host) if root else variable.lower().removesuffix("_api_key")
-            )
-            words = _slug(mark) if mark.startswith(provider) else _slug(f"{provider} {mark}")
+            words = _words(provider, root, variable)
             server, number = words, 2
             while server in self._upstreams:
                 server, number = f"{words}_{number}", number + 1
@@ -243,98 +352,95 @@ class _Conversion:
 
         The key of a service that is not known must not go to the provider's own host: then nothing is written.
         """
-        base, key = str(params.get("api_base") or params.get("base_url") or ""), str(params.get("api_key") or "")
-        why = ""
-        if name := next((name for name in ELSEWHERE if params.get(name)), ""):
-            why = f"{name}: {ELSEWHERE[name]}"
-        elif base.startswith(VARIABLE):
-            why = f"api_base is in the variable {base.removeprefix(VARIABLE)}: write the address"
-        elif base:
+        base, key = params.get("api_base") or params.get("base_url") or "", str(params.get("api_key") or "")
+        found = str(self._value(base))
+        why = next((f"{name}: {said}" for name, said in ELSEWHERE.items() if params.get(name)), "")
+        if not why and found.startswith(VARIABLE):
+            variable = found.removeprefix(VARIABLE)
+            why = f"api_base is in the variable {variable}: set it and convert again, or write the address"
+        elif not why and found:
             try:
-                return parse_base_url(base)
+                root = parse_base_url(found)
             except ValueError as error:
                 why = f"api_base: {error}"
+            else:
+                if found != base:
+                    self._lose(
+                        place, f"api_base: the address that {str(base).removeprefix(VARIABLE)} has now is written"
+                    )
+                return root
         if not why:
             return ""
         variable = key.removeprefix(VARIABLE) if key.startswith(VARIABLE) else "..."
         entry = f'{{ provider = "{provider}", base_url = "https://...", key_env = "{variable}" }}'
-        self._lose(place, f"{why}. Its server is left out: add NAME = {entry} to [upstreams]; its limits hold")
+        self._lose(
+            place,
+            f"{why}. Its server is left out: add NAME = {entry} to [upstreams], and its name to [models]; its limits hold",
+        )
         return None
 
-    def route(self, router: Mapping[str, Any]) -> None:
-        """Read the settings of the router."""
-        aliases = router.get("model_group_alias")
-        for alias, meant in aliases.items() if isinstance(aliases, Mapping) else ():
-            name = meant.get("model") if isinstance(meant, Mapping) else meant
-            for one in [one for one in self._deployments if one.name == name and one.server]:
-                self._upstreams[one.server].setdefault("models", {})[str(alias)] = one.model
-        retries, fails, pause_s, timeout_s = (
-            self._amount(router, name, "router_settings")
-            for name in ("num_retries", "allowed_fails", "cooldown_time", "timeout")
-        )
-        if retries is not None:
-            self._top.setdefault("retry", {})["max_attempts"] = int(retries) + 1
-        breaker = {
-            "failures": int(fails) + 1 if fails is not None else None,
-            "pause_s": pause_s,
-            "first_pause_s": pause_s,
+    # What is of the whole file.
+
+    def _store(self) -> None:
+        parts = {
+            name: str(self._value(self._router[name]))
+            for name in ("redis_url", "redis_host", "redis_port")
+            if self._router.get(name)
         }
-        if breaker := {name: value for name, value in breaker.items() if value is not None}:
-            self._top["breaker"] = breaker
-            self._lose(
-                "router_settings",
-                "allowed_fails, cooldown_time: the breaker counts failures in a row at a host, litellm the failures of a minute at a deployment",
-            )
-        if timeout_s:
-            self._top["timeout_s"] = timeout_s
-            self._lose("router_settings", _WAITS)
-        parts = {name: str(router[name]) for name in ("redis_url", "redis_host", "redis_port") if router.get(name)}
-        if parts and not router.get("redis_password"):
+        if parts and not self._router.get("redis_password"):
             url = parts.get("redis_url") or f"redis://{parts.get('redis_host', '')}:{parts.get('redis_port', '6379')}"
             if re.fullmatch(r"rediss?://[\w.-]+(:\d+)?(/\d*)?", url):
                 self._top["store"] = url
             else:  # a variable, or a password, or what is no address
                 self._lose("router_settings", f"{', '.join(parts)}: set PACELINE_STORE to the URL of the Redis server")
-        known = {"model_group_alias", "num_retries", "allowed_fails", "cooldown_time", "timeout", "redis_host", "redis_port", "redis_url"}  # fmt: skip
-        self._left_out(router, "router_settings", "router_settings", known)
 
-    def further(self, values: Mapping[str, Any]) -> None:
-        """Read what is not of the router."""
-        settings, general = _table(values, "litellm_settings"), _table(values, "general_settings")
-        retries, timeout_s, budget = (
-            self._amount(settings, name, "litellm_settings")
-            for name in ("num_retries", "request_timeout", "max_budget")
-        )
-        if retries is not None:
-            self._top.setdefault("retry", {}).setdefault("max_attempts", int(retries) + 1)
-        if timeout_s:
-            self._top.setdefault("timeout_s", timeout_s)
-            self._lose("litellm_settings", _WAITS)
-        known = {"num_retries", "request_timeout"}
-        period = str(settings.get("budget_duration", ""))
-        if budget and re.fullmatch(r"[1-9]\d*[smhd]", period):
-            known |= {"max_budget", "budget_duration"}
-            self._top["budget"] = [f"{budget:g} usd/{period.replace('m', 'min')}"]
-        self._left_out(settings, "litellm_settings", "litellm_settings", known)
-        most = self._amount(general, "global_max_parallel_requests", "general_settings")
-        if most:
-            self._top["joint_limits"] = {"*": f"{most:g} concurrency"}
-        self._left_out(general, "general_settings", "general_settings", {"global_max_parallel_requests"})
-        self._left_out(values, "", "", {"model_list", "router_settings", "litellm_settings", "general_settings"})
+    def _budget(self) -> None:
+        most, period = self._amount(self._own, "max_budget", "litellm_settings"), self._own.get("budget_duration")
+        if not most:
+            return
+        found = re.fullmatch(r"([1-9]\d*)(mo|[smhd])", str(period))
+        if period is None:
+            self._top["budget"] = [f"{most:g} usd/36500d window"]
+            self._lose(
+                "litellm_settings",
+                "max_budget: without a budget_duration it never comes again: it is a budget for a hundred years",
+            )
+        elif found and (found[2] != "mo" or found[1] == "1"):
+            self._top["budget"] = [f"{most:g} usd/{_period(*found.groups())}"]
+        else:
+            self._lose(
+                "litellm_settings",
+                f"max_budget, budget_duration: write a period in s, m, h, d or 1mo, e.g. budget = ['{most:g} usd/month']",
+            )
 
     def settings(self) -> dict[str, Any]:
         """All settings, in the order of a file."""
-        groups = dict(self._groups())
-        grouped = {member for group in groups.values() for member in group["members"]}
+        self._store()
+        self._budget()
+        models = self._models()
+        grouped = {member for group in self._groups.values() for member in group["members"]}
+        limits = self._all_limits(grouped)
+        self._tell_shared(grouped)
+        top = {name: value for name, value in self._top.items() if not isinstance(value, Mapping)}
+        tables = {name: value for name, value in self._top.items() if isinstance(value, Mapping)}
+        tables |= {
+            "limits": limits,
+            "prices": self._prices,
+            "upstreams": self._upstreams,
+            "groups": self._groups,
+            "models": models,
+        }
+        return {**top, **{name: table for name, table in tables.items() if table}}
+
+    def _all_limits(self, grouped: set[str]) -> dict[str, dict[str, float]]:
+        """The limits of each pool; a member of a group has pools of its own."""
         limits: dict[str, dict[str, float]] = {}
         added: set[tuple[str, str]] = set()
         for one in self._deployments:
-            pool = (
-                f"{one.provider}@{one.server}" if one.server in grouped and one.server != one.provider else one.provider
-            )
-            name = f"{pool}/{one.model}"
+            apart = one.server in grouped and one.server != one.provider
+            name = f"{one.provider}@{one.server}/{one.model}" if apart else f"{one.provider}/{one.model}"
             before = limits.get(name)
-            if before is None or not before:
+            if not before:
                 limits[name] = one.limits
             elif (one.name, name) in added:  # the same server twice in a group of litellm
                 limits[name] = {
@@ -347,95 +453,159 @@ class _Conversion:
                 }
                 self._lose(one.place, f"{name} has other limits above: the lower ones hold, because they are one pool")
             added.add((one.name, name))
-        for provider in PROVIDERS:
-            alone = [
-                name
-                for name, own in self._upstreams.items()
-                if own.get("provider", name) == provider and (name == provider or name not in grouped)
-            ]
-            if len(alone) > 1:
-                self._lose(
-                    ", ".join(alone),
-                    "they share the limits of their provider, unless they are in a group and have names of their own: docs/groups.md",
-                )
-        stated = {name: own for name, own in limits.items() if own}
-        top = dict(self._top)
-        tables = {"limits": stated, "upstreams": self._upstreams, "groups": groups}
-        return {**top, **{name: table for name, table in tables.items() if table}}
+        return {name: own for name, own in limits.items() if own}
 
-    def _groups(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The groups, one for each name with several servers; and each server's names of models."""
-        names = dict.fromkeys(one.name for one in self._deployments)
-        for name in names:
-            those = [one for one in self._deployments if one.name == name and one.server]
-            for one in those:
-                models = self._upstreams[one.server].setdefault("models", {})
-                if models.setdefault(name, one.model) != one.model:
-                    self._lose(
-                        one.place, f"{one.server} has {models[name]} for this name already: its requests go there"
-                    )
-            members = list(dict.fromkeys(one.server for one in those))
-            if len(members) < 2:
-                continue
-            group: dict[str, Any] = {"members": members}
-            if len({one.order for one in those}) > 1:
-                group["members"] = list(dict.fromkeys(
-                    one.server for one in sorted(those, key=lambda one: (one.order is None, one.order or 0.0))
-                ))  # fmt: skip
-                group["in_order"] = True
-            if weights := {one.server: one.weight for one in those if one.weight}:
-                group["weights"] = weights
-            slug = _slug(name)
-            yield (f"{slug}_group" if slug in self._upstreams or is_provider(slug) else slug), group
-        for server in self._upstreams.values():
-            models = {name: model for name, model in server.pop("models", {}).items() if name != model}
-            if models:
-                server["models"] = models
+    def _tell_shared(self, grouped: set[str]) -> None:
+        for provider in PROVIDERS:
+            of = [name for name, own in self._upstreams.items() if own.get("provider", name) == provider]
+            alone = [name for name in of if name == provider or name not in grouped]
+            if len(alone) > 1:
+                why = "they share the limits of their provider, unless they are in a group and have names of their own: docs/groups.md"
+                self._lose(", ".join(alone), why)
+
+    # The names of models, and where the requests for each go.
+
+    def _models(self) -> dict[str, Any]:
+        """The table of names."""
+        found = {
+            name: self._targets(name) for name in dict.fromkeys(one.name for one in self._deployments)
+        } | self._patterns
+        found = {name: list(dict.fromkeys(targets)) for name, targets in found.items() if targets}
+        aliases = _table(self._router, "model_group_alias")
+        for alias, meant in aliases.items():
+            name = meant.get("model") if isinstance(meant, Mapping) else meant
+            if targets := [one for one in found.get(str(name), ()) if "*" not in one]:
+                found[str(alias)] = targets
+            else:
+                self._lose("router_settings", f"model_group_alias: {alias}: no server has the model that it names")
+        return self._with_fallbacks(found)
+
+    def _targets(self, name: str) -> list[str]:
+        """Where the requests for one name go: to its group, if it has several servers."""
+        those = [one for one in self._deployments if one.name == name and one.server]
+        if len({one.server for one in those}) > 1:
+            return [f"{self._group(name, those)}/{name}"]
+        for one in [one for one in those if one.target != those[0].target]:
+            self._lose(
+                one.place,
+                "a second model of one server has the requests that the first cannot answer, and no share of the others",
+            )
+        return [one.target for one in those]
+
+    def _group(self, name: str, those: list[_Deployment]) -> str:
+        """The group of the servers that have one name, each with its own name of the model."""
+        for one in those:
+            models = self._upstreams[one.server].setdefault("models", {})
+            if models.setdefault(name, one.model) != one.model:
+                self._lose(one.place, f"{one.server} has {models[name]} for this name already: its requests go there")
+        in_order = len({one.order for one in those}) > 1
+        ordered = sorted(those, key=lambda one: (one.order is None, one.order or 0.0)) if in_order else those
+        group: dict[str, Any] = {"members": list(dict.fromkeys(one.server for one in ordered))}
+        if in_order:
+            group["in_order"] = True
+        if weights := {one.server: one.weight for one in those if one.weight}:
+            group["weights"] = weights
+        slug = _slug(name)
+        while slug in self._upstreams or slug in self._groups or is_provider(slug):
+            slug += "_group"
+        self._groups[slug] = group
+        return slug
+
+    def _with_fallbacks(self, found: Mapping[str, list[str]]) -> dict[str, Any]:
+        """The names, with the places of their fallbacks behind their own."""
+        models: dict[str, Any] = {}
+        listed, default = self._fallbacks()
+        for name, own in found.items():
+            others = listed.get(name, listed.get("*", default))
+            targets = [*own, *(target for other in others for target in self._places(other, found))]
+            targets = [one for one in dict.fromkeys(targets) if "*" in name or "*" not in one]
+            if len(targets) > TARGETS_MAX:
+                self._lose(name, f"a name has {TARGETS_MAX} places at most: the further fallbacks are left out")
+            if targets:
+                models[name] = targets[0] if len(targets) == 1 else targets[:TARGETS_MAX]
+        for other in dict.fromkeys(other for others in (*listed.values(), default) for other in others):
+            if not self._places(other, found):
+                self._lose("fallbacks", f"{other}: no server has this model")
+        for name in listed.keys() - found.keys() - {"*"}:
+            self._lose("fallbacks", f"{name}: no server has this model, so that it has no fallbacks")
+        return models
+
+    def _fallbacks(self) -> tuple[dict[str, list[str]], list[str]]:
+        """The fallbacks of each name, and the default ones."""
+        listed: dict[str, list[str]] = {}
+        default: list[str] = []
+        for table, place in ((self._router, "router_settings"), (self._own, "litellm_settings")):
+            for entry in _entries(table.get("fallbacks")):
+                for name, others in entry.items() if isinstance(entry, Mapping) else ():
+                    mine = listed.setdefault(str(name), [])
+                    mine += [str(one) for one in _entries(others) if isinstance(one, str)]
+                    if any(not isinstance(one, str) for one in _entries(others)):
+                        self._lose(
+                            place, f"fallbacks: {name}: a fallback with other parameters than its name is left out"
+                        )
+            default += [str(one) for one in _entries(table.get("default_fallbacks"))]
+        return listed, default
+
+    @staticmethod
+    def _places(name: str, found: Mapping[str, list[str]]) -> list[str]:
+        """The places of a name, which may be one that a pattern stands for."""
+        if name in found:
+            return found[name]
+        for pattern, targets in found.items():
+            before, star, behind = pattern.partition("*")
+            if star and name.startswith(before) and name.endswith(behind) and len(name) >= len(before + behind):
+                return [target.replace("*", name[len(before) : len(name) - len(behind)]) for target in targets]
+        return []
+
+    def variables(self) -> list[str]:
+        """The variables of the keys of all servers."""
+        found = []
+        for name, table in self._upstreams.items():
+            known = PROVIDERS.get(table.get("provider", name))
+            found.append(table.get("key_env") or (known.key_env if known is not None else ""))
+        return list(dict.fromkeys(filter(None, found)))
 
     def lost(self) -> list[str]:
-        """What has no counterpart: what is the same in several places once."""
-        foreign = [
-            name for name in ("anthropic", "gemini", "cohere") if any(one.provider == name for one in self._deployments)
-        ]
+        """What differs or has no counterpart: what is the same in several places once."""
+        foreign = [name for name in TRANSLATED if any(one.provider == name for one in self._deployments)]
         if foreign:
-            own = "translation: litellm takes requests in OpenAI's form for each model; here those for {} have the form of their own API"
+            own = "translation: requests in OpenAI's form go to the endpoints for it of {}, which leave out some fields; nothing is translated"
             self._lose("", own.format(", ".join(foreign)))
-        self._lose(
-            "", "one address for all models: here the path names the server or the group, http://HOST:PORT/NAME/v1/..."
-        )
         return [f"{', '.join(filter(None, places))}: {what}".removeprefix(": ") for what, places in self._lost.items()]
 
     def _lose(self, place: str, what: str) -> None:
-        self._lost.setdefault(what, []).append(place)
-
-    def _left_out(self, table: Mapping[str, Any], place: str, kind: str, known: set[str]) -> None:
-        for name in table:
-            if name not in known:
-                reason = REASONS.get(f"{kind}.{name}" if kind else str(name), "it has no counterpart")
-                self._lose(place, f"{name}: {reason}")
+        places = self._lost.setdefault(what, [])
+        places += [place] if place not in places else []
 
 
 def _named(params: Mapping[str, Any]) -> tuple[str, str]:
     """The provider and the model of a deployment."""
     prefix, slash, rest = params["model"].partition("/")
-    if params.get("custom_llm_provider"):
-        prefix, slash, rest = (
-            str(params["custom_llm_provider"]),
-            "/",
-            params["model"].removeprefix(f"{params['custom_llm_provider']}/"),
-        )
+    if given := str(params.get("custom_llm_provider") or ""):
+        prefix, slash, rest = given, "/", params["model"].removeprefix(f"{given}/")
     if slash:  # a prefix that is not known here is a provider of litellm's with OpenAI's API, or one that paceline does not serve
         return (base_of(provider_named(prefix).name) if is_provider(prefix) else _slug(prefix)), rest
     return maker(params["model"]) or "openai", params["model"]
 
 
-def _wildcard(model: str, server: str) -> str:
-    """Why a pattern of names is lost, and what to write."""
-    if not server:
-        return "a pattern of models needs none here: a server in [upstreams] serves all of its models"
-    if "*" in model:
-        return f"a pattern of models: {server} in [upstreams] serves all of its models by the provider's own names"
-    return f"a pattern of names: name each one, e.g. {server}.models = {{ NAME = {json.dumps(model)} }} in [upstreams]"
+def _words(provider: str, root: str, variable: str = "") -> str:
+    """The name of a server, by its address, or by the variable of its key."""
+    url = urlsplit(root)
+    host = (url.hostname or "").partition(".")[0]
+    at = str(url.port or "") if host.isdigit() else host
+    mark = at if root else variable.lower().removesuffix("_api_key")
+    return _slug(mark) if mark.startswith(provider) else _slug(f"{provider} {mark}")
+
+
+def _period(number: str, unit: str) -> str:
+    """The period of a budget: one that litellm begins anew at its end, as a window does."""
+    if unit == "mo":
+        return "month"
+    return "day" if (number, unit) in (("1", "d"), ("24", "h")) else f"{number}{unit.replace('m', 'min')} window"
+
+
+def _entries(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list) else ()
 
 
 def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

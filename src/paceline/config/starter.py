@@ -88,22 +88,25 @@ def _published(provider: str) -> list[str]:
     return [str(quota) for quota in row.quotas] if row is not None else ["60 requests/min"]
 
 
-def of_settings(settings: Mapping[str, Any], source: str, lost: Iterable[str]) -> str:
+def of_settings(settings: Mapping[str, Any], source: str, lost: Iterable[str], variables: Iterable[str] = ()) -> str:
     """Settings as TOML, with what was lost as comments.
 
     Args:
         settings: Tables and values.
         source: The file that they come from.
-        lost: What has no counterpart.
+        lost: What differs or has no counterpart.
+        variables: The variables of the keys that its servers need.
     """
     lines = [EDITORS, f"# Converted by `paceline init --from {source}`.", ""]
+    if needed := ", ".join(variables):
+        lines[2:2] = [f"# The keys that it needs, in variables or files (NAME_FILE): {needed}"]
     plain = {name: value for name, value in settings.items() if not isinstance(value, Mapping)}
     lines += [f"{_key(name)} = {_value(value)}" for name, value in plain.items()]
     for name, table in settings.items():
         if isinstance(table, Mapping):
             lines += ["", f"[{_key(name)}]", *(f"{_key(entry)} = {_value(value)}" for entry, value in table.items())]
     lost = list(lost)
-    lines += ["", "# What has no counterpart:", *(f"# * {one}" for one in lost)] if lost else []
+    lines += ["", "# What differs, or has no counterpart:", *(f"# * {one}" for one in lost)] if lost else []
     return "\n".join(lines) + "\n"
 
 
