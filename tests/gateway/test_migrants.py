@@ -92,7 +92,7 @@ def moved(serve, monkeypatch, tmp_path):
 
         def start(file, **more):
             settings, said = converted(file, monkeypatch)
-            needed = next(line for line in said.splitlines() if "the keys that it needs" in line).partition("): ")[2]
+            needed = next(line for line in said.splitlines() if "the keys that it needs" in line).partition(": ")[2]
             for variable in needed.split(", "):
                 monkeypatch.setenv(variable, f"key-of-{variable}")
             for name, table in settings["upstreams"].items():
@@ -127,7 +127,9 @@ def test_clients_keep_their_address_their_names_and_their_secret(moved, file):
             name for name in NAMES[file.stem] if "/" in name or name == "gemini-3-pro"
         }
     assert len(server.seen) == len(NAMES[file.stem])
-    assert not [key for _, key in server.seen if SECRET.encode() in key or b"key-of-" not in key]
+    assert not [led_to for led_to, sent in server.seen if SECRET.encode() in sent]
+    bare = {led_to.partition("/")[0] for led_to, sent in server.seen if b"key-of-" not in sent}
+    assert bare == ({"vllm_8000", "ollama_11434"} if file.stem == "own_machines" else set())
     other = openai.OpenAI(base_url=f"{running.url}/v1", api_key="sk-another", max_retries=0)
     with other, pytest.raises(openai.AuthenticationError):
         ask(other, name)
@@ -161,3 +163,5 @@ def test_the_real_addresses_get_their_own_paths(file, monkeypatch):
         expected = places.get(one.root, "/v1")
         for path in ("/v1/chat/completions", "/chat/completions"):
             assert path_at(one, path) == f"{expected}/chat/completions", one.root
+        header = b"api-key" if "azure" in one.root else b"authorization"
+        assert one.credentials(f"{expected}/chat/completions", "a-key")[0] == header

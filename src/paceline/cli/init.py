@@ -97,9 +97,7 @@ def _converted(source: Path) -> str:
     counts = ", ".join(f"{count} {name if count != 1 else name[:-1]}" for name, count in tables.items())
     click.echo(f"{source}: {made.deployments} deployments became {counts}", err=True)
     if made.variables:
-        click.echo(
-            f"  the keys that it needs (any text where a server asks for none): {', '.join(made.variables)}", err=True
-        )
+        click.echo(f"  the keys that it needs: {', '.join(made.variables)}", err=True)
     for one in made.lost:
         click.echo(f"  note: {one}", err=True)
     return of_settings(made.settings, source.name, made.lost, made.variables)

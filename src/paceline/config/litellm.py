@@ -186,6 +186,7 @@ class _Conversion:
         self._environ = environ
         self._lost: dict[str, list[str]] = {}
         self._keys: dict[str, list[str]] = {}
+        self._needed: dict[str, None] = {}
         self._servers: dict[tuple[str, str, str], str] = {}
         self._upstreams: dict[str, dict[str, Any]] = {}
         self._deployments: list[_Deployment] = []
@@ -332,6 +333,8 @@ class _Conversion:
             keys += [key] if key not in keys else []
             variable = own if keys[0] == key else f"{own}_{keys.index(key) + 1}"
             self._lose(place, f"api_key: a key is written in the file: put it into the variable {variable}")
+        if key or not root:
+            self._needed[variable or usual] = None
         return "" if variable == usual else variable
 
     def _entry(self, provider: str, root: str, variable: str) -> str:
@@ -558,12 +561,8 @@ class _Conversion:
         return []
 
     def variables(self) -> list[str]:
-        """The variables of the keys of all servers."""
-        found = []
-        for name, table in self._upstreams.items():
-            known = PROVIDERS.get(table.get("provider", name))
-            found.append(table.get("key_env") or (known.key_env if known is not None else ""))
-        return list(dict.fromkeys(filter(None, found)))
+        """The variables of the keys that the servers need."""
+        return list(filter(None, self._needed))
 
     def lost(self) -> list[str]:
         """What differs or has no counterpart: what is the same in several places once."""

@@ -234,6 +234,8 @@ class Dispatch:
                     await self._pass_on(own_list(request, request.place.routes), request.send, request.connection)
                     return
                 first, *others = await self._routed(request, body)
+                if first is not request:
+                    _check_keys(first)
                 requests, exchange = await self._prepared(first, body, options)
                 if self._life.draining:  # the body ended after the signal
                     raise stopping()
@@ -780,9 +782,13 @@ class Dispatch:
 
 
 def _check_keys(request: Incoming) -> None:
-    """Refuse a request of a client key to a server that the gateway has no key for."""
+    """Refuse a request that the gateway has no key for: the key of a client reaches no server, and by a name no credential of it does.
+
+    A name can lead to a machine that asks for no key.
+    """
     for upstream in request.place.members:
-        if request.key is not None and not upstream.key:
+        needs = upstream.is_home if request.open_path else request.key is not None
+        if needs and not upstream.key:
             variable = upstream.provider.key_env
             why = f"set {variable} for it" if variable else no_keys(upstream.provider.name)
             raise RequestError(503, "no_key", f"the gateway has no key for {upstream.name}: {why}")

@@ -133,9 +133,14 @@ class Upstream:
         """The key that the gateway sends; empty: the client's key is passed on."""
         return self.secret.key()
 
+    @property
+    def is_home(self) -> bool:
+        """Whether it is the provider's own server, which asks for a key."""
+        return self.root == host_root(self.provider)
+
     def credentials(self, path: str, key: str) -> tuple[bytes, bytes]:
         """The header that has ``key``."""
-        header = _HEADERS.get(self.key_env)
+        header = None if self.key_env == self.provider.key_env else _HEADERS.get(self.key_env)
         name, value = credentials(self.provider, path, key) if header is None else (header[0], header[1] + key)
         return name.encode(), value.encode()
 

@@ -179,10 +179,12 @@ def generate_path(model: str) -> str:
 def credentials(provider: Provider, path: str, key: str) -> tuple[str, str]:
     """The name and the value of the header that has the key, for a request to ``path``.
 
-    On the paths of OpenAI's format Gemini takes a key as others do (ai.google.dev/gemini-api/docs/openai, 2026-11).
+    On the paths of OpenAI's format Gemini and Anthropic take a key as OpenAI's SDK sends it (ai.google.dev/gemini-api/docs/openai,
+    platform.claude.com/docs/en/cli-sdks-libraries/libraries/openai-sdk, 2026-11).
     """
     name = CREDENTIALS.get(api_of(provider.name))
-    if name is None or (name == "x-goog-api-key" and "/openai/" in path):
+    as_openai = name in ("x-goog-api-key", "x-api-key") and ("/openai/" in path or path.endswith("/chat/completions"))
+    if name is None or as_openai:
         return "authorization", f"Bearer {key}"
     return name, key
 
