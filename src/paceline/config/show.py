@@ -54,6 +54,7 @@ def _settings(config: Config) -> Iterator[SettingRow]:
     values["store"] = config.store if store is None else store.url  # without a password
     values[JOINT] = {name: list(map(str, parsed(quotas))) for name, quotas in (config.joint_limits or {}).items()}
     values["budget"] = list(map(str, parsed(config.budget)))
+    values["models"] = {name: list(targets) for name, targets in config.models.items()}
     for name, lane in config.lanes.items():
         values[LANES][name]["limits"] = [str(quota) for quota in parsed(lane.limits)]
     values["retry"] = asdict(RetryPolicy()) | values["retry"]

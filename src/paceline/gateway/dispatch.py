@@ -646,16 +646,11 @@ class Dispatch:
         self, request: Incoming, held: HeldRequest, options: dict[bytes, str], asked_s: float | None
     ) -> ClientReply:
         """The answer to a request, from the queue and the server. If its head has been sent, an error is an event."""
-        exchange, headers, connection = held.exchange, request.headers, request.connection
+        exchange, connection = held.exchange, request.connection
         for sent in held.requests:
             sent.pass_on = partial(_pass_on_early, request.send, connection, quotas=self._tells_quotas)
-        note, begin_s, every_s = None, NOTES_FROM_S, NOTES_EVERY_S
-        if asked_s is not None:
-            begin_s = every_s = asked_s
-        heard = asked_s is not None or hears(headers)
-        if exchange.metered.call.stream and asked_s != 0 and heard:
-            note = note_for(exchange.metered.provider.name, exchange.target[1], request.query, headers)
-        if held.task is None and (shut := self._shut(request, held, is_fed=note is not None)) is not None:
+        rhythm = _rhythm_of(request, exchange, asked_s)
+        if held.task is None and (shut := self._shut(request, held, is_fed=rhythm.note is not None)) is not None:
             return shut
         task = connection.task
         assert task is not None
@@ -664,8 +659,6 @@ class Dispatch:
         if called is not None:
             self._waiting[called[:NAME_MAX]] = held
         try:
-            until_s = None if note is not None else patience_s(headers)
-            rhythm = _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
             reply = await self._waited(request, held, rhythm)
         except asyncio.CancelledError:
             if not (self._life.state.closed and held.exchange.waits):
@@ -767,11 +760,7 @@ class Dispatch:
                 connection.close()
                 await asyncio.sleep(BODY_S)  # its end ends this task
         except Exception as error:  # noqa: BLE001  (its head is sent: only the connection can say it)
-            log.warning("an answer broke off: %s", type(error).__name__)
-            if reply.record is not None and (cause := cause_of_error(error)) is not None:
-                pacer = self._limiter.pacer
-                pacer.answers.count(reply.root, reply.record.pool, reply.status, cause, pacer.clock.now_ns() / NS)
-            reply.broken = True
+            self._broke_off(reply, error)
             connection.abort()
             await asyncio.sleep(0)  # until the server knows
             return
@@ -779,6 +768,14 @@ class Dispatch:
             await send({"type": "http.response.body", "body": b""})
         if release is not None:
             release()
+
+    def _broke_off(self, reply: ClientReply, error: Exception) -> None:
+        """Count and log an answer whose body has broken off."""
+        log.warning("an answer broke off: %s", type(error).__name__)
+        if reply.record is not None and (cause := cause_of_error(error)) is not None:
+            pacer = self._limiter.pacer
+            pacer.answers.count(reply.root, reply.record.pool, reply.status, cause, pacer.clock.now_ns() / NS)
+        reply.broken = True
 
 
 def _check_keys(request: Incoming) -> None:
@@ -872,6 +869,18 @@ def _headers_of(reply: ClientReply, *, quotas: bool) -> Headers:
         headers.append((b"x-paceline-waited", b"%.3f" % record.waited_s))
         headers.append((b"x-paceline-attempts", b"%d" % record.attempts))
     return headers
+
+
+def _rhythm_of(request: Incoming, exchange: KeptExchange | KeptRoutedExchange, asked_s: float | None) -> _Rhythm:
+    """How the client of a request waits; ``asked_s``: how often it asks for something to be sent."""
+    note, begin_s, every_s = None, NOTES_FROM_S, NOTES_EVERY_S
+    if asked_s is not None:
+        begin_s = every_s = asked_s
+    heard = asked_s is not None or hears(request.headers)
+    if exchange.metered.call.stream and asked_s != 0 and heard:
+        note = note_for(exchange.metered.provider.name, exchange.target[1], request.query, request.headers)
+    until_s = None if note is not None else patience_s(request.headers)
+    return _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
 
 
 def _of_its_own(refusal: RequestError, connection: Connection, cause: Exception | None = None) -> ClientReply:

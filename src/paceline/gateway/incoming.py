@@ -132,6 +132,7 @@ class Incoming:
         one = copy(self)
         one.place, one.open_path = place, self.open_path or self.path
         one.path = path_at(place.members[0], one.open_path)
+        one.parts = list(self.parts)  # it may go there when its client has left
         return one
 
     @property

@@ -161,15 +161,19 @@ def look(task: Task, body: bytes) -> Seen:
         tuple(asked),
         telling(fields) | {STICKY: named.get(STICKY), MODEL: named.get(MODEL)},
     )
-    if task.key is not None and providers:
-        provider = providers[0]
-        try:
-            model = model_asked(provider, unquote(task.path), named, calls[0].model)
-            asked_for = Asked(unquote(task.path), task.query, task.headers, read, bool(body))
-            check_rights(task.key, task.group or provider.name, provider, model, asked_for)
-        except RequestError as error:
-            return seen._replace(refusal=(error.status, error.word, str(error)))
-    return seen
+    if task.key is None or not calls:
+        return seen
+    model = model_asked(providers[0], unquote(task.path), named, calls[0].model)
+    asked_for = Asked(unquote(task.path), task.query, task.headers, read, bool(body))
+    return seen._replace(refusal=_refusal(task.key, task.group, providers[0], model, asked_for))
+
+
+def _refusal(key: ClientKey, group: str, provider: Provider, model: str, asked: Asked) -> tuple[int, str, str] | None:
+    try:
+        check_rights(key, group or provider.name, provider, model, asked)
+    except RequestError as error:
+        return error.status, error.word, str(error)
+    return None
 
 
 def _provider_of(server: Server) -> Provider:
