@@ -60,27 +60,16 @@ def command(
     """
     of_organization = {name: given.pop(name) for name in ("project", "workspace")}
     if admin:
-        if models or limits or given["tier"]:
-            raise click.UsageError("--admin asks for all models: leave out MODEL, --limit and --tier")
-        if given["base_url"] and not given["provider"]:
-            raise click.UsageError("--base-url needs --provider with --admin: only the keys of that provider go there")
+        _require_none(models, limits, given)
         _ask_as_administrator(given["provider"], given["base_url"], of_organization, yes=yes, as_json=as_json)
         return
     if any(of_organization.values()):
         raise click.UsageError("--project and --workspace need --admin")
-    from paceline.check.probe import probe, target
+    from paceline.check.probe import probe
 
     try:
         config = options.settings(file, limits, given)
-        names = models or tuple(name for name in config.limits if not name.endswith("*"))
-        if not names:
-            raise click.UsageError("name a model, e.g. 'paceline check gpt-6-luna'")
-        targets = [target(name, config, os.environ) for name in dict.fromkeys(names)]
-        providers = dict.fromkeys(one.provider.name for one in targets)
-        if config.base_url and len(providers) > 1:
-            raise QuotaError(
-                f"base_url would get the keys of {', '.join(providers)}: check the models of each one apart"
-            )
+        targets = _targets(models, config)
         if not yes and not agreed(targets):
             click.echo("paceline check: nothing has been sent", err=True)
             sys.exit(USAGE)
@@ -94,6 +83,28 @@ def command(
     else:
         _print(checked, toml)
     sys.exit(REFUSED if any(one.problem for one in checked) else 0)
+
+
+def _require_none(models: tuple[str, ...], limits: tuple[str, ...], given: Mapping[str, Any]) -> None:
+    """Refuse options that have no effect beside --admin."""
+    if models or limits or given["tier"]:
+        raise click.UsageError("--admin asks for all models: leave out MODEL, --limit and --tier")
+    if given["base_url"] and not given["provider"]:
+        raise click.UsageError("--base-url needs --provider with --admin: only the keys of that provider go there")
+
+
+def _targets(models: tuple[str, ...], config: Config) -> list[ProbeTarget]:
+    """What is asked: the models that are named, or the configured ones."""
+    from paceline.check.probe import target
+
+    names = models or tuple(name for name in config.limits if not name.endswith("*"))
+    if not names:
+        raise click.UsageError("name a model, e.g. 'paceline check gpt-6-luna'")
+    targets = [target(name, config, os.environ) for name in dict.fromkeys(names)]
+    providers = dict.fromkeys(one.provider.name for one in targets)
+    if config.base_url and len(providers) > 1:
+        raise QuotaError(f"base_url would get the keys of {', '.join(providers)}: check the models of each one apart")
+    return targets
 
 
 def _ask_as_administrator(
@@ -113,12 +124,8 @@ def _ask_as_administrator(
                 "no key to ask with: set ANTHROPIC_ADMIN_KEY, or OPENAI_API_KEY for the ends of OpenAI's models"
             )
         asked = [questions(name, os.environ, base_url=base_url, **of) for name in names]
-        if not yes:
-            click.echo("This reads with GET, and changes nothing there:", err=True)
-            for one in (one for some in asked for one in some):
-                click.echo(f"  {one.url}  ({one.key_env})", err=True)
-            if not click.confirm("Send?", err=True):
-                sys.exit(USAGE)
+        if not yes and not _agreed_to_read([f"{one.url}  ({one.key_env})" for some in asked for one in some]):
+            sys.exit(USAGE)
         for name, some in zip(names, asked, strict=True):
             rows = told(some, today)
             counts = {kind: len(rows.get(kind, ())) for kind in ("limits", "models")}
@@ -130,15 +137,23 @@ def _ask_as_administrator(
         sys.exit(REFUSED)
     if as_json:
         click.echo(json.dumps({"organizations": report}))
-    for kept in [] if as_json else report:
-        click.echo(
-            f"{kept['provider']}: {kept['limits']} rows of limits, {kept['models']} of ends of models, in {kept['file']}"
-        )
-    if not as_json:
+    else:
+        for kept in report:
+            click.echo(
+                f"{kept['provider']}: {kept['limits']} rows of limits, {kept['models']} of ends of models, in {kept['file']}"
+            )
         click.echo("They hold for requests with the usual key in the environment, if you name no tier.")
     for line in stayed:
         click.echo(f"paceline check: {line}", err=True)
     sys.exit(REFUSED if stayed else 0)
+
+
+def _agreed_to_read(places: list[str]) -> bool:
+    """Ask whether these addresses are read."""
+    click.echo("This reads with GET, and changes nothing there:", err=True)
+    for place in places:
+        click.echo(f"  {place}", err=True)
+    return click.confirm("Send?", err=True)
 
 
 def agreed(targets: Sequence[ProbeTarget]) -> bool:

@@ -160,7 +160,6 @@ def show(provider: str | None, model: str | None, tier: str | None, file: Path |
     from paceline import facts
     from paceline.config import Config, find_file
     from paceline.providers.registry import maker
-    from paceline.providers.tables import tiers
 
     try:
         config = Config.load(find_file(file), given={}, named=file is not None)
@@ -185,27 +184,10 @@ def show(provider: str | None, model: str | None, tier: str | None, file: Path |
     if console.is_terminal:
         _show(rows, today, console.width)
     else:
-        cells = [
-            (
-                name,
-                row.tier,
-                ", ".join(map(str, row.quotas)),
-                row.published.pool,
-                row.where_from,
-                _as_of(row.published, today) if row.is_row else "",
-                row.published.source if row.is_row else row.place,
-            )
-            for name, row in rows
-        ]
+        cells = [_cells(name, row, today) for name, row in rows]
         print_table(("model", "tier", "limits", "pool", "from", "as of", "source"), cells)
-    assumed = [name for name, row in rows if row.origin == ASSUMED]
-    if assumed:
-        home = config.home if config.tier is not None else None
-        of = {name.partition("/")[0] for name in assumed} - {home}
-        lowest = tier is None and any(len(tiers(provider)) > 1 for provider in of)
-        which = assumed[0] if len(assumed) == 1 else "MODEL"
-        why = "no --tier was named, so the lowest is assumed; " if lowest else ""
-        click.echo(f"{why}`paceline check {which}` asks the provider for the limits of your key", err=True)
+    if assumed := [name for name, row in rows if row.origin == ASSUMED]:
+        _say_assumed(assumed, tier, config)
     if remark := facts.standing(today)["remark"]:
         click.echo(remark, err=True)
 
@@ -366,3 +348,21 @@ def _record(name: str, shown: Shown, today: date) -> dict[str, Any]:
         "place": shown.place,
         **(row if shown.is_row else dict.fromkeys(row)),
     }
+
+
+def _cells(name: str, row: Shown, today: date) -> tuple[str, ...]:
+    """A line of the table for programs."""
+    age, source = (_as_of(row.published, today), row.published.source) if row.is_row else ("", row.place)
+    return name, row.tier, ", ".join(map(str, row.quotas)), row.published.pool, row.where_from, age, source
+
+
+def _say_assumed(assumed: list[str], tier: str | None, config: Config) -> None:
+    """Say which limits nothing confirms, and how to find them."""
+    from paceline.providers.tables import tiers
+
+    home = config.home if config.tier is not None else None
+    of = {name.partition("/")[0] for name in assumed} - {home}
+    lowest = tier is None and any(len(tiers(provider)) > 1 for provider in of)
+    which = assumed[0] if len(assumed) == 1 else "MODEL"
+    why = "no --tier was named, so the lowest is assumed; " if lowest else ""
+    click.echo(f"{why}`paceline check {which}` asks the provider for the limits of your key", err=True)

@@ -135,27 +135,14 @@ def command(
 
     if by is not None and within_s is not None:
         raise click.UsageError("--by and --within exclude each other: give one")
-    asked = {
-        "calls": turns,
-        "input_tokens": prompt,
-        "shared_tokens": shared,
-        "grows": grows,
-        "output_tokens": answer,
-        "think_s": think,
-    }
-    talk = {name: value for name, value in asked.items() if value is not None}
+    talk = _set(
+        calls=turns, input_tokens=prompt, shared_tokens=shared, grows=grows, output_tokens=answer, think_s=think
+    )
     if agents and workers:
         raise click.UsageError("--agents and --workers exclude each other: give one")
-    if not agents and (talk or cache_misses is not None):
-        raise click.UsageError(
-            "--turns, --prompt, --shared, --grows, --answer, --think and --cache-misses are of agents: give --agents"
-        )
-    if not agents and not Path(source).is_file():
-        raise click.UsageError(
-            f"SOURCE is {source!r}: there is no such file; of a model, give the number of agents with --agents"
-        )
-    latency = {"latency_s": latency_s, "latency_per_token_s": latency_per_token_s, "cache_misses": cache_misses}
-    speed = {name: value for name, value in latency.items() if value is not None}
+    if not agents:
+        _check_source(source, is_talk=bool(talk) or cache_misses is not None)
+    speed = _set(latency_s=latency_s, latency_per_token_s=latency_per_token_s, cache_misses=cache_misses)
     try:
         form = options.form(given)
         if agents or Path(source).suffix in WORKLOADS:
@@ -164,10 +151,9 @@ def command(
         every = by is not None or within_s is not None
         works: dict[str, Callable[[], Work]] = {
             f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents
-        } or {
-            f"{count:,} workers" if count else "": partial(_work, Path(source), form, config, speed, count)
-            for count in workers or [None]
         }
+        for count in () if agents else workers or (None,):
+            works[f"{count:,} workers" if count else ""] = partial(_work, Path(source), form, config, speed, count)
         found = dict(plans(works, config, tiers=tiers, limits=given["limits"], every=every, seed=seed))
         if picture is not None:
             draw_to(found, picture)
@@ -181,6 +167,34 @@ def command(
     most_s = within_s if by is None else max(0.0, (by - datetime.now().astimezone()).total_seconds())
     if most_s is not None:
         _judge(found, most_s, by)
+
+
+def _home(config: Config, owners: Collection[str], tiers: Sequence[str]) -> str | None:
+    """The provider of the tiers: the one that is set, or the only one of the models."""
+    home = config.provider or config.home or (next(iter(owners)) if len(owners) == 1 else None)
+    if tiers and (len(owners) > 1 if home is None else owners and home not in owners):
+        raise PacelineError(
+            f"--tier: a tier is of one provider, and the models are of {' and '.join(sorted(owners))}: name it with --provider,"
+            " or give limits with --limit"
+        )
+    return home
+
+
+def _set(**values: Any) -> dict[str, Any]:
+    """The options that are set."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _check_source(source: str, *, is_talk: bool) -> None:
+    """Refuse what needs agents."""
+    if is_talk:
+        raise click.UsageError(
+            "--turns, --prompt, --shared, --grows, --answer, --think and --cache-misses are of agents: give --agents"
+        )
+    if not Path(source).is_file():
+        raise click.UsageError(
+            f"SOURCE is {source!r}: there is no such file; of a model, give the number of agents with --agents"
+        )
 
 
 def plans(
@@ -221,12 +235,7 @@ def plans(
             "--by and --within need work that ends: with a duration, a plan ends although items are left"
         )
     owners = _makers(work)
-    home = config.provider or config.home or (next(iter(owners)) if len(owners) == 1 else None)
-    if tiers and (len(owners) > 1 if home is None else owners and home not in owners):
-        raise PacelineError(
-            f"--tier: a tier is of one provider, and the models are of {' and '.join(sorted(owners))}: name it with --provider,"
-            " or give limits with --limit"
-        )
+    home = _home(config, owners, tiers)
     for name in _unmatched(limits, work.models):
         click.echo(f"--limit {name}: no model of the work has this name", err=True)
     for tier in _tiers(home, config, tiers, every=every):
@@ -235,9 +244,7 @@ def plans(
             own = replace(config, tier=tier).arguments(home)
             if work.limits:
                 own["quotas"] = {**work.limits, **own["quotas"]}
-            named = f"{home} " if len(owners) > 1 else ""
-            named += f"tier {tier}" if tier and tier[0].isdigit() else (tier or "")
-            words = [named if tier else "", of]
+            words = [_tier_title(tier, f"{home} " if len(owners) > 1 else ""), of]
             title = ", ".join(filter(None, words)) or "plan"
             terminal = Console(stderr=True)
             shown = Text(f"{title}: simulating")
@@ -451,6 +458,20 @@ def in_words(seconds: float) -> str:
     return in_time(seconds) if math.isfinite(seconds) else "never"
 
 
+def _tier_title(tier: str | None, provider: str) -> str:
+    """What a variant of a tier is called; empty without one."""
+    if not tier:
+        return ""
+    return f"{provider}tier {tier}" if tier[0].isdigit() else f"{provider}{tier}"
+
+
+def _waits(plan: Plan) -> list[tuple[str, ...]]:
+    return [
+        (name, f"{one.calls:,}", f"{one.median_s:,.1f} s", f"{one.p95_s:,.1f} s", f"{one.longest_s:,.1f} s")
+        for name, one in plan.lanes.items()
+    ]
+
+
 def show(plans: Mapping[str, Plan], *, tiers: bool) -> None:
     """Print plans as a table; of a single one also the use of each quota and the waits of each lane.
 
@@ -477,11 +498,7 @@ def show(plans: Mapping[str, Plan], *, tiers: bool) -> None:
         uses = [(name, str(use.quota), f"{use.share:.0%}") for name, pool in plan.pools.items() for use in pool.quotas]
         options.print_table(("pool", "quota", "used"), uses, group=1)
         click.echo()
-        waits = [
-            (name, f"{one.calls:,}", f"{one.median_s:,.1f} s", f"{one.p95_s:,.1f} s", f"{one.longest_s:,.1f} s")
-            for name, one in plan.lanes.items()
-        ]
-        options.print_table(("lane", "calls", "median wait", "95 %", "longest"), waits)
+        options.print_table(("lane", "calls", "median wait", "95 %", "longest"), _waits(plan))
     for pool, source in {pool: source for plan in plans.values() for pool, source in plan.assumed.items()}.items():
         tier = "" if tiers else "name the tier with --tier, or "
         click.echo(f"the limits of {pool} are {source}; {tier}give the limits with --limit", err=True)

@@ -378,42 +378,35 @@ class _Reading:
         if self.form is None:
             self.form = _form_of(record)
         form = self.form
-        if _is_other(record, form):
-            self._counts["other"] += 1
-            return
-        model = _model(record, form)
+        model = None if _is_other(record, form) else _model(record, form)
         if model is None:
             self._counts["other"] += 1
             return
         refused, failed, told = _outcome(record, form)
         output, given = _number(record, form.outputs), _number(record, form.inputs)
+        written = output or 0.0
         total = _number(record, form.totals)
-        asked = given if given is not None else max((total or 0.0) - (output or 0.0), 0.0)
+        asked = max((total or 0.0) - written, 0.0) if given is None else given
         start_s, end_s = _start(record, form), _time(record, form.end)
-        seconds = _number(record, form.seconds)
-        if seconds is None and (milliseconds := _number(record, form.milliseconds)) is not None:
-            seconds = milliseconds / 1_000
         number = _number(record, form.number)
-        most = round(max(_number(record, form.most, strict=False) or 0.0, output or 0.0))
+        most = round(max(_number(record, form.most, strict=False) or 0.0, written))
         if number is not None:
-            self._sums.append(
-                _Sum(start_s, end_s, model, (asked, output or 0.0), most if number == 1 else 0, round(number))
-            )
+            self._sums.append(_Sum(start_s, end_s, model, (asked, written), most if number == 1 else 0, round(number)))
             return
-        if seconds is None and end_s is not None and end_s >= start_s:
-            seconds = end_s - start_s
+        seconds = _seconds(record, form, start_s, end_s)
         if not (refused or failed):
-            if given is None and total is None:
-                if form is PLAIN:
-                    raise _RecordError("input_tokens is missing")
-                self._counts["tokens"] += 1
-            elif output is None:
-                self._counts["output"] += 1
-            self._counts["seconds"] += seconds is None
+            self._miss(form, tokens=given is None and total is None, output=output is None, seconds=seconds is None)
         self._counts["told"] += told
-        lane = _first(record, form.lane)
-        request = Request(model, round(asked), round(output or 0.0), most, lane=lane if isinstance(lane, str) else None)
+        request = Request(model, round(asked), round(written), most, lane=_lane(record, form))
         self._found.append(Logged(start_s, request, seconds, refused=refused, failed=failed))
+
+    def _miss(self, form: LogForm, *, tokens: bool, output: bool, seconds: bool) -> None:
+        """Count what a record of an answer lacks."""
+        if tokens and form is PLAIN:
+            raise _RecordError("input_tokens is missing")
+        self._counts["tokens"] += tokens
+        self._counts["output"] += output and not tokens
+        self._counts["seconds"] += seconds
 
     def log(self) -> Log:
         """All that was read."""
@@ -645,6 +638,21 @@ def _number(record: Mapping[str, Any], names: Names, *, strict: bool = True) -> 
         if strict:
             raise _RecordError(f"{name} is {_kind(value)}: it must be a number of 0 or more")
     return None
+
+
+def _lane(record: Mapping[str, Any], form: LogForm) -> str | None:
+    lane = _first(record, form.lane)
+    return lane if isinstance(lane, str) else None
+
+
+def _seconds(record: Mapping[str, Any], form: LogForm, start_s: float, end_s: float | None) -> float | None:
+    """How long a request took, as it is stated, or from its start to its end."""
+    seconds = _number(record, form.seconds)
+    if seconds is None and (milliseconds := _number(record, form.milliseconds)) is not None:
+        seconds = milliseconds / 1_000
+    if seconds is None and end_s is not None and end_s >= start_s:
+        seconds = end_s - start_s
+    return seconds
 
 
 def _start(record: Mapping[str, Any], form: LogForm) -> float:

@@ -44,6 +44,18 @@ class Item:
     arrives_s: float = 0.0
 
 
+def _check_arrivals(arrivals: str | list[float] | None) -> None:
+    """Refuse arrivals that are no rate and no instants."""
+    if isinstance(arrivals, str) and not _RATE.fullmatch(arrivals):
+        raise ValueError(f"arrivals is {arrivals!r}: write it like '20/min', or as a list of seconds")
+    if isinstance(arrivals, str) and not float(arrivals.partition("/")[0]):
+        raise ValueError(f"arrivals is {arrivals!r}: no item ever arrives")
+    if arrivals == []:
+        raise ValueError("arrivals is empty: no item ever arrives")
+    if isinstance(arrivals, list) and not all(0 <= at_s < 1e9 for at_s in arrivals):
+        raise ValueError("arrivals has a number that is no time: seconds since the start, of 0 or more")
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """The work of a plan.
@@ -211,14 +223,7 @@ class Workload:
             value = getattr(self, name)
             if value is not None and not 1 <= value <= 1_000_000:
                 raise ValueError(f"{name} is {value}: it must be from 1 to 1,000,000")
-        if isinstance(self.arrivals, str) and not _RATE.fullmatch(self.arrivals):
-            raise ValueError(f"arrivals is {self.arrivals!r}: write it like '20/min', or as a list of seconds")
-        if isinstance(self.arrivals, str) and not float(self.arrivals.partition("/")[0]):
-            raise ValueError(f"arrivals is {self.arrivals!r}: no item ever arrives")
-        if self.arrivals == []:
-            raise ValueError("arrivals is empty: no item ever arrives")
-        if isinstance(self.arrivals, list) and not all(0 <= at_s < 1e9 for at_s in self.arrivals):
-            raise ValueError("arrivals has a number that is no time: seconds since the start, of 0 or more")
+        _check_arrivals(self.arrivals)
         if self.duration is not None:
             seconds_of(self.duration)
 
