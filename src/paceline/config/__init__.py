@@ -171,10 +171,9 @@ class Config(FileSettings):
             changed[name] = dict(getattr(self, name) or {})
         for key, (value, origin) in said.items():
             name, rest = key[0], key[1:]
-            if name == LIMITS:  # a model without its provider stands for the model at every provider with an entry
-                for exact in [other for other in self.limits if other.partition("/")[2] == rest[0]]:
-                    if (LIMITS, exact) not in said:
-                        changed[LIMITS][exact], changed["origins"][LIMITS, exact] = value, origin
+            if name == LIMITS:
+                for exact in self._alike(rest[0], said):
+                    changed[LIMITS][exact], changed["origins"][LIMITS, exact] = value, origin
             if name == LIMITS and not value:  # starts: off
                 changed[LIMITS].pop(rest[0], None)
             elif name == LANES:
@@ -182,14 +181,23 @@ class Config(FileSettings):
             elif name in (*TABLES, FACTS):
                 changed[name] = _merged(changed[name], rest, value)
             elif name == BREAKER:
-                breaker = changed[BREAKER] or BreakerPolicy()
-                changed[BREAKER] = replace(breaker, **{rest[0]: value}) if rest else breaker if value else None
+                changed[BREAKER] = _breaker(changed[BREAKER], rest, value)
             elif rest:
                 changed[name][rest[0]] = value
             else:
                 changed[name] = value
             changed["origins"][key] = origin
         return replace(self, **changed)
+
+    def _alike(self, model: str, said: Said) -> list[str]:
+        """The entries for which a model without its provider stands, too: the model at every provider with an entry."""
+        return [other for other in self.limits if other.partition("/")[2] == model and (LIMITS, other) not in said]
+
+
+def _breaker(breaker: BreakerPolicy | None, field: Key, value: Any) -> BreakerPolicy | None:
+    """The breaker with one of its fields, or on, or off."""
+    breaker = breaker or BreakerPolicy()
+    return replace(breaker, **{field[0]: value}) if field else breaker if value else None
 
 
 def _merged(table: Mapping[str, Any], path: Key, value: Any) -> dict[str, Any]:

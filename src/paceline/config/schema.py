@@ -509,27 +509,32 @@ def read(source: SettingsSource, problems: Problems, *, overrides: bool = False)
         for entry, part in leaves(value, (name,), 3 if name in (LANES, *TABLES) else 2):
             if part == {} and len(entry) == 1:
                 continue
-            try:
-                values = list(leaves(_SETTINGS.validate_python(nested(entry, part))))
-            except ValidationError as error:
-                for fault in error.errors(include_url=False):
-                    path = tuple(str(part) for part in fault["loc"] if part != "[key]")
-                    known = fault["type"] == "value_error"
-                    message = fault["ctx"]["error"] if known else _unknown(path[-1], KEYS[name].__annotations__)
-                    problems.add(source.place(path), message)
-                continue
-            _check_provider(source, values[0][0])
-            if name in (LIMITS, "defaults") and len(entry) == 3 and entry[2][:1].isdigit() and entry[1][-1:].isdigit():
-                problems.add(
-                    source.place(entry), f'write "{entry[1]}.{entry[2]}" in quotes: a dot separates the names of tables'
-                )
-                continue
-            for path, valid in values:
+            for path, valid in _entry(source, entry, part, problems):
                 key = _key(path)
                 if key in said:
                     problems.add(source.place(path), f"the same as {source.place(paths[key])}: keep one")
                 said[key], paths[key] = (valid, source.origin(path)), path
     return said
+
+
+def _entry(source: SettingsSource, entry: Place, part: Any, problems: Problems) -> Sequence[tuple[Place, Any]]:
+    """The values of one entry; none if it is wrong."""
+    name = entry[0]
+    try:
+        values = list(leaves(_SETTINGS.validate_python(nested(entry, part))))
+    except ValidationError as error:
+        for fault in error.errors(include_url=False):
+            path = tuple(str(part) for part in fault["loc"] if part != "[key]")
+            known = fault["type"] == "value_error"
+            message = fault["ctx"]["error"] if known else _unknown(path[-1], KEYS[name].__annotations__)
+            problems.add(source.place(path), message)
+        return ()
+    _check_provider(source, values[0][0])
+    if name in (LIMITS, "defaults") and len(entry) == 3 and entry[2][:1].isdigit() and entry[1][-1:].isdigit():
+        text = f'write "{entry[1]}.{entry[2]}" in quotes: a dot separates the names of tables'
+        problems.add(source.place(entry), text)
+        return ()
+    return values
 
 
 def leaves(value: Any, path: Place = (), depth: int = 9) -> Iterator[tuple[Place, Any]]:

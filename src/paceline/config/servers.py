@@ -152,24 +152,13 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
     table = config.upstreams.get(name, {})
     named = provider_named(table.get("provider", name))
     home = provider_named(config.provider).name if config.provider else None
-    base_url = table.get("base_url") or (config.base_url if name == home else None)
-    if base_url is None:
-        base_url = host_root(named)
+    base_url = table.get("base_url") or (config.base_url if name == home else None) or host_root(named)
     if base_url is None:
         entry = PROVIDERS.get(named.name)
         why = f" ({ROOTLESS})" if entry is not None and entry.rootless else ""
         raise QuotaError(f"upstreams.{name}: {named.name} has no usual address: give its base_url{why}")
     variable = table.get("key_env", named.key_env)
-    if not named.key_env and ("key_env" in table or "key_file" in table):
-        raise QuotaError(f"upstreams.{name}: {no_keys(named.name)}")
-    if "key_file" in table:
-        if "key_env" in table:
-            raise QuotaError(f"upstreams.{name}: key_env and key_file are both set: leave one of them out")
-        key, file = _key_of(Path(table["key_file"]))
-    else:
-        key, file = key_in(environ, variable)
-    if not key and "key_env" in table:
-        raise QuotaError(f"upstreams.{name}: the environment variable {variable} is not set, nor {variable}{FILE}")
+    key, file = _server_key(name, table, named, environ)
     at_host = provider_for_host(urlsplit(base_url).hostname or "")
     if key:
         _check_named(config, name, base_url, named, at_host)
@@ -189,6 +178,23 @@ def check_address(config: Config) -> None:
         at_host = provider_for_host(urlsplit(config.base_url).hostname or "")
         provider = provider_named(config.provider) if config.provider else at_host or provider_named("openai")
         _check_named(config, "", config.base_url, provider, at_host)
+
+
+def _server_key(
+    name: str, table: Mapping[str, Any], named: Provider, environ: Mapping[str, str]
+) -> tuple[str, Path | None]:
+    """The key of a server, and the file that it was in."""
+    if not named.key_env and ("key_env" in table or "key_file" in table):
+        raise QuotaError(f"upstreams.{name}: {no_keys(named.name)}")
+    if "key_file" in table:
+        if "key_env" in table:
+            raise QuotaError(f"upstreams.{name}: key_env and key_file are both set: leave one of them out")
+        return _key_of(Path(table["key_file"]))
+    variable = table.get("key_env", named.key_env)
+    key, file = key_in(environ, variable)
+    if not key and "key_env" in table:
+        raise QuotaError(f"upstreams.{name}: the environment variable {variable} is not set, nor {variable}{FILE}")
+    return key, file
 
 
 def _check_named(config: Config, name: str, base_url: str, provider: Provider, at_host: Provider | None) -> None:

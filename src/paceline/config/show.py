@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -49,8 +49,8 @@ def _settings(config: Config) -> Iterator[SettingRow]:
     values = asdict(replace(config, limits={}, origins={}))
     store = as_store(config.store) if config.store else None
     del values["trusted"]
-    for head in values[FACTS].values():  # of rows their models; `paceline limits` shows the limits
-        head |= {kind: [name for row in head[kind] for name in row["match"]] for kind in KINDS if kind in head}
+    for head in values[FACTS].values():
+        head.update(_models(head))
     values["store"] = config.store if store is None else store.url  # without a password
     values[JOINT] = {name: list(map(str, parsed(quotas))) for name, quotas in (config.joint_limits or {}).items()}
     values["budget"] = list(map(str, parsed(config.budget)))
@@ -66,6 +66,11 @@ def _settings(config: Config) -> Iterator[SettingRow]:
             yield SettingRow(dotted(path), value, config.origins.get(path, BY_DEFAULT))
 
 
+def _models(head: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The models of the rows of a provider's facts; `paceline limits` shows the limits."""
+    return {kind: [name for row in head[kind] for name in row["match"]] for kind in KINDS if kind in head}
+
+
 def _limits(config: Config) -> Iterator[SettingRow]:
     home = config.home
     for name, quotas in config.limits.items():
@@ -79,8 +84,12 @@ def _limits(config: Config) -> Iterator[SettingRow]:
         else:  # acquired by hand, it is a pool of the program's own, to which no override applies
             yield SettingRow(dotted((LIMITS, name)), [str(quota) for quota in in_days(quotas)], origin)
             yield _limit(config, f"{ANY}/{name}", quotas, origin)
-    if ANY in config.limits:  # the published tables have no effect
-        return
+    if ANY not in config.limits:  # else the published tables have no effect
+        yield from _published(config, home)
+
+
+def _published(config: Config, home: str | None) -> Iterator[SettingRow]:
+    """The limits in the tables of the providers that are named."""
     named = {home, *(name.partition("/")[0] for name in (*config.limits, *(config.concurrency or ())) if name != ANY)}
     for provider in known_providers():
         if provider in named and f"{provider}/*" not in config.limits:

@@ -39,9 +39,8 @@ def rows_of(rows: Any) -> tuple[list[dict[str, Any]], Made]:
     """
     for name, of_kind, read in _KINDS:
         module = sys.modules.get(name)  # a package that is not imported has made no table
-        if module is not None and isinstance(
-            rows, tuple(getattr(module, one) for one in of_kind if hasattr(module, one))
-        ):
+        kinds = tuple(getattr(module, one) for one in of_kind if hasattr(module, one))
+        if isinstance(rows, kinds):
             return read(rows)
     if (table := _as_arrow(rows)) is not None:
         return _arrow(table)
@@ -55,14 +54,17 @@ def rows_of(rows: Any) -> tuple[list[dict[str, Any]], Made]:
         raise QuotaError(
             f"rows is a {type(rows).__name__}: give a table, a list of dicts, or the path of a file{_part(rows)}"
         )
+    return _records(rows), dicts
+
+
+def _records(rows: Iterable[Any]) -> list[dict[str, Any]]:
+    """The rows as dicts."""
     found = list(rows)
-    wrong = next(
-        (number for number, row in enumerate(found, 1) if not isinstance(row, Mapping) and not _is_record(row)), None
-    )
-    if wrong is not None:
-        kind = type(found[wrong - 1]).__name__
-        raise QuotaError(f"row {wrong} is a {kind}: give dicts, e.g. [{{'prompt': text}} for text in texts]")
-    return [_named(row) for row in found], dicts
+    for number, row in enumerate(found, 1):
+        if not isinstance(row, Mapping) and not _is_record(row):
+            kind = type(row).__name__
+            raise QuotaError(f"row {number} is a {kind}: give dicts, e.g. [{{'prompt': text}} for text in texts]")
+    return [_named(row) for row in found]
 
 
 def is_table(rows: Any) -> bool:

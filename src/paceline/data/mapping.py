@@ -77,6 +77,31 @@ class Results(list[R | None]):
         self.errors: dict[int, Exception] = {done.index: done.error for done in ordered if done.error is not None}
 
 
+def _check(
+    function: object,
+    items: object,
+    journal: str | os.PathLike[str] | Journal | None,
+    key: object,
+    concurrency: object,
+) -> None:
+    """Refuse what :func:`map` cannot take."""
+    if not callable(function):
+        raise TypeError(f"map() takes a function and items, not a {type(function).__name__} first")
+    if isinstance(items, str | bytes | Mapping) or is_table(items):
+        raise TypeError(
+            f"items is a {type(items).__name__}: give its rows, e.g. table.to_dict('records') with pandas, table.to_dicts() "
+            "with polars, table.to_pylist() with pyarrow, or one of its columns"
+        )
+    if not isinstance(items, Iterable | AsyncIterable):
+        raise TypeError(f"items is a {type(items).__name__}, which cannot be iterated over")
+    if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+        raise QuotaError(f"concurrency is {concurrency!r}: it must be an integer, 1 or more, or None")
+    if isinstance(journal, str | os.PathLike) and not os.fspath(journal):
+        raise QuotaError("journal is an empty text: name a file, or leave journal out")
+    if key is not None and journal is None:
+        raise QuotaError("key names the items in a journal: give journal='FILE.db', too, or leave key out")
+
+
 class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
     """The calls of :func:`map`: ``await`` gives all results in order, ``async for`` each one as it comes.
 
@@ -93,21 +118,7 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
         progress: bool | None,
         again: str | Iterable[str] = (),
     ) -> None:
-        if not callable(function):
-            raise TypeError(f"map() takes a function and items, not a {type(function).__name__} first")
-        if isinstance(items, str | bytes | Mapping) or is_table(items):
-            raise TypeError(
-                f"items is a {type(items).__name__}: give its rows, e.g. table.to_dict('records') with pandas, table.to_dicts() "
-                "with polars, table.to_pylist() with pyarrow, or one of its columns"
-            )
-        if not isinstance(items, Iterable | AsyncIterable):
-            raise TypeError(f"items is a {type(items).__name__}, which cannot be iterated over")
-        if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
-            raise QuotaError(f"concurrency is {concurrency!r}: it must be an integer, 1 or more, or None")
-        if isinstance(journal, str | os.PathLike) and not os.fspath(journal):
-            raise QuotaError("journal is an empty text: name a file, or leave journal out")
-        if key is not None and journal is None:
-            raise QuotaError("key names the items in a journal: give journal='FILE.db', too, or leave key out")
+        _check(function, items, journal, key, concurrency)
         self._again = states_in(again)
         if self._again and journal is None:
             raise QuotaError("again names what a journal keeps: give journal='FILE.db', too, or leave again out")

@@ -197,8 +197,14 @@ async def _describe(
             content, named = await http.content(), guess is fallback
             if (found := describe_guessed(pacer, guess, host, path, content, http.header, named=named)) is not None:
                 return found
-    if holds_permit():
-        return None
+    return None if holds_permit() else await _unlisted(pacer, http, target, known, fallback)
+
+
+async def _unlisted(
+    pacer: Pacer, http: Binding, target: tuple[str, str], known: Any, fallback: Provider | None
+) -> Metered | Trial | None:
+    """What a request to a path costs that no provider lists: its body may say what it is."""
+    host, path = target
     if known is None and has_limits(pacer, host):
         body = limited_body(pacer, host, path, await http.content())
     else:
@@ -589,30 +595,35 @@ class Exchange:
         elif usage is None:
             permit.settle()
         else:
-            # Gemini reports in a header alone that a request was served at another tier.
-            tier = usage.tier or headers.get("x-gemini-service-tier") or call.tier
-            usage = plausible(self.record.pool, usage, permit.cost)
-            if tier != usage.tier:
-                usage = replace(usage, tier=tier[: parse.TIER_MAX])
-            is_text = usage.partial and not usage.input_tokens  # and nothing is reported
-            if not is_text:
-                self._begin(permit, usage)
-            if is_text and usage.output_tokens <= self.metered.tokens()[1]:
-                permit.settle()
-            else:
-                whole = self.metered.completed(usage) if usage.partial else usage
-                charged = self.metered.provider.charged(self.metered.booked_call, whole)
-                if not usage.partial:
-                    self.record.usage = permit.usage = usage
-                    self.metered.learn(usage)
-                    permit.reports(charged, usage)
-                permit.settle(**charged)
+            usage = self._charge(headers, permit, usage)
         if usage is not None and self._windows:
             client = UNNAMED if self.metered.payer is None else self.metered.payer.client
             self.pacer.accounts.plans.charge(self.metered.provider.name, self._windows, usage, client)
         self.record.charged = permit.charged if refusal is None else None
         if self.charge is not None:
             self.charge.settle(usage, call)
+
+    def _charge(self, headers: Mapping[str, str], permit: Permit, usage: Usage) -> Usage:
+        """Charge what was used, and learn from it; the usage as it is taken."""
+        # Gemini reports in a header alone that a request was served at another tier.
+        tier = usage.tier or headers.get("x-gemini-service-tier") or self.metered.call.tier
+        usage = plausible(self.record.pool, usage, permit.cost)
+        if tier != usage.tier:
+            usage = replace(usage, tier=tier[: parse.TIER_MAX])
+        is_text = usage.partial and not usage.input_tokens  # and nothing is reported
+        if not is_text:
+            self._begin(permit, usage)
+        if is_text and usage.output_tokens <= self.metered.tokens()[1]:
+            permit.settle()
+            return usage
+        whole = self.metered.completed(usage) if usage.partial else usage
+        charged = self.metered.provider.charged(self.metered.booked_call, whole)
+        if not usage.partial:
+            self.record.usage = permit.usage = usage
+            self.metered.learn(usage)
+            permit.reports(charged, usage)
+        permit.settle(**charged)
+        return usage
 
     def _begin(self, permit: Permit, usage: Usage) -> None:
         """Learn from the first usage that the answer reports."""
