@@ -168,7 +168,7 @@ def ways() -> Iterator[tuple[str, Way]]:
 
         yield "HTTP", _way(call)
         inner.refusals = 1
-        yield "HTTP, refused with a 429 and then answered", _way(call, warm=0)
+        yield "HTTP, refused with a 429 and then answered: both attempts", _way(call, warm=0)
 
 
 def _way(run: Callable[[], None], warm: int = 5) -> Way:
