@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
 import griffe
 
+import paceline
+
 ROLE = re.compile(r":(?:class|meth|func|data|mod|attr|exc):`(?:([^`<]+?) <[^`>]+>|~[\w.]*?(\w+)|([\w.]+))`")
+
+
+def _argument(one: inspect.Parameter) -> griffe.Parameter:
+    """A parameter as it is at run time."""
+    default = re.sub(r"<[\w.]+\.(\w+) object at \w+>", r"\1()", repr(one.default))
+    return griffe.Parameter(
+        one.name, annotation=str(one.annotation), kind=griffe.ParameterKind(one.kind.description), default=default
+    )
 
 
 class Roles(griffe.Extension):
@@ -15,5 +26,10 @@ class Roles(griffe.Extension):
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         """Called for each object that has been read."""
+        limiter = f"{paceline.Limiter.__module__}.Limiter"  # its arguments are declared elsewhere
+        if obj.path == limiter and obj.docstring is not None:
+            obj.docstring.value = inspect.getdoc(paceline.Limiter) or ""
+        if obj.path == f"{limiter}.__init__" and isinstance(obj, griffe.Function):
+            obj.parameters = griffe.Parameters(*map(_argument, inspect.signature(paceline.Limiter).parameters.values()))
         if obj.docstring is not None:
             obj.docstring.value = ROLE.sub(lambda found: f"`{found[1] or found[2] or found[3]}`", obj.docstring.value)
