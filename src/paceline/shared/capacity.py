@@ -51,8 +51,8 @@ class MeasuredReservation(Reservation):
     __slots__ = ()
 
 
-class SharedCapacity:
-    """One process's side of shared quotas; a :class:`~paceline.core.capacity.Capacity`.
+class StoreSide:
+    """One process's side of what is shared of a pool: its messages to the store, and what it has of the quotas.
 
     Args:
         ledger: The quotas as configured in this process; it becomes the snapshot.
@@ -71,7 +71,8 @@ class SharedCapacity:
         exchange: Its messages and their replies.
     """
 
-    behind = STORE
+    ledger: Ledger
+    exchange_due = False
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class SharedCapacity:
         lease_s: float | None = None,
         learns: Learns = False,
     ) -> None:
-        self.ledger, self.exchange_due = ledger, False
+        self.ledger = ledger
         self._pause: Pause[Reservation] = Pause()  # of this process alone
         self.holdings = Holdings(ledger, now_ns, lease_s=lease_s, learns=learns)
         self.membership = Membership(now_ns, on_store_failure)
@@ -106,6 +107,27 @@ class SharedCapacity:
         """Start as a new process ``who`` in a forked child."""
         self.exchange.forked(who, now_ns)
         self.exchange_due = True  # the timer stayed with the parent
+
+    def replied(self, now_ns: int, reply: StoreReply | None) -> None:  # noqa: ARG002
+        """Go on with what the exchange has taken of a reply; ``None``: there is none."""
+        holdings = self.holdings
+        self.ledger = holdings.snapshot.ledger if holdings.fallback is None else holdings.fallback.local.ledger
+
+    def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002
+        """The state of the store, and the number of processes."""
+        membership, state = self.membership, self.membership.state
+        store: dict[str, Any] = {"state": state.label, "peers": membership.peers}
+        if state.alone:
+            store |= {"mode": membership.mode, "reason": membership.reason}
+        elif state is State.STOPPED:
+            store["reason"] = membership.reason
+        return {"store": store}
+
+
+class SharedCapacity(StoreSide):
+    """Quotas that processes share; a :class:`~paceline.core.capacity.Capacity`."""
+
+    behind = STORE
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         """See :meth:`Capacity.reserve <paceline.core.capacity.Capacity.reserve>`."""
@@ -315,21 +337,11 @@ class SharedCapacity:
         at_ns = unstated.earliest(now_ns, head.amounts)[0] if unstated.meters else 0
         return min(at_ns, holdings.snapshot.ledger.next_loss_ns) if at_ns > now_ns else None
 
-    def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002
-        """The state of the store, and the number of processes."""
-        membership, state = self.membership, self.membership.state
-        store: dict[str, Any] = {"state": state.label, "peers": membership.peers}
-        if state.alone:
-            store |= {"mode": membership.mode, "reason": membership.reason}
-        elif state is State.STOPPED:
-            store["reason"] = membership.reason
-        return {"store": store}
 
-
-def shared_capacity(pool: Pool) -> SharedCapacity:
-    """The capacity of a pool that processes share."""
+def shared_capacity(pool: Pool) -> StoreSide:
+    """The side to the store of a pool that processes share."""
     capacity = pool.capacity
-    assert isinstance(capacity, SharedCapacity), f"{pool.name}: its quotas are kept in this process"
+    assert isinstance(capacity, StoreSide), f"{pool.name}: its quotas are kept in this process"
     return capacity
 
 
@@ -344,13 +356,13 @@ def ask(pool: Pool, now_ns: int, *, at_once: bool = False) -> Message | None:
 def answer(pool: Pool, now_ns: int, reply: StoreReply | str | StoreFormatError) -> list[Waiter]:
     """Apply the store's reply, or the reason why there is none; returns the waiters that have an ``outcome`` by it."""
     capacity = shared_capacity(pool)
-    exchange, holdings = capacity.exchange, capacity.holdings
+    exchange = capacity.exchange
     failed = isinstance(reply, str | StoreFormatError)
     if isinstance(reply, str | StoreFormatError):
         resolution = exchange.failed(now_ns, str(reply), final=isinstance(reply, StoreFormatError))
     else:
         resolution = exchange.receive(now_ns, reply)
-    capacity.ledger = holdings.snapshot.ledger if holdings.fallback is None else holdings.fallback.local.ledger
+    capacity.replied(now_ns, reply if isinstance(reply, StoreReply) else None)
     capacity.exchange_due = True
     done = pool.resolve(now_ns, resolution)
     if not failed:

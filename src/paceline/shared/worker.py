@@ -30,7 +30,7 @@ from paceline.core.results import StoreError, StoreFormatError
 from paceline.pacing.clock import Clock, go_on, is_patched, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import OnStoreFailure
-from paceline.shared.capacity import SharedCapacity, answer, ask, shared_capacity
+from paceline.shared.capacity import SharedCapacity, StoreSide, answer, ask, shared_capacity
 from paceline.shared.membership import RETRY_NS, Membership, State
 from paceline.shared.messages import Message, Store, StoreReply, ping, remarks
 
@@ -229,9 +229,7 @@ class StoreWorker:
                 self._deliver(scheduler, capacity, f"{self.store.url.rstrip(':')}: the exchange was disturbed")
             queue.put(scheduler)
 
-    def _deliver(
-        self, scheduler: Scheduler, capacity: SharedCapacity, reply: StoreReply | str | StoreFormatError
-    ) -> None:
+    def _deliver(self, scheduler: Scheduler, capacity: StoreSide, reply: StoreReply | str | StoreFormatError) -> None:
         """Apply the store's reply, or the reason why there is none."""
         pool, membership = scheduler.pool, capacity.membership
         before = membership.state
