@@ -13,7 +13,7 @@ from paceline.core.changes import Change
 from paceline.core.meters import LOW_POINTS_MAX, window_starts
 from paceline.core.quota import MONTH, MONTH_S, NS, Quota, Rule
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Charged, Left, Message, Refused, Settled, StoreReply
+from paceline.shared.messages import NOTES_MAX, Charged, Left, Message, Noted, Refused, Settled, StoreReply
 from paceline.shared.peers import FRONT
 from paceline.stores.redis_wire import decode, encode, quota_set, script
 
@@ -68,6 +68,7 @@ class Process:
     quotas: tuple[Quota, ...]
     number: int = 0
     share: float = 0.0
+    noted: int = 0
     versions: dict[str, int] = field(default_factory=dict)
     grants: list[Grant] = field(default_factory=list)
     last: tuple[Message, Message] | None = None
@@ -163,6 +164,9 @@ class World:
         self._count("awaited", reply.pause_ns > max(self.ledger.dump()["not_before"] - self.now_us * 1_000, 0))
         self._count("gone", reply.peers < self.peers)
         self.peers, process.share = reply.peers, reply.share
+        self._count("notes", len(reply.notes) > 1)
+        if self.rng.random() < 0.7:
+            process.noted = reply.noted
         self._count("paused", reply.pause_ns > 0)
         self._count("opening", any(s.opened < float("inf") for s in reply.standings))
         quotas = [*message.quotas, *(s.learned.quota for s in reply.standings[len(message.quotas) :] if s.learned)]
@@ -223,6 +227,7 @@ class World:
             slack_ns=rng.randrange(NS // 2) if self.leases else 0,
             recalled=[self._left(q) for q in process.quotas] if rng.random() < 0.3 else [],
             windows=[window_starts(q.anchor, clock_ns) if q.rule is Rule.WINDOW else None for q in process.quotas],
+            noted=process.noted,
         )
         process.last = message, replace(message, news=[theirs for _, theirs in news])
         return process.last
@@ -264,12 +269,15 @@ class World:
 
     def _news(self, process: Process) -> tuple[Any, Any]:
         rng = self.rng
-        kind = rng.choices(["settled", "refused", "charged", "learned"], [12, 0 if self.busy else 0.3, 0.3, 1])[0]
+        often = {"settled": 12, "refused": 0 if self.busy else 0.3, "charged": 0.3, "learned": 1, "noted": 0.5}
+        kind = rng.choices(list(often), list(often.values()))[0]
         if kind == "settled":
             return self._settled(process)
         self._count(kind)
         if kind == "refused":
-            both = Refused([self._cost(q) for q in process.quotas], rng.choice([0, rng.randrange(5 * NS)]))
+            both = Refused([self._cost(q) for q in process.quotas], rng.choice([0, rng.randrange(5 * NS)]), rng.choice([2, 60]) * NS)
+        elif kind == "noted":
+            both = Noted(f"w{rng.randrange(2 * NOTES_MAX if self.crowd else 3)}", f"{rng.random()!r} 5h")
         elif kind == "charged":
             left = [self._left(q) for q in process.quotas] if rng.random() < 0.7 else None
             both = Charged([self._cost(q) * 0.3 for q in process.quotas], left)

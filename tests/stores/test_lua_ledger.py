@@ -30,7 +30,7 @@ SEEDS = {
 
 HAPPENS = {
     "granted": 10_000, "waits": 10_000, "settled": 10_000, "opening": 5_000, "paused": 2_000, "spread": 2_000,
-    "told again": 1_000, "charged": 1_000, "gone": 1_000, "refused": 500, "set back": 500, "reconfigured": 500,
+    "told again": 1_000, "charged": 1_000, "gone": 1_000, "refused": 500, "notes": 500, "set back": 500, "reconfigured": 500,
     "vanished": 200, "ended": 100, "awaited": 500, "probe": 200, "set_ceiling": 500, "shift": 500, "adopt": 500, "epoch": 500, "cap_burst": 500, "seen": 500, "slices": 50, "behind": 500,
     "epoch moved": 50, "low points merged": 10, "time zone": 20, "month": 10,
 }  # fmt: skip

@@ -37,15 +37,18 @@ from typing import Any
 
 from paceline.core.changes import Change, What, apply
 from paceline.core.meters import Meter, Spread, new_meter
-from paceline.core.pause import Pause, PausePhase
+from paceline.core.pause import PROBE_NS, Pause, PausePhase
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import (
+    NOTES_MAX,
     POLL_NS,
     REJOIN_NS,
     Charged,
     LearnedState,
     Mark,
     Message,
+    Note,
+    Noted,
     Refused,
     Settled,
     Standing,
@@ -99,6 +102,9 @@ class SharedLedger:
         self._known: tuple[tuple[Quota, ...], list[int]] = (), []
         self._peers = Peers()
         self._pause: Pause[str] = Pause()  # the probe is the process that sends it
+        self._probe_ns = PROBE_NS  # how long the others wait for its answer
+        self._notes: dict[str, tuple[str, int]] = {}  # each with its instant, the newest last
+        self._noted = 0
         self._last_ns = 0
         self._set_ns = 0  # the sum of all clock steps; the marks of buckets are instants without them
 
@@ -128,7 +134,7 @@ class SharedLedger:
         if message.number > peer.number:
             peer.number = message.number
             if message.news:
-                self._take_news(now_ns, message, index, peer)
+                self._take_news(now_ns, now_us, message, index, peer)
         if not message.alone:  # it takes its grants from here again
             peer.presumed_ns = 0.0
         self._take_held(peer, message.held, index)
@@ -144,6 +150,9 @@ class SharedLedger:
             peer.lease_us, peer.share = -1, 0
         self._peers.part(message.who, peer, now_us)
         reply.standings = self._standings(now_ns, index, message.versions)
+        reply.noted = self._noted
+        if message.noted != self._noted:
+            reply.notes = [Note(key, text, (now_us - at_us) * 1_000) for key, (text, at_us) in self._notes.items()]
         return reply
 
     def processes(self, now_ns: int) -> list[Seen]:
@@ -186,7 +195,7 @@ class SharedLedger:
         self._known = message.quotas, index
         return index
 
-    def _take_news(self, now_ns: int, message: Message, index: list[int], peer: Peer) -> None:
+    def _take_news(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> None:
         fresh = [self._accounts[i].version == known for i, known in zip(index, message.versions, strict=True)]
         for news in message.news:
             if isinstance(news, Settled):
@@ -197,6 +206,13 @@ class SharedLedger:
                     self._accounts[i].version += 1
                 if news.pause_ns:
                     self._pause.begin(now_ns + news.pause_ns)
+                    self._probe_ns = news.probe_ns
+            elif isinstance(news, Noted):
+                self._notes.pop(news.key, None)
+                self._notes[news.key] = news.text, now_us
+                for oldest in list(self._notes)[:-NOTES_MAX]:
+                    del self._notes[oldest]
+                self._noted = max(self._noted + 1, now_us)
             elif isinstance(news, Charged):
                 left, counted_ns = news.amounts if news.left is None else news.left, 0.0
                 for i, amount, rest in zip(index, news.amounts, left, strict=False):
@@ -275,7 +291,7 @@ class SharedLedger:
             grants.append(marks)
             before = others  # the next request is behind all places
             if self._pause.phase is PausePhase.CLOSED:
-                self._pause.granted(now_ns, message.who)
+                self._pause.granted(now_ns, message.who, self._probe_ns)
                 probe = True
         peers, amounts, until_us = self._peers.live + 1, None, 0
         if len(grants) < len(message.wants) and message.place_ns:
@@ -337,6 +353,9 @@ class SharedLedger:
             "not_before": self._pause.until_ns,
             "probe_next": self._pause.phase is PausePhase.CLOSED,
             "probe": self._pause.probe,
+            "probe_ns": self._probe_ns,
+            "notes": self._notes,
+            "noted": self._noted,
             "last": self._last_ns,
             "set": self._set_ns,
         }
@@ -361,6 +380,8 @@ class SharedLedger:
         ledger._peers = Peers.load(state["peers"])
         ledger._pause = Pause(state["not_before"], closed=state["probe_next"], probe=state["probe"])
         ledger._set_ns = state["set"]
+        ledger._probe_ns, ledger._noted = state.get("probe_ns", PROBE_NS), state.get("noted", 0)
+        ledger._notes = {key: (text, at_us) for key, (text, at_us) in state.get("notes", {}).items()}
         return ledger
 
 

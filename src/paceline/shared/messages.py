@@ -6,9 +6,10 @@ Messages and replies contain durations, never instants, so the clocks of two mac
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from paceline.core.changes import Change
+from paceline.core.pause import PROBE_NS
 from paceline.core.quota import NS, Quota
 
 Mark = int | str
@@ -39,10 +40,34 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An attempt that was charged ``amounts`` was refused: the charge stays, and the pool pauses for ``pause_ns``."""
+    """An attempt that was charged ``amounts`` was refused: the charge stays, and the pool pauses for ``pause_ns``.
+
+    ``probe_ns``: how long the others wait then for the answer to the probe.
+    """
 
     amounts: list[float]
     pause_ns: int
+    probe_ns: int = PROBE_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """``text`` under the name ``key`` is for all processes of the pool. The store keeps the newest of each name, and does not read it."""
+
+    key: str
+    text: str
+
+
+class Note(NamedTuple):
+    """What a process has noted, and how long ago by the store's clock."""
+
+    key: str
+    text: str
+    age_ns: int
+
+
+NOTES_MAX = 64
+"""How many notes a pool keeps, the newest: twice the windows of an account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +83,7 @@ class Charged:
     left: list[Left] | None = None
 
 
-News = Settled | Refused | Charged | Change
+News = Settled | Refused | Charged | Noted | Change
 """The store ignores a change unless the process knew the current version of the quota: many learn the same at once."""
 
 
@@ -88,6 +113,7 @@ class Message:
             next two days, in seconds since 1970, for stores without time zones; ``None`` for all other quotas.
         recalled: For each quota, its state in the snapshot: how far from full a bucket is, in nanoseconds of its
             refill; the use of any other quota. A store that has lost the quota restores this state.
+        noted: The ``noted`` of the last reply.
     """
 
     who: str
@@ -108,6 +134,7 @@ class Message:
     slack_ns: int = 0
     windows: list[tuple[int, ...] | None] = field(default_factory=list)
     recalled: list[Left] = field(default_factory=list)
+    noted: int = 0
 
     def report_within_ns(self, reply: StoreReply) -> int:
         """When the process reports again at the latest: it waits, or spends a lease; 0: when it has something to report."""
@@ -189,6 +216,8 @@ class StoreReply:
         peers: How many processes share the pool now, this one included.
         share: The share of the limits for this process while the store is lost.
         standings: The states of the message's quotas, then of quotas that the message does not have.
+        noted: Changes with each note.
+        notes: All notes of the pool, if the message has another ``noted``.
     """
 
     grants: list[list[Mark]]
@@ -199,6 +228,8 @@ class StoreReply:
     peers: int
     share: float
     standings: list[Standing]
+    noted: int = 0
+    notes: list[Note] = field(default_factory=list)
 
 
 class Store(Protocol):

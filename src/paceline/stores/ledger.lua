@@ -15,7 +15,7 @@
 
 local FORMAT = 3                         -- of the state; one of an older format is read without its processes, which report again
 local GRACE, PROBE, WAIT_MAX = 2 * NS, 2 * NS, 86400 * NS
-local SETS_MAX, POLL, REJOIN = 8, NS / 200, 5 * NS / 2
+local SETS_MAX, POLL, REJOIN, NOTES_MAX = 8, NS / 200, 5 * NS / 2, 64
 
 local index                              -- of the account, for each quota of the message
 
@@ -191,6 +191,18 @@ local function learn(i, what, value)
   end
 end
 
+local function note(key, text)                     -- the newest last
+  local notes = state.notes or {}
+  for n = #notes - 2, 1, -3 do
+    if notes[n] == key then
+      for _ = 1, 3 do table.remove(notes, n) end
+    end
+  end
+  for _, value in ipairs({key, text, us}) do notes[#notes + 1] = value end
+  for _ = 1, #notes - 3 * NOTES_MAX do table.remove(notes, 1) end
+  state.notes, state.noted = notes, max((state.noted or 0) + 1, us)
+end
+
 local function take_news(list, versions, who, gentle)
   local fresh = {}
   for n, i in ipairs(index) do fresh[n] = state.accounts[i].version == versions[n] end
@@ -199,11 +211,16 @@ local function take_news(list, versions, who, gentle)
     if what == 'settled' then
       settle(news, who, gentle)
     elseif what == 'refused' then
-      for n = 1, min(#index, #news - 2) do
+      for n = 1, min(#index, #news - 3) do
         local account = state.accounts[index[n]]
-        account.refused, account.version = (account.refused or 0) + news[n + 2], account.version + 1
+        account.refused, account.version = (account.refused or 0) + news[n + 3], account.version + 1
       end
-      if news[2] ~= 0 then step('begin', max(state.not_before, now + news[2])) end
+      if news[2] ~= 0 then
+        step('begin', max(state.not_before, now + news[2]))
+        state.probe_ns = news[3]
+      end
+    elseif what == 'noted' then
+      note(news[2], news[3])
     elseif what == 'spent' then
       local counted = 0
       for n = 1, min(#index, #news[2], #news[3]) do
@@ -262,7 +279,7 @@ local function grant(out, who, wants, held, place_ns, slack)
     end
     granted, before = granted + 1, others
     if phase() == 'closed' then
-      step('grant', now + PROBE, who)
+      step('grant', now + (state.probe_ns or PROBE), who)
       probe = 1
     end
   end
@@ -300,7 +317,7 @@ local function tell(out, i, known)                 -- how an account stands
   out[k + 17], out[k + 18] = account.epoch or 0, number(account.refused or 0)
 end
 
-local who, number_of, flags, headroom, place_ns, slack, versions, news, wants, said, windows, recalled, share, late =
+local who, number_of, flags, headroom, place_ns, slack, versions, news, wants, said, windows, recalled, share, late, noted =
   unpack(cjson.decode(ARGV[1]))
 if ARGV[4] then
   wall = tonumber(ARGV[4])
@@ -326,7 +343,11 @@ if number_of > mine[NUMBER] then
   take_news(news, versions, who, gentle)
 end
 if not alone then mine[PRESUMED] = 0 end
-local out = {0, 0, 0, 0, 0, 0, 0, wall}
+local out = {0, 0, 0, 0, 0, 0, 0, wall, state.noted or 0, 0}
+local notes = out[9] ~= noted and state.notes or {}
+for n = 1, #notes, 3 do
+  out[10], out[#out + 1], out[#out + 2], out[#out + 3] = out[10] + 1, notes[n], notes[n + 1], (us - notes[n + 2]) * 1000
+end
 local held = take_held(said)
 grant(out, who, wants, held, place_ns, slack)
 keep_held(held)

@@ -9,11 +9,23 @@ from importlib.resources import files
 from typing import Any
 
 from paceline.core.quota import Quota, Rule
-from paceline.shared.messages import Charged, LearnedState, Mark, Message, News, Refused, Settled, Standing, StoreReply
+from paceline.shared.messages import (
+    Charged,
+    LearnedState,
+    Mark,
+    Message,
+    News,
+    Note,
+    Noted,
+    Refused,
+    Settled,
+    Standing,
+    StoreReply,
+)
 from paceline.shared.peers import BILLION
 
-HEADER = 8
-"""How many numbers come first in an answer."""
+CLOCK, HEADER = 7, 10
+"""Where the clock of the server is in an answer, and how many numbers come first."""
 
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -44,7 +56,7 @@ def encode(message: Message, late_us: int = 0, *, present: bool = False) -> str:
         present: Whether the process keeps a subscription to its channel on that server.
 
     A list: who, number, 1 for fresh + 2 for gentle + 4 for leaving + 8 for alone + 16 for closed + 32 for present, headroom, place, slack, versions, news,
-    wants, held and windows (0: none), recalled, share, late.
+    wants, held and windows (0: none), recalled, share, late, noted.
     """
     parts = [
         message.who,
@@ -66,6 +78,7 @@ def encode(message: Message, late_us: int = 0, *, present: bool = False) -> str:
         message.recalled,
         message.share,
         late_us,
+        message.noted,
     ]
     return _to_json(parts)
 
@@ -83,9 +96,11 @@ def _news(news: News) -> list[Any]:
             listed += (amount, mark, amount if actual is None else actual)
         return listed
     if isinstance(news, Refused):
-        return ["refused", news.pause_ns, *news.amounts]
+        return ["refused", news.pause_ns, news.probe_ns, *news.amounts]
     if isinstance(news, Charged):
         return ["spent", news.amounts, news.amounts if news.left is None else news.left]
+    if isinstance(news, Noted):
+        return ["noted", news.key, news.text]
     return [news.what, news.index, news.value]
 
 
@@ -101,22 +116,23 @@ def is_newer(answer: list[Any]) -> bool:
 
 def clock_us(answer: list[Any]) -> int:
     """The server's clock at an answer, in microseconds."""
-    return int(answer[HEADER - 1])
+    return int(answer[CLOCK])
 
 
 def decode(answer: list[Any], message: Message) -> StoreReply:
     """The script's answer to ``message``.
 
     It is flat: number of grants (-1: late, -2: the ledger has a newer format), probe, wait, binds, pause, peers, share in billionths, the server's clock in
-    microseconds; the marks of the grants; the standings.
+    microseconds, noted, number of notes; the notes; the marks of the grants; the standings.
 
     Raises:
         ValueError, IndexError, TypeError: It is no answer of the script.
     """
-    granted, probe, wait_ns, binds, pause_ns, peers, share, _ = answer[:HEADER]
-    if granted < 0:
+    if answer[0] < 0:
         raise ValueError("the clock of the server jumps")
-    at, grants = HEADER, []
+    granted, probe, wait_ns, binds, pause_ns, peers, share, _, noted, told = answer[:HEADER]
+    at, grants = HEADER + 3 * told, []
+    notes = [Note(answer[i].decode(), answer[i + 1].decode(), answer[i + 2]) for i in range(HEADER, at, 3)]
     for want in message.wants[:granted]:
         end = at + min(len(want), len(message.quotas))
         marks: list[Mark] = answer[at:end]
@@ -131,7 +147,7 @@ def decode(answer: list[Any], message: Message) -> StoreReply:
             standing.learned = _learned_state(version, answer[at : at + 12])
             at += 12
         standings.append(standing)
-    return StoreReply(grants, probe == 1, wait_ns, binds, pause_ns, peers, share / BILLION, standings)
+    return StoreReply(grants, probe == 1, wait_ns, binds, pause_ns, peers, share / BILLION, standings, noted, notes)
 
 
 def _learned_state(version: int, fields: list[Any]) -> LearnedState:
