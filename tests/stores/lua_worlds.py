@@ -275,7 +275,11 @@ class World:
             return self._settled(process)
         self._count(kind)
         if kind == "refused":
-            both = Refused([self._cost(q) for q in process.quotas], rng.choice([0, rng.randrange(5 * NS)]), rng.choice([2, 60]) * NS)
+            both = Refused(
+                [self._cost(q) for q in process.quotas],
+                rng.choice([0, rng.randrange(5 * NS)]),
+                rng.choice([2, 60]) * NS,
+            )
         elif kind == "noted":
             both = Noted(f"w{rng.randrange(2 * NOTES_MAX if self.crowd else 3)}", f"{rng.random()!r} 5h")
         elif kind == "charged":

@@ -9,7 +9,7 @@ end that is not stated is tested ever more rarely.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import LONG_S, NS
 from paceline.core.results import WAIT_MAX_S, Refusal, within
@@ -88,6 +88,22 @@ class Allowance:
     def ends_ns(self) -> int:
         """When an allowance ends that is shut, as stated; 0 for none, or an unknown end."""
         return self._ends_ns if self.is_shut else 0
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """All that it knows."""
+        return self.began_ns, self._ends_ns, self.window, self._longest_s, self._unnamed, self._is_true, self._false
+
+    def told(self, now_ns: int) -> list[Any]:
+        """All that it knows, for other processes: JSON values, without instants."""
+        began_ns, ends_ns, *others = self.state
+        return [began_ns - now_ns if began_ns else None, ends_ns - now_ns if ends_ns else None, *others]
+
+    def adopt(self, at_ns: int, told: list[Any]) -> None:
+        """Know what another process has told at ``at_ns``."""
+        began_ns, ends_ns, self.window, self._longest_s, self._unnamed, self._is_true, self._false = told
+        self.began_ns = 0 if began_ns is None else at_ns + began_ns
+        self._ends_ns = 0 if ends_ns is None else at_ns + ends_ns
 
     def is_same(self, other: Allowance) -> bool:
         """Whether both are shut without a name, and to the same end: of two models of a plan it is one window then."""

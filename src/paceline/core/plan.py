@@ -6,10 +6,12 @@ It holds requests back only where the user asks for it, by the shares that answe
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 
+from paceline.core.allowance import Allowance
 from paceline.core.ledger import Ledger
 from paceline.core.local import OPENS_NS, LocalCapacity
 from paceline.core.pause import OPEN
@@ -139,6 +141,8 @@ class PlanCapacity(LocalCapacity):
         holds: The window by which the last request was held back that the plan can hold back; empty: it was not.
         held_ns: Until when, unless an answer states less.
         notices: What is to be logged; the pool has them.
+        allowance: What the refusals of the pool show of the windows.
+        heard: Called with the name of a window, what another process has noted of it, and how many nanoseconds ago.
     """
 
     def __init__(self, plan: Plan, now_ns: int) -> None:
@@ -146,6 +150,8 @@ class PlanCapacity(LocalCapacity):
         self.plan, self.behind = plan, QUEUE
         self.holds, self.held_ns = "", 0
         self.notices: deque[str] = deque()
+        self.allowance = Allowance()
+        self.heard: Callable[[str, str, int], None] = lambda *_: None
         self._told_ns: dict[str, int] = {}  # by window: the end of the one that was told
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
@@ -160,6 +166,9 @@ class PlanCapacity(LocalCapacity):
                 self.ledger.pause.begin(now_ns, self.behind, OPENS_NS)
             self.holds, self.behind = "", QUEUE
         return super().reserve(now_ns, waiter)
+
+    def note_window(self, now_ns: int, window: str, text: str) -> None:
+        """Tell the processes that share the plan what is known of a window: none."""
 
     def _tell(self, now_ns: int, window: str) -> None:
         if now_ns >= self._told_ns.get(window, 0):

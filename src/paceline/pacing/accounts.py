@@ -92,6 +92,10 @@ class Payer(NamedTuple):
         self.account.refused = self.credential
 
 
+SALT: Final = "accounts"
+"""The pool in whose place in a store the key of the digests is, so that an account has one name in all processes."""
+
+
 class Accounts:
     """The accounts of a limiter by the digests of their credentials. No credential is kept.
 
@@ -111,6 +115,7 @@ class Accounts:
 
     def __init__(self, pools: Pools) -> None:
         self._pools, self.plans = pools, Plans()
+        pools.read_elsewhere = lambda account, reading: self.plans.read(account, [reading])
         self.salt: Callable[[], bytes] = lambda: os.urandom(32)
         self.names_all = False
         self.forgotten: Callable[[str], None] = lambda _: None
@@ -148,7 +153,7 @@ class Accounts:
         """
         if not self._key:
             with self._lock:
-                self._key = self._key or self.salt()
+                self._key = self._key or self._shared(self.salt())
         key = self._digest(provider.name, credential)
         account = self._by_credential.get(key)
         # Every request comes here, most of them without the lock.
@@ -157,6 +162,11 @@ class Accounts:
                 account = self._found(provider, key, session, person, is_login=is_login)
         account.used_s = time.monotonic()
         return Payer(account, key)
+
+    def _shared(self, salt: bytes) -> bytes:
+        """The key of all processes of a store, the one of the first of them; without a store ``salt``."""
+        worker = self._pools.worker
+        return salt if worker is None else bytes.fromhex(worker.agreed(SALT, salt.hex()))
 
     def _found(
         self, provider: Provider, key: bytes, session: str, person: Callable[[], str], *, is_login: bool

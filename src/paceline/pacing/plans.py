@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping
@@ -9,6 +10,7 @@ from datetime import UTC, datetime
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
+from paceline.core.allowance import SAME_END_NS
 from paceline.core.quota import NS
 from paceline.pacing.plan_use import UNNAMED, Client, SessionStatus, WindowUse, amount_of
 
@@ -143,6 +145,45 @@ class Plans:
             if (open_row := rows.get((account, waits.window))) is not None and open_row["state"] == "open":
                 open_row["state"], open_row["waiting"] = "held", waits.waiting
         return [row for row in rows.values() if row["state"] != "open" or row["ends_s"] is None or row["ends_s"] > 0]
+
+
+class Stated:
+    """What the processes that share a store have noted of the windows, so that nothing is noted twice."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], PlanReading] = {}
+
+    def news(self, account: str, readings: Iterable[PlanReading]) -> dict[str, str]:
+        """The notes of those readings that state another share, status or end, by window."""
+        return {
+            one.window: json.dumps([one.used, one.until_s, one.length_s, one.status, one.scope, one.paid])
+            for one in readings
+            if self._is_new(account, one)
+        }
+
+    def heard(self, account: str, window: str, text: str, at_ns: int) -> PlanReading:
+        """What a note says that another process has written at ``at_ns``.
+
+        Raises:
+            ValueError, TypeError: It is of another version.
+        """
+        from paceline.providers.plan_headers import PlanReading
+
+        used, until_s, length_s, status, scope, paid = json.loads(text)
+        reading = PlanReading(window, used, until_s, status, length_s, scope, at_ns / NS, paid)
+        self._is_new(account, reading)
+        return reading
+
+    def _is_new(self, account: str, one: PlanReading) -> bool:
+        before = self._known.get((account, one.window))
+        if before is not None and (before.used, before.status, before.paid) == (one.used, one.status, one.paid):
+            ends_s = [reading.read_s + (reading.until_s or 0.0) for reading in (before, one)]
+            if (before.until_s is None) == (one.until_s is None) and abs(ends_s[0] - ends_s[1]) <= SAME_END_NS / NS:
+                return False
+        self._known[account, one.window] = one
+        if len(self._known) > KEPT_MAX:
+            del self._known[next(iter(self._known))]
+        return True
 
 
 def _status(account: str, reading: PlanReading, use: WindowUse, now_s: float) -> PlanStatus:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from paceline.pacing.breaker import Health, HealthByHand
 from paceline.pacing.forks import Kin
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.periods import in_days, periods
+from paceline.pacing.plans import Stated
 from paceline.pacing.scheduler import Scheduler, Worker
 from paceline.pacing.settings import PacingSettings
 from paceline.pacing.status import PoolStatus, report
@@ -57,6 +58,7 @@ class Pools:
         unusual: By pool the given quotas on units of few providers, until its first call of a client.
         stored_as: By account what it is called in the store, with all digits of its digest: what is shown of it is no identity.
         made: Called with the name of each pool of a provider's model, when it is made.
+        read_elsewhere: Called with an account, and with what another process has read of its plan.
     """
 
     def __init__(
@@ -74,6 +76,8 @@ class Pools:
         self.unusual: dict[str, list[Quota]] = {}
         self.stored_as: dict[str, str] = {}
         self.made: Callable[[str], None] | None = None
+        self.read_elsewhere: Callable[[str, PlanReading], None] = lambda *_: None
+        self.stated = Stated()
         self._settings, self._notify, self._health = settings, notify, health
         self._lock = threading.RLock()
         self._prefixes = Prefixes()
@@ -149,18 +153,18 @@ class Pools:
             found.setdefault(one.pool.name.partition("/")[0], []).append(one)
         return found
 
-    def read_plan(self, account: str, readings: Iterable[PlanReading]) -> None:
-        """Hold requests of an account back by what an answer states of its windows, if the user has asked for that."""
-        if not self._settings.plans.holds or self._settings.shadow is not None:
+    def read_plan(self, account: str, readings: Sequence[PlanReading]) -> None:
+        """Hold requests of an account back by what an answer states of its windows, if the user has asked for that.
+
+        The processes that share a store are told.
+        """
+        if not (self._settings.plans.holds or self.worker) or self._settings.shadow is not None:
             return
-        windows = [
-            Window(one.window, share, round((one.read_s + one.until_s) * NS), round((one.length_s or 0.0) * NS))
-            for one in readings
-            if one.scope is None and (share := one.share) is not None and one.until_s is not None
-        ]
-        if windows:
+        windows = {one.name: one for reading in readings if (one := _window(reading)) is not None}
+        notes = {} if self.worker is None else self.stated.news(account, readings)
+        if windows or notes:
             scheduler = self._further.get(of_plan(account)) or self.open_account(account)
-            scheduler.read_plan(windows)
+            scheduler.read_plan(windows.values(), notes)
 
     def shut(self) -> list[tuple[str, str | None, Shut]]:
         """The allowances that are used up: the account, the model (``None``: all of them), and the state."""
@@ -292,6 +296,8 @@ class Pools:
         others = partial(self.of_account, account) if account in self.limits.untabled else None
         scheduler = ChainedScheduler(pool, clock, further, worker, opens, others)
         scheduler.account = self._further.get(of_plan(account))
+        if others is not None and worker is not None:  # another process may know that it is shut
+            scheduler.account = self.open_account(account)
         scheduler.holds = self._settings.plans.when_shut == "hold"
         return scheduler
 
@@ -305,15 +311,23 @@ class Pools:
                 now_ns, waiting_max = self._settings.clock.now_ns(), self._settings.waiting_max
                 queue = Queue()
                 queue.next_number = self._next_number
-                # Each process keeps its own: a second one costs a refusal for each window.
-                capacity = PlanCapacity(Plan(self._settings.plans), now_ns)
+                plan, worker = Plan(self._settings.plans), self.worker
+                capacity = PlanCapacity(plan, now_ns) if worker is None else worker.plan(plan, queue, now_ns)
                 pool = Pool(name, capacity, queue, waiting_max=waiting_max, served=False)
-                capacity.notices = pool.notices
-                self._further[name] = Scheduler(pool, self._settings.clock)
+                capacity.notices, capacity.allowance = pool.notices, pool.progress.allowance
+                capacity.heard = partial(self._hear, account, plan)
+                self._further[name] = Scheduler(pool, self._settings.clock, worker)
             for scheduler in self.of_account(account):
                 if isinstance(scheduler, ChainedScheduler):
                     scheduler.account = self._further[name]
             return self._further[name]
+
+    def _hear(self, account: str, plan: Plan, name: str, text: str, age_ns: int) -> None:
+        """Take what another process has noted of a window."""
+        reading = self.stated.heard(account, name, text, self._settings.clock.now_ns() - age_ns)
+        self.read_elsewhere(account, reading)
+        if (window := _window(reading)) is not None:
+            plan.windows[name] = window
 
     def _of_all(self, pool: str) -> str:
         """The name without an account that was found by its credential: what the user limits together holds for these, too."""
@@ -367,6 +381,15 @@ class Pools:
 def of_plan(account: str) -> str:
     """The name of the pool that all requests of an account pass."""
     return f"{account}/plan"
+
+
+def _window(reading: PlanReading) -> Window | None:
+    """What the policy of a plan needs of a reading; ``None``: it is not about all that the account sends, or states too little."""
+    share = reading.share
+    if reading.scope is not None or share is None or reading.until_s is None:
+        return None
+    ends_ns = round((reading.read_s + reading.until_s) * NS)
+    return Window(reading.window, share, ends_ns, round((reading.length_s or 0.0) * NS))
 
 
 def _shut(pool: Pool, _: int) -> Shut | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 from paceline.core.capacity import PENDING, Capacity, Learns
 from paceline.core.ledger import Ledger
 from paceline.core.meters import UNKNOWN_NS
-from paceline.core.plan import PlanCapacity, Window
+from paceline.core.plan import Plan, PlanCapacity, Window
 from paceline.core.pool import Pool
 from paceline.core.progress import Row
 from paceline.core.queue import Queue, Waiter
@@ -63,6 +63,12 @@ class Worker(Protocol):
 
     def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> Capacity:
         """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
+
+    def plan(self, plan: Plan, queue: Queue, now_ns: int) -> PlanCapacity:
+        """The capacity of the plan of an account, whose requests wait in ``queue``."""
+
+    def agreed(self, pool: str, text: str) -> str:
+        """What the first process of the store has noted under ``pool``: ``text``, if that is this one. It waits for the store."""
 
     @property
     def running(self) -> bool:
@@ -299,13 +305,15 @@ class Scheduler:
             self._section.change(self.pool.answered)
             self.lines.notices()
 
-    def read_plan(self, windows: Iterable[Window]) -> None:
-        """Take what an answer states of the windows of the account."""
+    def read_plan(self, windows: Iterable[Window], notes: Mapping[str, str]) -> None:
+        """Take what an answer states of the windows of the account; ``notes``: the same for other processes, by window."""
 
-        def read(_: int) -> None:
+        def read(now_ns: int) -> None:
             capacity = self.pool.capacity
             assert isinstance(capacity, PlanCapacity)
             capacity.plan.windows |= {one.name: one for one in windows}
+            for window, text in notes.items():
+                capacity.note_window(now_ns, window, text)
 
         self._section.change(read)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.core.capacity import Learns
 from paceline.core.ledger import Ledger
+from paceline.core.plan import Plan
 from paceline.core.queue import Queue
 from paceline.core.quota import NS
 from paceline.pacing.clock import Clock
@@ -16,6 +17,7 @@ from paceline.planner.timeline import Timeline
 from paceline.shared.capacity import SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, StoreReply
+from paceline.shared.plan import SharedPlan
 
 TRIP_S = (0.0002, 0.002)
 """The shortest and the longest way of a message to the store or back, in seconds."""
@@ -144,6 +146,14 @@ class SimulatedWorker:
     def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> SharedCapacity:
         """See :class:`~paceline.pacing.scheduler.Worker`."""
         return SharedCapacity(ledger, queue, now_ns, who=self._process, learns=learns, **self._options)
+
+    def plan(self, plan: Plan, queue: Queue, now_ns: int) -> SharedPlan:
+        """See :class:`~paceline.pacing.scheduler.Worker`."""
+        return SharedPlan(plan, queue, now_ns, who=self._process, **self._options)
+
+    def agreed(self, pool: str, text: str) -> str:  # noqa: ARG002
+        """See :class:`~paceline.pacing.scheduler.Worker`."""
+        return text
 
     def add(self, scheduler: Scheduler) -> None:
         """See :class:`~paceline.pacing.scheduler.Worker`."""

@@ -46,9 +46,9 @@ class Holdings:
 
     @property
     def decides(self) -> bool:
-        """Whether the store has a say in the next grant: it has quotas that bind, or it paused at its last reply."""
-        ledger = self.snapshot.ledger
-        return ledger.pause.until_ns > self.snapshot.as_of_ns or len(ledger.entries) > len(self.unstated.meters)
+        """Whether the store has a say in the next grant: it has quotas that bind, or none, or it paused at its last reply."""
+        ledger, measured = self.snapshot.ledger, len(self.unstated.meters)
+        return ledger.pause.until_ns > self.snapshot.as_of_ns or len(ledger.entries) > measured or not measured
 
     def _learned(self, change: Change | Quota) -> None:
         if not isinstance(change, Quota):  # that is part of the next message

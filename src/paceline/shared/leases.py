@@ -194,7 +194,7 @@ class Leases:
             waiting = [waiter.amounts for waiter in queue.peek(WAITING_SEEN)]
             lease = self.next_lease(now_ns, ledger.entries, waiting, peers)
             return [lease] if lease else []
-        if queue.length <= 1:
+        if queue.length <= 1 or not ledger.entries:
             head = queue.head()
             return [] if head is None else [head.amounts]
         wants, total = [], [0.0] * len(ledger.entries)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from paceline.core.learning.learning import Learning
 from paceline.core.quota import FAR_NS, NS
 from paceline.shared.leases import Lease
-from paceline.shared.messages import News
+from paceline.shared.messages import News, Noted
 from paceline.shared.snapshot import Fallback
 
 LINGER_NS, LINGER_PART = NS // 100, 8
@@ -77,6 +77,10 @@ class Outbox:
     def empty(self) -> bool:
         """Whether the store has applied all news."""
         return not (self._news or self._settled or self._unconfirmed)
+
+    def has_note(self, key: str) -> bool:
+        """Whether a note under ``key`` waits for the next message."""
+        return any(isinstance(news, Noted) and news.key == key for news in self._news)
 
     def confirm(self) -> None:
         """The store has applied the news of the last message."""

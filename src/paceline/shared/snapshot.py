@@ -24,6 +24,7 @@ class Snapshot:
         quotas: The configured quotas, then those that became known.
         as_of_ns: The time of the last reply.
         versions: For each quota, the version of its learned state; -1: none.
+        noted: Which notes of the pool are known here.
     """
 
     def __init__(self, ledger: Ledger, now_ns: int) -> None:
@@ -31,6 +32,7 @@ class Snapshot:
         self.quotas: tuple[Quota, ...] = ()
         self.versions: list[int] = []
         self.as_of_ns = now_ns
+        self.noted = 0
         self._introduce_new()
 
     def _introduce_new(self) -> None:
@@ -43,7 +45,7 @@ class Snapshot:
         """Add the quotas to ``message``, with their state in the snapshot."""
         if len(self.quotas) < len(self.ledger.entries):
             self._introduce_new()
-        message.quotas, message.versions = self.quotas, list(self.versions)
+        message.quotas, message.versions, message.noted = self.quotas, list(self.versions), self.noted
         message.headroom_s, message.gentle = self.ledger.headroom_s, self.ledger.gentle
         for quota, entry in zip(self.quotas, self.ledger.entries, strict=True):
             message.windows.append(window_starts(quota.anchor, now_ns) if quota.rule is Rule.WINDOW else None)
@@ -51,7 +53,7 @@ class Snapshot:
 
     def update(self, now_ns: int, reply: StoreReply, learning: Learning | None) -> dict[int, float]:
         """Apply the states of a reply; the quotas that are new, or have another limit, each with the limit that it had."""
-        ledger, self.as_of_ns = self.ledger, now_ns
+        ledger, self.as_of_ns, self.noted = self.ledger, now_ns, reply.noted
         changed = {}
         for i, standing in enumerate(reply.standings):
             is_new = i >= len(ledger.entries)

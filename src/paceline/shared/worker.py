@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.capacity import Learns
 from paceline.core.ledger import Ledger
+from paceline.core.plan import Plan
 from paceline.core.queue import Queue
 from paceline.core.quota import NS
 from paceline.core.results import StoreError, StoreFormatError
@@ -32,7 +33,8 @@ from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import OnStoreFailure
 from paceline.shared.capacity import SharedCapacity, StoreSide, answer, ask, shared_capacity
 from paceline.shared.membership import RETRY_NS, Membership, State
-from paceline.shared.messages import Message, Store, StoreReply, ping, remarks
+from paceline.shared.messages import Message, Noted, Store, StoreReply, ping, remarks
+from paceline.shared.plan import SharedPlan
 
 log = logging.getLogger("paceline")
 
@@ -156,6 +158,21 @@ class StoreWorker:
         """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
         who = _new_name()
         return SharedCapacity(ledger, queue, now_ns, who=who, learns=learns, **self._options)
+
+    def plan(self, plan: Plan, queue: Queue, now_ns: int) -> SharedPlan:
+        """The capacity of the plan of an account."""
+        return SharedPlan(plan, queue, now_ns, who=_new_name(), **self._options)
+
+    def agreed(self, pool: str, text: str) -> str:
+        """What the first process has noted under ``pool``; ``text``, if that is this one, or if the store does not answer."""
+        try:
+            notes = self.store.exchange(pool, Message(who := _new_name(), 1, noted=-1, leaving=True)).notes
+            if not notes:
+                first = Message(who, 2, news=[Noted(who, text)], noted=-1, leaving=True)
+                notes = self.store.exchange(pool, first).notes
+        except StoreError:
+            notes = []
+        return max(notes, key=lambda one: one.age_ns).text if notes else text
 
     def poke(self, scheduler: Scheduler) -> bool:
         """Plan an exchange for ``scheduler``; a closed worker opens again for waiting requests, else it returns false."""

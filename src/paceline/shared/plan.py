@@ -1,0 +1,156 @@
+"""The plan of an account that processes share through a store: a window that one has seen shut is shut for all.
+
+Each process has its own copy, and opens it gently. The store has the pause of all, so that one process asks whether a window is open, and
+notes of what they know: what is shut, what answers have stated of each window, when a person was there. While the store is lost, each process goes
+on with its copy.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from paceline.core.capacity import PENDING
+from paceline.core.ledger import Ledger
+from paceline.core.local import OPENS_NS
+from paceline.core.pause import CLOSED, PausePhase
+from paceline.core.plan import THERE_NS, Plan, PlanCapacity
+from paceline.core.queue import Queue, Waiter
+from paceline.core.quota import NS, Cost
+from paceline.core.results import COOL_DOWN, Decision, Refusal, Reservation, WaitUntil
+from paceline.shared.capacity import StoreSide
+from paceline.shared.messages import Note, Noted, Refused, Settled, StoreReply
+from paceline.shared.schedule import PLACE_NS
+
+KNOWN_NS: Final = NS
+"""For how long a process goes on by the last reply: with many requests, a message a second."""
+
+SHUT, PERSON, WINDOW = "shut", "person", "window "
+"""The notes: what is shut, that a person was there, and, with its name, what is known of a window."""
+
+
+class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attributes of the one are properties of the other
+    """The capacity of the pool that all requests of an account pass, in all processes."""
+
+    def __init__(self, plan: Plan, queue: Queue, now_ns: int, *, who: str, **options: Any) -> None:
+        PlanCapacity.__init__(self, plan, now_ns)
+        own = self.ledger
+        StoreSide.__init__(self, Ledger((), now_ns), queue, now_ns, who=who, **options | {"lease_s": 0.0})
+        self.ledger = own
+        self._probe: Reservation | None = None  # that all processes wait for
+        self._goes = self._probes = False  # the last reply lets one go, as the probe
+        self._known = self.allowance.state  # of all processes
+        self._person_ns = 0  # when a person was told of
+
+    def forked(self, who: str, now_ns: int) -> None:
+        """Start as a new process ``who`` in a forked child: the probe is its parent's."""
+        super().forked(who, now_ns)
+        self._probe, self._goes, self._probes = None, False, False
+
+    def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
+        """See :meth:`Capacity.reserve <paceline.core.capacity.Capacity.reserve>`."""
+        pause = self.ledger.pause
+        asks = pause.phase is CLOSED and now_ns >= pause.until_ns
+        if not (self.membership.state.alone or (self._goes if asks else self._is_known(now_ns, pause.phase))):
+            self._schedule.held_ns = 0
+            return PENDING
+        decision = super().reserve(now_ns, waiter)
+        if isinstance(decision, WaitUntil):
+            as_of_ns = self.holdings.snapshot.as_of_ns
+            self._schedule.held_ns = min(decision.at_ns, as_of_ns + PLACE_NS)  # another process may open it
+        elif self._probes and isinstance(decision, Reservation):
+            self._probe, self._probes, self._goes = decision, False, False
+        if self.plan.person_ns > self._person_ns + THERE_NS // 60:
+            self._person_ns = self.plan.person_ns
+            self._note(now_ns, PERSON, "")
+        return decision
+
+    def _is_known(self, now_ns: int, phase: PausePhase) -> bool:
+        is_new = self.membership.state.known and now_ns < self.holdings.snapshot.as_of_ns + KNOWN_NS
+        return phase is CLOSED or is_new
+
+    def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
+        """See :meth:`Capacity.wake_ns <paceline.core.capacity.Capacity.wake_ns>`."""
+        at_ns = super().wake_ns(now_ns, head, until)
+        return at_ns if at_ns is None or at_ns > now_ns or self.membership.state.alone else None  # a reply lets it go
+
+    def note_window(self, now_ns: int, window: str, text: str) -> None:
+        """Tell the processes that share the plan what is known of a window."""
+        self._note(now_ns, WINDOW + window, text)
+
+    def _note(self, now_ns: int, key: str, text: str) -> None:
+        self.holdings.outbox.add(now_ns, Noted(key, text))
+        self.exchange_due = True
+
+    def replied(self, now_ns: int, reply: StoreReply | None) -> None:
+        """Take what other processes know, and whether one may go."""
+        if reply is None or self.membership.state.alone:
+            return
+        for note in reply.notes:
+            self._hear(now_ns, note)
+        pause, self._goes = self.ledger.pause, bool(reply.grants)
+        if self._goes:
+            self._probes = reply.probe
+            if pause.phase is CLOSED and self.holdings.outbox.empty:
+                pause.lift(now_ns, pause.until_ns)
+        elif reply.pause_ns > 0 and self.allowance.is_shut and pause.phase is not PausePhase.PROBING:
+            pause.begin(now_ns + reply.pause_ns, COOL_DOWN, OPENS_NS)
+
+    def _hear(self, now_ns: int, note: Note) -> None:
+        try:
+            if note.key == SHUT:
+                if not self.holdings.outbox.has_note(SHUT):  # else what this process knows is newer
+                    self.allowance.adopt(now_ns - note.age_ns, json.loads(note.text))
+                    self._known = self.allowance.state
+            elif note.key == PERSON:
+                self.plan.person_ns = max(self.plan.person_ns, now_ns - note.age_ns)
+                self._person_ns = max(self._person_ns, self.plan.person_ns)
+            elif note.key.startswith(WINDOW):
+                self.heard(note.key.removeprefix(WINDOW), note.text, note.age_ns)
+        except (ValueError, TypeError):  # of another version
+            pass
+
+    def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
+        """See :meth:`Capacity.settle <paceline.core.capacity.Capacity.settle>`."""
+        true = super().settle(now_ns, reservation, actual)
+        self._ended(now_ns, reservation)
+        return true
+
+    def admitted(self, now_ns: int, reservation: Reservation) -> None:
+        """The answer to ``reservation`` has begun, and is no refusal: the other processes are told."""
+        super().admitted(now_ns, reservation)
+        self._ended(now_ns, reservation)
+
+    def cancel(self, now_ns: int, reservation: Reservation) -> None:
+        """See :meth:`Capacity.cancel <paceline.core.capacity.Capacity.cancel>`."""
+        super().cancel(now_ns, reservation)
+        self._ended(now_ns, reservation, answered=False)
+
+    def refuse(
+        self,
+        now_ns: int,
+        reservation: Reservation,
+        refusal: Refusal,
+        pause_ns: int,
+        *,
+        teaches: bool = True,
+        gently: bool = False,
+    ) -> bool:
+        """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; all processes pause."""
+        changed = super().refuse(now_ns, reservation, refusal, pause_ns, teaches=teaches, gently=gently)
+        self._goes = self._probes = False
+        if reservation is self._probe:
+            self._probe = None
+        self.holdings.outbox.add(now_ns, Refused([], pause_ns, OPENS_NS), at_once=True)
+        self._ended(now_ns, reservation)
+        return changed
+
+    def _ended(self, now_ns: int, reservation: Reservation, *, answered: bool = True) -> None:
+        """Tell the store of the probe, and of what is shut now."""
+        if reservation is self._probe:
+            self._probe = None
+            self.holdings.outbox.add(now_ns, Settled([], [], [], answered=answered, probe=True), at_once=True)
+            self.exchange_due = True
+        if self._known != self.allowance.state:
+            self._known = self.allowance.state
+            self._note(now_ns, SHUT, json.dumps(self.allowance.told(now_ns)))
