@@ -148,3 +148,25 @@ def test_its_refusals_tell_nothing_of_a_request():
         assert judged.scope is RefusalScope.POOL
         progress.refuse(at(n), at(n), judged)
     assert (failures.of_pool, failures.admitted, failures.alone.chance) == (8, progress.admitted, 1.0)
+
+
+def test_what_another_process_has_told_is_known_from_its_instant():
+    told, heard = Allowance(), Allowance()
+    heard.adopt(at(5), told.told(at(5)))
+    assert heard.state == told.state  # nothing is shut
+    told.refuse(at(0), at(0), asks(18_000, window="5h"))
+    heard.adopt(at(10), told.told(at(10)))
+    assert heard.state == told.state
+    assert (heard.is_shut, heard.window, heard.ends_ns) == (True, "5h", at(18_000))
+
+
+def test_two_are_the_same_where_their_ends_agree_and_no_window_is_named():
+    one, other, later, named = (Allowance() for _ in range(4))
+    for allowance, wait_s, window in (
+        (one, 3_600, None),
+        (other, 3_630, None),
+        (later, 3_700, None),
+        (named, 3_600, "5h"),
+    ):
+        allowance.refuse(at(0), at(0), asks(wait_s, window=window))
+    assert [one.is_same(each) for each in (other, later, named, Allowance())] == [True, False, False, False]

@@ -90,3 +90,9 @@ def test_a_value_out_of_its_range_is_refused(policy):
     [name] = policy
     with pytest.raises(QuotaError, match=f"plans: {name} is {policy[name]!r}"):
         PlanPolicy(**policy)
+
+
+def test_a_policy_holds_where_one_of_its_settings_does():
+    nothing = {"keep": 0.0}
+    held = [{}, {**nothing, "spread": "7d"}, {**nothing, "stop_at": 0.8}, {**nothing, "overage": "wait"}, nothing]
+    assert [PlanPolicy(**policy).holds for policy in held] == [True, True, True, True, False]
