@@ -936,3 +936,32 @@ def test_a_waiter_behind_one_that_may_go_now_waits_for_the_slot_that_it_takes():
     (_, running), _, (last, _) = (ask(pool) for _ in range(3))
     pool.settle(T0 + NS, running, {})
     assert pool.place(T0 + NS, last) == (1, FAR_NS, "1 concurrency")
+
+
+def test_an_allowance_that_is_used_up_opens_at_the_heads_of_answers_and_one_by_one():
+    pool = pool_of("100 requests/min")
+    refusal = replace(RATE, retry_after_s=3_600.0, window="5h")
+    _, granted = ask(pool)
+    pool.refuse(T0, granted, refusal, 60.0)
+    assert pool.opens_at_heads
+    waiters = [ask(pool)[0] for _ in range(3)]
+    assert (pool.shut.state, pool.shut.waiting, pool.shut.ends_ns) == ("shut", 3, T0 + 3_600 * NS)
+    now_ns, [probe] = pump_at_wake(pool)
+    assert pool.shut.state == "probing"
+    pool.admitted(now_ns, probe.outcome)
+    assert pool.shut.state == "opening"
+    assert len(pool.pump(now_ns)) == 2
+    pool.admitted(now_ns, waiters[1].outcome)  # none waits
+    assert pool.shut is None
+    assert not pool.opens_at_heads
+
+
+def test_a_stop_ends_at_the_head_of_the_answer_to_its_probe():
+    pool = pool_of("100 requests/min")
+    refusal = replace(RATE, retry_after_s=3_600.0, window="5h")
+    pool.refuse(T0, ask(pool)[1], refusal, 60.0, 60.0)
+    now_ns = T0 + 61 * NS
+    _, probe = ask(pool, now_ns)
+    assert pool.stopped is not None
+    pool.admitted(now_ns, probe)
+    assert pool.stopped is None
