@@ -170,3 +170,11 @@ def test_two_are_the_same_where_their_ends_agree_and_no_window_is_named():
     ):
         allowance.refuse(at(0), at(0), asks(wait_s, window=window))
     assert [one.is_same(each) for each in (other, later, named, Allowance())] == [True, False, False, False]
+
+
+def test_a_refusal_for_a_rate_beside_a_shut_window_says_nothing_of_it():
+    allowance = Allowance()
+    allowance.refuse(at(0), at(0), asks(18_000, window="5h"))
+    before = allowance.state
+    allowance.refuse(at(10), at(9), asks(120, unit="requests"))
+    assert allowance.state == before

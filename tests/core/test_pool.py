@@ -951,7 +951,7 @@ def test_an_allowance_that_is_used_up_opens_at_the_heads_of_answers_and_one_by_o
     pool.admitted(now_ns, probe.outcome)
     assert pool.shut.state == "opening"
     assert len(pool.pump(now_ns)) == 2
-    pool.admitted(now_ns, waiters[1].outcome)  # none waits
+    pool.settle(now_ns, waiters[1].outcome, None)  # none waits
     assert pool.shut is None
     assert not pool.opens_at_heads
 
