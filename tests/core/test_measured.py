@@ -160,9 +160,9 @@ def test_a_refusal_measures_the_rate_which_becomes_a_quota_and_is_said_once(stat
     assert learning.notices == notices
 
 
-def test_a_refusal_needs_no_pause():
+def test_a_refusal_needs_no_pause_in_a_crowd():
     driver = Driver(pool_of())
-    attempt = driver.send()
+    _, attempt = driver.send(), driver.send()
     row = driver.pool.row(driver.now_ns, attempt, BARE)
     assert row is not None
     assert row.is_paced

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from dataclasses import replace
 
 import httpx
 import pytest
 
 import paceline
+from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock, run_virtual
 from waits import until
 
@@ -110,6 +112,44 @@ def test_retry_after_wins_and_the_pause_is_everybodys():
     assert call.at_s == [0, 7]
     assert seen
     assert seen[0] >= 7
+
+
+@pytest.mark.parametrize("tokens", [150, 2_000])
+@pytest.mark.parametrize(
+    ("limits", "before", "shared"),
+    [
+        ("30000 tokens/min", 0, False), ("30000 tokens/min", 60, False), ("3000 tokens/min", 0, False), ("8 concurrency", 0, False),
+        ("600 requests/min", 0, True), ("30000 tokens/min", 0, True),
+    ],
+)  # fmt: skip
+def test_a_refusal_that_is_only_a_text_says_nothing_of_the_level(limits, before, shared, tokens):
+    """The retries go when the policy says, however many tokens the request has, and the next request waits for what was charged."""
+    clock, at_s, cost = ManualClock(), [], {"input_tokens": tokens, "output_tokens": 0}
+    retry, store = replace(RETRY, max_attempts=4, max_refused=4), MemoryStore(clock=clock) if shared else None
+    limiter = paceline.Limiter({POOL: limits}, clock=clock, retry=retry, store=store)
+
+    def now_s():
+        return clock.now_ns() / 1e9
+
+    async def main():
+        for _ in range(before):
+            async with limiter.acquire(POOL, input_tokens=150, output_tokens=0) as permit:
+                permit.settle()
+        await asyncio.sleep(1.5)
+        for attempt in limiter.attempts(POOL, **cost):
+            async with attempt as permit:
+                at_s.append(now_s())
+                if len(at_s) < 4:
+                    raise RuntimeError("Rate limit exceeded for gpt-5")
+                permit.settle()
+        ended_s = now_s()
+        small = dict(cost, input_tokens=150)
+        async with limiter.acquire(POOL, **small) as permit:
+            permit.settle()
+        return now_s() - ended_s
+
+    assert run_virtual(main(), clock) < 0.5
+    assert [one - at_s[0] for one in at_s] == pytest.approx([0, 2, 6, 14], abs=0.3)  # a store answers after a moment
 
 
 def test_pauses_double_where_nobody_names_one():

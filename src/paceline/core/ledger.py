@@ -299,12 +299,17 @@ class Ledger:
         for entry, amount in zip(self.entries, reservation.amounts, strict=False):
             entry.refused += amount
 
-    def give_back(self, now_ns: int, reservation: Reservation) -> None:
-        """Take a refused attempt off the exact quotas: the wait that the provider names says when there is room again."""
-        for i, m, mark in self._exact_charges(reservation):
-            m.correct(now_ns, mark, reservation.amounts[i], 0.0)
-            self.entries[i].spent -= reservation.amounts[i]
-            self.entries[i].refused -= reservation.amounts[i]
+    def give_back(self, now_ns: int, reservation: Reservation, index: int) -> float:
+        """Take a refused attempt off the quota at ``index``, and return what it was charged there: the provider has not counted it."""
+        amounts, entry = reservation.amounts, self.entries[index]
+        if index >= len(reservation.marks):  # it was added since
+            return 0.0
+        amount, amounts[index] = amounts[index], 0.0
+        if amount:
+            entry.meter.correct(now_ns, reservation.marks[index], amount, 0.0)
+            entry.spent -= amount
+            entry.refused -= amount
+        return amount
 
     def _exact_charges(self, reservation: Reservation) -> Iterator[tuple[int, Exact, int]]:
         """What ``reservation`` was charged in exact quotas: the index, the meter and the mark."""

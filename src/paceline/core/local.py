@@ -113,10 +113,15 @@ class LocalCapacity:
         self.ledger.close(now_ns, reservation)  # before the learning, which counts the other attempts in flight
         self.ledger.pause.answered(now_ns, reservation)  # of a refused probe: the others wait as the refusal says
         self.ledger.keep(reservation)
-        if refusal.retry_after_s is not None:
-            self.ledger.give_back(now_ns, reservation)
         if pause_ns:
             self.ledger.pause.begin(now_ns + pause_ns, opens_ns=OPENS_NS if gently else 0)
+        changed = self._learn(now_ns, reservation, refusal, pause_ns, teaches=teaches)
+        if refusal.retry_after_s is not None:  # which says when there is room again
+            for index, _ in self.ledger.exact:
+                self.ledger.give_back(now_ns, reservation, index)
+        return changed
+
+    def _learn(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, teaches: bool) -> bool:
         if self.learning is None:
             return False
         if refusal.kind.about_rate:
@@ -127,7 +132,7 @@ class LocalCapacity:
         return self.learning.refused(now_ns, reservation, refusal, pause_ns)
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
-        return self.learning is not None and self.learning.is_unstated(now_ns, reservation, refusal)
+        return self.learning is not None and self.learning.paces(now_ns, reservation, refusal)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
         return self.learning is not None and self.learning.observe(now_ns, readings, reservation)

@@ -148,6 +148,12 @@ class RateMeter(FoundMeter[RateNote]):
         most = amount * (2 + max(now_ns - at_ns, 0) / NS / period_s)
         return max(admitted - most, rate.cycle.top * period_s - 2 * amount) > 0
 
+    def admits_others(self, reservation: Reservation) -> bool:
+        """Whether an attempt was admitted, or may be, that is not the one of ``reservation``."""
+        mark = reservation.marks[self.index] if self.index < len(reservation.marks) else 0
+        own = self.notes[mark].amount if mark in self.notes else 0.0
+        return self.rate.admitted_total > own
+
     def charge(self, now_ns: int, cost: float) -> int:
         note = self.rate.sent(now_ns, cost)
         self.notes[note.number] = note

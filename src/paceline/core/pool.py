@@ -432,7 +432,9 @@ class Pool:
 
     def row(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> Row | None:
         """The refusals of the pool in a row, with the one of ``reservation``, which comes now; see :meth:`Progress.row`."""
-        row = self.progress.row(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
+        others_ns = self._in_flight_ns(reservation)
+        reservation.alone = not (others_ns or self.queue.length)
+        row = self.progress.row(now_ns, reservation.granted_ns, refusal, others_ns)
         if row is None or row.is_allowance or not self.capacity.paces(now_ns, reservation, refusal):
             return row
         return row._replace(is_paced=True)

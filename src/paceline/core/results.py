@@ -208,10 +208,13 @@ class Reservation:
         open: Whether it is neither settled, cancelled, refused nor lost.
         begun: Whether its answer has begun, as the caller has noted; a stream can go on for minutes.
         arrived: Whether exact quotas count it from the beginning of its answer.
+        alone: Whether no other request of its pool waited or was in flight when it was refused.
         number: How many attempts were granted until then, with this one; 0 where nothing is learned.
     """
 
-    __slots__ = ("amounts", "arrived", "begun", "cost", "granted_ns", "lost_at_ns", "marks", "notes", "number", "open")
+    __slots__ = (
+        "alone", "amounts", "arrived", "begun", "cost", "granted_ns", "lost_at_ns", "marks", "notes", "number", "open",
+    )  # fmt: skip
 
     def __init__(self, cost: Cost, amounts: list[float], marks: list[int], granted_ns: int, lost_at_ns: int) -> None:
         self.cost = cost
@@ -221,7 +224,7 @@ class Reservation:
         self.lost_at_ns = lost_at_ns
         self.notes: Sequence[Any] = ()
         self.open = True
-        self.begun = self.arrived = False
+        self.begun = self.arrived = self.alone = False
         self.number = 0
 
 

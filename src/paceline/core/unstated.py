@@ -39,6 +39,10 @@ class Unstated:
         """Whether the limit of ``unit`` is measured; ``None``: whether any limit is."""
         return bool(self.meters) if unit is None else any(meter.quota.unit == unit for meter in self.meters)
 
+    def admits_others(self, reservation: Reservation) -> bool:
+        """Whether an attempt was admitted, or may be, that is not the one of ``reservation``."""
+        return any(meter.admits_others(reservation) for meter in self._rates.values())
+
     def limits(self, unit: str) -> bool:
         """Whether the rate of ``unit`` is measured, and limits."""
         return unit in self._rates and self._rates[unit].is_limiting

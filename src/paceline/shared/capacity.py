@@ -260,7 +260,11 @@ class SharedCapacity(StoreSide):
         gently: bool = False,
     ) -> bool:
         """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; learning follows the next reply."""
-        local, learning = self._close(now_ns, reservation), self.learning
+        learning = self.learning
+        another = teaches and learning is not None and learning.is_of_another(now_ns, reservation, refusal)
+        local = self._close(now_ns, reservation)
+        if another and isinstance(reservation, LeasedReservation):
+            self._give_back(now_ns, reservation)
         if (
             teaches
             and learning is not None
@@ -275,7 +279,7 @@ class SharedCapacity(StoreSide):
         if local is not None:
             return local.refuse(now_ns, reservation, refusal, pause_ns, teaches=teaches, gently=gently)
         ours = refusal.kind.about_rate
-        amounts = reservation.amounts if ours else [0.0] * len(reservation.amounts)
+        amounts = reservation.amounts if ours and not another else [0.0] * len(reservation.amounts)
         self.holdings.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
         ledger = self.holdings.snapshot.ledger
         ledger.pause.until_ns = max(ledger.pause.until_ns, now_ns + pause_ns)  # for who looks before the reply
@@ -285,9 +289,18 @@ class SharedCapacity(StoreSide):
             )
         return False
 
+    def _give_back(self, now_ns: int, reservation: LeasedReservation) -> None:
+        """Take an attempt that another limit has refused off the stated quotas; a day keeps it."""
+        entries = self.ledger.entries[: len(reservation.amounts)]
+        actual = [None if entry.meter.quota.is_long else 0.0 for entry in entries]
+        lease = reservation.lease
+        self.holdings.outbox.add(
+            now_ns, Settled(reservation.amounts, lease.marks, actual, answered=False, probe=lease.probe)
+        )
+
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """See :meth:`Capacity.paces <paceline.core.capacity.Capacity.paces>`."""
-        return self.learning is not None and self.learning.is_unstated(now_ns, reservation, refusal)
+        return self.learning is not None and self.learning.paces(now_ns, reservation, refusal)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
         """See :meth:`Capacity.observe <paceline.core.capacity.Capacity.observe>`; learning follows the next reply."""

@@ -14,7 +14,7 @@ from paceline.core.learning.tracker import QuotaTracker
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Bucket
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OWN_RULES, TOKENS, Quota, Rule, rounded
-from paceline.core.results import LEARNED, Reading, Refusal, Source, SourceKind
+from paceline.core.results import LEARNED, Reading, Refusal, Reservation, Source, SourceKind
 from paceline.core.unstated import Unstated
 
 QUOTAS_MAX = 16
@@ -98,6 +98,19 @@ class Corrections:
         if index is not None:
             return self.ledger.share_of(self.entries[index].meter.quota)
         return 1.0 if unit == CONCURRENCY else self.ledger.usable
+
+    def give_back(self, now_ns: int, reservation: Reservation) -> None:
+        """Take a refused attempt off the stated quotas, because another limit has refused it.
+
+        Where processes share them, the store keeps the charge. So does a quota of a day: some hosts count refused attempts for it.
+        """
+        for index, entry in enumerate(self.entries):
+            quota, tracker = entry.meter.quota, self.trackers.get(index)
+            if self.shared or quota.is_long or quota.rule in OWN_RULES:
+                continue
+            amount = self.ledger.give_back(now_ns, reservation, index)
+            if tracker is not None:
+                tracker.refused_amount -= amount
 
     def in_period(self, index: int, limit: float) -> float:
         """A ``limit`` of an answer, as an amount per period of the quota at ``index``."""

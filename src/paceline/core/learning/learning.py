@@ -64,6 +64,15 @@ class Learning:
         """Whether a refusal is about an unstated limit; see :meth:`Refusals.is_unstated`."""
         return self._refusals.is_unstated(now_ns, reservation, refusal)
 
+    def is_of_another(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+        """Whether another limit than the stated ones has refused an attempt; see :meth:`Refusals.is_of_another`."""
+        return self._refusals.is_of_another(now_ns, reservation, refusal)
+
+    def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+        """Whether what was found decides when the next attempt goes after a refusal: of a lone request, once another was admitted."""
+        knows = not reservation.alone or self.unstated.admits_others(reservation)
+        return knows and self.is_unstated(now_ns, reservation, refusal)
+
     def measure(self, now_ns: int, unit: str | None = None) -> None:
         """Find the unstated limit of ``unit`` from outcomes; see :meth:`Unstated.begin`."""
         self.unstated.begin(now_ns, unit)

@@ -27,7 +27,6 @@ from paceline.core.shedding import Shedding
 PLENTY = 0.5
 """A refusal that names no quota is blamed on assumed slots if every other quota has more than this share left."""
 
-
 LOWERED = 2
 """The rate of a stated limit is measured after so many large falls of its ceiling: ``QuotaTracker.lowered``."""
 
@@ -65,7 +64,8 @@ class Refusals:
         1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.Unstated` alone. If that finds that refusals come by
            chance, what they have taught about the stated limit is forgotten.
         2. A stated limit is taken, or added as a quota.
-        3. Where next to nothing of the quota was used, another limit must hold. It is measured from now on.
+        3. Where next to nothing of the quota was used, another limit must hold. It is measured from now on, and the attempt is taken off the
+           quota. After a refusal that states nothing, to a request that was alone, it is so with what is left, too.
         4. What has a rule of its own: slots become fewer, a guess falls back, windows and stated restarts are doubted.
         5. The tracker learns the level, the burst and the rate; it may show that the quota is no bucket. Where it would lower the rate
            again and again, the rate is measured from then on.
@@ -99,6 +99,9 @@ class Refusals:
         changed = self._corrections.take_limit(now_ns, index, refusal, sent_ns)
         if self._shows_another(now_ns, reservation, refusal, index):
             self._unstated.begin(now_ns, refusal.unit, self._before(now_ns, refusal))
+            if self._fitted(now_ns, reservation, refusal, index):
+                self._corrections.give_back(now_ns, reservation)
+                return True
             changed = True
         if index is not None:
             m = self._entries[index].meter
@@ -121,7 +124,8 @@ class Refusals:
                 amount = reservation.amounts[index]
                 # With enough left of it, a refusal that names none is about a quota that is not listed.
                 other = refusal.unit is None and index in ample
-                if tracker.refused(now_ns, sent_ns, note, amount, refusal, pause_ns) and not other:
+                after_ns = None if reservation.alone else pause_ns
+                if tracker.refused(now_ns, sent_ns, note, amount, refusal, after_ns) and not other:
                     self._corrections.spread(now_ns, index, wait_s=refusal.sooner_s or refusal.retry_after_s)
                 changed = self._measure_instead(now_ns, index, tracker, reservation, refusal) or changed
         return changed
@@ -144,12 +148,15 @@ class Refusals:
 
     def _refused_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """Learn from a refusal about an unstated limit; whether there are more entries."""
-        changed = self._unstated.refused(now_ns, reservation, refusal)
         index = self._index(now_ns, reservation, refusal)
+        changed = self._unstated.refused(now_ns, reservation, refusal)
         tracker = None if index is None else self._trackers.get(index)
         if index is not None and tracker is not None and self._unstated.finds_chance(self._entries[index].unit):
             tracker.forget_ceiling(now_ns)
             tracker.forget_burst(now_ns)
+        if reservation.alone:
+            # In a crowd the kept charges slow the others down, which is right if the stated limit is too high.
+            self._corrections.give_back(now_ns, reservation)
         return changed
 
     def _is_measured(self, index: int) -> bool:
@@ -185,10 +192,24 @@ class Refusals:
             return False
         index = self._index(now_ns, reservation, refusal)
         if index is not None:
-            return self._unstated.measures(unit) and (self._is_measured(index) or self._left(now_ns, index) > PLENTY)
+            return self._unstated.measures(unit) and (
+                self._is_measured(index)
+                or self._left(now_ns, index) > PLENTY
+                or self._fitted(now_ns, reservation, refusal, index)
+            )
         if unit is None or unit == CONCURRENCY:
             return self._unstated.measures(unit)
         return self._corrections.is_new(unit, refusal.period_s)
+
+    def is_of_another(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+        """Whether another limit than the stated ones has refused a lone request, so that it is taken off them."""
+        if not reservation.alone:
+            return False
+        index = self._index(now_ns, reservation, refusal)
+        return self.is_unstated(now_ns, reservation, refusal) or (
+            self._shows_another(now_ns, reservation, refusal, index)
+            and self._fitted(now_ns, reservation, refusal, index)
+        )
 
     def _is_refuted(self, now_ns: int, refusal: Refusal) -> bool:
         """Whether more was admitted than the limit allows that a refusal states: it may be about another model.
@@ -211,6 +232,17 @@ class Refusals:
         m = self._entries[index].meter
         return 1 - m.lack(now_ns) / m.size if m.size else 0.0
 
+    def _fitted(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
+        """Whether the quota at ``index`` had enough for a request that was alone, and is refused without a number.
+
+        Nothing else of it was used, or there is enough left for another such attempt. In a crowd the refusals themselves show what is left.
+        """
+        if index is None or not reservation.alone or refusal.sooner_s or refusal.retry_after_s:
+            return False
+        m, amounts = self._entries[index].meter, reservation.amounts
+        own = amounts[index] if index < len(amounts) else 0.0
+        return m.lack(now_ns) <= own or m.level(now_ns) >= own + m.headroom_s * m.quota.rate
+
     def _shows_another(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
         """Whether a refusal that states no limit shows that the one at ``index`` is not the provider's.
 
@@ -226,7 +258,9 @@ class Refusals:
         if index is None:
             return refusal.unit is None and not wait_s
         m, tracker = self._entries[index].meter, self._trackers.get(index)
-        if m.quota.is_long or m.level(now_ns) <= FULL * m.quota.burst:
+        if m.quota.is_long:
+            return False
+        if m.level(now_ns) <= FULL * m.quota.burst and not self._fitted(now_ns, reservation, refusal, index):
             return False
         if not wait_s:
             return m.bursts

@@ -446,8 +446,13 @@ class QuotaTracker:
         if amount != self.meter.burst_cap:
             self._change(now_ns, What.CAP_BURST, amount)
 
-    def refused(self, now_ns: int, sent_ns: int, note: Note, amount: float, refusal: Refusal, pause_ns: int) -> bool:
-        """Learn from the refusal of an attempt that was sent at ``sent_ns``; True: the quota is no bucket."""
+    def refused(
+        self, now_ns: int, sent_ns: int, note: Note, amount: float, refusal: Refusal, pause_ns: int | None
+    ) -> bool:
+        """Learn from the refusal of an attempt that was sent at ``sent_ns``; True: the quota is no bucket.
+
+        ``pause_ns``: how long the pool pauses; ``None``: the request was alone.
+        """
         if refusal.kind is RefusalKind.GROWTH:
             if sent_ns > self.refused_ns:
                 self.refused_ns = now_ns
@@ -494,11 +499,14 @@ class QuotaTracker:
         else:
             self._cap_burst(now_ns, max(used, amount))
 
-    def _full_after(self, now_ns: int, amount: float, refusal: Refusal, asked_s: float | None, pause_ns: int) -> int:
+    def _full_after(
+        self, now_ns: int, amount: float, refusal: Refusal, asked_s: float | None, pause_ns: int | None
+    ) -> int:
         """When the bucket will be full, by the refusal of an attempt of ``amount``.
 
         By the numbers of the refusal, if it has them: what is left now, and the charge of the attempt, which is kept. Else
-        by the wait that it asks for, ``asked_s``: then the bucket holds the amount. Else it is empty after the pause.
+        by the wait that it asks for, ``asked_s``: then the bucket holds the amount. Else it is empty after the pause, if others wait or are in flight. To a lone
+        request a refusal without numbers says nothing of the level.
         """
         bucket = self.meter
         learned_unit_ns, burst = bucket.ns_per_unit, bucket.quota.burst
@@ -511,7 +519,7 @@ class QuotaTracker:
             return now_ns + size_ns - min(math.floor(left * learned_unit_ns), size_ns) + min(cost_ns, size_ns)
         if asked_s is not None:
             return now_ns + round(asked_s * NS) + max(size_ns - cost_ns, 0)
-        return now_ns + pause_ns + size_ns
+        return now_ns if pause_ns is None else now_ns + pause_ns + size_ns
 
     def _measure(self, now_ns: int, sent_ns: int, note: Note) -> bool:
         """Measure the rate: what was admitted between two refusals is the refill. True: the quota is no bucket."""
